@@ -1,0 +1,37 @@
+"""One step of one instance, as columns: what to compute, and what came of it.
+
+A step is just `{sequence: num_tokens}`: prefill, chunk, recompute and decode are one idea.
+"""
+
+import msgspec
+
+from daemon.wire.columns import Column
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The plan of one step: B rows, in order; changes to the block table come first.
+
+    The worker applies, in this order: `left`, `joined`, the table changes, the copies, the step.
+    A slot is a row of the worker's own table and stays with a sequence from joining to leaving.
+    """
+
+    instance: int
+    step: int
+    slots: Column  # int32 [B]
+    starts: Column  # int32 [B]: tokens already in the KV cache = position of the first one computed
+    counts: Column  # int32 [B]: tokens computed in this step
+    samples: Column  # uint8 [B]: 1 where the last computed token's logits are sampled
+    fed: Column  # uint8 [B]: 1 where tokens are named; 0 where the worker uses its own last token
+    table_slots: Column  # int32 [K]: block table changes (slot, index in its row, physical block)
+    table_indices: Column  # int32 [K]
+    table_blocks: Column  # int32 [K]
+    copy_sources: Column  # int32 [C]: blocks copied before the step (copy-on-write)
+    copy_targets: Column  # int32 [C]
+    left_slots: Column  # int32 [L]: slots whose sequence left since the last plan
+    joined_slots: Column  # int32 [J]: slots taken since the last plan
+    joined_sequences: Column  # int64 [J]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return int(self.counts.sum())

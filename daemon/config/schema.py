@@ -1,0 +1,88 @@
+"""The configuration file, as types: one frozen struct a section, unknown fields forbidden."""
+
+import msgspec
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[model]`: which model, and how it is computed."""
+
+    path: str = ""  # a folder of safetensors or a .gguf file; empty: the embedded model
+    name: str = ""  # the name clients use; empty: the folder's or file's name
+    dtype: str = "auto"  # auto: float32 on cpu, the model's own on cuda
+    max_len: int = 0  # tokens of prompt + answer; 0: the model's own limit
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[server]`: the HTTP API."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    body_limit_bytes: int = 16 * 1024 * 1024
+    keepalive_s: float = 15.0  # an SSE comment when no token came for so long
+    cors_origins: tuple[str, ...] = ()
+
+
+class ControlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[control]`: the admin socket."""
+
+    socket: str = ""  # empty: $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR or /tmp/llmd-UID, + llmd.sock
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[scheduler]`: who runs when."""
+
+    policy: str = "sarathi"
+    max_running: int = 128  # sequences in a batch
+    max_batch_tokens: int = 512  # token budget of a step
+    prefill_chunk: int = 512  # most tokens of one sequence in a step
+    max_waiting: int = 1024  # sequences that may queue before a request is answered 429
+    prefix_cache: bool = True
+    depth: int = 0  # steps in flight; 0: chosen from the step time
+
+
+class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[memory]`: the KV pool."""
+
+    block_size: int = 16  # tokens
+    kv_blocks: int = 0  # 0: from the memory formula
+    kv_bytes: int = 0  # 0: from the memory formula
+    utilization: float = 0.9  # share of a GPU's memory that llmd may use
+    cpu_fraction: float = 0.25  # share of available RAM that a CPU pool may use
+
+
+class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[instance]]`: a worker."""
+
+    device: str
+    role: str = "mixed"
+    name: str = ""
+
+
+class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[journal]`: the record of every Core event."""
+
+    enabled: bool = True
+    folder: str = ""  # empty: $STATE_DIRECTORY or the cache folder, + journal
+    max_bytes: int = 64 * 1024 * 1024  # of one file; one older file is kept
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[daemon]`: the process itself."""
+
+    cache: str = ""  # empty: $CACHE_DIRECTORY or $XDG_CACHE_HOME/llmd or ~/.cache/llmd
+    drain_s: float = 30.0  # after SIGTERM, time for running answers
+    threads: int = 0  # CPU compute threads of a cpu worker; 0: all cores
+    log_level: str = "info"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file; every section may be left out."""
+
+    model: ModelConfig = ModelConfig()
+    server: ServerConfig = ServerConfig()
+    control: ControlConfig = ControlConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    memory: MemoryConfig = MemoryConfig()
+    instance: tuple[InstanceSpec, ...] = ()
+    journal: JournalConfig = JournalConfig()
+    daemon: DaemonConfig = DaemonConfig()

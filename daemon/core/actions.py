@@ -1,0 +1,56 @@
+"""All that the Core can ask its driver to do, in the order in which it asks."""
+
+import msgspec
+
+from daemon.batch import Batch
+from daemon.wire.columns import Column
+
+
+class Submit(msgspec.Struct, frozen=True, gc=False):
+    """Send a step to its instance's worker, after filling in token ids."""
+
+    batch: Batch
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A sequence got its first place in a batch."""
+
+    sequence: int
+    instance: int
+    num_cached_tokens: int
+
+
+class Deliver(msgspec.Struct, frozen=True, gc=False):
+    """Tokens of an answered step that count; rows not named here are dropped."""
+
+    instance: int
+    step: int
+    rows: Column  # int32 [T]: index among the step's sampled rows
+    sequences: Column  # int64 [T]
+    reasons: Column  # uint8 [T]: FinishReason; not NONE ends the sequence
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A sequence ended without a further token."""
+
+    sequence: int
+    reason: int  # FinishReason
+    error: str = ""
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A request was not taken; nothing of it is kept."""
+
+    request: int
+    kind: str  # "queue_full" | "too_long" | "draining" | "not_ready"
+    message: str
+    retry_after_s: float
+
+
+class WakeAt(msgspec.Struct, frozen=True):
+    """Send a `Tick` at this time, unless another `WakeAt` replaces it."""
+
+    time_s: float
+
+
+Action = Submit | Started | Deliver | Finished | Rejected | WakeAt

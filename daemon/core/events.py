@@ -1,0 +1,121 @@
+"""All that the Core can be told. Time comes in with each event; the Core reads no clock.
+
+The journal is the list of these, in order: feeding them to a new Core repeats what happened.
+"""
+
+import msgspec
+
+from daemon.wire.columns import Column
+
+
+class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
+    """One instance as the Core knows it, before its worker said how many blocks it has."""
+
+    name: str
+    role: str
+    device: str
+
+
+class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The first event of every journal: what the Core was built with."""
+
+    now: float
+    instances: tuple[InstanceConfig, ...]
+    policy: str
+    block_size: int
+    max_running: int  # slots of an instance
+    max_batch_tokens: int  # token budget of a step
+    prefill_chunk: int  # most tokens of one sequence in one step
+    max_waiting: int  # sequences that may queue before requests are rejected
+    max_len: int  # tokens of the longest sequence
+    prefix_cache: bool
+    depth: int = 0  # steps in flight; 0: 1 where a step takes over 20 ms, else 2
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An instance's worker can compute: its pool has `num_blocks` empty blocks."""
+
+    now: float
+    instance: int
+    num_blocks: int
+    block_bytes: int
+    step_s: float
+
+
+class WorkerLost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An instance's worker died; what it computed is gone, its sequences wait again."""
+
+    now: float
+    instance: int
+
+
+class RequestArrived(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A request, in counts and block hashes: never text, never token ids."""
+
+    now: float
+    request: int
+    num_prompt_tokens: int
+    max_tokens: int
+    n: int = 1
+    priority: int = 0
+    hashes: bytes = b""
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A step answered. R sampled rows, in the plan's order."""
+
+    now: float
+    instance: int
+    step: int
+    reasons: Column  # uint8 [R]: STOP where the drawn token ends the sequence
+    elapsed_s: float
+
+
+class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Hashes of further full blocks of a sequence, as generated tokens filled them."""
+
+    now: float
+    sequence: int
+    first_block: int
+    hashes: bytes
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A stop string was found: the sequence ends, tokens beyond `at_token` do not count."""
+
+    now: float
+    sequence: int
+    at_token: int
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The client is gone: every sequence of the request ends now, at whatever stage."""
+
+    now: float
+    request: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Take no new requests; finish those that are here."""
+
+    now: float
+
+
+class Tick(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The time that a `WakeAt` asked for has come."""
+
+    now: float
+
+
+Event = (
+    Configured
+    | WorkerReady
+    | WorkerLost
+    | RequestArrived
+    | StepDone
+    | Sealed
+    | Finish
+    | Abort
+    | Drain
+    | Tick
+)

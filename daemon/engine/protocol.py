@@ -1,0 +1,97 @@
+"""Messages between the runtime and an engine worker: one frozen, tagged struct each.
+
+Runtime -> worker: `Load` once, then `Plan`s, `Shutdown` at the end.
+Worker -> runtime: `Loading` (progress), `Ready` once, then one `Reply` a plan, or `Failed`.
+Every rank of an instance gets every plan; rank 0 alone replies.
+"""
+
+import msgspec
+
+from daemon.batch import Batch
+from daemon.request import SamplingParams
+from daemon.wire.columns import Column
+
+
+class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Load a model and answer `Ready` once a first token is possible."""
+
+    model: str  # a folder of safetensors (a GGUF file is converted to one before)
+    device: str  # "cpu", "cuda:0", ...
+    dtype: str  # "float32", "bfloat16", "float16"
+    block_size: int  # tokens
+    num_blocks: int  # the KV pool, sized by the daemon; 0: worker sizes it from free device memory
+    max_slots: int  # rows of the slot table
+    max_len: int  # tokens of the longest sequence
+    max_batch_tokens: int  # most tokens of a step, for warm-up and workspaces
+    num_threads: int = 0  # CPU compute threads; 0: all cores
+    rank: int = 0
+    world_size: int = 1
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence takes a slot of the worker's table."""
+
+    slot: int
+    sequence: int
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    history: Column  # int32 [h]: every known token if sampling.needs_history, else empty
+
+
+class Plan(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A batch with what the Core does not hold: token ids and sampling parameters."""
+
+    batch: Batch
+    inputs: Column  # int32 [sum of counts over fed rows]: their token ids, in row order
+    joins: tuple[Join, ...]  # as batch.joined_slots
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Finish and exit 0."""
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Progress while loading, for STATUS= and llmd-top."""
+
+    stage: str  # "weights", "fuse", "kv cache", "warm-up"
+    fraction: float  # 0..1
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A first token is possible."""
+
+    num_blocks: int
+    block_bytes: int
+    weight_bytes: int
+    load_s: float
+    step_s: float  # time of one warm decode step of one sequence
+
+
+class Logprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of the sampled rows that asked for them."""
+
+    rows: Column  # int32 [P]: index among the sampled rows
+    chosen: Column  # float32 [P]: of the drawn token
+    top_ids: Column  # int32 [P * k], row-major; k = the most that any row asked for
+    top_values: Column  # float32 [P * k]
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What came of one plan; R sampled rows, in the plan's row order."""
+
+    step: int
+    tokens: Column  # int32 [R]
+    reasons: Column  # uint8 [R]: FinishReason.STOP where an end or stop token was drawn, else NONE
+    elapsed_s: float  # time of the step in the worker
+    idle_s: float  # time the worker waited for this plan
+    logprobs: Logprobs | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The worker cannot go on; it exits after this."""
+
+    message: str
+
+
+ToWorker = Load | Plan | Shutdown
+FromWorker = Loading | Ready | Reply | Failed

@@ -1,0 +1,77 @@
+"""What a client asked for, and the life of one token stream of it."""
+
+from enum import IntEnum
+
+import msgspec
+
+MAX_SEQUENCES_PER_REQUEST = 128
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; NONE while it lives."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+class State(IntEnum):
+    """Where a sequence is in its life."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    FINISHED = 3
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.RUNNING, State.FINISHED}),
+    State.RUNNING: frozenset({State.PREEMPTED, State.FINISHED}),
+    State.PREEMPTED: frozenset({State.RUNNING, State.FINISHED}),
+    State.FINISHED: frozenset(),
+}
+"""The one table of request states; `Sequence.move` is the only assignment to a state."""
+
+
+def sequence_id(request: int, index: int) -> int:
+    """The id of the index-th token stream (of n) of a request."""
+    return request * MAX_SEQUENCES_PER_REQUEST + index
+
+
+def request_of(sequence: int) -> int:
+    """The request that a sequence belongs to."""
+    return sequence // MAX_SEQUENCES_PER_REQUEST
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How the next token is drawn; one for each sequence, so that n > 1 differ by seed.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `logprobs` -1
+    is none, k >= 0 asks for the drawn token's and the k best. `seed` and the token's position
+    alone decide the draw, so recompute, swap and handoff reproduce it.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    logprobs: int = -1
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the draw depends on the tokens before it, beyond the logits."""
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )

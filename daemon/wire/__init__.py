@@ -1,0 +1,1 @@
+"""Frames, channels and columns: how llmd's own processes speak to each other."""

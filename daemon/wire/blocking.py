@@ -1,0 +1,40 @@
+"""The worker's end of a channel: plain blocking calls, no event loop."""
+
+import os
+import socket
+from collections import deque
+
+from daemon.wire.frames import INLINE_LIMIT_BYTES, FrameReader, inline_frame, memfd_frame
+
+
+class BlockingChannel:
+    """Frames over a blocking Unix socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = FrameReader()
+        self._ready: deque[bytes] = deque()
+
+    def send(self, payload: bytes) -> None:
+        """Send one frame; blocks while the peer's buffer is full."""
+        if len(payload) <= INLINE_LIMIT_BYTES:
+            self._sock.sendall(inline_frame(payload))
+            return
+        header, fd = memfd_frame(payload)
+        try:
+            socket.send_fds(self._sock, [header], [fd])
+        finally:
+            os.close(fd)
+
+    def receive(self) -> bytes | None:
+        """The next frame; blocks for it; None when the peer has closed."""
+        while not self._ready:
+            if not self._reader.receive(self._sock):
+                return None
+            self._ready.extend(self._reader.payloads())
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Close the socket and what was never read."""
+        self._reader.close()
+        self._sock.close()

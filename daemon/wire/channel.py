@@ -1,0 +1,128 @@
+"""An asyncio end of a channel: frames in by callback, frames out without waiting.
+
+Messages are columns, one frame a step, so a callback for each frame costs less than a stream
+reader's task switch, and the order of what was sent and received stays plain.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from daemon.wire.frames import (
+    INLINE_LIMIT_BYTES,
+    FrameError,
+    FrameReader,
+    inline_frame,
+    memfd_frame,
+)
+
+PENDING_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class Channel:
+    """Frames over a non-blocking Unix socket, on the running event loop.
+
+    `on_frame(payload)` is called for each frame, `on_close(error)` once when the peer closed, sent
+    rubbish, or stopped reading until `PENDING_LIMIT_BYTES` were waiting for it.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[bytes], None],
+        on_close: Callable[[str], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._on_frame = on_frame
+        self._on_close = on_close
+        self._reader = FrameReader()
+        self._outgoing: deque[tuple[memoryview, int]] = deque()
+        self._pending_bytes = 0
+        self._closed = False
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._closed
+
+    def send(self, payload: bytes) -> None:
+        """Queue one frame; it is on its way at once unless the peer's buffer is full."""
+        if self._closed:
+            return
+        if len(payload) <= INLINE_LIMIT_BYTES:
+            self._outgoing.append((memoryview(inline_frame(payload)), -1))
+        else:
+            header, fd = memfd_frame(payload)
+            self._outgoing.append((memoryview(header), fd))
+        self._pending_bytes += len(payload)
+        if self._pending_bytes > PENDING_LIMIT_BYTES:
+            self._shut("the peer stopped reading")
+        elif len(self._outgoing) == 1:
+            self._flush()
+
+    def close(self) -> None:
+        """Close without telling `on_close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        for _view, fd in self._outgoing:
+            if fd >= 0:
+                os.close(fd)
+        self._outgoing.clear()
+        self._reader.close()
+        self._sock.close()
+
+    def _shut(self, error: str) -> None:
+        if not self._closed:
+            self.close()
+            self._on_close(error)
+
+    def _readable(self) -> None:
+        try:
+            alive = self._reader.receive(self._sock)
+            for payload in self._reader.payloads():
+                self._on_frame(payload)
+                if self._closed:
+                    return
+        except BlockingIOError:
+            return
+        except (OSError, FrameError) as error:
+            self._shut(str(error))
+            return
+        if not alive:
+            self._shut("the peer closed the connection")
+
+    def _flush(self) -> None:
+        try:
+            while self._outgoing:
+                self._send_first()
+        except BlockingIOError:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        except OSError as error:
+            self._shut(str(error))
+
+    def _send_first(self) -> None:
+        view, fd = self._outgoing[0]
+        if fd >= 0:
+            sent = socket.send_fds(self._sock, [view], [fd])
+            os.close(fd)
+            fd = -1
+        else:
+            sent = self._sock.send(view)
+        if sent == len(view):
+            self._outgoing.popleft()
+            if not self._outgoing:
+                self._pending_bytes = 0
+        else:
+            self._outgoing[0] = (view[sent:], fd)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._sock.fileno())
+        self._flush()

@@ -1,0 +1,56 @@
+"""Columns on the wire: numpy arrays inside msgspec structs, self-describing by their dtype."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+Float32 = npt.NDArray[np.float32]
+
+Column = np.ndarray
+"""The field type of a column in a struct; its dtype is stated in the field's comment."""
+
+_DTYPE_BY_CODE = {1: np.dtype("i4"), 2: np.dtype("i8"), 3: np.dtype("u1"), 4: np.dtype("f4")}
+_CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
+
+
+def _to_wire(value: Any) -> msgspec.msgpack.Ext:
+    """A numpy array becomes one msgpack extension whose code names the dtype."""
+    if isinstance(value, np.ndarray) and value.dtype in _CODE_BY_DTYPE:
+        return msgspec.msgpack.Ext(_CODE_BY_DTYPE[value.dtype], value.tobytes())
+    raise NotImplementedError(f"cannot send {type(value).__name__} {getattr(value, 'dtype', '')}")
+
+
+def _from_wire(code: int, data: memoryview) -> Column:
+    """The read-only array of shape [n] that `_to_wire` sent."""
+    if code not in _DTYPE_BY_CODE:
+        raise msgspec.ValidationError(f"unknown column type {code}")
+    dtype = _DTYPE_BY_CODE[code]
+    if len(data) % dtype.itemsize:
+        raise msgspec.ValidationError(f"a column of {dtype} cannot have {len(data)} bytes")
+    return np.frombuffer(data, dtype)
+
+
+def _is_column(expected: type, value: Any) -> Any:
+    if isinstance(value, expected):
+        return value
+    raise NotImplementedError(f"expected {expected}, got {type(value).__name__}")
+
+
+def encoder() -> msgspec.msgpack.Encoder:
+    """A msgpack encoder that understands columns."""
+    return msgspec.msgpack.Encoder(enc_hook=_to_wire)
+
+
+def decoder(message: Any) -> "msgspec.msgpack.Decoder[Any]":
+    """A msgpack decoder of `message` (a struct, or a union of tagged ones) with columns."""
+    return msgspec.msgpack.Decoder(message, ext_hook=_from_wire, dec_hook=_is_column)
+
+
+def int32(values: Any = ()) -> Int32:
+    """A column of 32-bit integers."""
+    return np.asarray(values, dtype=np.int32)

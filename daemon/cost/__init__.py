@@ -1,0 +1,1 @@
+"""Step-time models that policies may ask: fitted, fallible, pure."""

@@ -1,0 +1,1 @@
+"""Which instance takes a sequence. Pure."""

@@ -1,0 +1,1 @@
+"""Who runs in the next step of one instance. Pure."""

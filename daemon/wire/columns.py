@@ -14,7 +14,7 @@ Float32 = npt.NDArray[np.float32]
 Column = np.ndarray
 """The field type of a column in a struct; its dtype is stated in the field's comment."""
 
-_DTYPE_BY_CODE = {1: np.dtype("i4"), 2: np.dtype("i8"), 3: np.dtype("u1"), 4: np.dtype("f4")}
+_DTYPE_BY_CODE: dict[int, np.dtype[Any]] = {1: np.dtype("i4"), 2: np.dtype("i8"), 3: np.dtype("u1"), 4: np.dtype("f4")}
 _CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
 
 

@@ -1,0 +1,233 @@
+"""The comparison's command line: start the servers, go through the rounds, report."""
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import machine, report
+from benchmarks.peers.load import complete, drive, finish, wait_ready
+from benchmarks.peers.servers import (
+    PEERS,
+    Server,
+    Spec,
+    StartError,
+    find_llmd,
+    llmd_spec,
+    missing,
+    start,
+    stopping,
+)
+from benchmarks.peers.workload import MODES, OUTPUT_TOKENS, PROMPT_TOKENS, Mode, Prompts, make_jobs
+
+WARM_UP = Mode("warm-up", requests=2, outputs=((16, 1.0),))
+FIRST_WARM_UP = Mode("first warm-up", requests=16, streams=8, outputs=((16, 1.0),))
+GREEDY_SEED = "greedy"
+
+
+class Comparison:
+    """One sitting: its settings, the runs so far, and what went wrong."""
+
+    def __init__(self, args: argparse.Namespace, specs: list[Spec]) -> None:
+        self._args = args
+        self._specs = specs
+        self._folder: Path = args.peers_dir.resolve()
+        self._prompts = Prompts(self._folder / "model/tokenizer.json")
+        self._greedy: dict[str, str] = {}
+        self._runs: list[report.Run] = []
+        self._problems: list[str] = []
+
+    def run(self) -> None:
+        """All rounds of the normal modes, then all of those with little room."""
+        chosen = [mode for mode in MODES if mode.name in self._args.modes]
+        for limited in (False, True):
+            modes = [mode for mode in chosen if mode.limited_kv is limited]
+            if modes and self._args.alone:
+                for number in range(self._args.rounds):
+                    for spec in self._turn(self._specs, number):
+                        self._with_servers([spec], modes, limited, [number])
+            elif modes:
+                numbers = list(range(self._args.rounds))
+                self._with_servers(self._specs, modes, limited, numbers)
+
+    def _with_servers(
+        self, specs: list[Spec], modes: list[Mode], limited: bool, numbers: list[int]
+    ) -> None:
+        """Start servers, take them through the modes once per round number, stop them."""
+        with stopping([]) as servers:
+            for spec in specs:
+                self._start(spec, limited, servers)
+            for number in numbers:
+                for mode in modes:
+                    for server in self._turn(servers, number):
+                        self._measure(server, mode, number)
+
+    def _turn(self, items: list[Any], number: int) -> list[Any]:
+        """The items, beginning with another one each round."""
+        first = number % len(items) if items else 0
+        return items[first:] + items[:first]
+
+    def _start(self, spec: Spec, limited: bool, servers: list[Server]) -> None:
+        """Start one server, warm it up, and keep its greedy text; leave it out if it fails."""
+        began = time.monotonic()
+        server = start(spec, self._folder, self._args.threads, limited)
+        servers.append(server)
+        try:
+            finish(wait_ready(server, self._args.start_limit))
+        except StartError as error:
+            self._problem(str(error))
+            servers.remove(server)
+            server.stop()
+            return
+        self._say(f"{spec.name}: ready after {time.monotonic() - began:.0f} s")
+        jobs = make_jobs(FIRST_WARM_UP, self._prompts, f"{spec.name} first")
+        finish(drive(server, FIRST_WARM_UP, jobs))
+        if spec.name not in self._greedy:
+            [job] = make_jobs(Mode("greedy", requests=1), self._prompts, GREEDY_SEED)
+            self._greedy[spec.name] = finish(complete(server, job.prompt, OUTPUT_TOKENS))
+
+    def _measure(self, server: Server, mode: Mode, number: int) -> None:
+        """One run, repeated when others disturbed it; the least disturbed attempt counts."""
+        attempts: list[report.Run] = []
+        while len(attempts) <= self._args.retries:
+            if not server.alive:
+                self._problem(f"{server.spec.name} ended by itself; see {server.log}")
+                return
+            attempts.append(self._attempt(server, mode, number, len(attempts)))
+            if attempts[-1]["cpu"]["others"] <= self._args.disturbed:
+                break
+        best = min(attempts, key=lambda run: float(run["cpu"]["others"]))
+        best["attempts"] = len(attempts)
+        best["disturbed"] = best["cpu"]["others"] > self._args.disturbed
+        self._runs.append(best)
+        self._tell(best)
+        self._write()
+
+    def _attempt(self, server: Server, mode: Mode, number: int, attempt: int) -> report.Run:
+        """Wait for a quiet machine, warm the server up, load it, and measure."""
+        quiet = machine.wait_until_quiet(self._args.quiet, self._args.patience)
+        seed = f"{self._args.seed} {mode.name} {number} {attempt}"
+        finish(drive(server, WARM_UP, make_jobs(WARM_UP, self._prompts, f"{seed} warm-up")))
+        jobs = make_jobs(mode, self._prompts, seed)
+        meter = machine.CpuMeter(server.process.pid)
+        answers, wall_s = finish(drive(server, mode, jobs))
+        use = dataclasses.asdict(meter.read())
+        run: report.Run = {"server": server.spec.name, "mode": mode.name, "round": number}
+        run |= {"busy_before": round(quiet, 3), "cpu": use}
+        return run | report.measure(mode, answers, wall_s)
+
+    def result(self) -> dict[str, Any]:
+        """Everything there is to know so far, ready for JSON."""
+        names = [spec.name for spec in self._specs]
+        texts = set(self._greedy.values())
+        args = {key: value for key, value in vars(self._args).items() if key not in PATHS}
+        return {
+            "machine": machine.describe(),
+            "versions": {spec.name: spec.version(self._folder) for spec in self._specs},
+            "settings": args | {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS},
+            "modes": [dataclasses.asdict(mode) for mode in MODES if mode.name in self._args.modes],
+            "same_greedy_text": len(texts) == 1 if len(self._greedy) > 1 else None,
+            "greedy_texts": self._greedy,
+            "summary": report.summarise(self._runs, names),
+            "runs": self._runs,
+            "problems": self._problems,
+        }
+
+    def _write(self) -> None:
+        """Keep what is known so far, so that an interrupted sitting is not lost."""
+        if self._args.out:
+            self._args.out.write_text(json.dumps(self.result(), indent=1) + "\n")
+
+    def _tell(self, run: report.Run) -> None:
+        """One line about a finished run."""
+        parts = [f"round {run['round'] + 1} {run['mode']:<7}{run['server']:<14}"]
+        for metric in report.METRICS[run["mode"]][:2]:
+            parts.append(f"{metric.title} {run.get(metric.key, 'none')}")
+        parts.append(f"others' cpu {run['cpu']['others']:.2f}")
+        if run["not_whole"]:
+            parts.append(f"{run['failed']} failed, {run['short']} short")
+        if run["disturbed"]:
+            parts.append(f"disturbed, {run['attempts']} attempts")
+        self._say("; ".join(parts))
+
+    def _problem(self, text: str) -> None:
+        if text not in self._problems:
+            self._problems.append(text)
+            self._say(f"problem: {text}")
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+PATHS = ("peers_dir", "out", "llmd", "llmd_args")
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description="Measure llmd against other servers; the package's docstring says how.",
+    )
+    add = parser.add_argument
+    names = [mode.name for mode in MODES]
+    add("--peers-dir", type=Path, required=True, help="the prepared folder")
+    add("--servers", nargs="+", choices=[spec.name for spec in PEERS], help="only these peers")
+    add("--modes", nargs="+", choices=names, default=names)
+    add("--rounds", type=int, default=3, help="times each mode is run per server")
+    add("--alone", action="store_true", help="run one server at a time, not all side by side")
+    add("--without-llmd", action="store_true", help="measure the peers only")
+    add("--llmd", type=Path, default=find_llmd(), help="the llmd program")
+    add("--llmd-args", nargs=argparse.REMAINDER, default=[], help="more for `llmd serve`; last")
+    add("--out", type=Path, help="write everything here, as JSON")
+    add("--seed", type=int, default=1)
+    add("--threads", type=int, default=os.cpu_count(), help="threads of each server")
+    add("--quiet", type=float, default=0.2, help="start when fewer processors are busy")
+    add("--patience", type=float, default=60.0, help="seconds to wait for that")
+    add("--disturbed", type=float, default=0.2, help="repeat when others took more processors")
+    add("--retries", type=int, default=2, help="how often a disturbed run is repeated")
+    add("--start-limit", type=float, default=240.0, help="seconds a server may take to start")
+    return parser.parse_args()
+
+
+def choose_specs(args: argparse.Namespace) -> list[Spec]:
+    """llmd and those peers whose parts are there."""
+    specs: list[Spec] = []
+    if not args.without_llmd:
+        if args.llmd is None:
+            sys.exit("llmd is not installed; name it with --llmd or use --without-llmd")
+        specs.append(llmd_spec(args.llmd, args.llmd_args))
+    for spec in PEERS:
+        if args.servers and spec.name not in args.servers:
+            continue
+        lacking = missing(spec, args.peers_dir)
+        if lacking:
+            print(f"{spec.name} is left out, for want of {', '.join(lacking)}", file=sys.stderr)
+        else:
+            specs.append(spec)
+    return specs
+
+
+def main() -> None:
+    """Run the comparison and print its table."""
+    args = parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    comparison = Comparison(args, choose_specs(args))
+    try:
+        comparison.run()
+    finally:
+        result = comparison.result()
+        print(report.table(result["summary"]))
+        print(f"\nsame greedy text from all: {result['same_greedy_text']}")
+        disturbed = sum(run["disturbed"] for run in result["runs"])
+        print(f"runs disturbed by others: {disturbed} of {len(result['runs'])}")
+        for problem in result["problems"]:
+            print(f"problem: {problem}")
+
+
+if __name__ == "__main__":
+    main()

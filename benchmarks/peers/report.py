@@ -1,0 +1,131 @@
+"""From runs to numbers: per run, per server over all rounds, and llmd's ratio to the others."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.peers.load import Answer
+from benchmarks.peers.workload import Mode
+
+OURS = "llmd"
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a run: its key, how it is shown, and whether more of it is better."""
+
+    key: str
+    title: str
+    more_is_better: bool = False
+
+
+SPEED = Metric("tok_per_s", "output tok/s", more_is_better=True)
+TTFT = Metric("ttft_mean_ms", "TTFT mean ms")
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "single": (Metric("decode_tok_per_s", "decode tok/s", more_is_better=True), TTFT),
+    "c8": (SPEED, TTFT),
+    "c32": (SPEED, TTFT),
+    "bursty": (
+        Metric("normalised_mean_ms", "normalised mean ms"),
+        Metric("normalised_p95_ms", "normalised p95 ms"),
+        Metric("normalised_short_mean_ms", "normalised mean ms, short answers"),
+        Metric("normalised_long_mean_ms", "normalised mean ms, long answers"),
+        TTFT,
+        Metric("ttft_p95_ms", "TTFT p95 ms"),
+        Metric("tpot_mean_ms", "TPOT mean ms"),
+        Metric("tpot_p95_ms", "TPOT p95 ms"),
+    ),
+    "kv": (Metric("not_whole", "failed or short answers"), SPEED, TTFT),
+}
+
+
+def _p95(values: Sequence[float]) -> float:
+    """The value that 95 of 100 do not exceed."""
+    return sorted(values)[max(0, -(-95 * len(values) // 100) - 1)]
+
+
+def _ms(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Mean, median and 95th percentile, in milliseconds."""
+    if not values:
+        return {}
+    measures = {"mean": statistics.fmean(values), "p50": statistics.median(values)}
+    measures["p95"] = _p95(values)
+    return {f"{name}_{key}_ms": round(1000 * value, 2) for key, value in measures.items()}
+
+
+def measure(mode: Mode, answers: list[Answer], wall_s: float) -> Run:
+    """The numbers of one run. Answers that failed count in no time; short ones do."""
+    good = [answer for answer in answers if not answer.error]
+    num_short = sum(answer.short for answer in good)
+    num_failed = len(answers) - len(good)
+    run: Run = {"failed": num_failed, "short": num_short, "not_whole": num_failed + num_short}
+    run["tok_per_s"] = round(sum(answer.tokens for answer in good) / wall_s, 2)
+    run |= _ms("ttft", [answer.first_s for answer in good])
+    per_token = [answer.per_token_s for answer in good if answer.tokens > 1]
+    run |= _ms("tpot", per_token)
+    run |= _ms("normalised", [answer.normalised_s for answer in good])
+    lengths = sorted(length for length, _ in mode.outputs)
+    if len(lengths) > 1:
+        for name, length in (("short", lengths[0]), ("long", lengths[-1])):
+            chosen = [one.normalised_s for one in good if one.asked_tokens == length]
+            run |= _ms(f"normalised_{name}", chosen)
+    if per_token and mode.name == "single":
+        run["decode_tok_per_s"] = round(1 / statistics.fmean(per_token), 2)
+    errors = sorted({answer.error for answer in answers if answer.error})
+    return run | ({"errors": errors[:3]} if errors else {})
+
+
+def _ratio(metric: Metric, ours: float, theirs: float) -> float | None:
+    """How many times better ours is; below 1 it is worse."""
+    above, below = (ours, theirs) if metric.more_is_better else (theirs, ours)
+    return round(above / below, 3) if below else None
+
+
+def _summarise_metric(metric: Metric, runs: list[Run], servers: Iterable[str]) -> dict[str, Any]:
+    """Each server's median and spread, then llmd's ratio to each and to the best of them."""
+    rows: dict[str, dict[str, Any]] = {}
+    for server in servers:
+        values = [run[metric.key] for run in runs if run["server"] == server and metric.key in run]
+        if values:
+            median = round(statistics.median(values), 2)
+            rows[server] = {"median": median, "min": min(values), "max": max(values)}
+    peers = {name: row["median"] for name, row in rows.items() if name != OURS}
+    summary: dict[str, Any] = {"title": metric.title, "servers": rows}
+    if OURS in rows and peers:
+        ours = rows[OURS]["median"]
+        best = (max if metric.more_is_better else min)(peers, key=lambda name: peers[name])
+        for name, theirs in peers.items():
+            rows[name]["llmd_ratio"] = _ratio(metric, ours, theirs)
+        summary |= {"best_peer": best, "llmd_ratio_to_best": rows[best]["llmd_ratio"]}
+    return summary
+
+
+def summarise(runs: list[Run], servers: list[str]) -> dict[str, Any]:
+    """All modes that were run, in order, with all their metrics."""
+    summary: dict[str, Any] = {}
+    for mode, metrics in METRICS.items():
+        chosen = [run for run in runs if run["mode"] == mode]
+        if chosen:
+            parts = {metric.key: _summarise_metric(metric, chosen, servers) for metric in metrics}
+            summary[mode] = parts
+    return summary
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The summary as plain text."""
+    lines = []
+    for mode, metrics in summary.items():
+        for metric in metrics.values():
+            lines.append(f"\n{mode}: {metric['title']}")
+            for server, row in metric["servers"].items():
+                spread = f"({row['min']:.1f}-{row['max']:.1f})"
+                line = f"  {server:<14}{row['median']:>10.1f}  {spread:<20}"
+                if row.get("llmd_ratio") is not None:
+                    line += f"llmd is {row['llmd_ratio']:.2f} times as good"
+                lines.append(line.rstrip())
+            if metric.get("llmd_ratio_to_best") is not None:
+                ratio = f"{metric['llmd_ratio_to_best']:.2f}"
+                lines.append(f"  against the best peer, {metric['best_peer']}: {ratio}")
+    return "\n".join(lines)

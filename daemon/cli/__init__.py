@@ -1,0 +1,1 @@
+"""The `llmd` command: serve, check, ctl."""

@@ -1,0 +1,90 @@
+"""The one command line of llmd."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from daemon import __version__
+from daemon.config.checks import DTYPES
+from daemon.config.instances import parse_instance
+from daemon.config.load import parse_value
+from daemon.scheduler.policies import POLICIES
+
+_FLAGS: tuple[tuple[str, str, type, str, str], ...] = (
+    ("--host", "server.host", str, "H", "address of the HTTP API"),
+    ("--port", "server.port", int, "N", "port of the HTTP API; 0 takes a free one"),
+    ("--socket", "control.socket", str, "PATH", "control socket, read by llmd-top and llmd ctl"),
+    ("--model", "model.path", str, "FOLDER|FILE.gguf", "model; without it the embedded one"),
+    ("--policy", "scheduler.policy", str, "P", f"who runs when: {', '.join(POLICIES)}"),
+    ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool, instead of the formula"),
+    ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}"),
+    ("--max-batch-tokens", "scheduler.max_batch_tokens", int, "N", "token budget of a step"),
+    ("--prefill-chunk", "scheduler.prefill_chunk", int, "N", "prompt tokens of a step, at most"),
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `llmd serve | check | ctl`."""
+    parser = argparse.ArgumentParser(
+        prog="llmd", description="Serve language models on this machine."
+    )
+    parser.add_argument("--version", action="version", version=f"llmd {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the daemon in the foreground")
+    _add_config(serve)
+    check = commands.add_parser("check", help="show the configuration and the memory formula")
+    _add_config(check)
+    _add_ctl(commands.add_parser("ctl", help="ask a running daemon"))
+    return parser
+
+
+def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say, by dotted key; `--set` comes last and wins."""
+    given = vars(arguments)
+    found = {key: given[key] for _, key, *_ in _FLAGS if given[key] is not None}
+    if arguments.instance:
+        found["instance"] = [
+            {"device": spec.device, "role": spec.role}
+            for spec in map(parse_instance, arguments.instance)
+        ]
+    for key, value in arguments.set:
+        found[key] = value
+    return found
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="F", help="TOML file; flags override it")
+    for flag, key, kind, metavar, help_text in _FLAGS:
+        parser.add_argument(flag, dest=key, type=kind, metavar=metavar, help=help_text)
+    parser.add_argument(
+        "--instance",
+        nargs="+",
+        action="extend",
+        metavar="DEVICE:ROLE",
+        help="workers, such as cpu:mixed or cuda:0:mixed",
+    )
+    parser.add_argument(
+        "--set",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="any other value of the configuration, in TOML",
+    )
+
+
+def _add_ctl(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--socket", type=Path, metavar="PATH", help="the daemon's control socket")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
+    status.add_argument("--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and section and name and "." not in name):
+        raise argparse.ArgumentTypeError(f"expected section.key=value, got {text!r}")
+    return key.strip(), parse_value(value.strip())

@@ -1,0 +1,105 @@
+"""What types cannot say: ranges, names, and values that must agree with each other."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from daemon.config.instances import ROLES
+from daemon.config.schema import Config
+from daemon.scheduler.policies import POLICIES
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
+_DEVICE = re.compile(r"cpu|cuda:\d+")
+
+Fault = tuple[str, str]
+"""A dotted key and what is wrong with its value."""
+
+_AT_LEAST: dict[str, float] = {
+    "model.max_len": 0,
+    "server.port": 0,
+    "server.body_limit_bytes": 1024,
+    "server.keepalive_s": 0.1,
+    "scheduler.max_running": 1,
+    "scheduler.max_batch_tokens": 1,
+    "scheduler.prefill_chunk": 1,
+    "scheduler.max_waiting": 1,
+    "scheduler.depth": 0,
+    "memory.kv_blocks": 0,
+    "memory.kv_bytes": 0,
+    "journal.max_bytes": 64 * 1024,
+    "daemon.drain_s": 0,
+    "daemon.threads": 0,
+}
+
+
+def check(config: Config) -> Iterator[Fault]:
+    """Every fault of a configuration whose types are right."""
+    yield from _ranges(config)
+    yield from _choices(config)
+    yield from _memory(config)
+    yield from _scheduler(config)
+    yield from _instances(config)
+
+
+def _ranges(config: Config) -> Iterator[Fault]:
+    for key, least in _AT_LEAST.items():
+        value = _value(config, key)
+        if value < least:
+            yield key, f"must be at least {least}, got {value}"
+    if config.server.port > 65535:
+        yield "server.port", f"must be at most 65535, got {config.server.port}"
+
+
+def _choices(config: Config) -> Iterator[Fault]:
+    for key, choices in (
+        ("model.dtype", DTYPES),
+        ("scheduler.policy", tuple(POLICIES)),
+        ("daemon.log_level", LOG_LEVELS),
+    ):
+        value = _value(config, key)
+        if value not in choices:
+            yield key, f"must be one of {', '.join(choices)}, got {value!r}"
+
+
+def _memory(config: Config) -> Iterator[Fault]:
+    memory = config.memory
+    size = memory.block_size
+    if not 8 <= size <= 256 or size & (size - 1):
+        yield "memory.block_size", f"must be a power of two from 8 to 256, got {size}"
+    if memory.kv_blocks and memory.kv_bytes:
+        yield "memory.kv_blocks", "is given together with memory.kv_bytes: give one of them"
+    for key in ("memory.utilization", "memory.cpu_fraction"):
+        value = _value(config, key)
+        if not 0 < value <= 1:
+            yield key, f"must be above 0 and at most 1, got {value}"
+
+
+def _scheduler(config: Config) -> Iterator[Fault]:
+    scheduler = config.scheduler
+    if scheduler.prefill_chunk > scheduler.max_batch_tokens:
+        most = f"must not exceed scheduler.max_batch_tokens = {scheduler.max_batch_tokens}"
+        yield "scheduler.prefill_chunk", f"{most}, got {scheduler.prefill_chunk}"
+
+
+def _instances(config: Config) -> Iterator[Fault]:
+    names = [spec.name for spec in config.instance]
+    for spec in config.instance:
+        if not _DEVICE.fullmatch(spec.device):
+            yield "instance", f"device must be cpu or cuda:N, got {spec.device!r}"
+        if spec.role not in ROLES:
+            yield "instance", f"role must be one of {', '.join(ROLES)}, got {spec.role!r}"
+        elif spec.role != "mixed":
+            yield "instance", f"role {spec.role!r} is not supported yet: {_NO_HANDOFF}"
+        if names.count(spec.name) > 1:
+            yield "instance", f"two instances are named {spec.name!r}"
+
+
+def _value(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    struct: msgspec.Struct = getattr(config, section)
+    return getattr(struct, name)

@@ -1,0 +1,292 @@
+"""The Core: `handle(event) -> list[Action]`, deterministic, with no clock and no I/O.
+
+It owns every sequence and every instance's scheduler and memory. The runtime and the simulator
+drive this same object.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.events import (
+    Abort,
+    Configured,
+    Drain,
+    Event,
+    Finish,
+    RequestArrived,
+    Sealed,
+    StepDone,
+    Tick,
+    WorkerLost,
+    WorkerReady,
+)
+from daemon.core.instance import Instance, WorkerState
+from daemon.core.snapshot import Counters
+from daemon.cost.finish_rate import FinishRate
+from daemon.memory.hashing import split_hashes
+from daemon.placement.least_loaded import least_loaded
+from daemon.request import FinishReason, State, sequence_id
+from daemon.scheduler.scheduler import Answer
+from daemon.sequence import Sequence
+
+
+class Core:
+    """Every request, scheduler, ledger and placement of one daemon."""
+
+    def __init__(self, config: Configured) -> None:
+        self.config = config
+        self.instances = [Instance(i, one, config) for i, one in enumerate(config.instances)]
+        self.sequences: dict[int, Sequence] = {}
+        self.held_back: dict[int, list[Sequence]] = {}  # leader's id -> streams awaiting its prompt
+        self.counters = Counters()
+        self.draining = False
+        self._requests: dict[int, list[Sequence]] = {}
+        self._num_held_back = 0
+        self._arrivals = 0
+        self._finish_rate = FinishRate()
+        self._wake_at_s = float("inf")
+        self._actions: list[Action] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            WorkerReady: self._on_worker_ready,
+            WorkerLost: self._on_worker_lost,
+            RequestArrived: self._on_arrived,
+            StepDone: self._on_step_done,
+            Sealed: self._on_sealed,
+            Finish: self._on_finish,
+            Abort: self._on_abort,
+            Drain: self._on_drain,
+            Tick: self._on_tick,
+        }
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without a slot."""
+        queued = sum(len(instance.scheduler.waiting) for instance in self.instances)
+        return queued + self._num_held_back
+
+    @property
+    def num_running(self) -> int:
+        """Sequences with a slot."""
+        return sum(instance.scheduler.num_running for instance in self.instances)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no sequence lives and no step is in flight."""
+        return not self.sequences and not any(len(i.scheduler.in_flight) for i in self.instances)
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            raise TypeError(f"the Core does not take a {type(event).__name__}")
+        self._actions = []
+        handler(event)
+        self._plan(event.now)
+        return self._actions
+
+    # Workers
+
+    def _on_worker_ready(self, event: WorkerReady) -> None:
+        instance = self.instances[event.instance]
+        instance.ready(event.num_blocks, event.block_bytes, event.step_s)
+
+    def _on_worker_lost(self, event: WorkerLost) -> None:
+        self.counters.worker_deaths += 1
+        instance = self.instances[event.instance]
+        instance.lost()
+        if any(other.state is WorkerState.READY for other in self.instances):
+            for sequence in list(instance.scheduler.waiting):
+                instance.scheduler.waiting.remove(sequence)
+                self._place(sequence)
+
+    # Requests
+
+    def _on_arrived(self, event: RequestArrived) -> None:
+        refusal = self._refusal(event)
+        if refusal is not None:
+            self.counters.rejected += 1
+            self._actions.append(refusal)
+            return
+        self.counters.requests += 1
+        self.counters.prompt_tokens += event.num_prompt_tokens
+        sequences = [self._sequence(event, index) for index in range(event.n)]
+        leader, followers = sequences[0], sequences[1:]
+        for sequence in sequences:
+            self.sequences[sequence.id] = sequence
+        self._requests[event.request] = sequences
+        if followers:
+            self.held_back[leader.id] = followers
+            self._num_held_back += len(followers)
+            for follower in followers:
+                follower.leader = leader
+        self._place(leader)
+
+    def _refusal(self, event: RequestArrived) -> Rejected | None:
+        """Why a request cannot be taken, if so."""
+
+        def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
+            return Rejected(event.request, kind, message, retry_after_s)
+
+        if self.draining:
+            return reject("draining", "the daemon is shutting down", 0.0)
+        if all(instance.state is WorkerState.LOADING for instance in self.instances):
+            return reject("not_ready", "the model is still loading", 1.0)
+        length = event.num_prompt_tokens + event.max_tokens
+        if length > self.config.max_len or not self._able(length):
+            return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
+        excess = self.num_waiting + event.n - self.config.max_waiting
+        if excess > 0 and event.n > self.config.max_waiting:
+            return reject("too_long", f"n = {event.n} exceeds the queue", 0.0)
+        if excess > 0:
+            wait_s = self._finish_rate.wait_s(excess)
+            return reject("queue_full", "too many requests are waiting", wait_s)
+        return None
+
+    def _sequence(self, event: RequestArrived, index: int) -> Sequence:
+        sequence = Sequence(
+            id=sequence_id(event.request, index),
+            num_prompt_tokens=event.num_prompt_tokens,
+            max_tokens=event.max_tokens,
+            priority=event.priority,
+            arrived_s=event.now,
+            arrival=self._arrivals,
+            hashes=split_hashes(event.hashes),
+        )
+        self._arrivals += 1
+        return sequence
+
+    def _able(self, num_tokens: int) -> list[Instance]:
+        """Instances that can hold so long a sequence; lost ones count while none is ready."""
+        ready = [i for i in self.instances if i.state is WorkerState.READY]
+        if not ready:
+            return [i for i in self.instances if i.state is WorkerState.LOST]
+        return [i for i in ready if i.capacity_tokens >= num_tokens]
+
+    def _place(self, sequence: Sequence) -> None:
+        able = self._able(sequence.limit)
+        able = able or [i for i in self.instances if i.state is not WorkerState.READY]
+        chosen = least_loaded([instance.load() for instance in able])
+        self.instances[chosen].scheduler.add(sequence)
+
+    def _release_followers(self, leader: Sequence) -> None:
+        """Streams that waited for a leader's prompt may now share it."""
+        for follower in self.held_back.pop(leader.id, ()):
+            self._num_held_back -= 1
+            if leader.instance >= 0:
+                self.instances[leader.instance].scheduler.add(follower)
+            else:
+                self._place(follower)
+
+    # Steps
+
+    def _on_step_done(self, event: StepDone) -> None:
+        instance = self.instances[event.instance]
+        answer = instance.scheduler.complete(event.step, event.reasons)
+        if answer is None:
+            return
+        instance.step_time.observe(answer.num_tokens, event.elapsed_s)
+        instance.last_done_s = event.now
+        self.counters.computed_tokens += answer.num_tokens
+        self.counters.output_tokens += answer.rows.size
+        if answer.rows.size:
+            self._actions.append(
+                Deliver(event.instance, event.step, answer.rows, answer.sequences, answer.reasons)
+            )
+        self._note_firsts(answer, event.now)
+        for sequence in answer.ended:
+            self._forget(sequence)
+        if answer.ended:
+            self.counters.finished += len(answer.ended)
+            self._finish_rate.observe(event.now, len(answer.ended))
+
+    def _note_firsts(self, answer: Answer, now: float) -> None:
+        for sequence in answer.first:
+            sequence.first_token_s = now
+            self.counters.ttft_count += 1
+            self.counters.ttft_sum_s += now - sequence.arrived_s
+            self._release_followers(sequence)
+
+    def _plan(self, now: float) -> None:
+        """Submit what can be sent now; ask to be woken when something should be planned later."""
+        wake_at_s = float("inf")
+        for instance in self.instances:
+            while (plan_at_s := instance.plan_at_s(now)) <= now:
+                if not self._submit(instance, now):
+                    plan_at_s = float("inf")
+                    break
+            wake_at_s = min(wake_at_s, plan_at_s)
+        if wake_at_s != self._wake_at_s and wake_at_s != float("inf"):
+            self._actions.append(WakeAt(wake_at_s))
+        self._wake_at_s = wake_at_s
+
+    def _submit(self, instance: Instance, now: float) -> bool:
+        scheduler = instance.scheduler
+        batch = scheduler.schedule(now)
+        self.counters.preemptions += scheduler.num_preemptions
+        self.counters.recomputed_tokens += scheduler.num_recomputed_tokens
+        scheduler.num_preemptions = scheduler.num_recomputed_tokens = 0
+        if batch is None:
+            return False
+        if len(scheduler.in_flight) == 1:
+            instance.last_done_s = now
+        instance.batch_rows = batch.slots.size
+        instance.batch_tokens = batch.num_tokens
+        for sequence, num_cached in scheduler.started:
+            self.counters.cached_tokens += num_cached
+            self._actions.append(Started(sequence.id, instance.index, num_cached))
+        scheduler.started.clear()
+        self._actions.append(Submit(batch))
+        return True
+
+    # Endings
+
+    def _on_sealed(self, event: Sealed) -> None:
+        sequence = self.sequences.get(event.sequence)
+        if sequence is None or len(sequence.hashes) != event.first_block:
+            return
+        sequence.hashes.extend(split_hashes(event.hashes))
+        if sequence.state is State.RUNNING:
+            scheduler = self.instances[sequence.instance].scheduler
+            scheduler.kv.seal(sequence, int(scheduler.slots.computed[sequence.slot]))
+
+    def _on_finish(self, event: Finish) -> None:
+        sequence = self.sequences.get(event.sequence)
+        if sequence is not None:
+            self._end(sequence, FinishReason.STOP)
+            self.counters.finished += 1
+            self._finish_rate.observe(event.now, 1)
+
+    def _on_abort(self, event: Abort) -> None:
+        for sequence in self._requests.get(event.request, [])[::-1]:
+            if sequence.state is not State.FINISHED:
+                self._end(sequence, FinishReason.ABORT)
+                self.counters.aborted += 1
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence between steps."""
+        leader = sequence.leader
+        held = self.held_back.get(leader.id, []) if leader is not None else []
+        if sequence in held:
+            held.remove(sequence)
+            self._num_held_back -= 1
+            sequence.move(State.FINISHED)
+        else:
+            self.instances[sequence.instance].scheduler.remove(sequence)
+        self._actions.append(Finished(sequence.id, int(reason)))
+        self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Drop an ended sequence, and its request once none of its streams is left."""
+        self._release_followers(sequence)
+        del self.sequences[sequence.id]
+        siblings = self._requests[sequence.request]
+        if not any(sibling.id in self.sequences for sibling in siblings):
+            del self._requests[sequence.request]
+
+    def _on_drain(self, event: Drain) -> None:
+        self.draining = True
+
+    def _on_tick(self, event: Tick) -> None:
+        """Planning follows every event; a tick only makes one happen now."""
+        self._wake_at_s = float("inf")

@@ -1,0 +1,124 @@
+"""An instance as the Core holds it: its scheduler, its pace, and whether its worker lives."""
+
+from enum import Enum
+
+import numpy as np
+
+from daemon.core.events import Configured, InstanceConfig
+from daemon.core.snapshot import MAX_BLOCKS_SHOWN, InstanceStatus
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.kv_cache import KVCache
+from daemon.placement.least_loaded import Load
+from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.scheduler import Limits, Scheduler
+from daemon.wire.columns import UInt8
+
+SLOW_STEP_S = 0.020
+PLAN_GAP_S = 0.002
+"""How long before the running step's expected end the next one is planned."""
+
+
+class WorkerState(Enum):
+    """Whether an instance's worker can compute."""
+
+    LOADING = "loading"
+    READY = "ready"
+    LOST = "lost"
+
+
+class Instance:
+    """One worker's scheduler and what is known of its speed."""
+
+    def __init__(self, index: int, config: InstanceConfig, core: Configured) -> None:
+        self.index = index
+        self.config = config
+        self.state = WorkerState.LOADING
+        self.step_time = StepTimeModel()
+        self.block_bytes = 0
+        self.last_done_s = 0.0
+        self.batch_rows = 0
+        self.batch_tokens = 0
+        self._core = core
+        limits = Limits(core.max_running, core.max_batch_tokens, core.prefill_chunk)
+        self.scheduler = Scheduler(index, POLICIES[core.policy](), limits, self._memory(0))
+
+    @property
+    def capacity_tokens(self) -> int:
+        """The longest sequence that its whole pool can hold."""
+        return self.scheduler.kv.pool.num_blocks * self._core.block_size
+
+    @property
+    def depth(self) -> int:
+        """Steps that may be in flight."""
+        if self._core.depth:
+            return self._core.depth
+        return 1 if self.step_time.mean_s > SLOW_STEP_S else 2
+
+    def ready(self, num_blocks: int, block_bytes: int, step_s: float) -> None:
+        """Its worker can compute, with an empty pool."""
+        self.state = WorkerState.READY
+        self.block_bytes = block_bytes
+        self.step_time = StepTimeModel(step_s)
+        self.scheduler.lose(self._memory(num_blocks))
+
+    def lost(self) -> None:
+        """Its worker died: what it held is gone, what ran waits again."""
+        self.state = WorkerState.LOST
+        self.scheduler.lose(self._memory(0))
+
+    def plan_at_s(self, now: float) -> float:
+        """When its next step should be planned: at once, late in the running step, or never."""
+        flying = len(self.scheduler.in_flight)
+        if self.state is not WorkerState.READY or flying >= self.depth:
+            return float("inf")
+        if not flying:
+            return now
+        expected_s = self.step_time.predict_s(self.batch_tokens)
+        return max(now, self.last_done_s + expected_s - PLAN_GAP_S)
+
+    def load(self) -> Load:
+        """How busy it is, for placement."""
+        ledger = self.scheduler.kv.pool.ledger()
+        share = ledger.held / ledger.total if ledger.total else 1.0
+        pending = self.scheduler.waiting.num_tokens
+        return Load(self.index, pending, self.scheduler.num_running, share)
+
+    def status(self) -> InstanceStatus:
+        """A copy of what a viewer wants to know."""
+        pool = self.scheduler.kv.pool
+        ledger = pool.ledger()
+        return InstanceStatus(
+            name=self.config.name,
+            role=self.config.role,
+            device=self.config.device,
+            state=self.state.value,
+            policy=self.scheduler.policy.name,
+            running=self.scheduler.num_running,
+            waiting=len(self.scheduler.waiting),
+            kv_blocks=ledger.total,
+            kv_free=ledger.free + ledger.cached,
+            kv_held=ledger.held,
+            kv_cached=ledger.cached,
+            kv_fenced=ledger.fenced,
+            kv_block_bytes=self.block_bytes,
+            block_map=_shrink(pool.uses()),
+            steps_in_flight=len(self.scheduler.in_flight),
+            steps=self.scheduler.step,
+            step_s=self.step_time.mean_s,
+            batch_rows=self.batch_rows,
+            batch_tokens=self.batch_tokens,
+        )
+
+    def _memory(self, num_blocks: int) -> KVCache:
+        core = self._core
+        return KVCache(
+            num_blocks, core.block_size, core.max_running, core.max_len, core.prefix_cache
+        )
+
+
+def _shrink(uses: UInt8) -> UInt8:
+    """At most MAX_BLOCKS_SHOWN cells; each the busiest use of its stretch of blocks."""
+    if uses.size <= MAX_BLOCKS_SHOWN:
+        return uses
+    edges = np.linspace(0, uses.size, MAX_BLOCKS_SHOWN + 1).astype(np.int64)
+    return np.maximum.reduceat(uses, edges[:-1])

@@ -1,0 +1,80 @@
+"""What the Core shows of itself: plain values, copied, never its own objects."""
+
+import msgspec
+
+from daemon.wire.columns import Column
+
+MAX_SEQUENCES_SHOWN = 500
+MAX_BLOCKS_SHOWN = 4096
+
+
+class InstanceStatus(msgspec.Struct, frozen=True):
+    """One instance: a worker of 1..N devices and its KV pool."""
+
+    name: str
+    role: str  # "mixed" | "prefill" | "decode"
+    device: str
+    state: str  # "loading" | "ready" | "lost"
+    policy: str
+    running: int
+    waiting: int
+    kv_blocks: int
+    kv_free: int  # blocks that nobody needs: free + cached
+    kv_held: int
+    kv_cached: int
+    kv_fenced: int
+    kv_block_bytes: int
+    block_map: Column  # uint8 [<= 4096]: BlockUse of each block, or of the busiest of a stretch
+    steps_in_flight: int
+    steps: int  # cumulative
+    step_s: float  # smoothed time of a step
+    batch_rows: int  # rows and tokens of the newest step
+    batch_tokens: int
+    load_stage: str = ""
+    load_fraction: float = 1.0
+
+
+class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One sequence; those that run first, at most 500 are listed."""
+
+    sequence: int
+    state: str  # "waiting" | "prefill" | "decode" | "preempted"
+    instance: str
+    age_s: float
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    max_tokens: int
+    num_blocks: int
+    priority: int
+    preemptions: int
+
+
+class Counters(msgspec.Struct):
+    """Cumulative since the start; a viewer takes differences."""
+
+    requests: int = 0
+    rejected: int = 0
+    finished: int = 0
+    aborted: int = 0
+    failed: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    recomputed_tokens: int = 0
+    ttft_count: int = 0
+    ttft_sum_s: float = 0.0
+    worker_deaths: int = 0
+
+
+class CoreSnapshot(msgspec.Struct, frozen=True):
+    """The Core at one moment."""
+
+    instances: tuple[InstanceStatus, ...]
+    sequences: tuple[SequenceStatus, ...]
+    running: int
+    waiting: int
+    draining: bool
+    counters: Counters

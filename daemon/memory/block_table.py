@@ -1,0 +1,58 @@
+"""Which physical block holds which stretch of each slot's sequence, and what changed."""
+
+import numpy as np
+
+from daemon.wire.columns import Int32, int32
+
+_NONE = int32()
+
+
+class BlockTable:
+    """Rows of block numbers, one row a slot; changes are collected for the next step's plan."""
+
+    def __init__(self, max_slots: int, max_blocks: int) -> None:
+        self._rows = np.zeros((max_slots, max_blocks), np.int32)
+        self.held = np.zeros(max_slots, np.int32)
+        self._slots: list[Int32] = []
+        self._indices: list[Int32] = []
+        self._blocks: list[Int32] = []
+
+    def blocks(self, slot: int) -> Int32:
+        """The blocks of a slot, in order; a view."""
+        return self._rows[slot, : self.held[slot]]
+
+    def extend(self, slot: int, blocks: Int32) -> None:
+        """Append blocks to one slot's row."""
+        start = int(self.held[slot])
+        self._rows[slot, start : start + blocks.size] = blocks
+        self.held[slot] = start + blocks.size
+        self._slots.append(np.full(blocks.size, slot, np.int32))
+        self._indices.append(np.arange(start, start + blocks.size, dtype=np.int32))
+        self._blocks.append(blocks)
+
+    def extend_each(self, slots: Int32, blocks: Int32) -> None:
+        """Append one block to each of several distinct slots."""
+        indices = self.held[slots]
+        self._rows[slots, indices] = blocks
+        self.held[slots] += 1
+        self._slots.append(slots)
+        self._indices.append(indices)
+        self._blocks.append(blocks)
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot's row; the worker needs not be told."""
+        self.held[slot] = 0
+
+    def take_changes(self) -> tuple[Int32, Int32, Int32]:
+        """(slots, indices, blocks) since the last call, in order."""
+        if not self._slots:
+            return _NONE, _NONE, _NONE
+        changes = (
+            np.concatenate(self._slots),
+            np.concatenate(self._indices),
+            np.concatenate(self._blocks),
+        )
+        self._slots.clear()
+        self._indices.clear()
+        self._blocks.clear()
+        return changes

@@ -1,0 +1,94 @@
+"""The KV memory of one instance: its pool, its block table, its prefix cache."""
+
+import numpy as np
+
+from daemon.memory.block_pool import BlockPool
+from daemon.memory.block_table import BlockTable
+from daemon.sequence import Sequence
+from daemon.wire.columns import Int32, int32
+
+
+class KVCache:
+    """Gives blocks to slots and takes them back. Never speaks to the engine: it only plans."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, max_slots: int, max_len: int, prefix_cache: bool
+    ) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self.table = BlockTable(max_slots, -(-max_len // block_size))
+        self._prefix_cache = prefix_cache
+        self._copy_sources: list[int] = []
+        self._copy_targets: list[int] = []
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def match(self, sequence: Sequence) -> list[int]:
+        """Cached blocks of its prefix, leaving at least one token to compute."""
+        if not self._prefix_cache:
+            return []
+        useful = (sequence.num_known_tokens - 1) // self.block_size
+        return self.pool.cache.match(sequence.hashes[:useful])
+
+    def fits(self, matched: list[int], num_new_blocks: int) -> bool:
+        """Whether so many new blocks are there besides the cached ones that would be shared."""
+        return num_new_blocks <= self.pool.num_available - self.pool.idle_among(matched)
+
+    def admit(self, slot: int, matched: list[int], num_blocks: int) -> int:
+        """Give a slot its cached prefix and new blocks up to `num_blocks`; cached tokens."""
+        if matched:
+            self.pool.share(matched)
+            self.table.extend(slot, int32(matched))
+        self.table.extend(slot, self.pool.allocate(num_blocks - len(matched)))
+        return len(matched) * self.block_size
+
+    def fork(self, source: int, slot: int, num_tokens: int, num_blocks: int) -> None:
+        """Share the first `num_tokens` of another slot; the block they end in is copied.
+
+        The copy comes at once because the new owner writes to that block in its first step.
+        """
+        whole = num_tokens // self.block_size
+        shared = self.table.blocks(source)[:whole].tolist()
+        self.pool.share(shared)
+        self.table.extend(slot, int32(shared))
+        own = self.pool.allocate(num_blocks - whole)
+        if num_tokens % self.block_size:
+            self._copy_sources.append(int(self.table.blocks(source)[whole]))
+            self._copy_targets.append(int(own[0]))
+        self.table.extend(slot, own)
+
+    def missing(self, slots: Int32, num_tokens: Int32) -> Int32:
+        """Blocks that each slot lacks to hold so many tokens, int32 [n]; never negative."""
+        needed = (num_tokens + (self.block_size - 1)) // self.block_size
+        missing: Int32 = np.maximum(needed - self.table.held[slots], 0)
+        return missing
+
+    def grow_each(self, slots: Int32) -> None:
+        """One more block for each of several distinct slots."""
+        self.table.extend_each(slots, self.pool.allocate(slots.size))
+
+    def seal(self, sequence: Sequence, num_computed: int) -> None:
+        """Name the full blocks that are computed and whose hashes are known."""
+        if not self._prefix_cache:
+            return
+        full = min(num_computed // self.block_size, len(sequence.hashes))
+        if full <= sequence.num_sealed_blocks:
+            return
+        blocks = self.table.blocks(sequence.slot)
+        for index in range(sequence.num_sealed_blocks, full):
+            self.pool.cache.register(sequence.hashes[index], int(blocks[index]))
+        sequence.num_sealed_blocks = full
+
+    def release(self, slot: int, fence_step: int) -> None:
+        """Take back every block of a slot; see BlockPool.release."""
+        self.pool.release(self.table.blocks(slot).copy(), fence_step)
+        self.table.clear(slot)
+
+    def take_copies(self) -> tuple[Int32, Int32]:
+        """(sources, targets) of block copies for the next step."""
+        copies = int32(self._copy_sources), int32(self._copy_targets)
+        self._copy_sources.clear()
+        self._copy_targets.clear()
+        return copies

@@ -1,0 +1,139 @@
+"""How many KV blocks an instance gets: a stated formula over plain numbers.
+
+    block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
+    activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
+               + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
+    gpu: kv    = utilization * total - in use by others - weights - activation - runtime
+    cpu: kv    = min(cpu_fraction * available, available - weights - activation)
+    blocks     = kv / block, at most what max_running sequences of max_len need
+"""
+
+from typing import Protocol
+
+import msgspec
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MIN_BLOCKS = 2
+GPU_RUNTIME_BYTES = 1 << 30
+"""The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
+
+
+class SizingError(ValueError):
+    """The memory does not hold a usable KV pool; the message says what would."""
+
+
+class Shape(Protocol):
+    """What sizing reads of a model's shape (daemon.models.shape.ModelShape has it)."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pool must serve, and what the operator fixed."""
+
+    dtype: str
+    block_size: int  # tokens
+    max_running: int  # sequences
+    max_len: int  # tokens of the longest sequence that the model allows
+    max_batch_tokens: int
+    required_len: int = 0  # tokens one sequence must be able to reach; 0: the pool decides
+    kv_blocks: int = 0  # 0: from the formula
+    kv_bytes: int = 0  # 0: from the formula
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """The device's memory, read before the weights are loaded unless weight_bytes is 0."""
+
+    weight_bytes: int
+    total_bytes: int  # a GPU's; of a CPU unused
+    free_bytes: int  # a GPU's free memory, or the machine's available RAM
+    is_cpu: bool
+    utilization: float = 0.9
+    cpu_fraction: float = 0.25
+
+
+class PoolSize(msgspec.Struct, frozen=True):
+    """The pool, and the terms it came from."""
+
+    num_blocks: int
+    block_bytes: int
+    activation_bytes: int
+    kv_bytes: int  # the room for the pool before rounding and capping
+    max_len: int  # tokens of the longest sequence that model and pool allow
+    reason: str  # which rule decided: "kv_blocks", "kv_bytes", "memory", "max_running"
+
+
+def block_bytes(shape: Shape, block_size: int, dtype: str) -> int:
+    """Bytes of one block of all layers, keys and values."""
+    row = shape.num_kv_heads * shape.head_dim * DTYPE_BYTES[dtype]
+    return shape.num_layers * 2 * block_size * row
+
+
+def activation_bytes(shape: Shape, demand: Demand) -> int:
+    """Bytes of a step's largest intermediate results; an upper estimate.
+
+    16 hidden widths: residual, norm, attention output and projection, and three of an MLP that is
+    at most four times as wide; queries, keys and values twice (before and after rotation).
+    """
+    heads = 2 * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    per_token = (16 * shape.hidden_size + heads) * DTYPE_BYTES[demand.dtype]
+    logits = demand.max_running * shape.vocab_size * 4 * 3
+    return demand.max_batch_tokens * per_token + logits
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold so many tokens."""
+    return -(-num_tokens // block_size)
+
+
+def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:
+    """The pool of one instance. Raises SizingError where it would be of no use."""
+    per_block = block_bytes(shape, demand.block_size, demand.dtype)
+    activation = activation_bytes(shape, demand)
+    kv_bytes = _kv_bytes(room, activation)
+    useful = demand.max_running * blocks_for(demand.max_len, demand.block_size)
+    if demand.kv_blocks:
+        num_blocks, reason = demand.kv_blocks, "kv_blocks"
+    elif demand.kv_bytes:
+        num_blocks, reason = demand.kv_bytes // per_block, "kv_bytes"
+    elif kv_bytes // per_block > useful:
+        num_blocks, reason = useful, "max_running"
+    else:
+        num_blocks, reason = max(kv_bytes, 0) // per_block, "memory"
+    _refuse_useless(num_blocks, per_block, reason, demand)
+    max_len = min(demand.max_len, num_blocks * demand.block_size)
+    return PoolSize(num_blocks, per_block, activation, kv_bytes, max_len, reason)
+
+
+def _kv_bytes(room: Room, activation: int) -> int:
+    """Bytes left for the pool; negative where weights and activations alone do not fit."""
+    if room.is_cpu:
+        rest = room.free_bytes - room.weight_bytes - activation
+        return min(int(room.cpu_fraction * room.free_bytes), rest)
+    in_use = room.total_bytes - room.free_bytes
+    usable = int(room.utilization * room.total_bytes)
+    return usable - in_use - room.weight_bytes - activation - GPU_RUNTIME_BYTES
+
+
+def _refuse_useless(num_blocks: int, per_block: int, reason: str, demand: Demand) -> None:
+    least = max(MIN_BLOCKS, blocks_for(demand.required_len, demand.block_size))
+    if num_blocks >= least:
+        return
+    tokens = least * demand.block_size
+    raise SizingError(
+        f"the KV pool would have {num_blocks} blocks (decided by {reason}), but one sequence of "
+        f"{tokens} tokens needs {least} blocks of {per_block} bytes: give it more memory "
+        "(memory.kv_blocks, memory.utilization, memory.cpu_fraction), or lower model.max_len, "
+        "scheduler.max_running or scheduler.max_batch_tokens"
+    )

@@ -1,0 +1,34 @@
+"""What a policy is: an order, and a few traits of how steps are filled."""
+
+from typing import ClassVar
+
+from daemon.sequence import Sequence
+
+ARRIVAL_BITS = 40
+"""Ranks are int64: a policy's own key above, the arrival count below as tie-breaker."""
+
+
+class Policy:
+    """First come first served, prompts in chunks mixed with decodes; others differ in a line or two.
+
+    A policy never allocates and holds no state of its own: it ranks sequences and says what a
+    step may be made of. The sequence of highest rank is the victim when memory runs out.
+    """
+
+    name: ClassVar[str]
+    prefill_alone: ClassVar[bool] = False
+    """A step with a prompt in it carries no decodes."""
+    whole_prompts: ClassVar[bool] = False
+    """A prompt is split only if it alone exceeds the token budget."""
+    reserve_limit: ClassVar[bool] = False
+    """Admission takes blocks for prompt + max_tokens, so nothing is ever preempted."""
+    gang: ClassVar[bool] = False
+    """Nobody joins while anybody runs."""
+
+    def rank(self, sequence: Sequence) -> int:
+        """The sequence's place; lower runs first."""
+        return sequence.arrival
+
+    def displaces(self, waiting: Sequence, running: Sequence) -> bool:
+        """Whether a waiting sequence may preempt a running one to get its place."""
+        return False

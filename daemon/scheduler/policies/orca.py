@@ -1,0 +1,11 @@
+"""Orca: whole prompts mixed with decodes, memory reserved for the longest possible answer."""
+
+from daemon.scheduler.policies.base import Policy
+
+
+class Orca(Policy):
+    """Iteration-level batching with max allocation."""
+
+    name = "orca"
+    whole_prompts = True
+    reserve_limit = True

@@ -1,0 +1,9 @@
+"""Sarathi: every decode in every step, the rest of the budget for chunks of prompts."""
+
+from daemon.scheduler.policies.base import Policy
+
+
+class Sarathi(Policy):
+    """Stall-free mixing, first come first served."""
+
+    name = "sarathi"

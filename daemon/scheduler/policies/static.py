@@ -1,0 +1,12 @@
+"""Static batching (FasterTransformer): a batch forms, runs until its last answer is done."""
+
+from daemon.scheduler.policies.base import Policy
+
+
+class Static(Policy):
+    """Run to completion: finished sequences leave, nobody joins until all have left."""
+
+    name = "static"
+    whole_prompts = True
+    reserve_limit = True
+    gang = True

@@ -1,0 +1,83 @@
+"""The running sequences of an instance as columns: row s of every column is slot s."""
+
+import numpy as np
+
+from daemon.sequence import Sequence
+from daemon.wire.columns import Int32
+
+
+class SlotTable:
+    """Moving counts of running sequences, and their order under the policy.
+
+    `known` counts a token as soon as a plan samples it; `delivered` once its step has answered;
+    `computed` counts tokens whose KV is written or planned to be.
+    """
+
+    def __init__(self, max_slots: int) -> None:
+        self.max_slots = max_slots
+        self.sequence = np.full(max_slots, -1, np.int64)
+        self.epoch = np.zeros(max_slots, np.int32)
+        self.computed = np.zeros(max_slots, np.int32)
+        self.known = np.zeros(max_slots, np.int32)
+        self.delivered = np.zeros(max_slots, np.int32)
+        self.fed_until = np.zeros(max_slots, np.int32)
+        self.limit = np.zeros(max_slots, np.int32)
+        self.last_step = np.zeros(max_slots, np.int64)
+        self.rank = np.zeros(max_slots, np.int64)
+        self.members: list[Sequence | None] = [None] * max_slots
+        self._vacant = list(range(max_slots - 1, -1, -1))
+        self._order = np.zeros(0, np.int32)
+        self._sorted = True
+
+    @property
+    def num_running(self) -> int:
+        """Slots in use."""
+        return self.max_slots - len(self._vacant)
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is vacant."""
+        return not self._vacant
+
+    def join(self, sequence: Sequence, num_computed: int) -> int:
+        """Seat a sequence whose first `num_computed` tokens are in its blocks already."""
+        slot = self._vacant.pop()
+        known = sequence.num_known_tokens
+        self.members[slot] = sequence
+        self.sequence[slot] = sequence.id
+        self.computed[slot] = num_computed
+        self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
+        self.limit[slot] = sequence.limit
+        self.last_step[slot] = 0
+        self.rank[slot] = sequence.rank
+        last = self._order[-1] if self._order.size else slot
+        self._sorted = self._sorted and bool(self.rank[last] <= sequence.rank)
+        self._order = np.append(self._order, np.int32(slot))
+        sequence.slot = slot
+        return slot
+
+    def leave(self, slot: int) -> Sequence:
+        """Vacate a slot; answers of steps in flight for it are told apart by the epoch."""
+        sequence = self.member(slot)
+        sequence.num_output_tokens = int(self.delivered[slot]) - sequence.num_prompt_tokens
+        sequence.slot = -1
+        self.members[slot] = None
+        self.sequence[slot] = -1
+        self.epoch[slot] += 1
+        self._order = self._order[self._order != slot]
+        self._vacant.append(slot)
+        return sequence
+
+    def member(self, slot: int) -> Sequence:
+        """The sequence in a slot that is in use."""
+        sequence = self.members[slot]
+        if sequence is None:
+            raise LookupError(f"slot {slot} is vacant")
+        return sequence
+
+    def order(self) -> Int32:
+        """Slots in use, first in the policy's order first; int32 [num_running]."""
+        if not self._sorted:
+            self._order = self._order[np.argsort(self.rank[self._order], kind="stable")]
+            self._sorted = True
+        return self._order

@@ -1,0 +1,51 @@
+"""A step while it is filled: rows in order, and the token budget that is left."""
+
+import numpy as np
+
+from daemon.scheduler.slots import SlotTable
+from daemon.wire.columns import Int32, int32
+
+
+class StepBuilder:
+    """Collects rows; a row whose sequence was preempted after it was added is dropped at the end."""
+
+    def __init__(self, budget: int, table: SlotTable) -> None:
+        self.budget = budget
+        self.num_prompts = 0
+        self._table = table
+        self._slots: list[Int32] = []
+        self._counts: list[Int32] = []
+        self._epochs: list[Int32] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row was added."""
+        return not self._slots
+
+    def add_decodes(self, slots: Int32) -> None:
+        """One token for each of these slots."""
+        if slots.size:
+            self._add(slots, np.ones(slots.size, np.int32))
+            self.budget -= slots.size
+
+    def add_prompt(self, slot: int, count: int) -> None:
+        """A chunk of `count` tokens for one slot."""
+        self._add(int32([slot]), int32([count]))
+        self.num_prompts += 1
+        self.budget -= count
+
+    def rows(self) -> tuple[Int32, Int32]:
+        """(slots, counts) of the rows whose sequences still have their slots."""
+        if len(self._slots) == 1:
+            slots, counts, epochs = self._slots[0], self._counts[0], self._epochs[0]
+        else:
+            slots = np.concatenate(self._slots)
+            counts = np.concatenate(self._counts)
+            epochs = np.concatenate(self._epochs)
+        alive = self._table.epoch[slots] == epochs
+        return (slots, counts) if alive.all() else (slots[alive], counts[alive])
+
+    def _add(self, slots: Int32, counts: Int32) -> None:
+        self._slots.append(slots)
+        self._counts.append(counts)
+        self._epochs.append(self._table.epoch[slots])

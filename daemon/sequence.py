@@ -1,0 +1,53 @@
+"""One token stream of a request, with its state; counts only, never token ids."""
+
+from dataclasses import dataclass, field
+
+from daemon.request import TRANSITIONS, State, request_of
+
+
+class TransitionError(RuntimeError):
+    """A sequence was asked to move where the table of states has no arrow."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """What the Core knows of a token stream. While it runs, its slot holds the moving counts."""
+
+    id: int
+    num_prompt_tokens: int
+    max_tokens: int
+    priority: int
+    arrived_s: float
+    arrival: int  # how many sequences arrived before it: the tie-breaker of every order
+    hashes: list[bytes] = field(default_factory=list)  # of its full blocks, as far as known
+    leader: "Sequence | None" = None  # the stream whose prompt blocks this one shares (n > 1)
+    rank: int = 0  # its place in its policy's order; lower runs first
+    state: State = State.WAITING
+    slot: int = -1
+    instance: int = -1
+    num_output_tokens: int = 0  # delivered; of a running sequence, as of when it joined
+    num_sealed_blocks: int = 0  # of this residence: blocks offered to the prefix cache
+    preemptions: int = 0
+    started: bool = False
+    first_token_s: float = -1.0
+
+    @property
+    def request(self) -> int:
+        """The request it belongs to."""
+        return request_of(self.id)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Prompt and delivered output tokens; of a running sequence, as of when it joined."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def limit(self) -> int:
+        """Its length when it ends by max_tokens."""
+        return self.num_prompt_tokens + self.max_tokens
+
+    def move(self, state: State) -> None:
+        """Change state; raises TransitionError where the table has no such arrow."""
+        if state not in TRANSITIONS[self.state]:
+            raise TransitionError(f"sequence {self.id}: {self.state.name} -> {state.name}")
+        self.state = state

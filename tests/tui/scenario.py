@@ -1,0 +1,165 @@
+"""An invented daemon: snapshots that move as a busy one's would, the same for the same moment."""
+
+import math
+
+import msgspec
+import numpy as np
+
+from daemon.control.protocol import (
+    BlockUse,
+    Counters,
+    InstanceStatus,
+    SequenceStatus,
+    Snapshot,
+)
+from daemon.wire.columns import UInt8
+
+BLOCK_BYTES = 1_474_560
+STATES = ("decode", "decode", "decode", "prefill", "decode", "preempted")
+
+
+def block_map(num_blocks: int, used: float, seed: int) -> UInt8:
+    """A pool of uint8 [num_blocks] of which about the share `used` is held, in clumps."""
+    random = np.random.default_rng(seed)
+    noise = np.convolve(random.random(num_blocks + 8), np.ones(9) / 9, mode="valid")
+    cells = np.full(num_blocks, BlockUse.FREE, dtype=np.uint8)
+    order = np.argsort(noise, kind="stable")
+    held = int(used * num_blocks)
+    cells[order[:held]] = BlockUse.HELD
+    cells[order[held : held + num_blocks // 8]] = BlockUse.CACHED
+    cells[order[held + num_blocks // 8 : held + num_blocks // 6]] = BlockUse.FENCED
+    return cells
+
+
+def instance(name: str, step: int, *, role: str = "mixed", num_blocks: int = 2048) -> InstanceStatus:
+    """A ready instance `step` half seconds after the start."""
+    used = 0.45 + 0.2 * math.sin(step / 15 + len(name))
+    cells = block_map(num_blocks, used, step // 8)
+    counts = np.bincount(cells, minlength=4)
+    return InstanceStatus(
+        name=name,
+        role=role,
+        device=f"cuda:{name[-1]}" if name[-1].isdigit() else "cpu",
+        state="ready",
+        policy="sarathi",
+        running=18 + step % 5,
+        waiting=3,
+        kv_blocks=num_blocks,
+        kv_free=int(counts[BlockUse.FREE] + counts[BlockUse.CACHED]),
+        kv_held=int(counts[BlockUse.HELD]),
+        kv_cached=int(counts[BlockUse.CACHED]),
+        kv_fenced=int(counts[BlockUse.FENCED]),
+        kv_block_bytes=BLOCK_BYTES,
+        block_map=cells,
+        steps_in_flight=1 + step % 2,
+        steps=40 * step,
+        step_s=0.0125 + 0.002 * math.sin(step / 4),
+        batch_rows=18 + step % 5,
+        batch_tokens=256 + 16 * (step % 7),
+    )
+
+
+def loading(name: str, fraction: float) -> InstanceStatus:
+    """An instance that still reads its weights."""
+    return msgspec.structs.replace(
+        instance(name, 0),
+        state="loading",
+        running=0,
+        waiting=0,
+        kv_blocks=0,
+        kv_free=0,
+        kv_held=0,
+        kv_cached=0,
+        kv_fenced=0,
+        block_map=np.zeros(0, dtype=np.uint8),
+        steps=0,
+        step_s=0.0,
+        batch_rows=0,
+        batch_tokens=0,
+        load_stage="loading weights",
+        load_fraction=fraction,
+    )
+
+
+def sequence(index: int, step: int, instances: tuple[str, ...]) -> SequenceStatus:
+    """One running sequence; most decode."""
+    state = STATES[index % len(STATES)]
+    prompt = 64 + 97 * (index * 7 % 19)
+    computed = prompt * (1 + step % 9) // 10 if state == "prefill" else prompt
+    output = 0 if state == "prefill" else (step * 4 + index * 13) % 256
+    return SequenceStatus(
+        sequence=1000 + index,
+        state=state,
+        instance=instances[index % len(instances)],
+        age_s=0.7 + index * 1.37 + step * 0.5,
+        num_prompt_tokens=prompt,
+        num_computed_tokens=computed + output,
+        num_output_tokens=output,
+        max_tokens=256,
+        num_blocks=-(-(computed + output) // 16),
+        priority=index % 3 - 1,
+        preemptions=1 if state == "preempted" else 0,
+    )
+
+
+def waiting(index: int) -> SequenceStatus:
+    """One sequence that has not been scheduled yet."""
+    return SequenceStatus(
+        2000 + index, "waiting", "", 0.2 + 0.31 * index, 300 + 41 * index, 0, 0, 512, 0, 0, 0
+    )
+
+
+def snapshot(
+    step: int,
+    *,
+    names: tuple[str, ...] = ("gpu0", "gpu1"),
+    num_running: int = 24,
+    num_waiting: int = 6,
+) -> Snapshot:
+    """A busy daemon `step` half seconds after its start."""
+    roles = ("prefill", "decode") if len(names) == 2 else ("mixed",) * len(names)
+    instances = tuple(instance(n, step, role=r) for n, r in zip(names, roles, strict=True))
+    rows = [sequence(i, step, names) for i in range(num_running)]
+    rows += [waiting(i) for i in range(num_waiting)]
+    requests = step * 3
+    return Snapshot(
+        version="0.1.0",
+        pid=4242,
+        uptime_s=3600 + step / 2,
+        time_s=100 + step / 2,
+        status="ready",
+        ready=True,
+        draining=False,
+        url="http://127.0.0.1:8000",
+        model="SmolLM2-135M-Instruct",
+        root="/models/SmolLM2-135M-Instruct",
+        context_len=8192,
+        max_len=8192,
+        block_size=16,
+        instances=instances,
+        sequences=tuple(rows[:500]),
+        running=num_running,
+        waiting=num_waiting,
+        counters=Counters(
+            requests=requests,
+            finished=max(0, requests - num_running),
+            preemptions=step // 10,
+            prompt_tokens=step * 700,
+            cached_tokens=step * 180,
+            computed_tokens=step * 700,
+            output_tokens=int(step * 620 + 2600 * math.sin(step / 6) + 2600),
+            ttft_count=requests,
+            ttft_sum_s=requests * 0.16 + 0.6 * math.sin(step / 5),
+        ),
+    )
+
+
+def starting(fraction: float) -> Snapshot:
+    """A daemon whose one instance still loads."""
+    return msgspec.structs.replace(
+        snapshot(0, num_running=0, num_waiting=0),
+        uptime_s=2.0,
+        ready=False,
+        status=f"loading weights {round(fraction * 100)} %",
+        instances=(loading("gpu0", fraction),),
+    )

@@ -1,0 +1,213 @@
+"""The control socket: modes, viewers fast, slow and hostile, and what a dead daemon leaves."""
+
+import asyncio
+import random
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from daemon.control.client import ControlError, SnapshotReader, fetch_snapshot, question
+from daemon.control.protocol import FRAME_LIMIT_BYTES, Refused, Snapshot, Status, ToViewer, Watch
+from daemon.control.server import MAX_VIEWERS, ControlServer
+from daemon.wire.columns import decoder
+from daemon.wire.frames import FrameReader, inline_frame, memfd_frame
+from tests.tui import scenario
+
+
+class Counted:
+    """A snapshot source that counts its calls."""
+
+    def __init__(self, num_running: int = 24) -> None:
+        self.calls = 0
+        self.num_running = num_running
+
+    def __call__(self) -> Snapshot:
+        self.calls += 1
+        return scenario.snapshot(self.calls, num_running=self.num_running)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "llmd.sock"
+
+
+@asynccontextmanager
+async def serving(path: Path, source: Counted) -> AsyncIterator[ControlServer]:
+    server = ControlServer(path, source)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def refusal(path: Path, sent: bytes) -> str:
+    """What the daemon says to `sent` before it closes."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(sent)
+    frames = FrameReader()
+    answers: list[bytes] = []
+    async with asyncio.timeout(5):
+        while data := await reader.read(1 << 16):
+            frames.feed(data)
+            answers += frames.payloads()
+    writer.close()
+    message = decoder(ToViewer).decode(answers[-1])
+    assert isinstance(message, Refused)
+    return message.message
+
+
+async def watched(path: Path, interval_s: float, count: int) -> list[Snapshot]:
+    """The first `count` snapshots of a watch."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(question(Watch(interval_s)))
+    frames = SnapshotReader()
+    snapshots: list[Snapshot] = []
+    async with asyncio.timeout(10):
+        while len(snapshots) < count:
+            data = await reader.read(1 << 16)
+            assert data, "the daemon hung up"
+            snapshots += frames.feed(data)
+    writer.close()
+    return snapshots
+
+
+async def test_status_is_one_snapshot_and_the_socket_is_0660(path: Path) -> None:
+    async with serving(path, Counted()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        snapshot = await asyncio.to_thread(fetch_snapshot, path)
+    assert [i.name for i in snapshot.instances] == ["gpu0", "gpu1"]
+    assert snapshot.instances[0].block_map.shape == (2048,)
+    assert len(snapshot.sequences) == 30
+    assert not path.exists()
+
+
+async def test_two_watchers_share_each_ticks_snapshot(path: Path) -> None:
+    source = Counted()
+    async with serving(path, source):
+        first, second = await asyncio.gather(watched(path, 0.2, 5), watched(path, 0.2, 5))
+    assert [s.time_s for s in first] == [s.time_s for s in second]
+    assert source.calls <= 6
+
+
+async def test_a_watch_keeps_its_interval(path: Path) -> None:
+    async with serving(path, Counted()):
+        started_s = time.monotonic()
+        await watched(path, 0.3, 4)
+        assert 0.85 <= time.monotonic() - started_s <= 2.0
+
+
+async def test_a_viewer_that_stops_reading_is_cut_off(path: Path) -> None:
+    source = Counted(num_running=500)
+    async with serving(path, source):
+        with socket.socket(socket.AF_UNIX) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(str(path))
+            slow.sendall(question(Watch(0.2)))
+            others = await watched(path, 0.2, 25)
+            assert len(others) == 25
+            slow.settimeout(2)
+            received = 0
+            while data := await asyncio.to_thread(slow.recv, 1 << 20):
+                received += len(data)
+        assert received < 20 * 30_000
+        assert (await asyncio.to_thread(fetch_snapshot, path)).running == 500
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 0.1, -1.0, 61.0, float("nan"), float("inf")])
+async def test_an_interval_out_of_range_is_refused(path: Path, interval_s: float) -> None:
+    async with serving(path, Counted()):
+        assert "interval_s" in await refusal(path, question(Watch(interval_s)))
+
+
+async def test_garbage_is_refused_and_the_daemon_lives(path: Path) -> None:
+    generator = random.Random(7)
+    good = question(Status())
+    async with serving(path, Counted()):
+        for _ in range(150):
+            body = bytearray(generator.randbytes(generator.randrange(1, 200)))
+            if generator.random() < 0.5:
+                body = bytearray(good)
+                body[generator.randrange(len(body))] ^= 1 << generator.randrange(8)
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(bytes(body) if generator.random() < 0.5 else inline_frame(bytes(body)))
+            writer.write_eof()
+            async with asyncio.timeout(5):
+                await reader.read()
+            writer.close()
+        assert (await asyncio.to_thread(fetch_snapshot, path)).pid == 4242
+
+
+async def test_each_kind_of_nonsense_is_named(path: Path) -> None:
+    header, fd = memfd_frame(b"x")
+    with open(fd, "rb"):
+        async with serving(path, Counted()):
+            assert "memfd" in await refusal(path, header)
+            assert "header" in await refusal(path, b"\xff\xff\xff\xff\x00")
+            assert "header" in await refusal(path, inline_frame(b" " * (FRAME_LIMIT_BYTES + 1))[:9])
+            assert "not understood" in await refusal(path, inline_frame(b""))
+            assert "not understood" in await refusal(path, inline_frame(b"\x91" * 5000))
+            assert "not understood" in await refusal(path, inline_frame(b"\x81\xa4type\xa3Nah"))
+
+
+async def test_viewers_are_bounded(path: Path) -> None:
+    async with serving(path, Counted()):
+        open_ones = [await asyncio.open_unix_connection(path) for _ in range(MAX_VIEWERS)]
+        assert "viewers" in await refusal(path, b"")
+        for _reader, writer in open_ones:
+            writer.close()
+        await asyncio.sleep(0.1)
+        assert (await asyncio.to_thread(fetch_snapshot, path)).ready
+
+
+async def test_a_stale_socket_is_taken_over_and_a_live_one_is_not(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with serving(path, Counted()):
+        rival = ControlServer(path, Counted())
+        with pytest.raises(FileExistsError, match="another daemon answers"):
+            await rival.start()
+        await rival.close()
+        assert (await asyncio.to_thread(fetch_snapshot, path)).ready
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="not a socket"):
+        await ControlServer(path, Counted()).start()
+    assert path.read_text() == "mine"
+
+
+async def test_a_source_that_fails_does_not_end_the_server(path: Path) -> None:
+    source = Counted()
+    async with serving(path, source):
+        source.num_running = None  # type: ignore[assignment]
+        assert await refusal(path, question(Status())) == "internal error"
+        source.num_running = 3
+        assert (await asyncio.to_thread(fetch_snapshot, path)).running == 3
+
+
+def test_no_daemon_is_said_plainly(path: Path) -> None:
+    with pytest.raises(ControlError, match="no such socket"):
+        fetch_snapshot(path)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with pytest.raises(ControlError, match="nobody listens"):
+        fetch_snapshot(path)
+
+
+def test_a_mute_daemon_is_given_up_in_time(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        started_s = time.monotonic()
+        with pytest.raises(ControlError, match="no llmd daemon answers"):
+            fetch_snapshot(path, timeout_s=0.3)
+        assert time.monotonic() - started_s < 1.0

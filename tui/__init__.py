@@ -1,0 +1,1 @@
+"""llmd-top: a terminal view of a running daemon."""

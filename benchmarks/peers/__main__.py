@@ -27,7 +27,7 @@ from benchmarks.peers.workload import MODES, OUTPUT_TOKENS, PROMPT_TOKENS, Mode,
 
 WARM_UP = Mode("warm-up", requests=2, outputs=((16, 1.0),))
 FIRST_WARM_UP = Mode("first warm-up", requests=16, streams=8, outputs=((16, 1.0),))
-GREEDY_SEED = "greedy"
+GREEDY = Mode("greedy", requests=4, outputs=((32, 1.0),))
 
 
 class Comparison:
@@ -38,9 +38,12 @@ class Comparison:
         self._specs = specs
         self._folder: Path = args.peers_dir.resolve()
         self._prompts = Prompts(self._folder / "model/tokenizer.json")
-        self._greedy: dict[str, str] = {}
+        self._greedy: dict[str, list[str]] = {}
         self._runs: list[report.Run] = []
         self._problems: list[str] = []
+        self._start_s: dict[str, float] = {}
+        self._machine = machine.describe()
+        self._versions = {spec.name: spec.version(self._folder) for spec in specs}
 
     def run(self) -> None:
         """All rounds of the normal modes, then all of those with little room."""
@@ -84,12 +87,14 @@ class Comparison:
             servers.remove(server)
             server.stop()
             return
-        self._say(f"{spec.name}: ready after {time.monotonic() - began:.0f} s")
+        self._start_s[server.log.stem] = round(time.monotonic() - began, 1)
+        self._say(f"{spec.name}: ready after {self._start_s[server.log.stem]} s")
         jobs = make_jobs(FIRST_WARM_UP, self._prompts, f"{spec.name} first")
         finish(drive(server, FIRST_WARM_UP, jobs))
         if spec.name not in self._greedy:
-            [job] = make_jobs(Mode("greedy", requests=1), self._prompts, GREEDY_SEED)
-            self._greedy[spec.name] = finish(complete(server, job.prompt, OUTPUT_TOKENS))
+            samples = make_jobs(GREEDY, self._prompts, GREEDY.name)
+            texts = [finish(complete(server, one.prompt, one.output_tokens)) for one in samples]
+            self._greedy[spec.name] = texts
 
     def _measure(self, server: Server, mode: Mode, number: int) -> None:
         """One run, repeated when others disturbed it; the least disturbed attempt counts."""
@@ -124,15 +129,14 @@ class Comparison:
     def result(self) -> dict[str, Any]:
         """Everything there is to know so far, ready for JSON."""
         names = [spec.name for spec in self._specs]
-        texts = set(self._greedy.values())
         args = {key: value for key, value in vars(self._args).items() if key not in PATHS}
         return {
-            "machine": machine.describe(),
-            "versions": {spec.name: spec.version(self._folder) for spec in self._specs},
+            "machine": self._machine,
+            "versions": self._versions,
+            "start_s": self._start_s,
             "settings": args | {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS},
             "modes": [dataclasses.asdict(mode) for mode in MODES if mode.name in self._args.modes],
-            "same_greedy_text": len(texts) == 1 if len(self._greedy) > 1 else None,
-            "greedy_texts": self._greedy,
+            "greedy": report.agreement(self._greedy),
             "summary": report.summarise(self._runs, names),
             "runs": self._runs,
             "problems": self._problems,
@@ -222,7 +226,8 @@ def main() -> None:
     finally:
         result = comparison.result()
         print(report.table(result["summary"]))
-        print(f"\nsame greedy text from all: {result['same_greedy_text']}")
+        same, asked = result["greedy"]["same"], result["greedy"]["prompts"]
+        print(f"\nsame greedy text from all servers: {same} of {asked} prompts")
         disturbed = sum(run["disturbed"] for run in result["runs"])
         print(f"runs disturbed by others: {disturbed} of {len(result['runs'])}")
         for problem in result["problems"]:

@@ -1,5 +1,6 @@
 """From runs to numbers: per run, per server over all rounds, and llmd's ratio to the others."""
 
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,10 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("tpot_mean_ms", "TPOT mean ms"),
         Metric("tpot_p95_ms", "TPOT p95 ms"),
     ),
-    "kv": (Metric("not_whole", "failed or short answers"), SPEED, TTFT),
+    "kv": (
+        Metric("not_whole", "failed or short answers"),
+        Metric("tok_per_s", "output tok/s of answers that did not fail", more_is_better=True),
+    ),
 }
 
 
@@ -75,6 +79,29 @@ def measure(mode: Mode, answers: list[Answer], wall_s: float) -> Run:
         run["decode_tok_per_s"] = round(1 / statistics.fmean(per_token), 2)
     errors = sorted({answer.error for answer in answers if answer.error})
     return run | ({"errors": errors[:3]} if errors else {})
+
+
+def _num_alike(one: str, other: str) -> int:
+    """How many characters two texts share from the start."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def agreement(texts: dict[str, list[str]]) -> dict[str, Any]:
+    """How many sample prompts all servers answered alike, and where each leaves the first one.
+
+    Servers round differently, so near ties between two tokens may fall either way: texts that
+    part late do not mean much, texts that part at once mean another model.
+    """
+    by_prompt = list(zip(*texts.values(), strict=True))
+    same = sum(len(set(answers)) == 1 for answers in by_prompt)
+    reference = next(iter(texts.values()), [])
+    alike = {
+        name: [_num_alike(*pair) for pair in zip(answers, reference, strict=True)]
+        for name, answers in texts.items()
+    }
+    result = {"prompts": len(by_prompt), "same": same, "texts": texts}
+    return result | {"characters_like_the_first_server": alike}
 
 
 def _ratio(metric: Metric, ours: float, theirs: float) -> float | None:

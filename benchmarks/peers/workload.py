@@ -41,8 +41,8 @@ class Job:
 
 
 MODES = (
-    Mode("single", requests=6),
-    Mode("c8", requests=24, streams=8),
+    Mode("single", requests=12),
+    Mode("c8", requests=48, streams=8),
     Mode("c32", requests=64, streams=32),
     Mode("bursty", requests=40, rate_per_s=2.0, outputs=((8, 0.8), (256, 0.2))),
     Mode(

@@ -1,0 +1,1 @@
+"""The HTTP side: OpenAI's API over a process of its own, joined to the runtime by frames."""

@@ -47,9 +47,7 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
             {"device": spec.device, "role": spec.role}
             for spec in map(parse_instance, arguments.instance)
         ]
-    for key, value in arguments.set:
-        found[key] = value
-    return found
+    return found | dict(arguments.set)
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""The configuration: its schema, where it is read from, and what is refused."""

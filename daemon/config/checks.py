@@ -49,7 +49,7 @@ def check(config: Config) -> Iterator[Fault]:
 def _ranges(config: Config) -> Iterator[Fault]:
     for key, least in _AT_LEAST.items():
         value = _value(config, key)
-        if value < least:
+        if not value >= least:  # also true of NaN
             yield key, f"must be at least {least}, got {value}"
     if config.server.port > 65535:
         yield "server.port", f"must be at most 65535, got {config.server.port}"

@@ -122,7 +122,7 @@ def _plain(message: str) -> str:
 
 
 def _completed(config: Config, sources: dict[str, str]) -> Config:
-    """Names for instances, and a chunk that fits a smaller budget unless the chunk was asked for."""
+    """Names for instances, and a chunk that fits a smaller budget unless one was asked for."""
     scheduler = config.scheduler
     if "scheduler.prefill_chunk" not in sources:
         chunk = min(scheduler.prefill_chunk, scheduler.max_batch_tokens)

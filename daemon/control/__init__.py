@@ -1,0 +1,1 @@
+"""The control socket: immutable snapshots for llmd-top and llmd ctl."""

@@ -1,4 +1,4 @@
-"""A viewer's end of the control socket: how to ask, how to read the answer, and one blocking ask."""
+"""A viewer's end of the control socket: how to ask, how to read, and one blocking ask."""
 
 import os
 import socket

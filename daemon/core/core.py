@@ -43,9 +43,9 @@ class Core:
         self.draining = False
         self._requests: dict[int, list[Sequence]] = {}
         self._num_held_back = 0
-        self._arrivals = 0
-        self._finish_rate = FinishRate()
-        self._wake_at_s = float("inf")
+        self.num_arrivals = 0
+        self.finish_rate = FinishRate()
+        self.wake_at_s = float("inf")
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerReady: self._on_worker_ready,
@@ -90,15 +90,22 @@ class Core:
     def _on_worker_ready(self, event: WorkerReady) -> None:
         instance = self.instances[event.instance]
         instance.ready(event.num_blocks, event.block_bytes, event.step_s)
+        self._rehome()
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
-        instance = self.instances[event.instance]
-        instance.lost()
-        if any(other.state is WorkerState.READY for other in self.instances):
+        self.instances[event.instance].lost()
+        self._rehome()
+
+    def _rehome(self) -> None:
+        """Sequences that wait where nothing can run them go where something can."""
+        if not any(instance.state is WorkerState.READY for instance in self.instances):
+            return
+        for instance in self.instances:
             for sequence in list(instance.scheduler.waiting):
-                instance.scheduler.waiting.remove(sequence)
-                self._place(sequence)
+                if not instance.can_hold(sequence.limit):
+                    instance.scheduler.waiting.remove(sequence)
+                    self._place(sequence)
 
     # Requests
 
@@ -139,7 +146,7 @@ class Core:
         if excess > 0 and event.n > self.config.max_waiting:
             return reject("too_long", f"n = {event.n} exceeds the queue", 0.0)
         if excess > 0:
-            wait_s = self._finish_rate.wait_s(excess)
+            wait_s = self.finish_rate.wait_s(excess)
             return reject("queue_full", "too many requests are waiting", wait_s)
         return None
 
@@ -150,10 +157,10 @@ class Core:
             max_tokens=event.max_tokens,
             priority=event.priority,
             arrived_s=event.now,
-            arrival=self._arrivals,
+            arrival=self.num_arrivals,
             hashes=split_hashes(event.hashes),
         )
-        self._arrivals += 1
+        self.num_arrivals += 1
         return sequence
 
     def _able(self, num_tokens: int) -> list[Instance]:
@@ -161,11 +168,19 @@ class Core:
         ready = [i for i in self.instances if i.state is WorkerState.READY]
         if not ready:
             return [i for i in self.instances if i.state is WorkerState.LOST]
-        return [i for i in ready if i.capacity_tokens >= num_tokens]
+        return [i for i in ready if i.can_hold(num_tokens)]
 
     def _place(self, sequence: Sequence) -> None:
+        """Queue it where there is least to do; it fails if no worker, however late, can hold it."""
         able = self._able(sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
+        if not able:
+            sequence.move(State.FINISHED)
+            error = "the memory that is left cannot hold this sequence"
+            self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), error))
+            self.counters.failed += 1
+            self._forget(sequence)
+            return
         chosen = least_loaded([instance.load() for instance in able])
         self.instances[chosen].scheduler.add(sequence)
 
@@ -173,8 +188,9 @@ class Core:
         """Streams that waited for a leader's prompt may now share it."""
         for follower in self.held_back.pop(leader.id, ()):
             self._num_held_back -= 1
-            if leader.instance >= 0:
-                self.instances[leader.instance].scheduler.add(follower)
+            home = self.instances[leader.instance]
+            if leader.instance >= 0 and home.can_hold(follower.limit):
+                home.scheduler.add(follower)
             else:
                 self._place(follower)
 
@@ -198,7 +214,7 @@ class Core:
             self._forget(sequence)
         if answer.ended:
             self.counters.finished += len(answer.ended)
-            self._finish_rate.observe(event.now, len(answer.ended))
+            self.finish_rate.observe(event.now, len(answer.ended))
 
     def _note_firsts(self, answer: Answer, now: float) -> None:
         for sequence in answer.first:
@@ -216,9 +232,9 @@ class Core:
                     plan_at_s = float("inf")
                     break
             wake_at_s = min(wake_at_s, plan_at_s)
-        if wake_at_s != self._wake_at_s and wake_at_s != float("inf"):
+        if wake_at_s != self.wake_at_s and wake_at_s != float("inf"):
             self._actions.append(WakeAt(wake_at_s))
-        self._wake_at_s = wake_at_s
+        self.wake_at_s = wake_at_s
 
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
@@ -255,7 +271,7 @@ class Core:
         if sequence is not None:
             self._end(sequence, FinishReason.STOP)
             self.counters.finished += 1
-            self._finish_rate.observe(event.now, 1)
+            self.finish_rate.observe(event.now, 1)
 
     def _on_abort(self, event: Abort) -> None:
         for sequence in self._requests.get(event.request, [])[::-1]:
@@ -289,4 +305,4 @@ class Core:
 
     def _on_tick(self, event: Tick) -> None:
         """Planning follows every event; a tick only makes one happen now."""
-        self._wake_at_s = float("inf")
+        self.wake_at_s = float("inf")

@@ -47,6 +47,10 @@ class Instance:
         """The longest sequence that its whole pool can hold."""
         return self.scheduler.kv.pool.num_blocks * self._core.block_size
 
+    def can_hold(self, num_tokens: int) -> bool:
+        """Whether its worker lives and its whole pool could hold so long a sequence."""
+        return self.state is WorkerState.READY and self.capacity_tokens >= num_tokens
+
     @property
     def depth(self) -> int:
         """Steps that may be in flight."""

@@ -1,0 +1,1 @@
+"""The worker process: torch, transformers and Triton live here and nowhere else."""

@@ -1,12 +1,11 @@
 """The ledger of one pool: free + held + cached + fenced == total, always."""
 
-from collections import deque
-
 import msgspec
 import numpy as np
 
+from daemon.memory.hashing import split_hashes
 from daemon.memory.prefix_cache import PrefixCache
-from daemon.wire.columns import Int32, UInt8
+from daemon.wire.columns import Int32, UInt8, int32
 
 
 class LedgerError(RuntimeError):
@@ -43,11 +42,11 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.cache = PrefixCache()
         self._owners = np.zeros(num_blocks, np.int32)
-        self._fence = np.zeros(num_blocks, np.int64)
+        self._last_step = np.zeros(num_blocks, np.int64)
+        self._done_step = 0
+        self._fences: dict[int, int] = {}  # block -> the step it waits for
         self._free = np.arange(num_blocks - 1, -1, -1, dtype=np.int32)
         self._num_free = num_blocks
-        self._num_fenced = 0
-        self._fences: deque[tuple[int, Int32]] = deque()
 
     @property
     def num_available(self) -> int:
@@ -57,59 +56,51 @@ class BlockPool:
     @property
     def num_fenced(self) -> int:
         """Blocks that come back when steps in flight have answered."""
-        return self._num_fenced
+        return len(self._fences)
 
     def allocate(self, count: int) -> Int32:
         """`count` blocks, each with one owner; the caller has checked `num_available`."""
         if count > self.num_available:
             raise LedgerError(f"{count} blocks asked for, {self.num_available} available")
-        while self._num_free < count:
-            self._push_free(np.array([self.cache.evict()], np.int32))
+        if count > self._num_free:
+            self._push_free(int32(self.cache.evict(count - self._num_free)))
         self._num_free -= count
         blocks = self._free[self._num_free : self._num_free + count].copy()
         self._owners[blocks] = 1
         return blocks
 
     def share(self, blocks: list[int]) -> None:
-        """One more owner for each block, be it held, cached or fenced."""
-        for block in blocks:
-            if self._owners[block] == 0:
-                if self._fence[block]:
-                    self._fence[block] = 0
-                    self._num_fenced -= 1
-                else:
-                    self.cache.take(block)
-            self._owners[block] += 1
+        """One more owner for each (distinct) block, be it held, cached or fenced."""
+        for block, owners in zip(blocks, self._owners[blocks].tolist(), strict=True):
+            if owners == 0 and self._fences.pop(block, 0) == 0:
+                self.cache.take(block)
+        self._owners[blocks] += 1
 
-    def release(self, blocks: Int32, fence_step: int) -> None:
+    def release(self, blocks: Int32, last_step: int) -> None:
         """One owner less for each (distinct) block.
 
-        `fence_step` is the newest step in flight that names them, 0 if none does.
+        `last_step` is the newest step in which this owner named them. A block waits for the
+        newest step of all the owners it has had, not only of the one that lets go last.
         """
         self._owners[blocks] -= 1
+        self._last_step[blocks] = np.maximum(self._last_step[blocks], last_step)
         idle = blocks[self._owners[blocks] == 0]
-        if not idle.size:
-            return
-        if fence_step:
-            self._fence[idle] = fence_step
-            self._num_fenced += idle.size
-            self._fences.append((fence_step, idle))
-        else:
-            self._settle(idle)
+        steps = self._last_step[idle]
+        fenced = steps > self._done_step
+        if fenced.any():
+            fences = zip(idle[fenced].tolist(), steps[fenced].tolist(), strict=True)
+            self._fences.update(fences)
+            idle = idle[~fenced]
+        self._settle(idle.tolist())
 
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""
-        waiting: deque[tuple[int, Int32]] = deque()
-        while self._fences:
-            fence_step, blocks = self._fences.popleft()
-            if fence_step > step:
-                waiting.append((fence_step, blocks))
-                continue
-            lifted = blocks[(self._fence[blocks] == fence_step) & (self._owners[blocks] == 0)]
-            self._fence[lifted] = 0
-            self._num_fenced -= lifted.size
+        self._done_step = step
+        if self._fences:
+            lifted = [block for block, fence in self._fences.items() if fence <= step]
+            for block in lifted:
+                del self._fences[block]
             self._settle(lifted)
-        self._fences = waiting
 
     def idle_among(self, blocks: list[int]) -> int:
         """How many of these blocks count as available now and would not once shared."""
@@ -119,25 +110,25 @@ class BlockPool:
         """The BlockUse of every block, uint8 [num_blocks]."""
         uses = np.full(self.num_blocks, BlockUse.FREE, np.uint8)
         uses[self.cache.idle_blocks()] = BlockUse.CACHED
-        uses[self._fence > 0] = BlockUse.FENCED
+        uses[list(self._fences)] = BlockUse.FENCED
         uses[self._owners > 0] = BlockUse.HELD
         return uses
 
     def ledger(self) -> Ledger:
         """The counts as they are kept."""
         cached = self.cache.num_idle
-        held = self.num_blocks - self._num_free - cached - self._num_fenced
-        return Ledger(self.num_blocks, self._num_free, held, cached, self._num_fenced)
+        held = self.num_blocks - self._num_free - cached - len(self._fences)
+        return Ledger(self.num_blocks, self._num_free, held, cached, len(self._fences))
 
     def check(self) -> Ledger:
         """The counts, after recounting every block. Raises LedgerError if they differ."""
         kept = self.ledger()
         free = self._free[: self._num_free]
-        cached = self.cache.idle_blocks()
-        fenced = np.flatnonzero(self._fence)
+        cached = int32(self.cache.idle_blocks())
+        fenced = int32(list(self._fences))
         held = np.flatnonzero(self._owners)
-        together = np.concatenate([free, np.array(cached, np.int64), fenced, held])
-        counted = Ledger(self.num_blocks, free.size, held.size, len(cached), fenced.size)
+        together = np.concatenate([free, cached, fenced, held])
+        counted = Ledger(self.num_blocks, free.size, held.size, cached.size, fenced.size)
         if (self._owners < 0).any() or counted != kept:
             raise LedgerError(f"kept {kept}, counted {counted}")
         if together.size != self.num_blocks or np.unique(together).size != self.num_blocks:
@@ -148,18 +139,33 @@ class BlockPool:
         """Owner counts, int32 [num_blocks]; a copy."""
         return self._owners.copy()
 
-    def _settle(self, blocks: Int32) -> None:
+    def idle_state(self) -> tuple[Int32, Int32, bytes]:
+        """(free list, cached blocks longest idle first, their digests) of a pool nobody uses."""
+        cached = self.cache.idle_blocks()
+        digests = b"".join(self.cache.digest(block) for block in cached)
+        return self._free[: self._num_free].copy(), int32(cached), digests
+
+    def restore_idle(self, free: Int32, cached: Int32, digests: bytes) -> None:
+        """Put a new pool into the state that `idle_state` told. Raises LedgerError on nonsense."""
+        self._num_free = 0
+        self._push_free(free)
+        for block, digest in zip(cached.tolist(), split_hashes(digests), strict=True):
+            self.cache.register(digest, block)
+            self.cache.leave(block)
+        self.check()
+
+    def _settle(self, blocks: list[int]) -> None:
         """Blocks with no owner and no fence become cached (named ones) or free.
 
         Later blocks of a sequence are worth less than earlier ones, so they are left first.
         """
         unnamed = []
-        for block in blocks[::-1].tolist():
+        for block in reversed(blocks):
             if self.cache.knows(block):
                 self.cache.leave(block)
             else:
                 unnamed.append(block)
-        self._push_free(np.array(unnamed, np.int32))
+        self._push_free(int32(unnamed))
 
     def _push_free(self, blocks: Int32) -> None:
         self._free[self._num_free : self._num_free + blocks.size] = blocks

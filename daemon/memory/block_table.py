@@ -40,11 +40,17 @@ class BlockTable:
         self._blocks.append(blocks)
 
     def clear(self, slot: int) -> None:
-        """Empty a slot's row; the worker needs not be told."""
+        """Empty a slot's row; the worker needs not be told, nor of changes not yet taken."""
         self.held[slot] = 0
+        if self._slots:
+            slots, indices, blocks = self.take_changes()
+            others = slots != slot
+            self._slots.append(slots[others])
+            self._indices.append(indices[others])
+            self._blocks.append(blocks[others])
 
     def take_changes(self) -> tuple[Int32, Int32, Int32]:
-        """(slots, indices, blocks) since the last call, in order."""
+        """(slots, indices, blocks) since the last call: each cell once, of slots in use."""
         if not self._slots:
             return _NONE, _NONE, _NONE
         changes = (

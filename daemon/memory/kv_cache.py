@@ -81,9 +81,9 @@ class KVCache:
             self.pool.cache.register(sequence.hashes[index], int(blocks[index]))
         sequence.num_sealed_blocks = full
 
-    def release(self, slot: int, fence_step: int) -> None:
+    def release(self, slot: int, last_step: int) -> None:
         """Take back every block of a slot; see BlockPool.release."""
-        self.pool.release(self.table.blocks(slot).copy(), fence_step)
+        self.pool.release(self.table.blocks(slot).copy(), last_step)
         self.table.clear(slot)
 
     def take_copies(self) -> tuple[Int32, Int32]:

@@ -1,6 +1,7 @@
 """Which blocks hold which tokens, and which of them nobody holds any more."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 
 class PrefixCache:
@@ -36,6 +37,10 @@ class PrefixCache:
         """Whether the block's tokens are named."""
         return block in self._digest_by_block
 
+    def digest(self, block: int) -> bytes:
+        """The chain hash of a named block. Raises KeyError for another."""
+        return self._digest_by_block[block]
+
     def is_idle(self, block: int) -> bool:
         """Whether the block is cached and held by nobody."""
         return block in self._idle
@@ -48,18 +53,13 @@ class PrefixCache:
         """An idle block is held again."""
         del self._idle[block]
 
-    def evict(self) -> int:
-        """Forget the block that has been idle longest, and return it."""
-        block = next(iter(self._idle))
-        del self._idle[block]
-        del self._block_by_digest[self._digest_by_block.pop(block)]
-        return block
-
-    def clear(self) -> None:
-        """Forget everything: the contents of the pool are gone."""
-        self._block_by_digest.clear()
-        self._digest_by_block.clear()
-        self._idle.clear()
+    def evict(self, count: int) -> list[int]:
+        """Forget the blocks that have been idle longest, and return them."""
+        blocks = list(islice(self._idle, count))
+        for block in blocks:
+            del self._idle[block]
+            del self._block_by_digest[self._digest_by_block.pop(block)]
+        return blocks
 
     def idle_blocks(self) -> list[int]:
         """The idle blocks, longest idle first."""

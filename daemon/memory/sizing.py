@@ -1,11 +1,11 @@
 """How many KV blocks an instance gets: a stated formula over plain numbers.
 
-    block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
-    activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
-               + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
-    gpu: kv    = utilization * total - in use by others - weights - activation - runtime
-    cpu: kv    = min(cpu_fraction * available, available - weights - activation)
-    blocks     = kv / block, at most what max_running sequences of max_len need
+block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
+activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
+           + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
+gpu: kv    = utilization * total - in use by others - weights - activation - runtime
+cpu: kv    = min(cpu_fraction * available, available - weights - activation)
+blocks     = kv / block, at most what max_running sequences of max_len need
 """
 
 from typing import Protocol
@@ -23,20 +23,31 @@ class SizingError(ValueError):
 
 
 class Shape(Protocol):
-    """What sizing reads of a model's shape (daemon.models.shape.ModelShape has it)."""
+    """What sizing reads of a model's shape; daemon.models.shape.ModelShape has it."""
 
     @property
-    def num_layers(self) -> int: ...
+    def num_layers(self) -> int:
+        """Decoder layers."""
+
     @property
-    def num_heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """Query heads."""
+
     @property
-    def num_kv_heads(self) -> int: ...
+    def num_kv_heads(self) -> int:
+        """Key and value heads."""
+
     @property
-    def head_dim(self) -> int: ...
+    def head_dim(self) -> int:
+        """Width of a head."""
+
     @property
-    def hidden_size(self) -> int: ...
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Model folders: their shape, conversion from GGUF, and the embedded model."""

@@ -1,0 +1,1 @@
+"""The asyncio driver of the Core: real workers, real time."""

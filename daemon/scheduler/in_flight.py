@@ -27,11 +27,6 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._steps)
 
-    @property
-    def oldest_step(self) -> int:
-        """The number of the oldest step in flight; larger than any that answered if none is."""
-        return self._steps[0].step if self._steps else 1 << 62
-
     def add(self, batch: Batch, epochs: Int32, now: float) -> None:
         """Remember a step that was just planned; `epochs` int32 [max_slots] are today's."""
         sampled: UInt8 = batch.samples

@@ -67,7 +67,7 @@ class Scheduler:
         self.num_recomputed_tokens = 0
         self.step = 0
         self._limits = limits
-        self._left: list[int] = []
+        self.left: list[int] = []
         self._joined: list[int] = []
 
     @property
@@ -95,7 +95,7 @@ class Scheduler:
             self._preempt(slot)
         self.kv = kv
         self.in_flight = InFlight()
-        self._left.clear()
+        self.left.clear()
         self._joined.clear()
 
     def schedule(self, now: float) -> Batch | None:
@@ -263,12 +263,11 @@ class Scheduler:
     def _vacate(self, slot: int) -> Sequence:
         sequence = self.slots.member(slot)
         self.kv.seal(sequence, int(self.slots.computed[slot]))
-        last_step = int(self.slots.last_step[slot])
-        self.kv.release(slot, last_step if last_step >= self.in_flight.oldest_step else 0)
+        self.kv.release(slot, int(self.slots.last_step[slot]))
         if slot in self._joined:
             self._joined.remove(slot)
         else:
-            self._left.append(slot)
+            self.left.append(slot)
         return self.slots.leave(slot)
 
     # Sending and answering
@@ -295,11 +294,11 @@ class Scheduler:
             fed.view(np.uint8),
             *self.kv.table.take_changes(),
             *self.kv.take_copies(),
-            int32(self._left),
+            int32(self.left),
             joined,
             table.sequence[joined],
         )
-        self._left.clear()
+        self.left.clear()
         self._joined.clear()
         self.in_flight.add(batch, table.epoch, now)
         self._seal_prompts(slots, counts)

@@ -25,23 +25,23 @@ class SlotTable:
         self.last_step = np.zeros(max_slots, np.int64)
         self.rank = np.zeros(max_slots, np.int64)
         self.members: list[Sequence | None] = [None] * max_slots
-        self._vacant = list(range(max_slots - 1, -1, -1))
+        self.vacant = list(range(max_slots - 1, -1, -1))
         self._order = np.zeros(0, np.int32)
         self._sorted = True
 
     @property
     def num_running(self) -> int:
         """Slots in use."""
-        return self.max_slots - len(self._vacant)
+        return self.max_slots - len(self.vacant)
 
     @property
     def full(self) -> bool:
         """Whether no slot is vacant."""
-        return not self._vacant
+        return not self.vacant
 
     def join(self, sequence: Sequence, num_computed: int) -> int:
         """Seat a sequence whose first `num_computed` tokens are in its blocks already."""
-        slot = self._vacant.pop()
+        slot = self.vacant.pop()
         known = sequence.num_known_tokens
         self.members[slot] = sequence
         self.sequence[slot] = sequence.id
@@ -65,7 +65,7 @@ class SlotTable:
         self.sequence[slot] = -1
         self.epoch[slot] += 1
         self._order = self._order[self._order != slot]
-        self._vacant.append(slot)
+        self.vacant.append(slot)
         return sequence
 
     def member(self, slot: int) -> Sequence:

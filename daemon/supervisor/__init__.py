@@ -1,0 +1,1 @@
+"""Child processes: started, watched, ended by their own id."""

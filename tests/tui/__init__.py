@@ -1,1 +1,1 @@
-"""The control socket and the dashboard."""
+"""The dashboard, driven against a real control socket."""

@@ -21,7 +21,7 @@ STATES = ("decode", "decode", "decode", "prefill", "decode", "preempted")
 def block_map(num_blocks: int, used: float, seed: int) -> UInt8:
     """A pool of uint8 [num_blocks] of which about the share `used` is held, in clumps."""
     random = np.random.default_rng(seed)
-    noise = np.convolve(random.random(num_blocks + 8), np.ones(9) / 9, mode="valid")
+    noise = np.convolve(random.random(num_blocks + 32), np.ones(33) / 33, mode="valid")
     cells = np.full(num_blocks, BlockUse.FREE, dtype=np.uint8)
     order = np.argsort(noise, kind="stable")
     held = int(used * num_blocks)
@@ -31,10 +31,12 @@ def block_map(num_blocks: int, used: float, seed: int) -> UInt8:
     return cells
 
 
-def instance(name: str, step: int, *, role: str = "mixed", num_blocks: int = 2048) -> InstanceStatus:
+def instance(
+    name: str, step: int, *, role: str = "mixed", num_blocks: int = 2048
+) -> InstanceStatus:
     """A ready instance `step` half seconds after the start."""
-    used = 0.45 + 0.2 * math.sin(step / 15 + len(name))
-    cells = block_map(num_blocks, used, step // 8)
+    used = 0.45 + 0.2 * math.sin(step / 15 + len(role))
+    cells = block_map(num_blocks, used, step // 8 + 100 * len(role))
     counts = np.bincount(cells, minlength=4)
     return InstanceStatus(
         name=name,
@@ -96,7 +98,7 @@ def sequence(index: int, step: int, instances: tuple[str, ...]) -> SequenceStatu
         num_computed_tokens=computed + output,
         num_output_tokens=output,
         max_tokens=256,
-        num_blocks=-(-(computed + output) // 16),
+        num_blocks=0 if state == "preempted" else -(-(computed + output) // 16),
         priority=index % 3 - 1,
         preemptions=1 if state == "preempted" else 0,
     )
@@ -121,6 +123,7 @@ def snapshot(
     instances = tuple(instance(n, step, role=r) for n, r in zip(names, roles, strict=True))
     rows = [sequence(i, step, names) for i in range(num_running)]
     rows += [waiting(i) for i in range(num_waiting)]
+    preempted = sum(row.state == "preempted" for row in rows)
     requests = step * 3
     return Snapshot(
         version="0.1.0",
@@ -138,8 +141,8 @@ def snapshot(
         block_size=16,
         instances=instances,
         sequences=tuple(rows[:500]),
-        running=num_running,
-        waiting=num_waiting,
+        running=num_running - preempted,
+        waiting=num_waiting + preempted,
         counters=Counters(
             requests=requests,
             finished=max(0, requests - num_running),

@@ -4,9 +4,8 @@ import asyncio
 import random
 import socket
 import stat
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,12 +29,6 @@ class Counted:
     def __call__(self) -> Snapshot:
         self.calls += 1
         return scenario.snapshot(self.calls, num_running=self.num_running)
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder) / "llmd.sock"
 
 
 @asynccontextmanager
@@ -111,14 +104,14 @@ async def test_a_viewer_that_stops_reading_is_cut_off(path: Path) -> None:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             slow.connect(str(path))
             slow.sendall(question(Watch(0.2)))
-            others = await watched(path, 0.2, 25)
-            assert len(others) == 25
+            others = await watched(path, 0.2, 15)
+            assert len(others) == 15
             slow.settimeout(2)
             received = 0
             while data := await asyncio.to_thread(slow.recv, 1 << 20):
                 received += len(data)
-        assert received < 20 * 30_000
-        assert (await asyncio.to_thread(fetch_snapshot, path)).running == 500
+        assert received < 13 * 20_000
+        assert len((await asyncio.to_thread(fetch_snapshot, path)).sequences) == 500
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 0.1, -1.0, 61.0, float("nan"), float("inf")])

@@ -1,0 +1,63 @@
+# Everything a person types. `make run` and `make test` do all of their own set-up.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-from
+# Commands on a bare GPU machine use its own python3, or the one given as PYTHON=...
+PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
+WHEELS := .wheels
+WHEELS_PYTHON ?= 3.12
+WHEELS_PLATFORM ?= manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
+GPU_PACKAGES := msgspec uvloop aiohttp gguf pytest pytest-asyncio pytest-timeout hypothesis nvidia-ml-py
+
+.PHONY: help venv run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+venv: $(STAMP)  ## .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt scripts/make_venv.sh
+	bash scripts/make_venv.sh $(VENV)
+	@touch $@
+
+run: $(STAMP)  ## serve the embedded model (ARGS="--port 9000 ...")
+	@bash scripts/hint.sh
+	$(BIN)/llmd serve $(ARGS)
+
+test: style  ## checks, then every suite with its budget
+	$(BIN)/python -m tests.run_suites $(SUITES)
+
+check: style  ## style, types, import contracts, house rules
+	$(BIN)/python -m pytest -q tests/house
+
+style: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: $(STAMP)  ## the long runs: 10,000 aborts and more (minutes)
+	LLMD_SOAK=1 $(BIN)/python -m tests.run_suites $(SUITES)
+
+bench-cpu: $(STAMP)  ## Core's cost, SSE fan-out, and the peers installed here
+	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.fanout
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+gpu-check:  ## kernels against the reference, on this machine's GPU
+	$(PYTHON) -m benchmarks.gpu_check $(ARGS)
+
+gpu-bench:  ## kernel and engine times on this machine's GPU
+	$(PYTHON) -m benchmarks.gpu_bench $(ARGS)
+
+gpu-wheels: $(STAMP)  ## wheels that a bare GPU machine lacks, into .wheels/
+	mkdir -p $(WHEELS)
+	$(BIN)/pip download --dest $(WHEELS) --constraint constraints.txt --only-binary :all: \
+	  --python-version $(WHEELS_PYTHON) --implementation cp \
+	  $(foreach tag,$(WHEELS_PLATFORM),--platform $(tag)) $(GPU_PACKAGES)
+
+clean:  ## remove what was built, the venv included
+	rm -rf $(VENV) $(WHEELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	  .hypothesis .import_linter_cache
+	find daemon tui tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

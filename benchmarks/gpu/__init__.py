@@ -1,0 +1,1 @@
+"""What `benchmarks.gpu_check` and `benchmarks.gpu_bench` are made of."""

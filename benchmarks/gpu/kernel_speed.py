@@ -1,0 +1,128 @@
+"""The device's own limits, and how near the kernels come to them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.gpu.report import Figure
+from benchmarks.gpu.timing import seconds
+from daemon.engine import kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is measured; attention has the heads of Llama 3 8B and blocks of 16 tokens."""
+
+    copy_bytes: int
+    matmul: int
+    decodes: tuple[tuple[int, int], ...]  # (rows, context of each)
+    prefills: tuple[tuple[int, int], ...]  # (start, count) of one row
+    blocks_copied: int
+    layers: int = 8  # in turn, so that no call finds its keys in a cache of the device
+
+
+FULL = Sizes(
+    copy_bytes=2 << 30,
+    matmul=8192,
+    decodes=((1, 1024), (1, 8192), (1, 65_536), (32, 1024), (32, 8192), (128, 1024), (128, 4096)),
+    prefills=((0, 4096), (3584, 512), (16_384, 2048)),
+    blocks_copied=256,
+)
+TINY = Sizes(
+    copy_bytes=1 << 16,
+    matmul=32,
+    decodes=((2, 40),),
+    prefills=((3, 20),),
+    blocks_copied=2,
+    layers=2,
+)
+
+HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
+TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the device can do: bytes read or written a second, bfloat16 operations a second."""
+
+    bytes_per_s: float
+    operations_per_s: float
+
+
+def measure_limits(device: str, sizes: Sizes) -> Limits:
+    """A large copy, and a large square product."""
+    source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy_s = seconds(lambda: target.copy_(source), device)
+    square = torch.randn(sizes.matmul, sizes.matmul, device=device).bfloat16()
+    matmul_s = seconds(lambda: square @ square, device)
+    return Limits(2 * sizes.copy_bytes / copy_s, 2 * sizes.matmul**3 / matmul_s)
+
+
+def kernel_figures(device: str, sizes: Sizes, limits: Limits) -> Iterator[Figure]:
+    """Bandwidth of decode and of block copies, arithmetic rate of prefill."""
+    yield Figure("copy, read + write", limits.bytes_per_s / 1e9, "GB/s")
+    yield Figure(f"bf16 matmul {sizes.matmul}", limits.operations_per_s / 1e12, "TFLOP/s")
+    for rows, context in sizes.decodes:
+        rate = _decode_rate(device, sizes, rows, context)
+        name = f"decode attention {rows} x {context} tokens"
+        yield Figure(name, rate / 1e9, "GB/s", limits.bytes_per_s / 1e9)
+    for start, count in sizes.prefills:
+        rate = _prefill_rate(device, sizes, start, count)
+        name = f"prefill attention {start} + {count} tokens"
+        yield Figure(name, rate / 1e12, "TFLOP/s", limits.operations_per_s / 1e12)
+    rate = _copy_rate(device, sizes)
+    name = f"copy_blocks {sizes.blocks_copied}, read + write"
+    yield Figure(name, rate / 1e9, "GB/s", limits.bytes_per_s / 1e9)
+
+
+def _pool(device: str, layers: int, rows: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A full cache and its scattered block tables."""
+    each = -(-context // BLOCK_SIZE)
+    shape = (rows * each, layers, 2, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
+    cache = torch.randn(shape, dtype=torch.bfloat16, device=device)
+    order = torch.randperm(rows * each, device=device).to(torch.int32)
+    return cache, order.view(rows, each)
+
+
+def _decode_rate(device: str, sizes: Sizes, rows: int, context: int) -> float:
+    """Bytes of keys and values read a second."""
+    cache, tables = _pool(device, sizes.layers, rows, context)
+    query = torch.randn(rows, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
+    lens = torch.full((rows,), context, dtype=torch.int32, device=device)
+
+    def attend() -> None:
+        for layer in range(sizes.layers):
+            kernels.paged_decode_attention(query, cache, layer, tables, lens, HEAD_DIM**-0.5)
+
+    return sizes.layers * rows * context * TOKEN_BYTES / seconds(attend, device)
+
+
+def _prefill_rate(device: str, sizes: Sizes, start: int, count: int) -> float:
+    """Operations a second, of the pairs that causality leaves."""
+    cache, tables = _pool(device, sizes.layers, 1, start + count)
+    query = torch.randn(count, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
+    starts, counts, offsets = (
+        torch.tensor(column, dtype=torch.int32, device=device)
+        for column in ([start], [count], [0, count])
+    )
+
+    def attend() -> None:
+        for layer in range(sizes.layers):
+            kernels.paged_prefill_attention(
+                query, cache, layer, tables, starts, counts, offsets, HEAD_DIM**-0.5
+            )
+
+    pairs = count * start + count * (count + 1) / 2
+    return sizes.layers * 4 * pairs * HEADS * HEAD_DIM / seconds(attend, device)
+
+
+def _copy_rate(device: str, sizes: Sizes) -> float:
+    """Bytes read and written a second by copies of 32-layer blocks."""
+    count = sizes.blocks_copied
+    cache, _ = _pool(device, 4 * sizes.layers, 2 * count, BLOCK_SIZE)
+    order = torch.randperm(2 * count, device=device).to(torch.int32)
+    sources, targets = order[:count], order[count:]
+    elapsed_s = seconds(lambda: kernels.copy_blocks(cache, sources, targets), device)
+    return 2 * count * cache[0].nbytes / elapsed_s

@@ -1,0 +1,30 @@
+"""How long something takes on a device."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def seconds(work: Callable[[], object], device: str, repeats: int = 10, warm_ups: int = 3) -> float:
+    """The median time of one call, as the device sees it (CUDA events) or the host's clock."""
+    for _ in range(warm_ups):
+        work()
+    if not device.startswith("cuda"):
+        return statistics.median(_host_seconds(work) for _ in range(repeats))
+    pairs = []
+    for _ in range(repeats):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        work()
+        ended.record()
+        pairs.append((began, ended))
+    torch.cuda.synchronize()
+    return statistics.median(began.elapsed_time(ended) / 1e3 for began, ended in pairs)
+
+
+def _host_seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

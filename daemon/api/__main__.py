@@ -1,0 +1,48 @@
+"""`python -m daemon.api --fd N --listen-fd M --config JSON`: started by the daemon."""
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+
+import msgspec
+import uvloop
+
+from daemon.api.config import ApiConfig
+from daemon.api.process import ApiProcess, adopt_channel, adopt_listener
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent dies; without Linux there is the channel."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            sys.exit(0)
+
+
+def main() -> int:
+    """Serve until told to stop; the exit status."""
+    parser = argparse.ArgumentParser(prog="daemon.api")
+    parser.add_argument("--fd", type=int, required=True, help="the runtime's Unix socket")
+    parser.add_argument("--listen-fd", type=int, required=True, help="a listening TCP socket")
+    parser.add_argument("--config", default="{}", help="ApiConfig as JSON")
+    arguments = parser.parse_args()
+    die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="api: %(levelname)s: %(message)s")
+    config = msgspec.json.decode(arguments.config, type=ApiConfig)
+
+    async def serve() -> None:
+        channel = adopt_channel(arguments.fd)
+        await ApiProcess(channel, adopt_listener(arguments.listen_fd), config).run()
+
+    uvloop.run(serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

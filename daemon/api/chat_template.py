@@ -1,0 +1,62 @@
+"""Chat templates, as transformers renders them, in a sandbox."""
+
+import datetime as dt
+import json
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.exceptions import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from daemon.api.errors import invalid
+
+Messages = list[dict[str, str]]
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return dt.datetime.now().astimezone().strftime(form)
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    options.setdefault("ensure_ascii", False)
+    return json.dumps(value, **options)
+
+
+class ChatTemplate:
+    """A compiled template. Raises ApiError 400 for messages that it refuses."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self._template: jinja2.Template = environment.from_string(source)
+        self._special_tokens = special_tokens
+        self._knows_developer = "developer" in source
+
+    def render(self, messages: Messages) -> str:
+        """The prompt's text, ready for the assistant's answer."""
+        if not self._knows_developer:
+            messages = [_as_system(message) for message in messages]
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                **self._special_tokens,
+            )
+        except Exception as error:  # noqa: BLE001 - a template is a program of the model's maker
+            raise invalid(
+                f"the model's chat template refuses these messages: {error}", "messages"
+            ) from None
+
+
+def _as_system(message: dict[str, str]) -> dict[str, str]:
+    return {**message, "role": "system"} if message["role"] == "developer" else message

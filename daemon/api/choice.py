@@ -1,0 +1,137 @@
+"""One token stream of a request, as the client sees it: tokens in, text out."""
+
+from typing import Protocol
+
+import msgspec
+
+from daemon.api.detokenizer import Detokenizer
+from daemon.api.stops import StopMatcher
+from daemon.memory.hashing import HASH_BYTES, chain_hashes
+from daemon.request import FinishReason
+from daemon.wire.columns import Int32
+
+_STOP = int(FinishReason.STOP)
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    """A drawn token's log-probability and the best tokens of its place, best first."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Output(Protocol):
+    """Where the text of a request's choices goes."""
+
+    def text(self, choice: "Choice", text: str) -> None:
+        """More text of a choice."""
+
+    def finish(self, choice: "Choice") -> None:
+        """The choice has ended, for `choice.finish_reason`."""
+
+
+class Ends(Protocol):
+    """Who is told what a choice found out."""
+
+    def stop_found(self, choice: "Choice") -> None:
+        """A stop string ended the text while the sequence still ran."""
+
+    def sealed(self, choice: "Choice", first_block: int, hashes: bytes) -> None:
+        """Output tokens filled a block."""
+
+    def ended(self, choice: "Choice") -> None:
+        """Nothing more comes of this choice."""
+
+
+class Sealer:
+    """Hashes a sequence's blocks as output tokens fill them."""
+
+    def __init__(self, tokens: Int32, hashes: bytes, block_size: int) -> None:
+        self.block_size = block_size
+        self.next_block = len(tokens) // block_size
+        self.tail: list[int] = tokens[self.next_block * block_size :].tolist()
+        self._parent = hashes[-HASH_BYTES:]
+
+    def seal(self) -> bytes:
+        """The digest of the block that the tail has filled; a new tail begins."""
+        self._parent = chain_hashes(self.tail, self.block_size, self._parent)
+        self.tail.clear()
+        self.next_block += 1
+        return self._parent
+
+
+class Choice:
+    """`take` is called for each token: the hottest function of the process."""
+
+    def __init__(
+        self,
+        index: int,
+        sequence: int,
+        detokenizer: Detokenizer,
+        stops: tuple[str, ...],
+        min_tokens: int,
+        sealer: Sealer,
+        output: Output,
+        ends: Ends,
+    ) -> None:
+        self.index = index
+        self.sequence = sequence
+        self.num_tokens = 0
+        self.finish_reason = ""  # "stop" | "length"; empty while it runs
+        self.logprobs: list[TokenLogprob] = []  # of tokens not yet shown
+        self.logprob_letters = 0  # of tokens already shown, for completions' `text_offset`
+        self._detokenizer = detokenizer
+        self._stops = StopMatcher(stops) if stops else None
+        self._min_tokens = min_tokens
+        self._sealer = sealer
+        self._tail = sealer.tail
+        self._block_size = sealer.block_size
+        self._output = output
+        self._ends = ends
+
+    def take(self, token: int, reason: int, logprob: TokenLogprob | None = None) -> None:
+        """The next token; `reason` is a FinishReason, not NONE where it is the last."""
+        self.num_tokens += 1
+        # The token that ends an answer (end of text, a stop id) is counted and not shown.
+        if reason != _STOP:
+            if logprob is not None:
+                self.logprobs.append(logprob)
+            if not reason:  # the last token's KV is never computed, so its block is never whole
+                self._tail.append(token)
+                if len(self._tail) == self._block_size:
+                    block = self._sealer.next_block
+                    self._ends.sealed(self, block, self._sealer.seal())
+            text = self._detokenizer.push(token)
+            if text:
+                self._show(text, bool(reason))
+        if reason and not self.finish_reason:
+            self.end(reason)
+
+    def end(self, reason: int) -> None:
+        """The sequence ended, for a FinishReason, without a further token."""
+        text = self._detokenizer.flush()
+        if text:
+            self._show(text, True)
+        if not self.finish_reason:
+            self._finish("length" if reason == FinishReason.LENGTH else "stop")
+
+    def _show(self, text: str, last: bool) -> None:
+        if self._stops is None or self.num_tokens <= self._min_tokens:
+            self._output.text(self, text)
+            return
+        text, found = self._stops.push(text)
+        if text:
+            self._output.text(self, text)
+        if found:
+            if not last:
+                self._ends.stop_found(self)
+            self._finish("stop")
+
+    def _finish(self, reason: str) -> None:
+        self.finish_reason = reason
+        held = self._stops.finish() if self._stops is not None else ""
+        if held:
+            self._output.text(self, held)
+        self._output.finish(self)
+        self._ends.ended(self)

@@ -1,0 +1,80 @@
+"""What goes wrong, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+import math
+
+import msgspec
+
+
+class ApiError(Exception):
+    """An answer that is not a completion. `status` is HTTP's; `retry_after_s` 0: do not retry."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type` of the error."""
+        if self.status == 429:
+            return "rate_limit_error"
+        if self.status == 503:
+            return "service_unavailable"
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    @property
+    def body(self) -> bytes:
+        """The JSON body."""
+        error = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }
+        return msgspec.json.encode({"error": error})
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers beyond the usual ones."""
+        if self.retry_after_s <= 0:
+            return {}
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400: the request itself is at fault."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str = "not_ready", retry_after_s: float = 1.0) -> ApiError:
+    """A 503: the same request may succeed later."""
+    return ApiError(503, message, code=code, retry_after_s=retry_after_s)
+
+
+_STATUS_BY_KIND = {"queue_full": 429, "too_long": 400, "draining": 503, "not_ready": 503}
+
+
+def rejection(kind: str, message: str, retry_after_s: float) -> ApiError:
+    """What the client sees of the runtime's `Rejected`."""
+    status = _STATUS_BY_KIND.get(kind, 500)
+    if kind == "too_long":
+        return ApiError(status, message, code="context_length_exceeded")
+    if status in {429, 503}:
+        retry_after_s = max(1.0, retry_after_s)
+    return ApiError(status, message, code=kind, retry_after_s=retry_after_s)
+
+
+def shown(value: float) -> str:
+    """A number for a message; Python refuses to write out whole numbers of any length."""
+    return str(value) if abs(value) < 1e18 else "a number that large"

@@ -1,0 +1,139 @@
+"""One HTTP request on its way: its token streams, and how it ends."""
+
+import asyncio
+from collections.abc import Callable
+
+from daemon.api.choice import Choice, Output, Sealer
+from daemon.api.detokenizer import Detokenizer
+from daemon.api.errors import ApiError
+from daemon.api.prepare import Work
+from daemon.api.shapes import Json, usage
+from daemon.api.text import Text
+from daemon.request import request_of, sequence_id
+from daemon.runtime.protocol import Finish, FromApi, Generate, Sealed
+
+Send = Callable[[FromApi], None]
+
+
+class Job:
+    """Belongs to one handler; the link feeds it and it tells the link what its choices find."""
+
+    def __init__(self, work: Work, text: Text, block_size: int, output: Output) -> None:
+        self.work = work
+        self.error: ApiError | None = None
+        self.choices: dict[int, Choice] = {}  # those that run, by sequence
+        self.requests: dict[int, int] = {}  # choices that run of each request
+        self._cached: dict[int, int] = {}
+        self._num_output_tokens = 0
+        self._text = text
+        self._block_size = block_size
+        self._output = output
+        self._send: Send | None = None
+        self._forget: Callable[[int], None] | None = None
+        loop = asyncio.get_running_loop()
+        self._accepted: asyncio.Future[None] = loop.create_future()
+        self._done: asyncio.Future[None] = loop.create_future()
+
+    def begin(
+        self, first_request: int, send: Send, forget: Callable[[int], None]
+    ) -> list[Generate]:
+        """What to ask of the runtime, one request a prompt.
+
+        `send` takes what the choices find, `forget(sequence)` is called as each of them ends.
+        """
+        self._send, self._forget = send, forget
+        return [
+            self._begin_prompt(number, first_request + number)
+            for number in range(len(self.work.prompts))
+        ]
+
+    def started(self, sequence: int, num_cached_tokens: int) -> None:
+        """A choice got its place in a batch."""
+        # Later streams of a prompt share the first one's blocks; that is no cache hit.
+        self._cached.setdefault(request_of(sequence), num_cached_tokens)
+        self._settle(self._accepted)
+
+    def fail(self, error: ApiError) -> None:
+        """End as an error, unless it has ended."""
+        if self.error is None and not self._done.done():
+            self.error = error
+        self._settle(self._accepted)
+        self._settle(self._done)
+
+    async def accepted(self, timeout_s: float) -> None:
+        """Wait until a choice has started, or so long. Raises the job's ApiError."""
+        await asyncio.wait({self._accepted}, timeout=timeout_s)
+        if self.error is not None:
+            raise self.error
+
+    async def finished(self) -> None:
+        """Wait until every choice has ended. Raises the job's ApiError."""
+        await self._done
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def usage(self) -> Json:
+        """Token counts, final once finished."""
+        cached = sum(self._cached.values())
+        return usage(self.work.num_prompt_tokens, self._num_output_tokens, cached)
+
+    # What the choices find.
+
+    def stop_found(self, choice: Choice) -> None:
+        """Tell the runtime that the sequence's text has ended."""
+        assert self._send is not None
+        self._send(Finish(choice.sequence, choice.num_tokens))
+
+    def sealed(self, choice: Choice, first_block: int, hashes: bytes) -> None:
+        """Tell the runtime what a block holds."""
+        assert self._send is not None
+        self._send(Sealed(choice.sequence, first_block, hashes))
+
+    def ended(self, choice: Choice) -> None:
+        """A choice is complete; with the last one, so is the job."""
+        self._num_output_tokens += choice.num_tokens
+        self.leave(choice.sequence)
+        if not self.choices:
+            self._settle(self._accepted)
+            self._settle(self._done)
+
+    def leave(self, sequence: int) -> None:
+        """The runtime holds nothing of this sequence any more."""
+        assert self._forget is not None
+        if self.choices.pop(sequence, None) is None:
+            return
+        request = request_of(sequence)
+        self.requests[request] -= 1
+        if not self.requests[request]:
+            del self.requests[request]
+        self._forget(sequence)
+
+    def _begin_prompt(self, number: int, request: int) -> Generate:
+        work, prompt = self.work, self.work.prompts[number]
+        for stream in range(work.n):
+            sequence = sequence_id(request, stream)
+            self.choices[sequence] = Choice(
+                index=number * work.n + stream,
+                sequence=sequence,
+                detokenizer=Detokenizer(self._text.tokenizer, prompt.tokens),
+                stops=work.stops,
+                min_tokens=work.sampling.min_tokens,
+                sealer=Sealer(prompt.tokens, prompt.hashes, self._block_size),
+                output=self._output,
+                ends=self,
+            )
+        self.requests[request] = work.n
+        return Generate(
+            request=request,
+            tokens=prompt.tokens,
+            max_tokens=work.max_tokens[number],
+            n=work.n,
+            priority=work.priority,
+            sampling=work.sampling,
+            hashes=prompt.hashes,
+        )
+
+    def _settle(self, future: "asyncio.Future[None]") -> None:
+        if not future.done():
+            future.set_result(None)

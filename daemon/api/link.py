@@ -1,0 +1,199 @@
+"""The runtime, as the API process sees it: requests out, tokens in."""
+
+import logging
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from daemon.api.choice import Choice, TokenLogprob
+from daemon.api.errors import ApiError, rejection, unavailable
+from daemon.api.job import Job
+from daemon.engine.protocol import Logprobs
+from daemon.request import FinishReason, request_of
+from daemon.runtime.protocol import (
+    Abort,
+    Finished,
+    FromApi,
+    Rejected,
+    Serving,
+    Started,
+    ToApi,
+    Tokens,
+)
+from daemon.wire.channel import Channel
+from daemon.wire.columns import decoder, encoder
+
+log = logging.getLogger(__name__)
+
+_LENGTH = int(FinishReason.LENGTH)
+
+
+class Link:
+    """Feeds the jobs' choices straight from the channel's callback: no task wakes for a token."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_serving: Callable[[Serving], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.lost = False
+        self._on_serving = on_serving
+        self._on_lost = on_lost
+        self._encode = encoder().encode
+        self._decode = decoder(ToApi).decode
+        self._next_request = 1
+        self._choices: dict[int, Choice] = {}
+        self._jobs: dict[int, Job] = {}
+        self._channel = Channel(sock, self._frame, self._closed)
+
+    @property
+    def num_sequences(self) -> int:
+        """Token streams that run or wait."""
+        return len(self._choices)
+
+    def submit(self, job: Job) -> None:
+        """Send the job's requests. Raises ApiError 503 without a runtime."""
+        if self.lost:
+            raise unavailable("the runtime is gone")
+        first = self._next_request
+        self._next_request += len(job.work.prompts)
+        messages = job.begin(first, self._send, self._forget)
+        self._choices.update(job.choices)
+        self._jobs.update(dict.fromkeys(job.requests, job))
+        for message in messages:
+            self._send(message)
+
+    def drop(self, job: Job) -> None:
+        """The job's handler ends: abort what still runs of it. Twice is as good as once."""
+        for request in sorted(job.requests):
+            self._send(Abort(request))
+        for sequence in list(job.choices):
+            job.leave(sequence)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def _send(self, message: FromApi) -> None:
+        self._channel.send(self._encode(message))
+
+    def _forget(self, sequence: int) -> None:
+        self._choices.pop(sequence, None)
+        request = request_of(sequence)
+        job = self._jobs.get(request)
+        if job is not None and request not in job.requests:
+            del self._jobs[request]
+
+    def _fail(self, job: Job, error: ApiError) -> None:
+        job.fail(error)
+        self.drop(job)
+
+    def _closed(self, error: str) -> None:
+        self.lost = True
+        log.info("the runtime closed the channel: %s", error)
+        for job in set(self._jobs.values()):
+            self._fail(job, unavailable("the runtime is gone"))
+        self._on_lost()
+
+    def _frame(self, payload: bytes) -> None:
+        message = self._decode(payload)
+        if type(message) is Tokens:
+            self._tokens(message)
+        elif isinstance(message, Started):
+            job = self._jobs.get(request_of(message.sequence))
+            if job is not None:
+                job.started(message.sequence, message.num_cached_tokens)
+        elif isinstance(message, Finished):
+            self._finished(message.sequence, message.reason, message.error)
+        elif isinstance(message, Rejected):
+            self._rejected(message)
+        elif isinstance(message, Serving):
+            self._on_serving(message)
+
+    def _tokens(self, message: Tokens) -> None:
+        choices = self._choices
+        logprobs = _by_row(message.logprobs)
+        columns = zip(
+            message.sequences.tolist(),
+            message.tokens.tolist(),
+            message.reasons.tolist(),
+            strict=True,
+        )
+        for row, (sequence, token, reason) in enumerate(columns):
+            choice = choices.get(sequence)
+            if choice is not None:
+                if reason > _LENGTH:
+                    self._finished(sequence, reason, "")
+                else:
+                    self._take(choice, token, reason, logprobs, row)
+
+    def _take(self, choice: Choice, token: int, reason: int, logprobs: "Rows", row: int) -> None:
+        try:
+            if logprobs and row in logprobs:
+                choice.take(token, reason, _asked(token, logprobs[row], self._depth(choice)))
+            else:
+                choice.take(token, reason)
+        except Exception:
+            # One stream's fault must not end the others, nor the channel.
+            log.exception("a token could not be delivered")
+            job = self._jobs.get(request_of(choice.sequence))
+            if job is not None:
+                self._fail(job, ApiError(500, "the answer could not be decoded"))
+
+    def _depth(self, choice: Choice) -> int:
+        job = self._jobs.get(request_of(choice.sequence))
+        return job.work.sampling.logprobs if job is not None else -1
+
+    def _finished(self, sequence: int, reason: int, error: str) -> None:
+        choice = self._choices.get(sequence)
+        if choice is None:
+            return
+        if reason <= _LENGTH:
+            choice.end(reason)
+            return
+        job = self._jobs[request_of(sequence)]
+        job.leave(sequence)
+        if reason == FinishReason.ABORT:
+            self._fail(job, unavailable(error or "the server ended this request", "aborted"))
+        else:
+            self._fail(job, ApiError(500, error or "the engine failed", code="engine_error"))
+
+    def _rejected(self, message: Rejected) -> None:
+        job = self._jobs.get(message.request)
+        if job is None:
+            return
+        for sequence in list(job.choices):
+            if request_of(sequence) == message.request:
+                job.leave(sequence)
+        self._fail(job, rejection(message.kind, message.message, message.retry_after_s))
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """The log-probabilities of one row of a `Tokens` message."""
+
+    chosen: float
+    ids: list[int]
+    values: list[float]
+
+
+Rows = dict[int, Row]
+
+
+def _by_row(logprobs: Logprobs | None) -> Rows:
+    if logprobs is None or not len(logprobs.rows):
+        return {}
+    count = len(logprobs.rows)
+    ids = logprobs.top_ids.reshape(count, -1).tolist()
+    values = logprobs.top_values.reshape(count, -1).tolist()
+    chosen = logprobs.chosen.tolist()
+    return {row: Row(chosen[i], ids[i], values[i]) for i, row in enumerate(logprobs.rows.tolist())}
+
+
+def _asked(token: int, row: Row, depth: int) -> TokenLogprob | None:
+    """What of a row this request asked for; `depth` -1: nothing."""
+    if depth < 0:
+        return None
+    top = list(zip(row.ids[:depth], row.values[:depth], strict=True))
+    return TokenLogprob(token, row.chosen, top)

@@ -1,0 +1,72 @@
+"""Where a request's text goes: into events at once, or into one answer at the end."""
+
+import msgspec
+
+from daemon.api.choice import Choice, TokenLogprob
+from daemon.api.shapes import Json, Shape
+from daemon.api.sink import Sink
+
+_to_json = msgspec.json.Encoder().encode
+
+
+class Streamer:
+    """An event for each piece of text."""
+
+    def __init__(self, shape: Shape, sink: Sink) -> None:
+        self._shape = shape
+        self._sink = sink
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+
+    def text(self, choice: Choice, text: str) -> None:
+        """Write one event; all but the text itself was encoded before."""
+        frame = self._frames.get(choice.index) or self._open(choice.index)
+        if choice.logprobs:
+            self._sink.write(self._with_logprobs(choice, text, None))
+        else:
+            self._sink.write(b"%b%b%b" % (frame[0], _to_json(text), frame[1]))
+
+    def finish(self, choice: Choice) -> None:
+        """Write the event that carries the reason."""
+        if choice.index not in self._frames:
+            self._open(choice.index)
+        self._sink.write(self._with_logprobs(choice, "", choice.finish_reason))
+
+    def _open(self, index: int) -> tuple[bytes, bytes]:
+        opening = self._shape.opening(index)
+        if opening:
+            self._sink.write(opening)
+        frame = self._frames[index] = self._shape.frame(index)
+        return frame
+
+    def _with_logprobs(self, choice: Choice, text: str, reason: str | None) -> bytes:
+        logprobs = None
+        if choice.logprobs:
+            logprobs = self._shape.logprobs(choice, choice.logprobs)
+            choice.logprobs = []
+        return self._shape.piece(self._shape.delta(choice.index, text, logprobs, reason))
+
+
+class Collector:
+    """Keeps the text until every choice has ended."""
+
+    def __init__(self, shape: Shape, with_logprobs: bool) -> None:
+        self._shape = shape
+        self._with_logprobs = with_logprobs
+        self._texts: dict[int, list[str]] = {}
+        self._choices: dict[int, Json] = {}
+
+    def text(self, choice: Choice, text: str) -> None:
+        """Keep the text."""
+        self._texts.setdefault(choice.index, []).append(text)
+
+    def finish(self, choice: Choice) -> None:
+        """Make the choice's part of the answer."""
+        index = choice.index
+        entries: list[TokenLogprob] = choice.logprobs
+        logprobs = self._shape.logprobs(choice, entries) if self._with_logprobs else None
+        text = self._shape.opening_text(index) + "".join(self._texts.pop(index, []))
+        self._choices[index] = self._shape.choice(index, text, logprobs, choice.finish_reason)
+
+    def body(self, counts: Json) -> bytes:
+        """The whole answer."""
+        return self._shape.whole([self._choices[i] for i in sorted(self._choices)], counts)

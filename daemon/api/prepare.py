@@ -1,0 +1,149 @@
+"""From a typed request to what the runtime generates: checks, templates, tokens.
+
+Runs in a thread, since tokenizing a long prompt takes longer than the event loop may wait.
+"""
+
+from typing import cast
+
+import msgspec
+
+from daemon.api.errors import ApiError, invalid, shown
+from daemon.api.sampling import (
+    check_unsupported,
+    num_choices,
+    priority,
+    sampling_params,
+    stop_strings,
+)
+from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message
+from daemon.api.text import Prompt, Text, too_long
+from daemon.request import SamplingParams
+from daemon.runtime.protocol import Serving
+
+MAX_PROMPTS = 128
+MAX_CHOICES = 1024
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for a plain completion; a chat may fill the context."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """Everything that is known of a request before its first token."""
+
+    prompts: tuple[Prompt, ...]
+    n: int
+    max_tokens: tuple[int, ...]  # of each prompt's answers
+    priority: int
+    sampling: SamplingParams
+    stops: tuple[str, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(prompt.tokens) for prompt in self.prompts)
+
+
+def prepare_chat(request: ChatRequest, text: Text, serving: Serving) -> Work:
+    """A conversation's work. Raises ApiError."""
+    check_unsupported(request)
+    if not request.messages:
+        raise invalid("`messages` is empty", "messages")
+    messages = [_template_message(message) for message in request.messages]
+    limit = request.max_completion_tokens
+    name = "max_completion_tokens" if limit is not None else "max_tokens"
+    if limit is None:
+        limit = request.max_tokens
+    _check_limit(limit, serving.max_len, name)
+    tokens = text.chat(messages, serving.max_len)
+    prompt = text.prompt(tokens, serving.block_size)
+    return _work(request, [prompt], limit, serving, "messages")
+
+
+def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
+    """The work of one or several prompts. Raises ApiError."""
+    check_unsupported(request)
+    limit = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    _check_limit(limit, serving.max_len, "max_tokens")
+    prompts = []
+    for prompt in _separate(request.prompt):
+        if isinstance(prompt, str):
+            tokens, echo = text.complete(prompt, serving.max_len), prompt
+        else:
+            tokens, echo = _token_ids(prompt, serving), ""
+            if request.echo:
+                echo = text.decode(tokens)
+        prompts.append(text.prompt(tokens, serving.block_size, echo if request.echo else ""))
+    return _work(request, prompts, limit, serving, "prompt")
+
+
+def _template_message(message: Message) -> dict[str, str]:
+    content = message.content
+    if content is None:
+        content = ""
+    elif not isinstance(content, str):
+        content = "\n".join(part.text for part in content)
+    fields = {"role": str(message.role), "content": content}
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
+
+
+def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """The prompts of a request, whichever of the four forms it has."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("`prompt` is empty", "prompt")
+    kind = type(prompt[0])
+    if any(type(item) is not kind for item in prompt):
+        raise invalid("`prompt` mixes text and token ids", "prompt", "invalid_type")
+    if kind is int:
+        return [cast("list[int]", prompt)]
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid(f"`prompt` may have {MAX_PROMPTS} prompts", "prompt")
+    return cast("list[str | list[int]]", prompt)
+
+
+def _token_ids(tokens: list[int], serving: Serving) -> list[int]:
+    if len(tokens) >= serving.max_len:
+        raise too_long(str(len(tokens)), 1, serving.max_len)
+    if tokens and not (min(tokens) >= 0 and max(tokens) < serving.vocab_size):
+        raise invalid(f"`prompt` has token ids outside of 0..{serving.vocab_size - 1}", "prompt")
+    return tokens
+
+
+def _check_limit(limit: int | None, max_len: int, name: str) -> None:
+    if limit is not None and limit < 1:
+        raise invalid(f"`{name}` must be at least 1, not {shown(limit)}", name)
+    if limit is not None and limit >= max_len:
+        error: ApiError = too_long("at least 1", limit, max_len)
+        error.param = name
+        raise error
+
+
+def _work(
+    request: Common, prompts: list[Prompt], limit: int | None, serving: Serving, param: str
+) -> Work:
+    n = num_choices(request)
+    if n * len(prompts) > MAX_CHOICES:
+        raise invalid(f"a request may have {MAX_CHOICES} choices", "n")
+    limits = []
+    for prompt in prompts:
+        num_tokens = len(prompt.tokens)
+        if num_tokens == 0:
+            raise invalid(f"`{param}` has no tokens", param)
+        wanted = max(1, serving.max_len - num_tokens) if limit is None else limit
+        if num_tokens + wanted > serving.max_len:
+            error = too_long(str(num_tokens), wanted, serving.max_len)
+            error.param = param
+            raise error
+        limits.append(wanted)
+    return Work(
+        prompts=tuple(prompts),
+        n=n,
+        max_tokens=tuple(limits),
+        priority=priority(request),
+        sampling=sampling_params(request, serving.vocab_size),
+        stops=stop_strings(request),
+    )

@@ -1,0 +1,116 @@
+"""The process: from two inherited descriptors to a server, and back to none."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from aiohttp import web
+
+from daemon.api.config import ApiConfig
+from daemon.api.deadline import HeaderDeadline
+from daemon.api.link import Link
+from daemon.api.middleware import Front
+from daemon.api.model import Model
+from daemon.api.routes import KEEP_ALIVE_TICKS, Api
+
+log = logging.getLogger(__name__)
+
+TOKENIZER_THREADS = 2
+IDLE_CONNECTION_S = 75.0
+LAST_WORDS_S = 2.0
+"""For error events to reach clients once the runtime is gone."""
+BACKLOG = 1024
+
+
+class ApiProcess:
+    """Owns everything; `run` is its whole life."""
+
+    def __init__(self, channel: socket.socket, listener: socket.socket, config: ApiConfig) -> None:
+        self._listener = listener
+        self._config = config
+        self._stop = asyncio.Event()
+        self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._model = Model(config.model, self._pool)
+        self._link = Link(channel, self._model.update, self._stop.set)
+        self._deadline = HeaderDeadline()
+        self._front = Front(config.cors_origins, self._deadline)
+        self._api = Api(config, self._model, self._link, self._pool)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or the channel's end; then finish what is open."""
+        self._take_signals()
+        runner = self._runner()
+        await runner.setup()
+        server = await self._listen(runner)
+        ticker = asyncio.create_task(self._tick())
+        gc.collect()
+        gc.freeze()
+        await self._stop.wait()
+        self._model.draining = True
+        server.close()
+        await self._drain()
+        ticker.cancel()
+        await runner.cleanup()
+        self._link.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        # Ctrl-C reaches the whole process group; the parent decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _runner(self) -> web.AppRunner:
+        app = web.Application(
+            client_max_size=self._config.body_limit_bytes, middlewares=[self._front.middleware]
+        )
+        app.on_response_prepare.append(self._front.add_headers)
+        self._api.add_routes(app.router)
+        return web.AppRunner(
+            app,
+            handle_signals=False,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=IDLE_CONNECTION_S,
+            shutdown_timeout=LAST_WORDS_S,
+        )
+
+    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
+        assert runner.server is not None
+        self._listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        connect = partial(self._deadline.connect, runner.server)
+        return await loop.create_server(connect, sock=self._listener, backlog=BACKLOG)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.keepalive_s / KEEP_ALIVE_TICKS)
+            self._api.keep_alive()
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        lost_at_s = 0.0
+        while self._front.num_open:
+            if self._link.lost:
+                lost_at_s = lost_at_s or loop.time()
+                if loop.time() - lost_at_s > LAST_WORDS_S:
+                    log.warning("%d requests end unfinished", self._front.num_open)
+                    return
+            await asyncio.sleep(0.02)
+
+
+def adopt_channel(fd: int) -> socket.socket:
+    """The Unix socket that the parent left open for us."""
+    os.set_inheritable(fd, False)
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fd)
+
+
+def adopt_listener(fd: int) -> socket.socket:
+    """The bound and listening TCP socket that the parent left open for us."""
+    os.set_inheritable(fd, False)
+    return socket.socket(fileno=fd)

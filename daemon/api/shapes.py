@@ -1,0 +1,203 @@
+"""OpenAI's answers, whole and in pieces."""
+
+import time
+import uuid
+from typing import Any, ClassVar
+
+import msgspec
+
+from daemon.api.choice import Choice, TokenLogprob
+from daemon.api.errors import ApiError
+from daemon.api.token_bytes import TokenBytes
+
+DONE = b"data: [DONE]\n\n"
+LEAST_LOGPROB = -9999.0
+"""JSON has no infinities."""
+
+Json = dict[str, Any]
+
+
+def finite(logprob: float) -> float:
+    """A log-probability that JSON can hold."""
+    return max(logprob, LEAST_LOGPROB)
+
+
+def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int) -> Json:
+    """The `usage` object."""
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_output_tokens,
+        "total_tokens": num_prompt_tokens + num_output_tokens,
+        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
+    }
+
+
+def event(data: bytes) -> bytes:
+    """One SSE event."""
+    return b"data: " + data + b"\n\n"
+
+
+def error_event(error: ApiError) -> bytes:
+    """An error in a stream that has begun."""
+    return event(error.body)
+
+
+class Shape:
+    """What the two kinds of completion share; `id` and `created` are one for all pieces."""
+
+    prefix: ClassVar[str]
+    whole_name: ClassVar[str]
+    piece_name: ClassVar[str]
+
+    def __init__(self, model: str, tokens: TokenBytes, include_usage: bool = False) -> None:
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._head: Json = {"created": int(time.time()), "model": model, "system_fingerprint": None}
+        self._tokens = tokens
+        self._usage: Json = {"usage": None} if include_usage else {}
+
+    def opening(self, index: int) -> bytes:
+        """The event before a choice's first text, if any."""
+        raise NotImplementedError
+
+    def opening_text(self, index: int) -> str:
+        """The text that a whole answer begins with."""
+        raise NotImplementedError
+
+    def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
+        """A choice in a piece."""
+        raise NotImplementedError
+
+    def choice(self, index: int, text: str, logprobs: Json | None, reason: str) -> Json:
+        """A choice in a whole answer."""
+        raise NotImplementedError
+
+    def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
+        """The `logprobs` object of some of a choice's tokens."""
+        raise NotImplementedError
+
+    def piece(self, delta: Json) -> bytes:
+        """The event of one delta."""
+        return self._event({"choices": [delta], **self._usage})
+
+    def frame(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and after the JSON string of a choice's text in its events."""
+        mark = f"the text of {self.id}"
+        head, tail = self.piece(self.delta(index, mark, None, None)).split(
+            msgspec.json.encode(mark)
+        )
+        return head, tail
+
+    def usage_event(self, counts: Json) -> bytes:
+        """The last event where `include_usage` was asked for; else nothing."""
+        return self._event({"choices": [], "usage": counts}) if self._usage else b""
+
+    def whole(self, choices: list[Json], counts: Json) -> bytes:
+        """The body of an answer that is not streamed."""
+        head = {"id": self.id, "object": self.whole_name, **self._head}
+        return msgspec.json.encode({**head, "choices": choices, "usage": counts})
+
+    def _event(self, rest: Json) -> bytes:
+        head = {"id": self.id, "object": self.piece_name, **self._head}
+        return event(msgspec.json.encode({**head, **rest}))
+
+
+class ChatShape(Shape):
+    """`chat.completion` and its chunks."""
+
+    prefix = "chatcmpl"
+    whole_name = "chat.completion"
+    piece_name = "chat.completion.chunk"
+
+    def opening(self, index: int) -> bytes:
+        """The event before a choice's first text."""
+        delta = {"role": "assistant", "content": ""}
+        return self.piece({"index": index, "delta": delta, "logprobs": None, "finish_reason": None})
+
+    def opening_text(self, index: int) -> str:
+        """The text that a whole answer begins with."""
+        return ""
+
+    def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
+        """A choice in a piece."""
+        delta: Json = {"content": text} if text else {}
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def choice(self, index: int, text: str, logprobs: Json | None, reason: str) -> Json:
+        """A choice in a whole answer."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
+        """The `logprobs` object of some of a choice's tokens."""
+        content = [
+            {
+                **self._token(entry.token, entry.logprob),
+                "top_logprobs": [self._token(token, logprob) for token, logprob in entry.top],
+            }
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> Json:
+        raw = self._tokens(token)
+        text = raw.decode(errors="replace")
+        return {"token": text, "logprob": finite(logprob), "bytes": list(raw)}
+
+
+class CompletionShape(Shape):
+    """`text_completion`; with `echo`, each answer begins with its prompt."""
+
+    prefix = "cmpl"
+    whole_name = "text_completion"
+    piece_name = "text_completion"
+
+    def __init__(
+        self,
+        model: str,
+        tokens: TokenBytes,
+        include_usage: bool = False,
+        echo: tuple[str, ...] = (),  # of each choice
+    ) -> None:
+        super().__init__(model, tokens, include_usage)
+        self._echo = echo
+
+    def opening(self, index: int) -> bytes:
+        """The event before a choice's first text."""
+        text = self.opening_text(index)
+        return self.piece(self.delta(index, text, None, None)) if text else b""
+
+    def opening_text(self, index: int) -> str:
+        """The text that a whole answer begins with."""
+        return self._echo[index] if self._echo else ""
+
+    def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
+        """A choice in a piece."""
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def choice(self, index: int, text: str, logprobs: Json | None, reason: str) -> Json:
+        """A choice in a whole answer."""
+        return self.delta(index, text, logprobs, reason)
+
+    def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
+        """The `logprobs` object of some of a choice's tokens."""
+        tokens, offsets, tops = [], [], []
+        for entry in entries:
+            name = self._name(entry.token)
+            best = {self._name(token): finite(logprob) for token, logprob in entry.top}
+            tokens.append(name)
+            offsets.append(choice.logprob_letters)
+            tops.append({**best, name: finite(entry.logprob)} if best else {})
+            choice.logprob_letters += len(self._tokens(entry.token).decode(errors="ignore"))
+        return {
+            "tokens": tokens,
+            "token_logprobs": [finite(entry.logprob) for entry in entries],
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+    def _name(self, token: int) -> str:
+        raw = self._tokens(token)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:  # a piece of a character, as OpenAI writes it
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

@@ -1,0 +1,116 @@
+"""A model folder's tokenizer and chat template."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from tokenizers import Tokenizer
+
+from daemon.api.chat_template import ChatTemplate, Messages
+from daemon.api.errors import ApiError, invalid, shown
+from daemon.api.token_bytes import TokenBytes
+from daemon.memory.hashing import chain_hashes
+from daemon.wire.columns import Int32, int32
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt as the runtime wants it."""
+
+    tokens: Int32  # [prompt length >= 1]
+    hashes: bytes  # of its full blocks
+    text: str = ""  # for `echo`
+
+
+def too_long(num_tokens: str, max_tokens: int, max_len: int) -> ApiError:
+    """The 400 of a prompt that does not fit."""
+    return invalid(
+        f"this model's maximum context length is {max_len} tokens, but the prompt has "
+        f"{num_tokens} and max_tokens is {shown(max_tokens)}",
+        "messages",
+        "context_length_exceeded",
+    )
+
+
+class Text:
+    """Everything between text and tokens. Its methods may run in any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the folder's files. Raises OSError, ValueError."""
+        try:
+            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:
+            raise ValueError(f"{folder / 'tokenizer.json'}: {error}") from error
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.token_bytes = TokenBytes(self.tokenizer)
+        self._template = _chat_template(folder)
+        vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
+        self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
+
+    def chat(self, messages: Messages, max_len: int) -> list[int]:
+        """The tokens of a conversation, up to the assistant's answer."""
+        if self._template is None:
+            raise invalid("this model has no chat template; use /v1/completions", "messages")
+        return self._encode(self._template.render(messages), False, max_len)
+
+    def complete(self, prompt: str, max_len: int) -> list[int]:
+        """The tokens of a plain text, with the tokenizer's own special tokens around it."""
+        return self._encode(prompt, True, max_len)
+
+    def prompt(self, tokens: Sequence[int], block_size: int, text: str = "") -> Prompt:
+        """The prompt with its block hashes."""
+        return Prompt(int32(tokens), chain_hashes(tokens, block_size), text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        text: str = self.tokenizer.decode(np.asarray(tokens).tolist(), skip_special_tokens=True)
+        return text
+
+    def _encode(self, text: str, special: bool, max_len: int) -> list[int]:
+        num_bytes = len(text.encode())
+        # No tokenizer can do better: refuse before minutes are spent on it.
+        if num_bytes > max_len * self._longest_token_bytes:
+            raise too_long(f"{num_bytes} bytes of text", 0, max_len)
+        # `encode` keeps the interpreter's lock all the while; the batch call lets it go.
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        ids: list[int] = encoding.ids
+        return ids
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+
+
+def _chat_template(folder: Path) -> ChatTemplate | None:
+    config = {
+        **_read_json(folder / "special_tokens_map.json"),
+        **_read_json(folder / "tokenizer_config.json"),
+    }
+    source = _template_source(folder, config)
+    return ChatTemplate(source, _special_tokens(config)) if source else None
+
+
+def _template_source(folder: Path, config: dict[str, Any]) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    source = config.get("chat_template")
+    if not source:
+        source = _read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(source, list):  # several, by name
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+    return source if isinstance(source, str) else ""
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    tokens = {}
+    for name, value in config.items():
+        if name.endswith("_token"):
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                tokens[name] = text
+    return tokens

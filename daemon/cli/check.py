@@ -1,0 +1,138 @@
+"""`llmd check`: every value with its source, the model's shape, and the memory formula's terms."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from daemon.cli.parser import overrides
+from daemon.config.load import Loaded, flatten, load
+from daemon.config.paths import default_cache, default_journal, default_socket
+from daemon.config.pool import PoolPlan, plan_pool
+from daemon.config.schema import Config, InstanceSpec
+from daemon.memory.sizing import GPU_RUNTIME_BYTES, PoolSize, Room, SizingError
+from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
+from daemon.models.shape import ModelError, ModelShape, read_shape
+from daemon.models.supported import check_folder
+
+DISTRIBUTION = "llmd-server"
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Print all that would be used. 0: it would serve; 1: it would not. Raises ConfigError."""
+    loaded = load(arguments.config, overrides(arguments))
+    print("\n".join(values(loaded)))
+    try:
+        _refuse_foreign_daemon()
+        folder = _folder(loaded.config)
+        check_folder(folder)
+        shape = read_shape(folder)
+        print("\n" + "\n".join(model_lines(folder, shape)))
+        for spec in loaded.config.instance:
+            plan = plan_pool(loaded.config, shape, spec)
+            print("\n" + "\n".join(pool_lines(spec, shape, plan)))
+    except (ModelError, SizingError) as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def values(loaded: Loaded) -> Iterator[str]:
+    """One line a value: key, value, source."""
+    places = {
+        "control.socket": default_socket(),
+        "journal.folder": default_journal(),
+        "daemon.cache": default_cache(),
+    }
+    for key, value in flatten(loaded.config).items():
+        shown = f"{value!r}" if value != "" else '""'
+        if key == "instance":
+            shown = " ".join(f"{spec.name}={spec.device}:{spec.role}" for spec in value)
+        if value == "" and key in places:
+            shown = str(places[key])
+        yield f"{key:<28} {shown:<40} {loaded.source(key)}"
+
+
+def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
+    """What is known of the model."""
+    yield f"model {folder}"
+    yield (
+        f"  {shape.model_type}: {shape.num_params:,} parameters stored as {shape.dtype}, "
+        f"{shape.num_layers} layers, {shape.num_heads} heads ({shape.num_kv_heads} of keys) of "
+        f"{shape.head_dim}, hidden {shape.hidden_size}, vocabulary {shape.vocab_size:,}, "
+        f"context {shape.context_len} tokens"
+    )
+
+
+def pool_lines(spec: InstanceSpec, shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
+    """The memory formula of one instance, term by term."""
+    yield f"instance {spec.name} on {spec.device} in {plan.dtype}"
+    if plan.size is None:
+        yield "  the GPU's memory cannot be read from here; the worker sizes its pool at its start"
+        return
+    size, demand = plan.size, plan.demand
+    if plan.room is not None:
+        yield from _room_lines(plan.room, size)
+    yield (
+        f"  block        {size.block_bytes / 1024:>10,.1f} KiB = {shape.num_layers} layers * 2 * "
+        f"{demand.block_size} tokens * {shape.num_kv_heads} kv heads * {shape.head_dim} * "
+        f"{size.block_bytes // _block_elements(shape, demand.block_size)} bytes"
+    )
+    yield (
+        f"  blocks       {size.num_blocks:>10,}  ({_REASONS[size.reason]}) = "
+        f"{_mib(size.num_blocks * size.block_bytes).strip()}, "
+        f"{size.num_blocks * demand.block_size:,} tokens"
+    )
+    yield f"  longest      {size.max_len:>10,} tokens of prompt and answer"
+
+
+_REASONS = {
+    "kv_blocks": "memory.kv_blocks",
+    "kv_bytes": "memory.kv_bytes / block",
+    "memory": "kv / block",
+    "max_running": "all that max_running sequences of the longest length can use",
+}
+
+
+def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
+    if room.is_cpu:
+        yield f"  available    {_mib(room.free_bytes)} of RAM, cpu_fraction {room.cpu_fraction}"
+    else:
+        yield f"  total        {_mib(room.total_bytes)}, utilization {room.utilization}"
+        yield f"  in use       {_mib(room.total_bytes - room.free_bytes)}"
+        yield f"  runtime      {_mib(GPU_RUNTIME_BYTES)}"
+    yield f"  weights      {_mib(room.weight_bytes)}"
+    yield f"  activations  {_mib(size.activation_bytes)}"
+    if room.is_cpu:
+        how = "min(cpu_fraction * available, available - weights - activations)"
+    else:
+        how = "utilization * total - in use - weights - activations - runtime"
+    yield f"  kv           {_mib(size.kv_bytes)} = {how}"
+
+
+def _block_elements(shape: ModelShape, block_size: int) -> int:
+    return shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim
+
+
+def _folder(config: Config) -> Path:
+    """The model's folder, converting a GGUF file the first time, as `serve` would."""
+    cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
+    source = Path(config.model.path).expanduser() if config.model.path else embedded_gguf()
+    if is_gguf(source) and source.is_file() and not converted_folder(source, cache).exists():
+        print(f"llmd: converting {source.name}, once, for about half a minute", file=sys.stderr)
+    return model_folder(config.model.path, cache)
+
+
+def _refuse_foreign_daemon() -> None:
+    """Another distribution's package `daemon` would be imported in place of llmd's, or mixed in."""
+    owners = set(packages_distributions().get("daemon", ())) - {DISTRIBUTION}
+    if owners:
+        raise ModelError(
+            f"the distribution {', '.join(sorted(owners))} also installs a package named daemon: "
+            f"give {DISTRIBUTION} a virtual environment of its own"
+        )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:>10,.1f} MiB"

@@ -1,0 +1,82 @@
+"""`llmd ctl status`: one snapshot of a running daemon, for people or for scripts."""
+
+import argparse
+import sys
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from daemon.control.client import ControlError, attach_path, fetch_snapshot
+from daemon.control.protocol import InstanceStatus, Snapshot
+
+TIMEOUT_S = 5.0
+
+
+def ctl(arguments: argparse.Namespace) -> int:
+    """Print the status. 0: the daemon answered; 1: none did."""
+    path = arguments.socket or attach_path()
+    try:
+        snapshot = fetch_snapshot(path, TIMEOUT_S)
+    except ControlError as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+    print(as_json(snapshot) if arguments.json else as_text(snapshot))
+    return 0
+
+
+def as_json(snapshot: Snapshot) -> str:
+    """The whole snapshot as one JSON object; columns become lists, sequences become objects."""
+    plain = msgspec.to_builtins(snapshot, enc_hook=_column_as_list)
+    plain["sequences"] = [msgspec.structs.asdict(sequence) for sequence in snapshot.sequences]
+    return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
+
+
+def as_text(snapshot: Snapshot) -> str:
+    """The snapshot in a few lines."""
+    counters = snapshot.counters
+    lines = [
+        f"llmd {snapshot.version}  pid {snapshot.pid}  up {_duration(snapshot.uptime_s)}  "
+        f"{snapshot.status}",
+        f"{snapshot.model}  {snapshot.url}  up to {snapshot.max_len} tokens",
+        f"{snapshot.running} running, {snapshot.waiting} waiting; "
+        f"{counters.finished} of {counters.requests} requests finished, "
+        f"{counters.rejected} rejected, {counters.aborted} aborted, {counters.failed} failed",
+        "",
+        _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV FREE", "STEP"),
+    ]
+    lines += [_instance_row(instance) for instance in snapshot.instances]
+    return "\n".join(lines)
+
+
+def _instance_row(instance: InstanceStatus) -> str:
+    state = instance.state
+    if state == "loading" and instance.load_stage:
+        state = f"{instance.load_stage} {instance.load_fraction:.0%}"
+    return _row(
+        instance.name,
+        instance.device,
+        instance.role,
+        state,
+        str(instance.running),
+        str(instance.waiting),
+        f"{instance.kv_free}/{instance.kv_blocks}",
+        f"{instance.step_s * 1e3:.1f} ms",
+    )
+
+
+def _row(*cells: str) -> str:
+    widths = (12, 8, 8, 16, 5, 5, 15, 10)
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return " ".join(padded).rstrip()
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+
+
+def _column_as_list(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"no JSON for {type(value).__name__}")

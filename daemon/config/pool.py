@@ -1,0 +1,85 @@
+"""From a configuration and a model's shape to the KV pool of each instance."""
+
+from typing import Protocol
+
+import msgspec
+
+from daemon.config.machine import available_ram_bytes, gpu_memory_bytes
+from daemon.config.schema import Config, InstanceSpec
+from daemon.memory.sizing import Demand, PoolSize, Room, Shape, size_pool
+
+
+class Model(Shape, Protocol):
+    """What pools need of a model; daemon.models.shape.ModelShape has it."""
+
+    @property
+    def context_len(self) -> int:
+        """Tokens of the longest sequence that the model allows."""
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the weights as stored."""
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of the weights once loaded as `dtype`."""
+
+
+class PoolPlan(msgspec.Struct, frozen=True):
+    """One instance's pool, and all that it was computed from."""
+
+    dtype: str
+    demand: Demand
+    room: Room | None  # None: a GPU whose memory cannot be read from here
+    size: PoolSize | None  # None with room: the worker sizes the pool when it starts
+
+
+def instance_dtype(config: Config, device: str, stored: str) -> str:
+    """The number format an instance computes in."""
+    if config.model.dtype != "auto":
+        return config.model.dtype
+    return "float32" if device == "cpu" else stored
+
+
+def longest(config: Config, context_len: int) -> int:
+    """Tokens of the longest sequence, before the pool has its say."""
+    return min(config.model.max_len or context_len, context_len)
+
+
+def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
+    """The pool of one instance. Raises SizingError where it would be of no use."""
+    dtype = instance_dtype(config, spec.device, model.dtype)
+    demand = Demand(
+        dtype=dtype,
+        block_size=config.memory.block_size,
+        max_running=config.scheduler.max_running,
+        max_len=longest(config, model.context_len),
+        max_batch_tokens=config.scheduler.max_batch_tokens,
+        required_len=longest(config, model.context_len) if config.model.max_len else 0,
+        kv_blocks=config.memory.kv_blocks,
+        kv_bytes=config.memory.kv_bytes,
+    )
+    room = _room(config, spec.device, model.weight_bytes(dtype))
+    if room is None and not (demand.kv_blocks or demand.kv_bytes):
+        return PoolPlan(dtype, demand, None, None)
+    known = room or Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)
+    return PoolPlan(dtype, demand, room, size_pool(model, demand, known))
+
+
+def _room(config: Config, device: str, weight_bytes: int) -> Room | None:
+    """The device's memory; instances on one device share it evenly."""
+    sharing = max(sum(spec.device == device for spec in config.instance), 1)
+    if device == "cpu":
+        total, free = 0, available_ram_bytes()
+    else:
+        memory = gpu_memory_bytes(int(device.partition(":")[2]))
+        if memory is None:
+            return None
+        total, free = memory
+    return Room(
+        weight_bytes=weight_bytes,
+        total_bytes=total // sharing,
+        free_bytes=free // sharing,
+        is_cpu=device == "cpu",
+        utilization=config.memory.utilization,
+        cpu_fraction=config.memory.cpu_fraction,
+    )

@@ -1,0 +1,53 @@
+"""Our paged attention in transformers' attention interface.
+
+transformers' modelling code calls `paged_attention` where it would call sdpa. No mask function is
+registered under the same name, so transformers builds no mask: the flattened row of tokens is
+many sequences, and which token sees which is known from the batch.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface
+
+ATTENTION_NAME = "llmd_paged"
+
+
+class PagedAttention(Protocol):
+    """One step's attention: writes keys and values to the pool, then attends through it."""
+
+    def __call__(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """`query` [T, heads, head_dim], `key` and `value` [T, kv_heads, head_dim].
+
+        Returns [T, heads, head_dim].
+        """
+        ...
+
+
+def paged_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    *,
+    paged: PagedAttention,
+    **_ignored: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention for transformers: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rows = [states[0].transpose(0, 1) for states in (query, key, value)]
+    return paged(module.layer_idx, *rows, scale).unsqueeze(0), None
+
+
+def register() -> None:
+    """Make `ATTENTION_NAME` known to transformers."""
+    AttentionInterface.register(ATTENTION_NAME, paged_attention)

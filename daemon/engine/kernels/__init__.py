@@ -1,0 +1,42 @@
+"""Triton kernels over the paged KV cache; imported when first used, since a CPU needs none.
+
+Shapes, everywhere: query [T, heads, head_dim]; kv_cache [block, layer, 2, block_size, kv_head,
+head_dim] addressed by strides (head_dim contiguous), keys at 0 and values at 1; block_tables
+[B, max_blocks] int32, whose entries past a row's tokens are never read. `reference` holds the same
+functions in plain torch; they define what is right.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from daemon.engine.kernels.cache import copy_blocks, write_kv
+    from daemon.engine.kernels.decode import paged_decode_attention
+    from daemon.engine.kernels.prefill import paged_prefill_attention
+
+__all__ = [
+    "available",
+    "copy_blocks",
+    "paged_decode_attention",
+    "paged_prefill_attention",
+    "write_kv",
+]
+
+_MODULES = {
+    "copy_blocks": "daemon.engine.kernels.cache",
+    "paged_decode_attention": "daemon.engine.kernels.decode",
+    "paged_prefill_attention": "daemon.engine.kernels.prefill",
+    "write_kv": "daemon.engine.kernels.cache",
+}
+
+
+def available() -> bool:
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,0 +1,52 @@
+"""The KV pool of one instance: blocks of all layers, so that a block is one contiguous copy."""
+
+import numpy as np
+import torch
+
+from daemon.wire.columns import Column
+
+
+class KVCache:
+    """Keys and values as `blocks` [block, layer, 2, block_size, kv_head, head_dim].
+
+    Zeroed at first: attention multiplies what lies beyond a sequence's end by zero, and memory
+    that was never written may hold NaN.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        num_layers: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim)
+        self.blocks = torch.zeros(shape, dtype=dtype, device=device)
+        self.num_blocks = num_blocks
+        self.num_layers = num_layers
+        self.block_size = block_size
+        self.block_bytes = self.blocks[0].nbytes
+        self._rows = self.blocks.view(-1, num_kv_heads, head_dim)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The pool as single keys and values [row, kv_head, head_dim]; see `row_of`."""
+        return self._rows
+
+    def row_of(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Index among `rows` of layer 0's keys at an offset of each block; int64, like `blocks`."""
+        return blocks * (self.num_layers * 2 * self.block_size) + offsets
+
+    def row_shift(self, layer: int, values: bool) -> int:
+        """What to add to `row_of` for a layer's keys or values."""
+        return (2 * layer + int(values)) * self.block_size
+
+    def copy(self, sources: Column, targets: Column) -> None:
+        """Copy whole blocks; every source is read before any target is written."""
+        if len(sources):
+            device = self.blocks.device
+            index = torch.from_numpy(sources.astype(np.int64)).to(device)
+            self.blocks[torch.from_numpy(targets.astype(np.int64)).to(device)] = self.blocks[index]

@@ -1,0 +1,63 @@
+"""A batch as one flattened row of tokens: where each token is, and what it may attend to."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.engine.slots import Slots
+from daemon.wire.columns import Column, Int32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBatch:
+    """B rows of a plan over T flattened tokens, all on the host."""
+
+    tokens: Int64  # [T] token ids
+    positions: Int64  # [T] absolute, from 0
+    blocks: Int64  # [T] physical block of each token's key and value
+    offsets: Int64  # [T] place in that block
+    row_offsets: Int32  # [B] index of each row's first token
+    starts: Int32  # [B] tokens in the cache before this step
+    counts: Int32  # [B] tokens of this step
+    block_tables: Int32  # [B, most blocks that any row uses]
+    sampled_tokens: Int64  # [R] index of the tokens whose logits are sampled
+    sampled_slots: Int32  # [R]
+    sampled_positions: Int64  # [R] absolute position of the token to be drawn
+
+
+def flatten(batch: Batch, inputs: Column, slots: Slots, block_size: int) -> FlatBatch:
+    """Lay a plan's rows out after each other; `inputs` [sum of counts over fed rows]."""
+    counts = batch.counts.astype(np.int64)
+    ends = np.cumsum(counts)
+    row_offsets = ends - counts
+    rows = np.repeat(np.arange(len(counts)), counts)
+    positions = batch.starts[rows] + (np.arange(len(rows)) - row_offsets[rows])
+    used = int(positions.max(initial=0)) // block_size + 1
+    tables = slots.block_table[batch.slots, :used]
+    sampled = np.flatnonzero(batch.samples)
+    return FlatBatch(
+        tokens=_tokens(batch, inputs, slots, rows),
+        positions=positions,
+        blocks=tables[rows, positions // block_size].astype(np.int64),
+        offsets=positions % block_size,
+        row_offsets=row_offsets.astype(np.int32),
+        starts=batch.starts,
+        counts=batch.counts,
+        block_tables=tables,
+        sampled_tokens=ends[sampled] - 1,
+        sampled_slots=batch.slots[sampled],
+        sampled_positions=(batch.starts + batch.counts)[sampled].astype(np.int64),
+    )
+
+
+def _tokens(batch: Batch, inputs: Column, slots: Slots, rows: Int64) -> Int64:
+    """Named tokens where a row is fed, the slot's own last token where it is not."""
+    tokens = slots.last_token[batch.slots][rows]
+    fed = batch.fed[rows].astype(bool)
+    if int(fed.sum()) != len(inputs):
+        raise ValueError(f"the plan feeds {int(fed.sum())} tokens but brings {len(inputs)}")
+    if (batch.counts[batch.fed == 0] != 1).any():
+        raise ValueError("a row that is not fed computes exactly one token")
+    tokens[fed] = inputs
+    return tokens

@@ -1,0 +1,67 @@
+"""From a `Load` message to an engine that has computed its first token."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.loader import load_model, torch_dtype
+from daemon.engine.model import Model
+from daemon.engine.protocol import Load
+from daemon.engine.sampler import Sampler
+from daemon.engine.slots import Slots
+from daemon.engine.step import Engine
+from daemon.engine.warm_up import warm_up
+from daemon.models.shape import ModelError, ModelShape, read_shape
+
+GPU_RESERVE = 0.9
+"""Share of a GPU's free memory for the KV pool, where the daemon did not size it."""
+
+Progress = Callable[[str, float], None]
+
+
+def start(load: Load, progress: Progress) -> tuple[Engine, float]:
+    """The engine, and the time of one warm decode step (seconds). Raises ModelError and others."""
+    if load.world_size != 1:
+        raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
+    torch.set_num_threads(load.num_threads or len(os.sched_getaffinity(0)))
+    device = torch.device(load.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    folder = Path(load.model)
+    progress("weights", 0.0)
+    model = load_model(folder, load.dtype, device)
+    shape = read_shape(folder)
+    progress("kv cache", 0.7)
+    cache = _kv_cache(load, shape, device)
+    max_blocks = -(-load.max_len // load.block_size) + 1
+    engine = Engine(
+        model=Model(model),
+        cache=cache,
+        slots=Slots(load.max_slots, max_blocks, shape.eos_token_ids),
+        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
+    )
+    progress("warm-up", 0.9)
+    return engine, warm_up(engine, load)
+
+
+def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> KVCache:
+    dtype = torch_dtype(load.dtype)
+    row_bytes = shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    block_bytes = shape.num_layers * 2 * load.block_size * row_bytes
+    num_blocks = load.num_blocks
+    if not num_blocks:
+        if device.type != "cuda":
+            raise ModelError("the daemon must size a CPU's KV pool")
+        num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // block_bytes
+    return KVCache(
+        num_blocks,
+        shape.num_layers,
+        load.block_size,
+        shape.num_kv_heads,
+        shape.head_dim,
+        dtype,
+        device,
+    )

@@ -1,0 +1,76 @@
+"""Computes plans: the worker's state, and what one step does to it."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from daemon.engine.attention import PagedAttention
+from daemon.engine.attention_torch import TorchAttention
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.metadata import FlatBatch, flatten
+from daemon.engine.model import Model
+from daemon.engine.protocol import Logprobs, Plan, Reply
+from daemon.engine.sampler import Sampler
+from daemon.engine.slots import Slots
+from daemon.wire.columns import Int32, int32
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """All that a step reads and changes."""
+
+    model: Model
+    cache: KVCache
+    slots: Slots
+    sampler: Sampler
+
+    def run(self, plan: Plan, idle_s: float = 0.0) -> Reply:
+        """Apply a plan in its order (left, joined, tables, copies, step) and answer it."""
+        began = time.perf_counter()
+        batch = plan.batch
+        for slot in batch.left_slots.tolist():
+            self.sampler.leave(slot)
+        self.slots.join(plan.joins)
+        for join in plan.joins:
+            self.sampler.join(join.slot, join.sampling, join.num_prompt_tokens, join.history)
+        self.slots.change_tables(batch)
+        self.cache.copy(batch.copy_sources, batch.copy_targets)
+        flat = flatten(batch, plan.inputs, self.slots, self.cache.block_size)
+        tokens, logprobs = self._draw(flat)
+        self.slots.last_token[flat.sampled_slots] = tokens
+        return Reply(
+            step=batch.step,
+            tokens=tokens,
+            reasons=self.slots.reasons(flat.sampled_slots, tokens),
+            elapsed_s=time.perf_counter() - began,
+            idle_s=idle_s,
+            logprobs=logprobs,
+        )
+
+    def _draw(self, flat: FlatBatch) -> tuple[Int32, Logprobs | None]:
+        """Compute the batch and draw its sampled rows' tokens [R]."""
+        if not len(flat.tokens):
+            return int32(), None
+        logits = self._forward(flat)
+        if not len(flat.sampled_slots):
+            return int32(), None
+        drawn = self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions)
+        return drawn.tokens.cpu().numpy().astype(np.int32), drawn.logprobs
+
+    def _forward(self, flat: FlatBatch) -> torch.Tensor:
+        device = self.cache.blocks.device
+        return self.model.logits(
+            torch.from_numpy(flat.tokens).to(device),
+            torch.from_numpy(flat.positions).to(device),
+            torch.from_numpy(flat.sampled_tokens).to(device),
+            self._attention(flat),
+        )
+
+    def _attention(self, flat: FlatBatch) -> PagedAttention:
+        if self.cache.blocks.is_cuda:
+            from daemon.engine.attention_cuda import CudaAttention
+
+            return CudaAttention(flat, self.cache)
+        return TorchAttention(flat, self.cache)

@@ -1,0 +1,105 @@
+"""An engine worker process: `python -m daemon.engine.worker --fd N [--rank R]`.
+
+It inherits one end of a socketpair, takes a `Load`, answers `Ready` after a real first step, then
+one `Reply` for each `Plan` (rank 0 only). It exits 0 on `Shutdown` or when its daemon is gone,
+and 1 after `Failed`.
+"""
+
+import argparse
+import gc
+import socket
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from daemon.engine.process import die_with_parent, stay_offline
+from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.columns import decoder, encoder
+
+if TYPE_CHECKING:
+    from daemon.engine.step import Engine
+
+
+class Worker:
+    """Messages in, messages out; what they mean is the engine's affair."""
+
+    def __init__(self, channel: BlockingChannel, rank: int) -> None:
+        self._channel = channel
+        self._rank = rank
+        self._encoder = encoder()
+        self._decoder = decoder(ToWorker)
+
+    def serve(self) -> int:
+        """Load, then answer plans until told to stop; the process's exit status."""
+        try:
+            message = self._receive()
+            if not isinstance(message, Load):
+                return 0
+            engine = self._load(message)
+            self._answer_plans(engine)
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+        except Exception as error:
+            traceback.print_exc()
+            self._send(Failed(f"{type(error).__name__}: {error}"))
+            return 1
+        return 0
+
+    def _load(self, load: Load) -> "Engine":
+        import torch
+
+        from daemon.engine.start import start
+
+        began = time.perf_counter()
+        with torch.inference_mode():
+            engine, step_s = start(load, lambda stage, done: self._send(Loading(stage, done)))
+        # What was loaded lives as long as the process: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._send(
+            Ready(
+                num_blocks=engine.cache.num_blocks,
+                block_bytes=engine.cache.block_bytes,
+                weight_bytes=engine.model.weight_bytes,
+                load_s=time.perf_counter() - began,
+                step_s=step_s,
+            )
+        )
+        return engine
+
+    def _answer_plans(self, engine: "Engine") -> None:
+        import torch
+
+        with torch.inference_mode():
+            waited = time.perf_counter()
+            while isinstance(message := self._receive(), Plan):
+                reply = engine.run(message, idle_s=time.perf_counter() - waited)
+                waited = time.perf_counter()
+                if self._rank == 0:
+                    self._send(reply)
+
+    def _receive(self) -> ToWorker | None:
+        payload = self._channel.receive()
+        message: ToWorker | None = None if payload is None else self._decoder.decode(payload)
+        return message
+
+    def _send(self, message: FromWorker) -> None:
+        self._channel.send(self._encoder.encode(message))
+
+
+def main() -> int:
+    """Serve over the inherited socket."""
+    parser = argparse.ArgumentParser(prog="daemon.engine.worker")
+    parser.add_argument("--fd", type=int, required=True, help="the worker's end of a socketpair")
+    parser.add_argument("--rank", type=int, default=0)
+    arguments = parser.parse_args()
+    die_with_parent()
+    stay_offline()
+    channel = BlockingChannel(socket.socket(fileno=arguments.fd))
+    return Worker(channel, arguments.rank).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""What a journal file is made of.
+
+A file is a row of frames: a little-endian uint32 length, then one msgpack record. It starts with
+`Configured`. The events that follow it, or that follow a `Checkpoint`, replay exactly up to the
+next `Gap`.
+"""
+
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+
+from daemon.core.checkpoint import Checkpoint
+from daemon.core.events import Event
+
+FILE_NAME = "journal.llmd"
+OLDER_FILE_NAME = "journal.old.llmd"
+FRAME_LENGTH = struct.Struct("<I")
+RECORD_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class Gap(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Events are missing here, or the file begins in mid-life: replay needs a `Checkpoint`."""
+
+    num_dropped: int
+
+
+Record = Event | Checkpoint | Gap
+
+
+def rotate(folder: Path) -> None:
+    """Make the current file the older one, if there is a current one."""
+    current = folder / FILE_NAME
+    if current.exists():
+        os.replace(current, folder / OLDER_FILE_NAME)

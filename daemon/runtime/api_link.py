@@ -1,0 +1,157 @@
+"""The runtime's end of one API process: its messages become events, actions become its messages."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from daemon.core.actions import Deliver, Finished, Rejected, Started
+from daemon.core.events import Abort as CoreAbort
+from daemon.core.events import Event, RequestArrived
+from daemon.core.events import Finish as CoreFinish
+from daemon.core.events import Sealed as CoreSealed
+from daemon.engine.protocol import Logprobs, Reply
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.runtime import protocol
+from daemon.runtime.token_store import TokenStore
+from daemon.wire.channel import Channel
+from daemon.wire.columns import Int32, decoder, encoder
+
+log = logging.getLogger(__name__)
+
+_REQUESTS_PER_PROCESS = 1 << 32
+
+
+class ApiLink:
+    """One API process's requests. A successor's ids are kept apart by its generation."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        generation: int,
+        store: TokenStore,
+        dispatch: Callable[[Event], None],
+    ) -> None:
+        self._first_request = generation * _REQUESTS_PER_PROCESS
+        self._first_sequence = self._first_request * MAX_SEQUENCES_PER_REQUEST
+        self._store = store
+        self._dispatch = dispatch
+        self._encode = encoder().encode
+        self._decode = decoder(protocol.FromApi).decode
+        self._live: dict[int, int] = {}  # the Core's request id -> streams that have not ended
+        self._channel = Channel(sock, self._frame, self._closed)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests with a stream that has not ended."""
+        return len(self._live)
+
+    def hang_up(self) -> None:
+        """End what is left of its requests and close the channel; twice is as good as once."""
+        self._channel.close()
+        self.end_all()
+
+    def end_all(self) -> None:
+        """End every request that has not ended; the process is told of each."""
+        for request in list(self._live):
+            self._dispatch(CoreAbort(time.monotonic(), request))
+
+    def send_serving(self, serving: protocol.Serving) -> None:
+        """Tell what is served now."""
+        self._send(serving)
+
+    def started(self, action: Started) -> None:
+        """A sequence got its first place in a batch."""
+        own = action.sequence - self._first_sequence
+        self._send(protocol.Started(own, action.num_cached_tokens))
+
+    def deliver(self, action: Deliver, reply: Reply) -> None:
+        """New tokens, in the order of the step's rows."""
+        for row in np.flatnonzero(action.reasons).tolist():
+            self._ended(int(action.sequences[row]))
+        self._send(
+            protocol.Tokens(
+                action.sequences - self._first_sequence,
+                reply.tokens[action.rows],
+                action.reasons,
+                _select(reply.logprobs, action.rows, reply.tokens.size),
+            )
+        )
+
+    def finished(self, action: Finished) -> None:
+        """A sequence ended between steps."""
+        self._ended(action.sequence)
+        own = action.sequence - self._first_sequence
+        self._send(protocol.Finished(own, action.reason, action.error))
+
+    def rejected(self, action: Rejected) -> None:
+        """A request was not taken."""
+        self._store.drop_request(action.request, self._live.pop(action.request))
+        own = action.request - self._first_request
+        self._send(protocol.Rejected(own, action.kind, action.message, action.retry_after_s))
+
+    def _ended(self, sequence: int) -> None:
+        self._store.drop(sequence)
+        request = sequence // MAX_SEQUENCES_PER_REQUEST
+        self._live[request] -= 1
+        if not self._live[request]:
+            del self._live[request]
+
+    def _send(self, message: protocol.ToApi) -> None:
+        self._channel.send(self._encode(message))
+
+    def _frame(self, payload: bytes) -> None:
+        now = time.monotonic()
+        try:
+            message: protocol.FromApi = self._decode(payload)
+        except msgspec.MsgspecError:
+            log.exception("the API process sent a message that cannot be read")
+            return
+        match message:
+            case protocol.Generate():
+                self._dispatch(self._arrival(message, now))
+            case protocol.Sealed():
+                own = message.sequence + self._first_sequence
+                self._dispatch(CoreSealed(now, own, message.first_block, message.hashes))
+            case protocol.Finish():
+                own = message.sequence + self._first_sequence
+                self._dispatch(CoreFinish(now, own, message.at_token))
+            case protocol.Abort():
+                self._dispatch(CoreAbort(now, message.request + self._first_request))
+
+    def _arrival(self, message: protocol.Generate, now: float) -> RequestArrived:
+        request = message.request + self._first_request
+        self._store.add(request, message)
+        self._live[request] = message.n
+        return RequestArrived(
+            now,
+            request,
+            message.tokens.size,
+            message.max_tokens,
+            message.n,
+            message.priority,
+            message.hashes,
+        )
+
+    def _closed(self, error: str) -> None:
+        """The process is gone: so are its clients."""
+        self.hang_up()
+
+
+def _select(logprobs: Logprobs | None, rows: Int32, num_rows: int) -> Logprobs | None:
+    """The log-probabilities of these sampled rows, renumbered as they are delivered."""
+    if logprobs is None or not logprobs.rows.size:
+        return None
+    place = np.full(num_rows, -1, np.int32)
+    place[rows] = np.arange(rows.size, dtype=np.int32)
+    kept = np.flatnonzero(place[logprobs.rows] >= 0)
+    width = logprobs.top_ids.size // logprobs.rows.size
+    return Logprobs(
+        place[logprobs.rows[kept]],
+        logprobs.chosen[kept],
+        logprobs.top_ids.reshape(-1, width)[kept].ravel(),
+        logprobs.top_values.reshape(-1, width)[kept].ravel(),
+    )

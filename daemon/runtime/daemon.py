@@ -1,0 +1,281 @@
+"""The daemon's life: start, serve, drain. It reads from top to bottom as it happens."""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from daemon.config.paths import default_journal, default_socket
+from daemon.config.schema import Config
+from daemon.control.server import ControlServer
+from daemon.core.actions import Rejected
+from daemon.core.events import Configured, Event, InstanceConfig, RequestArrived
+from daemon.engine.protocol import Loading, Plan, Ready, Reply
+from daemon.journal.writer import JournalWriter
+from daemon.memory.sizing import SizingError
+from daemon.models.shape import ModelError
+from daemon.runtime import notify
+from daemon.runtime.api_link import ApiLink
+from daemon.runtime.listen import ListenError, listen, url_of
+from daemon.runtime.model import ServedModel, find_model, in_thread, served_name
+from daemon.runtime.runtime import Runtime
+from daemon.runtime.status import DaemonStatus
+from daemon.runtime.token_store import TokenStore
+from daemon.supervisor.api import ApiProcess
+from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+
+log = logging.getLogger(__name__)
+
+SERVING_INTERVAL_S = 2.0
+
+
+def run(config: Config) -> int:
+    """Serve until a signal or a hopeless fault; the exit status."""
+    logging.basicConfig(
+        level=config.daemon.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        return uvloop.run(Daemon(config).run())
+    except (ListenError, ModelError, SizingError, OSError) as error:
+        log.error("%s", error)
+        return 1
+
+
+class Daemon:
+    """Owns the runtime, the processes and the sockets."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._fault = ""
+        self._store = TokenStore()
+        self._api: ApiLink | None = None
+        self._runtime: Runtime | None = None
+        self._workers: list[WorkerProcess] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._status = DaemonStatus(config, served_name(config))
+
+    async def run(self) -> int:
+        """The whole story; the exit status."""
+        self._take_signals()
+        listener = listen(self._config.server.host, self._config.server.port)
+        self._status.url = url_of(listener)
+        path = self._config.control.socket
+        control = ControlServer(Path(path) if path else default_socket(), self._status.snapshot)
+        await control.start()
+        api = self._start_api(listener)
+        try:
+            await self._serve()
+            await self._drain()
+        finally:
+            await api.close()
+            await asyncio.gather(*(worker.close() for worker in self._workers))
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._runtime is not None:
+                self._runtime.close()
+            await control.close()
+            listener.close()
+        if self._fault:
+            log.error("%s", self._fault)
+        return 1 if self._fault else 0
+
+    # Starting
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told_to_stop)
+
+    def _told_to_stop(self) -> None:
+        """The first signal drains, a second one does not wait for answers."""
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def _start_api(self, listener: socket.socket) -> ApiProcess:
+        server = self._config.server
+        fields = {**msgspec.structs.asdict(server), "model": self._status.model}
+        api = ApiProcess(
+            listener, msgspec.json.encode(fields).decode(), self._connect_api, self._hopeless
+        )
+        self._spawn(api.run())
+        return api
+
+    async def _serve(self) -> None:
+        """Find the model, start its workers, and run until told to stop."""
+        self._say("preparing the model")
+        stopped = asyncio.ensure_future(self._stop.wait())
+        finding = asyncio.ensure_future(in_thread(lambda: find_model(self._config)))
+        await asyncio.wait({stopped, finding}, return_when=asyncio.FIRST_COMPLETED)
+        if not self._stop.is_set():
+            self._start_runtime(finding.result())
+        await stopped
+
+    def _start_runtime(self, model: ServedModel) -> None:
+        configured = self._configured(model)
+        self._runtime = Runtime(configured, self._store, self._journal(configured), self._send_plan)
+        self._runtime.api = self._api
+        self._status.begin(self._runtime, model)
+        hooks = WorkerHooks(
+            self._on_loading, self._on_ready, self._on_reply, self._on_lost, self._on_hopeless
+        )
+        for index, spec in enumerate(self._config.instance):
+            load = model.load(self._config, index)
+            self._workers.append(WorkerProcess(index, spec.name, load, hooks))
+            self._spawn(self._workers[-1].run())
+        self._spawn(self._repeat_serving())
+
+    def _configured(self, model: ServedModel) -> Configured:
+        scheduler = self._config.scheduler
+        return Configured(
+            now=time.monotonic(),
+            instances=tuple(
+                InstanceConfig(spec.name, spec.role, spec.device) for spec in self._config.instance
+            ),
+            policy=scheduler.policy,
+            block_size=self._config.memory.block_size,
+            max_running=scheduler.max_running,
+            max_batch_tokens=scheduler.max_batch_tokens,
+            prefill_chunk=scheduler.prefill_chunk,
+            max_waiting=scheduler.max_waiting,
+            max_len=model.max_len,
+            prefix_cache=scheduler.prefix_cache,
+            depth=scheduler.depth,
+        )
+
+    def _journal(self, configured: Configured) -> JournalWriter | None:
+        journal = self._config.journal
+        if not journal.enabled:
+            return None
+        folder = Path(journal.folder) if journal.folder else default_journal()
+        return JournalWriter(folder, journal.max_bytes, configured)
+
+    # What processes say
+
+    def _connect_api(self, sock: socket.socket, generation: int) -> None:
+        """A new API process takes its predecessor's place."""
+        if self._api is not None:
+            self._api.hang_up()
+        self._api = ApiLink(sock, generation, self._store, self._dispatch)
+        if self._runtime is not None:
+            self._runtime.api = self._api
+        self._api.send_serving(self._status.serving())
+
+    def _dispatch(self, event: Event) -> None:
+        """An event from the API process; before there is a Core, nothing can be taken."""
+        if self._runtime is not None:
+            self._runtime.dispatch(event)
+        elif isinstance(event, RequestArrived) and self._api is not None:
+            self._api.rejected(Rejected(event.request, "not_ready", self._status.sentence, 1.0))
+
+    def _send_plan(self, instance: int, plan: Plan) -> None:
+        self._workers[instance].send(plan)
+
+    def _on_loading(self, instance: int, progress: Loading) -> None:
+        self._status.loading(instance, progress)
+        self._say(self._status.stage)
+
+    def _on_ready(self, instance: int, ready: Ready) -> None:
+        runtime = self._running()
+        runtime.worker_ready(instance, ready)
+        name = self._config.instance[instance].name
+        log.info(
+            "worker %s: %d blocks of %d bytes, weights %d bytes, ready after %.1f s",
+            name,
+            ready.num_blocks,
+            ready.block_bytes,
+            ready.weight_bytes,
+            ready.load_s,
+        )
+        gc.collect()
+        gc.freeze()
+        self._tell_serving()
+        if self._status.ready:
+            log.info("%s is served at %s", self._status.model, self._status.url)
+            notify.ready(f"{self._status.model} at {self._status.url}")
+
+    def _on_reply(self, instance: int, reply: Reply) -> None:
+        self._running().reply(instance, reply)
+
+    def _on_lost(self, instance: int) -> None:
+        self._running().worker_lost(instance)
+        self._tell_serving()
+
+    def _on_hopeless(self, instance: int, why: str) -> None:
+        self._hopeless(why)
+
+    def _hopeless(self, why: str) -> None:
+        """Nothing can be served any more: stop, and let the service manager decide."""
+        self._fault = why
+        self._stop.set()
+        self._hurry.set()
+
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise RuntimeError("a worker spoke before the runtime was there")
+        return self._runtime
+
+    # What the daemon says
+
+    def _say(self, stage: str) -> None:
+        """Progress while starting."""
+        self._status.stage = stage
+        log.info("%s", stage)
+        notify.status(stage)
+        self._tell_serving()
+
+    def _tell_serving(self) -> None:
+        if self._api is not None:
+            self._api.send_serving(self._status.serving())
+
+    async def _repeat_serving(self) -> None:
+        """Keep the age of the newest step fresh for /health."""
+        while True:
+            await asyncio.sleep(SERVING_INTERVAL_S)
+            self._tell_serving()
+
+    # Stopping
+
+    async def _drain(self) -> None:
+        """Take nothing new; let running answers end in their time, then end them."""
+        runtime = self._runtime
+        self._status.draining = True
+        notify.stopping("draining")
+        self._tell_serving()
+        if runtime is None:
+            return
+        runtime.drain()
+        running = runtime.core.num_running + runtime.core.num_waiting
+        log.info("stopping; %d answers are under way", running)
+        reasons = [asyncio.ensure_future(e.wait()) for e in (runtime.empty, self._hurry)]
+        await asyncio.wait(
+            reasons,
+            timeout=self._config.daemon.drain_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for reason in reasons:
+            reason.cancel()
+        if runtime.core.sequences:
+            log.warning("%d answers are cut off", len(runtime.core.sequences))
+            if self._api is not None:
+                self._api.end_all()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work beside the story; a failure in it ends the daemon instead of hiding."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._task_done)
+        self._tasks.append(task)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task failed", exc_info=task.exception())
+            self._hopeless(f"internal error: {task.exception()}")

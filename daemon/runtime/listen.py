@@ -1,0 +1,34 @@
+"""The HTTP listening socket: bound by the daemon, so that it outlives any one API process."""
+
+import socket
+
+BACKLOG = 1024
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the message says which and why."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound, listening TCP socket. Raises ListenError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenError(f"{host}:{port}: {error.strerror}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The base URL of a listening socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,89 @@
+"""What is to be served, and what each instance's worker is told: found before anything starts."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from daemon.config.paths import default_cache
+from daemon.config.pool import PoolPlan, longest, plan_pool
+from daemon.config.schema import Config
+from daemon.engine.protocol import Load
+from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from daemon.models.shape import ModelShape, read_shape
+from daemon.models.supported import check_folder
+
+T = TypeVar("T")
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """A model that can be served, and how each instance will hold it."""
+
+    name: str
+    folder: Path
+    shape: ModelShape
+    max_len: int  # tokens of the longest sequence, before the pools have their say
+    pools: tuple[PoolPlan, ...]  # as config.instance
+
+    def load(self, config: Config, instance: int) -> Load:
+        """What the instance's worker is told."""
+        pool = self.pools[instance]
+        return Load(
+            model=str(self.folder),
+            device=config.instance[instance].device,
+            dtype=pool.dtype,
+            block_size=config.memory.block_size,
+            num_blocks=pool.size.num_blocks if pool.size else 0,
+            max_slots=config.scheduler.max_running,
+            max_len=self.max_len,
+            max_batch_tokens=config.scheduler.max_batch_tokens,
+            num_threads=config.daemon.threads,
+        )
+
+
+def served_name(config: Config) -> str:
+    """The name that clients use."""
+    if config.model.name:
+        return config.model.name
+    return Path(config.model.path).stem if config.model.path else EMBEDDED_NAME
+
+
+def find_model(config: Config) -> ServedModel:
+    """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
+    cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
+    folder = model_folder(config.model.path, cache)
+    check_folder(folder)
+    shape = read_shape(folder)
+    pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
+    return ServedModel(
+        served_name(config), folder, shape, longest(config, shape.context_len), pools
+    )
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of blocking work, without making a daemon that is told to stop wait for it.
+
+    An executor's threads are joined at exit; this one is left behind, and a converter that it
+    started dies with it.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if not done.done():
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+    def target() -> None:
+        try:
+            loop.call_soon_threadsafe(settle, work(), None)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the result
+            loop.call_soon_threadsafe(settle, None, error)
+
+    threading.Thread(target=target, name="find-model", daemon=True).start()
+    return await done

@@ -1,0 +1,33 @@
+"""From the Core's batch to the worker's plan: who sits in which slot, and their token ids."""
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.engine.protocol import Plan
+from daemon.runtime.token_store import TokenStore
+from daemon.wire.columns import int32
+
+
+class Planner:
+    """One instance's slots as its worker sees them, plan by plan."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+        self._sequence_by_slot: dict[int, int] = {}
+
+    def plan(self, batch: Batch) -> Plan:
+        """The batch with the token ids of its fed rows and what joining sequences bring."""
+        seats = self._sequence_by_slot
+        joined = zip(batch.joined_slots.tolist(), batch.joined_sequences.tolist(), strict=True)
+        seats.update(joined)
+        joins = tuple(self._store.join(slot, seats[slot]) for slot in batch.joined_slots.tolist())
+        fed = np.flatnonzero(batch.fed)
+        rows = zip(
+            batch.slots[fed].tolist(),
+            batch.starts[fed].tolist(),
+            batch.counts[fed].tolist(),
+            strict=True,
+        )
+        pieces = [self._store.slice(seats[slot], start, count) for slot, start, count in rows]
+        inputs = np.concatenate(pieces) if pieces else int32()
+        return Plan(batch, inputs, joins)

@@ -1,0 +1,149 @@
+"""What the daemon says of itself: to viewers, to the API process, to systemd."""
+
+import os
+import time
+
+import msgspec
+
+from daemon import __version__
+from daemon.config.schema import Config
+from daemon.control.protocol import Snapshot
+from daemon.core.instance import WorkerState
+from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.core.view import snapshot
+from daemon.engine.protocol import Loading
+from daemon.runtime.model import ServedModel
+from daemon.runtime.protocol import Serving
+from daemon.runtime.runtime import Runtime
+from daemon.wire.columns import int32
+
+
+class DaemonStatus:
+    """Facts that change over the daemon's life, and the views made of them."""
+
+    def __init__(self, config: Config, model: str) -> None:
+        self.model = model
+        self.url = ""
+        self.stage = "starting"
+        self.draining = False
+        self._config = config
+        self._served: ServedModel | None = None
+        self._runtime: Runtime | None = None
+        self._loading: dict[int, Loading] = {}
+        self._started_s = time.monotonic()
+
+    def begin(self, runtime: Runtime, served: ServedModel) -> None:
+        """The model is known and the Core exists."""
+        self._runtime = runtime
+        self._served = served
+
+    def loading(self, instance: int, progress: Loading) -> None:
+        """A worker reported progress."""
+        self._loading[instance] = progress
+        self.stage = f"loading: {progress.stage} {progress.fraction:.0%}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a first token is possible and new requests are taken."""
+        if self._runtime is None or self.draining:
+            return False
+        return any(one.state is WorkerState.READY for one in self._runtime.core.instances)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of the longest sequence that the model and the largest pool allow."""
+        if self._served is None or self._runtime is None:
+            return 0
+        largest = max(one.capacity_tokens for one in self._runtime.core.instances)
+        return min(self._served.max_len, largest or self._served.max_len)
+
+    @property
+    def sentence(self) -> str:
+        """Where the daemon stands, for a person."""
+        if self.draining:
+            return "draining"
+        return "ready" if self.ready else self.stage
+
+    def serving(self) -> Serving:
+        """What the API process must know."""
+        served, runtime = self._served, self._runtime
+        last_step_s = runtime.last_step_s if runtime is not None else -1.0
+        return Serving(
+            model=self.model,
+            root=str(served.folder) if served is not None else "",
+            ready=self.ready,
+            draining=self.draining,
+            max_len=self.max_len,
+            context_len=served.shape.context_len if served is not None else 0,
+            block_size=self._config.memory.block_size,
+            vocab_size=served.shape.vocab_size if served is not None else 0,
+            status=self.sentence,
+            last_step_age_s=time.monotonic() - last_step_s if last_step_s >= 0.0 else -1.0,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """What every viewer sees, at this moment."""
+        now = time.monotonic()
+        served = self._served
+        core = snapshot(self._runtime.core, now) if self._runtime is not None else None
+        return Snapshot(
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=now - self._started_s,
+            time_s=now,
+            status=self.sentence,
+            ready=self.ready,
+            draining=self.draining,
+            url=self.url,
+            model=self.model,
+            root=str(served.folder) if served is not None else "",
+            context_len=served.shape.context_len if served is not None else 0,
+            max_len=self.max_len,
+            block_size=self._config.memory.block_size,
+            instances=tuple(self._with_progress(core.instances)) if core else self._planned(),
+            sequences=core.sequences if core else (),
+            running=core.running if core else 0,
+            waiting=core.waiting if core else 0,
+            counters=core.counters if core else Counters(),
+        )
+
+    def _with_progress(self, instances: tuple[InstanceStatus, ...]) -> list[InstanceStatus]:
+        """The instances, with how far their workers have loaded."""
+        return [self._with_own_progress(i, one) for i, one in enumerate(instances)]
+
+    def _with_own_progress(self, index: int, one: InstanceStatus) -> InstanceStatus:
+        progress = self._loading.get(index)
+        if one.state == WorkerState.READY.value or progress is None:
+            return one
+        return msgspec.structs.replace(
+            one, load_stage=progress.stage, load_fraction=progress.fraction
+        )
+
+    def _planned(self) -> tuple[InstanceStatus, ...]:
+        """The configured instances, before the Core exists."""
+        return tuple(
+            InstanceStatus(
+                name=spec.name,
+                role=spec.role,
+                device=spec.device,
+                state=WorkerState.LOADING.value,
+                policy=self._config.scheduler.policy,
+                running=0,
+                waiting=0,
+                kv_blocks=0,
+                kv_free=0,
+                kv_held=0,
+                kv_cached=0,
+                kv_fenced=0,
+                kv_block_bytes=0,
+                block_map=int32().astype("u1"),
+                steps_in_flight=0,
+                steps=0,
+                step_s=0.0,
+                batch_rows=0,
+                batch_tokens=0,
+                load_stage=self.stage,
+                load_fraction=0.0,
+            )
+            for spec in self._config.instance
+        )

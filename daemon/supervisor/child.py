@@ -1,0 +1,76 @@
+"""A child process joined by a socketpair: `python -m MODULE --fd N ...`."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from signal import Signals
+
+
+class Child:
+    """A running child; it is ended by its own pid, never by name."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not been reaped yet."""
+        return self._process.returncode is None
+
+    def signal(self, number: Signals) -> None:
+        """Send a signal if it still runs."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Its exit status; negative: the signal that ended it."""
+        return await self._process.wait()
+
+    async def end(self, grace_s: float, ask: Signals | None = Signals.SIGTERM) -> int:
+        """Ask it to end, wait `grace_s`, then kill it; its exit status."""
+        if ask is not None:
+            self.signal(ask)
+        try:
+            return await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self.signal(Signals.SIGKILL)
+            return await self._process.wait()
+
+
+async def start_child(
+    module: str, arguments: Sequence[str], descriptors: Sequence[int] = ()
+) -> tuple[Child, socket.socket]:
+    """Start `python -m module --fd N arguments...`; the child and our end of its socketpair.
+
+    The child is in a session of its own, so that Ctrl-C reaches the daemon alone, which then ends
+    its children in order. `descriptors` are passed on beside the socket.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            "--fd",
+            str(theirs.fileno()),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), *descriptors),
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Child(process), ours

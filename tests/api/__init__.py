@@ -1,0 +1,1 @@
+"""The API process, driven over HTTP with a scripted runtime behind a real channel."""

@@ -1,0 +1,233 @@
+"""Every refusal has OpenAI's shape, the right status and names its field."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from daemon.runtime.protocol import Abort, Generate, Rejected
+from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HELLO = [{"role": "user", "content": "hello"}]
+COMPLETION = {"model": MODEL, "prompt": "hello"}
+CHAT = {"model": MODEL, "messages": HELLO}
+
+BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
+    ("temperature", {"temperature": 2.5}),
+    ("temperature", {"temperature": "warm"}),
+    ("temperature", {"temperature": 10**400}),
+    ("top_p", {"top_p": 0}),
+    ("top_k", {"top_k": -2}),
+    ("min_p", {"min_p": 1.5}),
+    ("n", {"n": 129}),
+    ("n", {"n": 0}),
+    ("n", {"n": 10**5000}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": 10**5000}),
+    ("max_tokens", {"max_tokens": 1.5}),
+    ("min_tokens", {"min_tokens": -1}),
+    ("seed", {"seed": 2**64}),
+    ("priority", {"priority": 2**40}),
+    ("presence_penalty", {"presence_penalty": -3}),
+    ("frequency_penalty", {"frequency_penalty": 3}),
+    ("repetition_penalty", {"repetition_penalty": 0}),
+    ("logit_bias", {"logit_bias": {"x": 1}}),
+    ("logit_bias", {"logit_bias": {"1": 101}}),
+    ("logit_bias", {"logit_bias": {"400": 1}}),
+    ("stop", {"stop": ["a"] * 17}),
+    ("stop_token_ids", {"stop_token_ids": [400]}),
+    ("response_format", {"response_format": {"type": "json_object"}}),
+    ("stream_options", {"stream_options": {"include_usage": True}}),
+    ("stream_options.more", {"stream": True, "stream_options": {"more": 1}}),
+    ("tools", {"tools": []}),
+    ("surprise", {"surprise": 1}),
+]
+
+
+async def post(http: aiohttp.ClientSession, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    """The status and the `error` object; the body may be bytes."""
+    data = body if isinstance(body, bytes) else big_json(body)
+    async with http.post(path, data=data) as response:
+        assert response.content_type == "application/json"
+        error = (await response.json())["error"]
+        assert set(error) == {"message", "type", "param", "code"} and error["message"]
+        return response.status, error
+
+
+def big_json(body: Any) -> bytes:
+    """JSON of whole numbers of any length, which Python refuses to write."""
+    if isinstance(body, dict):
+        return b"{%b}" % b",".join(b"%b:%b" % (big_json(k), big_json(v)) for k, v in body.items())
+    if isinstance(body, int) and not isinstance(body, bool) and body >= 10**400:
+        return b"1" + b"0" * (400 if body == 10**400 else 5000)
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(("param", "fields"), BAD_FIELDS)
+async def test_bad_fields(runtime, http: aiohttp.ClientSession, param: str, fields: dict[str, Any]):
+    for path, body in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)):
+        status, error = await post(http, path, {**body, **fields})
+        assert (status, error["param"]) == (400, param)
+        assert error["type"] == "invalid_request_error"
+    assert not runtime.received
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "body"),
+    [
+        ("/v1/completions", "prompt", {"model": MODEL}),
+        ("/v1/completions", "prompt", {**COMPLETION, "prompt": []}),
+        ("/v1/completions", "prompt", {**COMPLETION, "prompt": [[]]}),
+        ("/v1/completions", "prompt", {**COMPLETION, "prompt": ["a", 1]}),
+        ("/v1/completions", "prompt", {**COMPLETION, "prompt": [400]}),
+        ("/v1/completions", "prompt", {**COMPLETION, "prompt": ["a"] * 129}),
+        ("/v1/completions", "best_of", {**COMPLETION, "best_of": 2}),
+        ("/v1/completions", "suffix", {**COMPLETION, "suffix": "end"}),
+        ("/v1/completions", "logprobs", {**COMPLETION, "logprobs": 21}),
+        ("/v1/completions", "logprobs", {**COMPLETION, "logprobs": 1, "echo": True}),
+        ("/v1/chat/completions", "messages", {**CHAT, "messages": []}),
+        ("/v1/chat/completions", "top_logprobs", {**CHAT, "top_logprobs": 1}),
+        (
+            "/v1/chat/completions",
+            "messages[0].role",
+            {**CHAT, "messages": [{"role": "king", "content": "x"}]},
+        ),
+        (
+            "/v1/chat/completions",
+            "messages[0].tool_calls",
+            {**CHAT, "messages": [{"role": "assistant", "tool_calls": [{}]}]},
+        ),
+    ],
+)
+async def test_bad_bodies(runtime, http: aiohttp.ClientSession, path: str, param: str, body: Any):
+    status, error = await post(http, path, body)
+    assert (status, error["param"]) == (400, param)
+    assert not runtime.received
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"text"',
+        b'{"model":"tiny","prompt":NaN}',
+        b'{"model":"tiny","prompt":"\\ud800"}',
+        b'{"model":"tiny","prompt":"\xff"}',
+        b'{"model":"tiny","prompt":[1' + b"0" * 5000 + b",1]}",
+        b'{"model":"tiny","prompt":"x","temperature":1e999}',
+        b'{"model":"tiny","prompt":"x","logit_bias":{"1":Infinity}}',
+        b'{"model":"tiny","prompt":' + b"[" * 50_000,
+        b'{"model":"tiny","prompt":"x","tools":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"model":"tiny","messages":[{"role":"user","content":"x","annotations":[' + b"[" * 90_000,
+    ],
+)
+async def test_bad_json(runtime, http: aiohttp.ClientSession, body: bytes):
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        status, _error = await post(http, path, body)
+        assert status == 400
+    assert not runtime.received
+
+
+async def test_context_length(runtime: ScriptedRuntime, http: aiohttp.ClientSession):
+    too_much = [
+        {**COMPLETION, "prompt": "one two " * 200},
+        {**COMPLETION, "prompt": "x" * 190_000},
+        {**COMPLETION, "prompt": [5] * MAX_LEN},
+        {**COMPLETION, "max_tokens": MAX_LEN},
+        {**COMPLETION, "prompt": [5] * (MAX_LEN - 10), "max_tokens": 11},
+    ]
+    for body in too_much:
+        status, error = await post(http, "/v1/completions", body)
+        assert (status, error["code"]) == (400, "context_length_exceeded")
+    assert not runtime.received
+    fits = {**COMPLETION, "prompt": [5] * (MAX_LEN - 10), "max_tokens": 10}
+    async with http.post("/v1/completions", json=fits) as response:
+        assert response.status == 200
+
+
+async def test_unknown_model_and_addresses(runtime, client: openai.AsyncOpenAI, http):
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.chat.completions.create(model="other", messages=HELLO)
+    assert caught.value.code == "model_not_found" and caught.value.param == "model"
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("other")
+    assert (await post(http, "/v1/nothing", {}))[0] == 404
+    assert (await post(http, "/v1/models", {}))[0] == 405
+    async with http.get("/v1/completions") as response:
+        assert response.status == 405 and response.headers["Allow"] == "POST"
+
+
+async def test_body_limit(runtime, http: aiohttp.ClientSession):
+    status, _error = await post(http, "/v1/completions", {**COMPLETION, "user": "x" * 200_001})
+    assert status == 413
+
+
+async def test_models(runtime: ScriptedRuntime, client: openai.AsyncOpenAI):
+    listed = (await client.models.list()).data
+    assert [model.id for model in listed] == [MODEL]
+    assert listed[0].root == str(runtime.root) and listed[0].max_model_len == MAX_LEN
+    assert (await client.models.retrieve("tiny-folder")).id == MODEL
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "status", "retry_after"),
+    [
+        ("queue_full", 429, "3"),
+        ("too_long", 400, None),
+        ("draining", 503, "3"),
+        ("not_ready", 503, "3"),
+    ],
+)
+async def test_rejected(runtime, http, kind: str, status: int, retry_after, stream: bool):
+    runtime.reject = Rejected(0, kind, "no", 2.2)
+    body = {**COMPLETION, "stream": stream, "prompt": ["hello", "one"]}
+    async with http.post("/v1/completions", json=body) as response:
+        assert response.status == status
+        assert response.headers.get("Retry-After") == retry_after
+        assert (await response.json())["error"]["message"] == "no"
+    await asyncio.sleep(0.05)
+    # The second prompt may still run when the first is refused; the refused one does not.
+    refused = runtime.of(Generate)[0].request
+    assert refused not in [abort.request for abort in runtime.of(Abort)]
+
+
+async def test_engine_error(runtime: ScriptedRuntime, client: openai.AsyncOpenAI):
+    runtime.fail_at = 3
+    with pytest.raises(openai.InternalServerError, match="the engine broke"):
+        await client.completions.create(model=MODEL, prompt="hello")
+    stream = await client.completions.create(model=MODEL, prompt="hello", stream=True)
+    texts: list[str] = []
+    with pytest.raises(openai.APIError, match="the engine broke"):
+        await collect(stream, texts)
+    assert len(texts) == 1  # the first of two tokens has no text
+
+
+async def collect(stream: openai.AsyncStream[Any], texts: list[str]) -> None:
+    """Add the texts of a stream's chunks."""
+    async for chunk in stream:
+        texts.append(chunk.choices[0].text)
+
+
+async def test_request_id(runtime, http: aiohttp.ClientSession):
+    async with http.post("/v1/completions", json=COMPLETION, headers={"X-Request-Id": "a-1"}) as r:
+        assert r.headers["X-Request-Id"] == "a-1"
+    body = {**COMPLETION, "stream": True}
+    async with http.post("/v1/completions", json=body, headers={"X-Request-Id": "b\t2"}) as r:
+        assert len(r.headers["X-Request-Id"]) == 32
+        await r.read()
+
+
+async def test_foreign_origin(runtime, http: aiohttp.ClientSession):
+    headers = {"Origin": "http://evil.example"}
+    async with http.post("/v1/completions", json=COMPLETION, headers=headers) as response:
+        assert response.status == 403
+        assert "Access-Control-Allow-Origin" not in response.headers
+    assert not runtime.received

@@ -1,0 +1,111 @@
+"""`llmd check` on a small model folder: values, shape, and terms that add up."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from daemon.cli.main import main
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 1024,
+    "dtype": "bfloat16",
+    "eos_token_id": 1,
+}
+FLOAT32_BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    save_file({"embed": np.zeros((512, 64), np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def test_values_come_with_their_sources(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "llmd.toml"
+    file.write_text("[scheduler]\nmax_running = 4\n", encoding="utf-8")
+    assert main(["check", "--config", str(file), "--model", str(model), "--port", "9000"]) == 0
+    lines = {
+        line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[:30]
+    }
+    assert lines["scheduler.max_running"] == ["4", str(file)]
+    assert lines["server.port"] == ["9000", "flag"]
+    assert lines["memory.block_size"] == ["16", "default"]
+    assert lines["control.socket"][0].endswith("llmd.sock")
+
+
+def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", str(model), "--set", "scheduler.max_running=4"]) == 0
+    out = capsys.readouterr().out
+    assert "llama: 32,768 parameters stored as bfloat16, 2 layers, 4 heads (2 of keys) of 16" in out
+    assert f"{FLOAT32_BLOCK_BYTES / 1024:,.1f} KiB = 2 layers * 2 * 16 tokens * 2 kv heads" in out
+    assert re.search(r"blocks +256 +\(all that max_running sequences", out)
+    assert re.search(r"longest +1,024 tokens", out)
+
+
+def test_an_override_replaces_the_formula(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", str(model), "--kv-blocks", "8"]) == 0
+    assert re.search(r"longest +128 tokens", capsys.readouterr().out)
+
+
+def test_a_gpu_that_cannot_be_asked_is_said_so(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main(["check", "--model", str(model), "--instance", "cuda:0"]) == 0
+    out = capsys.readouterr().out
+    assert "instance cuda0 on cuda:0 in bfloat16" in out
+    assert "the worker sizes its pool at its start" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["--kv-blocks", "1"], "the KV pool would have 1 blocks"),
+        (["--kv-blocks", "8", "--set", "model.max_len=512"], "one sequence of 512 tokens"),
+    ],
+)
+def test_a_pool_of_no_use_is_status_1(
+    model: Path, arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--model", str(model), *arguments]) == 1
+    assert fault in capsys.readouterr().err
+
+
+def test_a_missing_model_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", str(tmp_path / "none")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("llmd: ")
+    assert error.count("\n") == 1
+
+
+def test_another_package_named_daemon_is_refused(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    info = tmp_path / "python_daemon-3.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: python-daemon\nVersion: 3.0\n")
+    (info / "top_level.txt").write_text("daemon\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check", "--model", str(model)]) == 1
+    assert "python-daemon also installs a package named daemon" in capsys.readouterr().err

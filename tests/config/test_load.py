@@ -1,0 +1,121 @@
+"""Files, flags and defaults come together, and every fault names its place."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.config.load import ConfigError, flatten, load, parse_value
+from daemon.config.schema import Config, InstanceSpec
+from tests.house.source import ROOT
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "llmd.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_without_file_and_flags_all_is_default() -> None:
+    loaded = load()
+    assert loaded.config == msgspec.structs.replace(
+        Config(), instance=(InstanceSpec(device="cpu", role="mixed", name="cpu"),)
+    )
+    assert {loaded.source(key) for key in flatten(loaded.config)} == {"default"}
+
+
+def test_flags_override_the_file_which_overrides_defaults(tmp_path: Path) -> None:
+    file = write(tmp_path, "[server]\nport = 9000\nhost = '::1'\n[scheduler]\nmax_running = 4\n")
+    loaded = load(file, {"server.port": 9001})
+    assert (loaded.config.server.port, loaded.config.server.host) == (9001, "::1")
+    assert loaded.config.scheduler.max_running == 4
+    assert loaded.source("server.port") == "flag"
+    assert loaded.source("server.host") == str(file)
+    assert loaded.source("scheduler.policy") == "default"
+
+
+def test_the_documented_example_is_the_default_configuration() -> None:
+    assert load(ROOT / "docs" / "llmd.toml").config == load().config
+
+
+def test_the_documented_example_names_every_value() -> None:
+    loaded = load(ROOT / "docs" / "llmd.toml")
+    assert not [key for key in flatten(loaded.config) if loaded.source(key) == "default"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[scheduler]\nmax_running = 'many'", "scheduler.max_running: expected int, got str"),
+        ("[scheduler]\nrunning = 1", "scheduler: unknown key running"),
+        ("[sched]\nrunning = 1", "unknown key sched"),
+        ("[[instance]]\ndevice = 'cpu'\nrank = 1", "instance[0]: unknown key rank"),
+        ("[[instance]]\nrole = 'mixed'", "instance[0]: object missing required field device"),
+        ("port = = 1", "not TOML"),
+        ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: must be one of vllm, sarathi, orca"),
+        ("[memory]\nblock_size = 24", "memory.block_size: must be a power of two from 8 to 256"),
+        ("[memory]\nblock_size = 4", "memory.block_size: must be a power of two from 8 to 256"),
+        ("[memory]\nkv_blocks = -1", "memory.kv_blocks: must be at least 0"),
+        ("[memory]\nkv_blocks = 9\nkv_bytes = 9", "memory.kv_blocks: is given together"),
+        ("[memory]\nutilization = 1.5", "memory.utilization: must be above 0 and at most 1"),
+        ("[memory]\nutilization = nan", "memory.utilization: must be above 0 and at most 1"),
+        ("[server]\nport = 65536", "server.port: must be at most 65535"),
+        ("[daemon]\ndrain_s = nan", "daemon.drain_s: must be at least 0"),
+        ("[model]\ndtype = 'int8'", "model.dtype: must be one of auto"),
+        ("[scheduler]\nprefill_chunk = 513", "must not exceed scheduler.max_batch_tokens = 512"),
+        ("[[instance]]\ndevice = 'tpu'", "device must be cpu or cuda:N, got 'tpu'"),
+        ("[[instance]]\ndevice = 'cuda'", "device must be cpu or cuda:N, got 'cuda'"),
+        ("[[instance]]\ndevice = 'cpu'\nrole = 'decode'", "role 'decode' is not supported yet"),
+        ("[[instance]]\ndevice = 'cpu'\nrole = 'both'", "role must be one of mixed, prefill"),
+        (
+            "[[instance]]\ndevice='cpu'\nname='a'\n[[instance]]\ndevice='cpu'\nname='a'",
+            "two instances are named 'a'",
+        ),
+    ],
+)
+def test_a_fault_in_the_file_names_file_key_and_fault(
+    tmp_path: Path, text: str, fault: str
+) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as error:
+        load(file)
+    assert str(error.value).startswith(f"{file}: ")
+    assert fault in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"server.port": "x"}, "command line: server.port: expected int, got str"),
+        ({"server.prot": 1}, "command line: server: unknown key prot"),
+        ({"scheduler.policy": "x"}, "command line: scheduler.policy: must be one of"),
+        ({"instance": [], "instance.device": "cpu"}, "command line: instance.device:"),
+    ],
+)
+def test_a_fault_in_a_flag_says_command_line(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=r"^command line") as error:
+        load(None, overrides)
+    assert message in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: No such file"):
+        load(tmp_path / "none.toml")
+
+
+def test_a_smaller_budget_takes_the_default_chunk_with_it() -> None:
+    assert load(None, {"scheduler.max_batch_tokens": 64}).config.scheduler.prefill_chunk == 64
+
+
+def test_instances_get_names_of_their_own() -> None:
+    devices = [{"device": device} for device in ("cuda:0", "cuda:1", "cpu", "cpu")]
+    config = load(None, {"instance": [*devices, {"device": "cpu", "name": "cpu-2"}]}).config
+    assert [spec.name for spec in config.instance] == ["cuda0", "cuda1", "cpu", "cpu-3", "cpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("0.5", 0.5), ("true", True), ("sarathi", "sarathi"), ('"3"', "3"), ("[1]", [1])],
+)
+def test_values_of_set_are_toml_or_text(text: str, value: object) -> None:
+    assert parse_value(text) == value

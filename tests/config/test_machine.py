@@ -1,0 +1,29 @@
+"""What the machine says of its memory is plausible."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from daemon.config import machine
+
+
+def test_available_ram_is_positive_and_below_the_total() -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < machine.available_ram_bytes() <= total
+
+
+def test_without_the_driver_no_gpu_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert machine.gpu_memory_bytes(0) is None
+
+
+def test_gpu_memory_is_read_from_the_drivers_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\n[ "$1" = "--id=1" ] && echo "24576, 24000"\n', encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.gpu_memory_bytes(1) == (24576 << 20, 24000 << 20)
+    assert machine.gpu_memory_bytes(0) is None

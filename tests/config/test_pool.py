@@ -1,0 +1,80 @@
+"""Pools from a configuration: dtype, lengths, and instances that share a device."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.config import pool
+from daemon.config.load import load
+from daemon.models.shape import ModelShape
+
+SHAPE = ModelShape(
+    model_type="llama",
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    hidden_size=4096,
+    vocab_size=128256,
+    context_len=8192,
+    num_params=8_000_000_000,
+    dtype="bfloat16",
+)
+GIB = 1 << 30
+
+
+@pytest.fixture
+def gpu_of_80_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81920, 81920\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def plans(**overrides: Any) -> list[pool.PoolPlan]:
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    config = load(None, keys).config
+    return [pool.plan_pool(config, SHAPE, spec) for spec in config.instance]
+
+
+def devices(*names: str) -> list[dict[str, str]]:
+    return [{"device": name} for name in names]
+
+
+@pytest.mark.usefixtures("gpu_of_80_gib")
+def test_auto_is_float32_on_cpu_and_the_models_own_on_cuda() -> None:
+    cpu, gpu = plans(instance=devices("cpu", "cuda:0"), memory__kv_blocks=8)
+    assert (cpu.dtype, gpu.dtype) == ("float32", "bfloat16")
+    (asked,) = plans(memory__kv_blocks=8, model__dtype="float16")
+    assert asked.dtype == "float16"
+
+
+@pytest.mark.usefixtures("gpu_of_80_gib")
+def test_instances_on_one_device_share_its_memory() -> None:
+    (alone,) = plans(instance=devices("cuda:0"))
+    first, second = plans(instance=devices("cuda:0", "cuda:0"))
+    assert alone.room is not None and first.room is not None and second.room is not None
+    assert alone.room.total_bytes == 80 * GIB
+    assert first.room.total_bytes == second.room.total_bytes == 40 * GIB
+
+
+@pytest.mark.usefixtures("gpu_of_80_gib")
+def test_an_asked_length_is_required_and_bounded_by_the_context() -> None:
+    (plan,) = plans(instance=devices("cuda:0"), model__max_len=100_000)
+    assert plan.size is not None
+    assert (plan.demand.required_len, plan.size.max_len) == (8192, 8192)
+    (plan,) = plans(instance=devices("cuda:0"), model__max_len=1000)
+    assert plan.size is not None
+    assert plan.size.max_len == 1000
+
+
+def test_blocks_that_were_asked_for_need_no_gpu_to_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    (unknown,) = plans(instance=devices("cuda:0"))
+    assert unknown.size is None
+    (asked,) = plans(instance=devices("cuda:0"), memory__kv_blocks=64)
+    assert asked.room is None and asked.size is not None
+    assert (asked.size.num_blocks, asked.size.max_len) == (64, 1024)

@@ -1,0 +1,1 @@
+"""The control socket: its server and its blocking client."""

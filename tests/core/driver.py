@@ -1,0 +1,269 @@
+"""Drives a Core with model workers, as the runtime would, and checks its laws after every event."""
+
+from collections import Counter
+
+import numpy as np
+
+from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.core import Core
+from daemon.core.events import (
+    Abort,
+    Configured,
+    Drain,
+    Event,
+    Finish,
+    InstanceConfig,
+    RequestArrived,
+    Sealed,
+    StepDone,
+    Tick,
+    WorkerLost,
+    WorkerReady,
+)
+from daemon.core.instance import Instance
+from daemon.memory.hashing import HASH_BYTES, chain_hashes
+from daemon.request import FinishReason, State, request_of, sequence_id
+from tests.core.model_worker import ModelWorker, Truth
+
+
+def configured(policy: str = "sarathi", instances: int = 1, **changes: object) -> Configured:
+    """A small daemon's configuration."""
+    names = tuple(InstanceConfig(chr(97 + i), "mixed", "cpu") for i in range(instances))
+    fields: dict[str, object] = {
+        "block_size": 4,
+        "max_running": 8,
+        "max_batch_tokens": 32,
+        "prefill_chunk": 16,
+        "max_waiting": 1000,
+        "max_len": 128,
+        "prefix_cache": True,
+        "depth": 1,
+    }
+    return Configured(0.0, names, policy, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+class Driver:
+    """A Core, its workers, and what a client would have seen."""
+
+    def __init__(self, config: Configured, num_blocks: int = 0, step_s: float = 0.001) -> None:
+        self.config = config
+        self.core = Core(config)
+        self.now = 0.0
+        self.step_s = step_s
+        self.events: list[Event] = []
+        self.actions: list[list[Action]] = []
+        self.workers: dict[int, ModelWorker] = {}
+        self.truths: dict[int, Truth] = {}
+        self.known: dict[int, list[int]] = {}  # prompt and delivered tokens
+        self.alive: dict[int, int] = {}  # sequence -> max_tokens
+        self.ended: dict[int, FinishReason] = {}
+        self.started: set[int] = set()
+        self.rejected: dict[int, Rejected] = {}
+        self.wake_at_s = float("inf")
+        self.requests = 0
+        self.prompt_lengths: list[int] = []
+        if num_blocks:
+            for instance in range(len(config.instances)):
+                self.ready(instance, num_blocks)
+
+    # What happens to the Core
+
+    def ready(self, instance: int, num_blocks: int) -> None:
+        config = self.config
+        self.workers[instance] = ModelWorker(
+            num_blocks, config.block_size, config.max_running, config.max_len
+        )
+        self.handle(WorkerReady(self.now, instance, num_blocks, 1, self.step_s))
+
+    def lose(self, instance: int) -> None:
+        self.workers.pop(instance, None)
+        self.handle(WorkerLost(self.now, instance))
+
+    def arrive(
+        self, prompt: list[int], max_tokens: int = 8, n: int = 1, priority: int = 0
+    ) -> int:
+        request = self.requests
+        self.requests += 1
+        self.prompt_lengths.append(len(prompt))
+        for index in range(n):
+            sequence = sequence_id(request, index)
+            self.truths[sequence] = Truth(sequence, list(prompt))
+            self.known[sequence] = list(prompt)
+            self.alive[sequence] = max_tokens
+        hashes = chain_hashes(prompt, self.config.block_size)
+        self.handle(
+            RequestArrived(self.now, request, len(prompt), max_tokens, n, priority, hashes)
+        )
+        return request
+
+    def answer(self, instance: int = 0, stops: frozenset[int] = frozenset()) -> bool:
+        """Answer the oldest step of an instance; rows numbered in `stops` end."""
+        worker = self.workers.get(instance)
+        if worker is None or not worker.pending:
+            return False
+        step = worker.pending[0]
+        reasons = np.zeros(len(step.tokens), np.uint8)
+        for row in stops:
+            if row < reasons.size:
+                reasons[row] = FinishReason.STOP
+        self.now += self.step_s
+        self.answered = step
+        worker.pending.pop(0)
+        self.handle(StepDone(self.now, instance, step.batch.step, reasons, self.step_s))
+        return True
+
+    def seal(self, sequence: int) -> None:
+        """Tell the hashes of the blocks that the sequence's answer has filled."""
+        live = self.core.sequences.get(sequence)
+        if live is not None:
+            hashes = chain_hashes(self.known[sequence], self.config.block_size)
+            first = len(live.hashes)
+            self.handle(Sealed(self.now, sequence, first, hashes[first * HASH_BYTES :]))
+
+    def finish(self, sequence: int) -> None:
+        self.handle(Finish(self.now, sequence, 1))
+
+    def abort(self, request: int) -> None:
+        self.handle(Abort(self.now, request))
+
+    def drain(self) -> None:
+        self.handle(Drain(self.now))
+
+    def tick(self) -> None:
+        """Let the time come that the Core asked for."""
+        if self.wake_at_s != float("inf"):
+            self.now = max(self.now, self.wake_at_s)
+            self.wake_at_s = float("inf")
+        self.handle(Tick(self.now))
+
+    def settle(self, rounds: int = 5000) -> None:
+        """Answer steps until nothing is in flight; fails if that never comes."""
+        for _ in range(rounds):
+            if not any([self.answer(instance) for instance in list(self.workers)]):
+                return
+            if self.wake_at_s <= self.now + self.step_s:
+                self.tick()
+        raise AssertionError("the Core never comes to rest")
+
+    # What the Core does
+
+    def handle(self, event: Event) -> list[Action]:
+        self.events.append(event)
+        actions = self.core.handle(event)
+        self.actions.append(actions)
+        for action in actions:
+            self._take(action)
+        self.check()
+        return actions
+
+    def _take(self, action: Action) -> None:
+        if isinstance(action, Submit):
+            self._submit(action)
+        elif isinstance(action, Deliver):
+            self._deliver(action)
+        elif isinstance(action, Finished):
+            self._end(action.sequence, FinishReason(action.reason))
+        elif isinstance(action, Started):
+            assert action.sequence in self.alive and action.sequence not in self.started
+            self.started.add(action.sequence)
+        elif isinstance(action, Rejected):
+            self.rejected[action.request] = action
+            for sequence in [one for one in self.alive if request_of(one) == action.request]:
+                del self.alive[sequence]
+        elif isinstance(action, WakeAt):
+            self.wake_at_s = action.time_s
+
+    def _submit(self, action: Submit) -> None:
+        batch = action.batch
+        worker = self.workers[batch.instance]
+        depth = self.core.instances[batch.instance].depth
+        assert len(worker.pending) < depth, "more steps in flight than the depth"
+        assert 0 < batch.num_tokens <= self.config.max_batch_tokens
+        assert batch.slots.size <= self.config.max_running
+        assert np.unique(batch.slots).size == batch.slots.size, "a slot is in a batch twice"
+        assert (batch.counts > 0).all() and (batch.counts <= self._longest_chunk()).all()
+        worker.submit(batch, self.truths, self.known)
+        assert {worker.sequence[slot] for slot in batch.slots.tolist()} <= self.alive.keys()
+
+    def _longest_chunk(self) -> int:
+        whole = self.config.policy in ("vllm", "orca", "static")
+        return self.config.max_batch_tokens if whole else self.config.prefill_chunk
+
+    def _deliver(self, action: Deliver) -> None:
+        assert np.unique(action.rows).size == action.rows.size
+        for row, sequence, reason in zip(
+            action.rows.tolist(), action.sequences.tolist(), action.reasons.tolist(), strict=True
+        ):
+            tokens = self.known[sequence]
+            assert sequence in self.alive, "a token for a sequence that has ended"
+            expected = self.truths[sequence].upto(len(tokens) + 1)[-1]
+            assert self.answered.tokens[row] == expected, "a token out of its order"
+            tokens.append(int(expected))
+            if reason:
+                self._end(sequence, FinishReason(reason))
+
+    def _end(self, sequence: int, reason: FinishReason) -> None:
+        max_tokens = self.alive.pop(sequence)
+        num_outputs = self.num_outputs(sequence)
+        assert num_outputs <= max_tokens
+        assert (num_outputs == max_tokens) or reason is not FinishReason.LENGTH
+        self.ended[sequence] = reason
+
+    def num_outputs(self, sequence: int) -> int:
+        return len(self.known[sequence]) - self.prompt_lengths[request_of(sequence)]
+
+    # The laws
+
+    def check(self) -> None:
+        """Every law that can be seen from outside and inside, at this moment."""
+        core = self.core
+        assert core.sequences.keys() == self.alive.keys()
+        preempted = sum(s.state is State.PREEMPTED for s in core.sequences.values())
+        relocated = sum(isinstance(event, WorkerLost) for event in self.events[-1:])
+        if not relocated:
+            assert core.num_waiting <= self.config.max_waiting + preempted
+        seats: Counter[int] = Counter()
+        for instance in core.instances:
+            self._check_instance(instance, seats)
+        for leader, followers in core.held_back.items():
+            assert leader in core.sequences
+            for follower in followers:
+                assert follower.state is State.WAITING and follower.slot < 0
+                seats[follower.id] += 1
+        assert seats == Counter(dict.fromkeys(core.sequences, 1)), "a sequence in two places or none"
+
+    def _check_instance(self, instance: Instance, seats: Counter[int]) -> None:
+        scheduler = instance.scheduler
+        kv, slots = scheduler.kv, scheduler.slots
+        kv.pool.check()
+        order = slots.order()
+        assert (np.diff(slots.rank[order]) >= 0).all()
+        assert sorted([*order.tolist(), *slots.vacant]) == list(range(slots.max_slots))
+        used = [kv.table.blocks(slot) for slot in order.tolist()]
+        owners = np.bincount(np.concatenate([[], *used]).astype(int), minlength=kv.pool.num_blocks)
+        assert np.array_equal(owners, kv.pool.owners()), "owners that are in no table"
+        assert (kv.table.held[order] * kv.block_size >= slots.computed[order]).all()
+        assert (slots.computed[order] <= slots.known[order]).all()
+        assert (slots.delivered[order] <= slots.known[order]).all()
+        for slot in order.tolist():
+            member = slots.member(slot)
+            assert member.state is State.RUNNING and member.slot == slot
+            assert member.instance == instance.index
+            seats[member.id] += 1
+        ranks = [one.rank for one in scheduler.waiting]
+        assert ranks == sorted(ranks)
+        for one in scheduler.waiting:
+            assert one.state in (State.WAITING, State.PREEMPTED) and one.slot < 0
+            assert one.instance == instance.index
+            seats[one.id] += 1
+        waiting = sum(one.num_known_tokens for one in scheduler.waiting)
+        assert scheduler.waiting.num_tokens == waiting
+
+    def check_nothing_left(self) -> None:
+        """Everything came back: the daemon is as it was before the first request."""
+        assert self.core.idle and not self.alive and not self.core.held_back
+        for instance in self.core.instances:
+            ledger = instance.scheduler.kv.pool.check()
+            assert ledger.held == 0 and ledger.fenced == 0, ledger
+            assert instance.scheduler.slots.num_running == 0
+            assert len(instance.scheduler.waiting) == 0

@@ -1,0 +1,147 @@
+"""A worker without a model: it keeps the tokens in the blocks and reads each row's history back.
+
+The next token is a function of the history that the row *attends to*, so a block that two
+sequences share by mistake, or that was given away too early, shows as a wrong token.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.wire.columns import Int32, int32
+
+VOCABULARY = 50
+
+
+def next_token(sequence: int, history: Int32) -> int:
+    """What follows a history; streams of one request differ as their seeds do."""
+    return zlib.crc32(history.tobytes(), sequence) % VOCABULARY
+
+
+@dataclass
+class Truth:
+    """A sequence's prompt and the answer it must get."""
+
+    sequence: int
+    tokens: list[int]
+
+    def upto(self, length: int) -> Int32:
+        while len(self.tokens) < length:
+            self.tokens.append(next_token(self.sequence, int32(self.tokens)))
+        return int32(self.tokens[:length])
+
+
+@dataclass
+class Executed:
+    """A step that was computed and not answered yet."""
+
+    batch: Batch
+    tokens: list[int]  # of the sampled rows
+    named: dict[int, set[tuple[int, int]]] = field(default_factory=dict)  # block -> residences
+
+
+class ModelWorker:
+    """One instance's worker: blocks, block table, last tokens."""
+
+    def __init__(self, num_blocks: int, block_size: int, max_slots: int, max_len: int) -> None:
+        self.block_size = block_size
+        self.contents = np.full((num_blocks, block_size), -1, np.int32)
+        self.table = np.full((max_slots, -(-max_len // block_size)), -1, np.int32)
+        self.sequence: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self.joins = 0
+        self.residence: dict[int, tuple[int, int]] = {}  # slot -> (sequence, join number)
+        self.pending: list[Executed] = []
+
+    def submit(self, batch: Batch, truths: dict[int, Truth], known: dict[int, list[int]]) -> None:
+        """Compute a step as daemon/batch.py says, checking all that a real worker relies on."""
+        self._seat(batch)
+        self._change_table(batch)
+        done = Executed(batch, [])
+        self._copy(batch, done)
+        rows = list(
+            zip(
+                batch.slots.tolist(),
+                batch.starts.tolist(),
+                batch.counts.tolist(),
+                batch.samples.tolist(),
+                batch.fed.tolist(),
+                strict=True,
+            )
+        )
+        for slot, start, count, _, fed in rows:
+            self._write(done, slot, start, self._inputs(slot, start, count, fed, known))
+        for slot, start, count, sample, _ in rows:
+            self._attend(done, slot, start + count, sample, truths)
+        self.pending.append(done)
+
+    def _seat(self, batch: Batch) -> None:
+        for slot in batch.left_slots.tolist():
+            del self.sequence[slot], self.residence[slot]
+            self.last.pop(slot, None)
+            self.table[slot] = -1
+        for slot, sequence in zip(
+            batch.joined_slots.tolist(), batch.joined_sequences.tolist(), strict=True
+        ):
+            assert slot not in self.sequence, f"slot {slot} is taken"
+            self.joins += 1
+            self.sequence[slot] = sequence
+            self.residence[slot] = (sequence, self.joins)
+
+    def _change_table(self, batch: Batch) -> None:
+        cells = list(zip(batch.table_slots.tolist(), batch.table_indices.tolist(), strict=True))
+        assert len(set(cells)) == len(cells), "a table cell is written twice in one step"
+        assert all(slot in self.sequence for slot, _ in cells), "a change of a vacant slot"
+        self.table[batch.table_slots, batch.table_indices] = batch.table_blocks
+
+    def _copy(self, batch: Batch, done: Executed) -> None:
+        sources, targets = batch.copy_sources.tolist(), batch.copy_targets.tolist()
+        assert len(set(targets)) == len(targets)
+        assert not set(sources) & set(targets)
+        for block in targets:
+            owners = [slot for slot in self.sequence if block in self.table[slot]]
+            assert len(owners) == 1, "a copy's target has one owner"
+            self._claim(done, block, self.residence[owners[0]])
+        for block in sources:
+            done.named.setdefault(block, set())
+        self.contents[targets] = self.contents[sources]
+
+    def _inputs(
+        self, slot: int, start: int, count: int, fed: int, known: dict[int, list[int]]
+    ) -> list[int]:
+        if fed:
+            tokens = known[self.sequence[slot]]
+            assert start + count <= len(tokens), "a plan names tokens that nobody knows"
+            return tokens[start : start + count]
+        assert count == 1, "only its own last token is known to the worker"
+        return [self.last[slot]]
+
+    def _write(self, done: Executed, slot: int, start: int, tokens: list[int]) -> None:
+        for position, token in enumerate(tokens, start):
+            block = int(self.table[slot, position // self.block_size])
+            assert block >= 0, f"slot {slot} has no block for position {position}"
+            self._claim(done, block, self.residence[slot])
+            self.contents[block, position % self.block_size] = token
+
+    def _claim(self, done: Executed, block: int, residence: tuple[int, int]) -> None:
+        """A block that is written is named by no other residence in steps not yet answered."""
+        for step in [*self.pending, done]:
+            others = step.named.get(block, {residence}) - {residence}
+            assert not others, f"block {block} is written while step {step.batch.step} names it"
+        done.named.setdefault(block, set()).add(residence)
+
+    def _attend(
+        self, done: Executed, slot: int, end: int, sample: int, truths: dict[int, Truth]
+    ) -> None:
+        blocks = self.table[slot, : -(-end // self.block_size)]
+        for block in blocks.tolist():
+            done.named.setdefault(block, set()).add(self.residence[slot])
+        history = self.contents[blocks].reshape(-1)[:end]
+        sequence = self.sequence[slot]
+        expected = truths[sequence].upto(end)
+        assert np.array_equal(history, expected), f"sequence {sequence} attends to other tokens"
+        if sample:
+            self.last[slot] = next_token(sequence, history)
+            done.tokens.append(self.last[slot])

@@ -1,0 +1,134 @@
+"""A random client, random workers, and the Core between them."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from daemon.scheduler.policies import POLICIES
+from tests.core.driver import Driver, configured
+
+SOAK = os.environ.get("LLMD_SOAK") == "1"
+PROMPTS = [[(7 * p + i // 5) % 11 for i in range(60)] for p in range(3)]
+
+prompts = st.builds(
+    lambda pool, length, tail: PROMPTS[pool][:length] + tail,
+    st.integers(0, 2),
+    st.integers(0, 40),
+    st.lists(st.integers(0, 2), min_size=1, max_size=8),
+)
+indices = st.integers(0, 10**6)
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """The Driver checks; this only chooses."""
+
+    @initialize(
+        policy=st.sampled_from(sorted(POLICIES)),
+        depth=st.integers(0, 3),
+        num_blocks=st.integers(8, 40),
+        max_running=st.integers(1, 6),
+        budget=st.integers(4, 40),
+        chunk=st.integers(1, 20),
+        instances=st.integers(1, 2),
+        max_waiting=st.integers(1, 12),
+        prefix_cache=st.booleans(),
+        step_s=st.sampled_from([0.001, 0.004, 0.03]),
+    )
+    def begin(
+        self,
+        policy: str,
+        depth: int,
+        num_blocks: int,
+        max_running: int,
+        budget: int,
+        chunk: int,
+        instances: int,
+        max_waiting: int,
+        prefix_cache: bool,
+        step_s: float,
+    ) -> None:
+        config = configured(
+            policy,
+            instances,
+            depth=depth,
+            max_running=max_running,
+            max_batch_tokens=budget,
+            prefill_chunk=chunk,
+            max_waiting=max_waiting,
+            prefix_cache=prefix_cache,
+            max_len=96,
+        )
+        self.num_blocks = num_blocks
+        self.driver = Driver(config, num_blocks, step_s)
+
+    def _pick(self, options: list[int], index: int) -> int:
+        return options[index % len(options)]
+
+    @rule(prompt=prompts, max_tokens=st.integers(1, 30), n=st.integers(1, 4), priority=st.integers(-2, 2))
+    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int) -> None:
+        self.driver.arrive(prompt, max_tokens, n, priority)
+
+    @rule(index=indices, stops=st.frozensets(st.integers(0, 5), max_size=1), times=st.integers(1, 6))
+    def answer(self, index: int, stops: frozenset[int], times: int) -> None:
+        for _ in range(times):
+            busy = [i for i, worker in self.driver.workers.items() if worker.pending]
+            if busy:
+                self.driver.answer(self._pick(busy, index), stops)
+
+    @precondition(lambda self: self.driver.alive)
+    @rule(index=indices)
+    def seal(self, index: int) -> None:
+        self.driver.seal(self._pick(sorted(self.driver.alive), index))
+
+    @precondition(lambda self: self.driver.alive)
+    @rule(index=indices)
+    def finish(self, index: int) -> None:
+        self.driver.finish(self._pick(sorted(self.driver.alive), index))
+
+    @precondition(lambda self: self.driver.requests)
+    @rule(index=indices)
+    def abort(self, index: int) -> None:
+        self.driver.abort(index % self.driver.requests)
+
+    @rule(index=indices)
+    def lose(self, index: int) -> None:
+        if index % 4 == 0:
+            self.driver.lose(index // 4 % len(self.driver.config.instances))
+
+    @rule(fewer=st.integers(0, 3))
+    def ready(self, fewer: int) -> None:
+        for instance in range(len(self.driver.config.instances)):
+            if instance not in self.driver.workers:
+                self.driver.ready(instance, self.num_blocks - fewer)
+
+    @rule()
+    def tick(self) -> None:
+        self.driver.tick()
+
+    @rule(index=indices)
+    def drain(self, index: int) -> None:
+        if index % 16 == 0:
+            self.driver.drain()
+
+    def teardown(self) -> None:
+        """Whatever happened: what can be finished finishes, and then nothing is left."""
+        if not hasattr(self, "driver"):
+            return
+        driver = self.driver
+        self.ready(fewer=0)
+        driver.settle()
+        assert not driver.alive, "sequences that nobody will ever finish"
+        driver.check_nothing_left()
+
+
+CoreMachine.TestCase.settings = settings(
+    max_examples=2000 if SOAK else 60,
+    stateful_step_count=80 if SOAK else 40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=not SOAK,
+)
+TestCoreMachine = pytest.mark.timeout(3600 if SOAK else 120)(CoreMachine.TestCase)

@@ -1,0 +1,1 @@
+"""Tests of the engine worker and of the models that it loads."""

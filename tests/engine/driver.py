@@ -1,0 +1,110 @@
+"""A small, plain driver of an engine: it owns blocks and slots and writes the plans."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.engine.protocol import Join, Plan
+from daemon.request import SamplingParams
+from daemon.wire.columns import int32
+
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+@dataclass
+class Running:
+    """One sequence: its tokens, those computed, and its slot."""
+
+    slot: int
+    tokens: list[int]
+    num_prompt_tokens: int
+    blocks: list[int]
+    num_computed: int = 0
+    sampling: SamplingParams = GREEDY
+    reasons: list[int] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> list[int]:
+        return self.tokens[self.num_prompt_tokens :]
+
+
+@dataclass
+class Driver:
+    """Plans steps of chosen sequences; blocks come from a list that is never in order."""
+
+    block_size: int
+    free_blocks: list[int]
+    step: int = 0
+    joins: list[Join] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    table: list[tuple[int, int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(
+        self, slot: int, prompt: list[int], sampling: SamplingParams = GREEDY, shared: Any = ()
+    ) -> Running:
+        """A sequence takes a slot; `shared` blocks already hold the prompt's first tokens."""
+        history = int32(prompt) if sampling.needs_history else int32()
+        self.joins.append(Join(slot, slot + 100, len(prompt), sampling, history))
+        running = Running(slot, list(prompt), len(prompt), list(shared), sampling=sampling)
+        running.num_computed = len(running.blocks) * self.block_size
+        self.table += [(slot, index, block) for index, block in enumerate(running.blocks)]
+        return running
+
+    def leave(self, running: Running) -> None:
+        """Give a sequence's slot back (not its blocks)."""
+        self.left.append(running.slot)
+
+    def plan(self, work: list[tuple[Running, int]]) -> Plan:
+        """One step of `(sequence, tokens)` rows."""
+        self.step += 1
+        inputs: list[int] = []
+        rows = []
+        for running, count in work:
+            start, end = running.num_computed, running.num_computed + count
+            self._grow(running, end)
+            known = start < running.num_prompt_tokens
+            if known:
+                inputs += running.tokens[start:end]
+            rows.append((running.slot, start, count, end >= len(running.tokens), known))
+        slots, starts, counts, samples, fed = zip(*rows, strict=True)
+        batch = Batch(
+            instance=0,
+            step=self.step,
+            slots=int32(slots),
+            starts=int32(starts),
+            counts=int32(counts),
+            samples=np.array(samples, np.uint8),
+            fed=np.array(fed, np.uint8),
+            table_slots=int32([change[0] for change in self.table]),
+            table_indices=int32([change[1] for change in self.table]),
+            table_blocks=int32([change[2] for change in self.table]),
+            copy_sources=int32([copy[0] for copy in self.copies]),
+            copy_targets=int32([copy[1] for copy in self.copies]),
+            left_slots=int32(self.left),
+            joined_slots=int32([join.slot for join in self.joins]),
+            joined_sequences=np.array([join.sequence for join in self.joins], np.int64),
+        )
+        plan = Plan(batch, int32(inputs), tuple(self.joins))
+        self.joins, self.left, self.table, self.copies = [], [], [], []
+        return plan
+
+    def take(self, work: list[tuple[Running, int]], reply: Any) -> None:
+        """Append what the step drew."""
+        assert reply.step == self.step
+        drawn = iter(zip(reply.tokens.tolist(), reply.reasons.tolist(), strict=True))
+        for running, count in work:
+            running.num_computed += count
+            if running.num_computed >= len(running.tokens):
+                token, reason = next(drawn)
+                running.tokens.append(token)
+                running.reasons.append(reason)
+        assert next(drawn, None) is None
+
+    def _grow(self, running: Running, num_tokens: int) -> None:
+        while len(running.blocks) * self.block_size < num_tokens:
+            block = self.free_blocks.pop()
+            self.table.append((running.slot, len(running.blocks), block))
+            running.blocks.append(block)

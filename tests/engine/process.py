@@ -1,0 +1,80 @@
+"""A worker as a real process behind a real socketpair."""
+
+import os
+import socket
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Ready, ToWorker
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.columns import decoder, encoder
+
+
+class WorkerProcess:
+    """Starts `python -m daemon.engine.worker` and speaks its protocol."""
+
+    def __init__(self, rank: int = 0, stderr: Any = None) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "daemon.engine.worker", "--fd", str(theirs.fileno())]
+        command += ["--rank", str(rank)]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=stderr)
+        theirs.close()
+        self._channel = BlockingChannel(ours)
+        self._encoder, self._decoder = encoder(), decoder(FromWorker)
+
+    def __enter__(self) -> "WorkerProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def send(self, message: ToWorker) -> None:
+        self._channel.send(self._encoder.encode(message))
+
+    def receive(self) -> FromWorker:
+        payload = self._channel.receive()
+        assert payload is not None, "the worker closed its end"
+        message: FromWorker = self._decoder.decode(payload)
+        return message
+
+    def load(self, message: Load) -> Ready | Failed:
+        """Send `Load` and wait for what follows the progress messages."""
+        self.send(message)
+        fractions = []
+        while isinstance(answer := self.receive(), Loading):
+            fractions.append(answer.fraction)
+        assert fractions == sorted(fractions)
+        assert isinstance(answer, Ready | Failed)
+        return answer
+
+    def hang_up(self) -> None:
+        self._channel.close()
+
+    def exit_status(self) -> int:
+        return self.process.wait(timeout=20)
+
+
+def cpu_load(model: str, **changes: Any) -> Load:
+    """A small CPU instance of a model."""
+    fields: dict[str, Any] = {
+        "model": model,
+        "device": "cpu",
+        "dtype": "float32",
+        "block_size": 16,
+        "num_blocks": 64,
+        "max_slots": 8,
+        "max_len": 256,
+        "max_batch_tokens": 128,
+        "num_threads": os.cpu_count() or 1,
+    }
+    return Load(**{**fields, **changes})

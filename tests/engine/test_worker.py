@@ -1,0 +1,109 @@
+"""The worker as a process: its messages, its exits, and the tokens that come back."""
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.engine.protocol import Failed, Ready, Reply, Shutdown
+from daemon.request import FinishReason, SamplingParams
+from tests.engine.driver import GREEDY, Driver, Running
+from tests.engine.process import WorkerProcess, cpu_load
+from tests.engine.tiny import greedy, reference, save
+
+PROMPT = [5, 17, 90, 33, 8, 121, 64, 2, 77]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save("llama", tmp_path_factory.mktemp("llama")))
+
+
+def finish(worker: WorkerProcess, plans: Driver, sequences: list[Running], count: int) -> Reply:
+    """Run until each sequence has `count` outputs; the last reply."""
+    while going := [s for s in sequences if len(s.outputs) < count]:
+        work = [(s, len(s.tokens) - s.num_computed) for s in going]
+        worker.send(plans.plan(work))
+        reply = worker.receive()
+        assert isinstance(reply, Reply)
+        plans.take(work, reply)
+    return reply
+
+
+def test_a_worker_s_life(folder: str) -> None:
+    expected = greedy(reference("llama"), PROMPT, 12)
+    end = next(token for token in expected[3:] if token not in expected[:3])
+    stops = msgspec.structs.replace(GREEDY, stop_token_ids=(end,))
+    later = msgspec.structs.replace(stops, min_tokens=12)
+    asks = msgspec.structs.replace(GREEDY, logprobs=2)
+    with WorkerProcess() as worker:
+        ready = worker.load(cpu_load(folder))
+        assert isinstance(ready, Ready), ready
+        assert ready.num_blocks == 64
+        assert ready.block_bytes == 2 * 2 * 16 * 2 * 16 * 4
+        assert ready.weight_bytes > 0 and ready.load_s > 0 and ready.step_s > 0
+        plans = Driver(16, list(range(64)))
+        sequences = [plans.add(i, PROMPT, s) for i, s in enumerate((GREEDY, stops, later, asks))]
+        reply = finish(worker, plans, sequences, 12)
+        assert reply.elapsed_s > 0 and reply.idle_s >= 0
+        plain, stopped, unstopped, asking = sequences
+        assert plain.outputs == stopped.outputs == asking.outputs == expected
+        assert set(plain.reasons) == {FinishReason.NONE}
+        assert stopped.reasons.index(FinishReason.STOP) == expected.index(end)
+        assert end not in unstopped.outputs
+        assert reply.logprobs is not None
+        assert reply.logprobs.rows.tolist() == [3]
+        assert reply.logprobs.top_ids[0] == expected[-1]
+        worker.send(Shutdown())
+        assert worker.exit_status() == 0
+
+
+def test_an_end_token_stops_a_sequence_unless_ignored(folder: str) -> None:
+    ends = SamplingParams(temperature=0.0, logit_bias=((1, 1e6),))
+    goes_on = msgspec.structs.replace(ends, ignore_eos=True)
+    with WorkerProcess() as worker:
+        assert isinstance(worker.load(cpu_load(folder)), Ready)
+        plans = Driver(16, list(range(64)))
+        sequences = [plans.add(0, PROMPT, ends), plans.add(1, PROMPT, goes_on)]
+        finish(worker, plans, sequences, 1)
+        assert [s.outputs for s in sequences] == [[1], [1]]
+        assert [s.reasons for s in sequences] == [[FinishReason.STOP], [FinishReason.NONE]]
+        worker.hang_up()
+        assert worker.exit_status() == 0
+
+
+def test_a_broken_plan_fails_with_a_trace(folder: str) -> None:
+    with WorkerProcess(stderr=subprocess.PIPE) as worker:
+        assert isinstance(worker.load(cpu_load(folder)), Ready)
+        plans = Driver(16, list(range(64)))
+        plan = plans.plan([(plans.add(0, PROMPT), len(PROMPT))])
+        worker.send(msgspec.structs.replace(plan, inputs=plan.inputs[:-1]))
+        answer = worker.receive()
+        assert isinstance(answer, Failed)
+        assert "feeds 9 tokens but brings 8" in answer.message
+        assert worker.exit_status() == 1
+        assert worker.process.stderr is not None
+        assert b"Traceback" in worker.process.stderr.read()
+
+
+def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path) -> None:
+    with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
+        answer = worker.load(cpu_load(str(tmp_path / "nothing")))
+        assert isinstance(answer, Failed) and "is not a folder" in answer.message
+        assert worker.exit_status() == 1
+    with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
+        answer = worker.load(cpu_load(folder, world_size=2))
+        assert isinstance(answer, Failed) and "2 ranks" in answer.message
+        assert worker.exit_status() == 1
+
+
+def test_another_rank_computes_and_keeps_silent(folder: str) -> None:
+    with WorkerProcess(rank=1) as worker:
+        assert isinstance(worker.load(cpu_load(folder)), Ready)
+        plans = Driver(16, list(range(64)))
+        worker.send(plans.plan([(plans.add(0, PROMPT), len(PROMPT))]))
+        worker.send(Shutdown())
+        assert worker.exit_status() == 0
+        with pytest.raises(AssertionError, match="closed its end"):
+            worker.receive()

@@ -1,0 +1,1 @@
+"""The README's clients against a real API process."""

@@ -1,0 +1,57 @@
+"""Each example script streams a whole answer from a real API process whose model is scripted."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api.folder import build, tokenizer
+from tests.api.scripted import ScriptedRuntime, saying
+from tests.api.waiting import until_ready
+from tests.house.source import ROOT
+
+ANSWER = "hello world"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bash", "examples/chat.sh", "hello"],
+        [sys.executable, "examples/openai_chat.py", "hello"],
+        [sys.executable, "examples/aiohttp_stream.py", "hello", "world"],
+    ],
+)
+async def test_an_example_prints_the_answer(command: list[str], tmp_path: Path) -> None:
+    folder = build(tmp_path / "tiny")
+    async with ScriptedRuntime(folder) as runtime:
+        await until_ready(runtime.url)
+        runtime.script = saying(tokenizer(), ANSWER)
+        status, out, error = await run(command, runtime.url)
+    assert status == 0, error
+    if command[0] == "bash":
+        assert '"content":"' in out
+        assert out.rstrip().endswith("data: [DONE]")
+    else:
+        assert out.count(ANSWER) == len(command) - 2
+
+
+async def test_an_example_fails_where_nobody_serves() -> None:
+    status, out, _ = await run(["bash", "examples/chat.sh", "hello"], "http://127.0.0.1:9")
+    assert status != 0
+    assert out == ""
+
+
+async def run(command: list[str], url: str) -> tuple[int | None, str, str]:
+    """Exit status, output and error output of an example that talks to `url`."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=ROOT,
+        env={**os.environ, "LLMD_URL": url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        out, error = await process.communicate()
+    return process.returncode, out.decode(), error.decode()

@@ -1,0 +1,42 @@
+"""`make test` fails where a suite fails, and counts what pytest counted."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import run_suites
+
+TEXTS = {
+    "good": "def test_a(): pass\ndef test_b(): pass\n",
+    "mixed": "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('x')\n"
+    "def test_c(): assert 0\n",
+    "broken": "import no_such_module\n",
+    "killed": "import os\ndef test_a(): os._exit(0)\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for suite, text in TEXTS.items():
+        (tmp_path / suite).mkdir()
+        (tmp_path / suite / "test_it.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(run_suites, "TESTS", tmp_path)
+    monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 0.0, "good": 60.0})
+    return tmp_path
+
+
+def test_suites_come_in_the_order_of_the_table(folder: Path) -> None:
+    assert run_suites.suites() == ["mixed", "good", "broken", "killed"]
+
+
+def test_failures_skips_and_crashes_are_counted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_suites.main([]) == 1
+    out = capfd.readouterr().out
+    assert out.splitlines()[-1] == "3 passed, 3 failed, 1 skipped"
+    table = {line.split()[0]: line for line in out.splitlines() if line.startswith(tuple(TEXTS))}
+    assert "over its budget" in table["mixed"] and "FAILED" in table["mixed"]
+    assert "FAILED" not in table["good"]
+    assert "FAILED" in table["broken"] and "no stated budget" in table["broken"]
+    assert "FAILED" in table["killed"]

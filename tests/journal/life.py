@@ -1,0 +1,48 @@
+"""Writing a life down, and comparing a replay with it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.core.actions import Action
+from daemon.core.core import Core
+from daemon.journal.reader import read_records
+from daemon.journal.replay import replay
+from daemon.journal.writer import JournalWriter
+from daemon.wire.columns import encoder
+from tests.core.driver import Driver
+
+
+def plain(value: Any) -> Any:
+    """A struct as its type's name and its values, so that equal bytes mean equal actions."""
+    if isinstance(value, msgspec.Struct):
+        return [type(value).__name__, *map(plain, msgspec.structs.astuple(value))]
+    return value
+
+
+def in_bytes(actions: Sequence[Action]) -> bytes:
+    return encoder().encode([plain(action) for action in actions])
+
+
+def record(folder: Path, driver: Driver, max_bytes: int = 1 << 30) -> JournalWriter:
+    """Journal a life as the runtime does: each event before the Core takes it."""
+    journal = JournalWriter(folder, max_bytes, driver.config)
+    core = Core(driver.config)
+    for event in driver.events:
+        journal.append(event)
+        core.handle(event)
+        journal.maintain(core, event.now)
+    journal.close(driver.now)
+    return journal
+
+
+def replayed(path: Path, driver: Driver, last: int) -> int:
+    """How many events a file replays; they must be those that end with number `last`."""
+    encode = encoder().encode
+    life = list(replay(read_records(path)))
+    for number, (event, actions) in enumerate(life, last + 1 - len(life)):
+        assert encode(event) == encode(driver.events[number])
+        assert in_bytes(actions) == in_bytes(driver.actions[number]), f"event {number}"
+    return len(life)

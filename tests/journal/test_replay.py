@@ -1,0 +1,76 @@
+"""What was journaled is replayed, byte for byte."""
+
+from pathlib import Path
+
+import pytest
+
+from daemon.journal.reader import JournalError, read_records
+from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME
+from tests.core.driver import Driver, configured
+from tests.core.traffic import random_life
+from tests.journal.life import record, replayed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replay_repeats_every_action(tmp_path: Path, seed: int) -> None:
+    driver = random_life(seed, 200)
+    assert record(tmp_path, driver).num_dropped == 0
+    last = len(driver.events) - 1
+    assert replayed(tmp_path / FILE_NAME, driver, last) == len(driver.events)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_file_begun_in_mid_life_replays_from_its_checkpoint(tmp_path: Path, seed: int) -> None:
+    driver = random_life(seed, 100)
+    for more in range(6):
+        driver.arrive([more, *range(20)], 5)
+        driver.settle()  # the Core is idle then, and the journal may rotate
+    driver.arrive(list(range(20)), 5)
+    record(tmp_path, driver, max_bytes=400)
+    assert (tmp_path / OLDER_FILE_NAME).exists()
+    assert 0 < replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) < len(driver.events)
+
+
+def test_a_core_that_is_never_idle_begins_a_file_without_replay(tmp_path: Path) -> None:
+    driver = Driver(configured(), 40)
+    driver.arrive(list(range(20)), 60)
+    for _ in range(50):
+        driver.answer()
+    driver.arrive(list(range(10)), 60)
+    record(tmp_path, driver, max_bytes=300)
+    assert (tmp_path / OLDER_FILE_NAME).exists()
+    records = list(read_records(tmp_path / FILE_NAME))
+    assert type(records[1]).__name__ == "Gap"
+    assert replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) == 0
+
+
+def test_a_cut_tail_ends_cleanly(tmp_path: Path) -> None:
+    driver = random_life(3, 50)
+    record(tmp_path, driver)
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    ends = []
+    for cut in range(1, 60):
+        path.write_bytes(whole[:-cut])
+        events = len(list(read_records(path))) - 1
+        ends.append(replayed(path, driver, events - 1))
+    assert ends[0] == len(driver.events) - 1
+    assert ends == sorted(ends, reverse=True) and ends[-1] < ends[0]
+
+
+@pytest.mark.parametrize("damage", [b"\xff" * 64, b"\x02\x00\x00\x00\x92\x01", b"\x01\x00\x00\x00\xc1"])
+def test_what_is_no_journal_is_refused(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_bytes(damage)
+    with pytest.raises(JournalError):
+        list(read_records(path))
+
+
+def test_a_file_that_begins_with_an_event_is_refused(tmp_path: Path) -> None:
+    driver = random_life(3, 20)
+    record(tmp_path, driver)
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole[4 + int.from_bytes(whole[:4], "little") :])
+    with pytest.raises(JournalError, match="does not begin"):
+        list(read_records(path))

@@ -1,0 +1,35 @@
+"""The kernels through Triton's interpreter against their references, as `gpu_check` runs them.
+
+In a process of its own: Triton decides whether it interprets when it is first imported.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    written = tmp_path_factory.mktemp("kernels") / "interpreted.json"
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--interpret", "--json", str(written)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert written.exists(), done.stdout + done.stderr
+    content = json.loads(written.read_text())
+    assert {"torch", "triton", "python", "device"} <= set(content["versions"])
+    assert done.returncode == (0 if all(row["ok"] for row in content["rows"]) else 1)
+    return content["rows"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "at_least"), [("decode", 10), ("prefill", 10), ("write_kv", 9), ("copy_blocks", 9)]
+)
+def test_kernel_is_its_reference(rows: list[dict[str, Any]], kernel: str, at_least: int) -> None:
+    mine = [row for row in rows if row["name"].startswith(kernel)]
+    assert len(mine) >= at_least
+    assert not [row for row in mine if not row["ok"]]

@@ -1,0 +1,1 @@
+"""The ledger of KV blocks, and the formula that sizes it."""

@@ -1,0 +1,131 @@
+"""Runs every suite in a process of its own and shows its seconds beside its stated budget.
+
+A suite over its budget is named but does not fail: a shared machine is slow at times. Usage:
+`python -m tests.run_suites [SUITE ...]`. With LLMD_SOAK=1 the long forms run, without a budget.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+SOAK = os.environ.get("LLMD_SOAK") == "1"
+TEST_LIMIT_S = 3600 if SOAK else 120
+SUITE_LIMIT_S = 4 * 3600 if SOAK else 600
+
+BUDGETS_S: dict[str, float] = {
+    "house": 10,
+    "config": 5,
+    "cli": 10,
+    "wire": 5,
+    "memory": 10,
+    "scheduler": 5,
+    "core": 45,
+    "journal": 5,
+    "control": 10,
+    "sampler": 25,
+    "kernels": 40,
+    "models": 5,
+    "engine": 85,
+    "runtime": 15,
+    "supervisor": 10,
+    "api": 35,
+    "tui": 30,
+    "examples": 15,
+    "benchmarks": 5,
+    "e2e": 80,
+}
+"""Seconds on two cores, in the order in which the suites run; their sum stays under 450."""
+
+
+class Outcome(NamedTuple):
+    """What one suite came to."""
+
+    suite: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    ok: bool
+
+
+def suites() -> list[str]:
+    """The folders that hold tests, those of the table first and in its order."""
+    found = {path.parent.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")}
+    return [name for name in BUDGETS_S if name in found] + sorted(found - set(BUDGETS_S))
+
+
+def run_suite(suite: str) -> Outcome:
+    """Run one folder's tests; pytest's own output goes to the terminal."""
+    with tempfile.TemporaryDirectory(prefix="llmd-suite-") as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", f"--timeout={TEST_LIMIT_S}"]
+        command += [f"--junitxml={report}", *([] if SOAK else ["-m", "not soak"])]
+        command.append(str(TESTS / suite))
+        started_s = time.monotonic()
+        try:
+            status = subprocess.run(
+                command, cwd=ROOT, timeout=SUITE_LIMIT_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = -1
+        seconds = time.monotonic() - started_s
+        passed, failed, skipped = _counts(report)
+        whole = report.exists()  # a suite that ends its own process leaves no report
+    ok = whole and status in (0, 5) and not failed  # 5: every test of the suite is deselected
+    return Outcome(suite, passed, failed if ok else max(failed, 1), skipped, seconds, ok)
+
+
+def main(names: list[str]) -> int:
+    """Run the named suites, or all; 1 if any failed."""
+    outcomes = []
+    for name in names or suites():
+        print(f"\n=== {name}", flush=True)
+        outcomes.append(run_suite(name))
+    print(_table(outcomes))
+    passed = sum(outcome.passed for outcome in outcomes)
+    failed = sum(outcome.failed for outcome in outcomes)
+    skipped = sum(outcome.skipped for outcome in outcomes)
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+def _counts(report: Path) -> tuple[int, int, int]:
+    """Passed, failed and skipped tests of a JUnit report; zeros where pytest wrote none."""
+    if not report.exists():
+        return 0, 0, 0
+    total = failed = skipped = 0
+    for suite in ET.parse(report).getroot().iter("testsuite"):
+        total += int(suite.get("tests", 0))
+        failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped += int(suite.get("skipped", 0))
+    return total - failed - skipped, failed, skipped
+
+
+def _table(outcomes: list[Outcome]) -> str:
+    lines = [f"\n{'suite':<12}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'budget':>8}"]
+    for outcome in outcomes:
+        budget = BUDGETS_S.get(outcome.suite)
+        note = "" if outcome.ok else "  FAILED"
+        if budget is None:
+            note += "  no stated budget"
+        elif outcome.seconds > budget and not SOAK:
+            note += "  over its budget"
+        lines.append(
+            f"{outcome.suite:<12}{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>8}"
+            f"{outcome.seconds:>9.1f}{budget or 0:>8.0f}{note}"
+        )
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    budget = sum(BUDGETS_S.get(outcome.suite, 0) for outcome in outcomes)
+    lines.append(f"{'all':<36}{seconds:>9.1f}{budget:>8.0f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

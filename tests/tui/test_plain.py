@@ -1,0 +1,51 @@
+"""`llmd-top -1`: the frame, and the program around it."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from daemon.control.server import ControlServer
+from tests.tui import scenario
+from tui.plain import frame
+
+GOLDEN = Path(__file__).parent / "golden_frame.txt"
+
+
+def test_the_frame_is_the_golden_one() -> None:
+    assert frame(scenario.snapshot(20, num_running=6, num_waiting=2)) + "\n" == GOLDEN.read_text()
+
+
+def test_loading_shows_its_progress() -> None:
+    text = frame(scenario.starting(0.4))
+    assert "loading weights 40 %" in text
+    assert "ID" not in text.split()
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    text = frame(scenario.snapshot(20, num_running=600, num_waiting=30))
+    assert text.endswith("  and 590 more")
+    assert len(text.splitlines()) < 70
+
+
+async def llmd_top(*arguments: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import sys; from tui.app import main; sys.exit(main())", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_one_frame_and_exit(path: Path) -> None:
+    server = ControlServer(path, lambda: scenario.snapshot(20, num_running=6, num_waiting=2))
+    await server.start()
+    code, out, err = await llmd_top("-1", "--socket", str(path))
+    await server.close()
+    assert (code, out, err) == (0, GOLDEN.read_text(), "")
+
+
+async def test_no_daemon_is_exit_1_with_a_reason(path: Path) -> None:
+    code, out, err = await llmd_top("-1", "--socket", str(path))
+    assert code == 1
+    assert out == ""
+    assert err == f"llmd-top: no llmd daemon answers at {path}: no such socket\n"

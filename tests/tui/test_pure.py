@@ -1,0 +1,158 @@
+"""What the dashboard derives from snapshots, without a terminal."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from daemon.control.protocol import BlockUse, Counters, Snapshot
+from tests.tui import scenario
+from tui import format as human
+from tui.blocks import fit_map, map_lines
+from tui.chart import chart_lines, nice_ceiling
+from tui.keyed_table import fit
+from tui.ordering import SORTS, arranged, next_sort
+from tui.rates import History, Moment, rates_between
+from tui.sequences import COLUMNS
+
+
+def moment(time_s: float, *, pid: int = 1, **counters: float) -> Moment:
+    return Moment(pid, time_s, msgspec.convert(counters, Counters))
+
+
+def at(step: int, **changes: object) -> Snapshot:
+    return msgspec.structs.replace(scenario.snapshot(step), **changes)
+
+
+def test_rates_are_differences_over_the_daemons_clock() -> None:
+    old = moment(10.0, output_tokens=100, prompt_tokens=50, ttft_count=2, ttft_sum_s=1.0)
+    new = moment(12.0, output_tokens=300, prompt_tokens=90, ttft_count=6, ttft_sum_s=2.0)
+    rates = rates_between(old, new)
+    assert (rates.output_tokens_per_s, rates.prompt_tokens_per_s) == (100.0, 20.0)
+    assert rates.ttft_s == pytest.approx(0.25)
+
+
+def test_no_first_token_is_no_ttft_and_a_restart_is_no_rate() -> None:
+    assert rates_between(moment(1.0), moment(2.0)).ttft_s is None
+    restarted = rates_between(moment(9.0, output_tokens=9), moment(10.0, pid=2))
+    assert restarted.output_tokens_per_s is None
+    assert rates_between(moment(5.0), moment(5.0)).output_tokens_per_s is None
+
+
+def test_history_makes_one_value_a_second_and_forgets_a_dead_daemon() -> None:
+    history = History()
+    for step in range(21):  # ten seconds, two snapshots each
+        history.add(at(step, counters=Counters(output_tokens=50 * step)))
+    assert history.output() == [100.0] * 10
+    assert history.now().output_tokens_per_s == 100.0
+    history.add(at(20))  # the same moment again
+    assert len(history.output()) == 10
+    history.add(at(0, pid=7, time_s=3.0, counters=Counters()))
+    assert history.now().output_tokens_per_s is None
+    history.add(at(0, pid=7, time_s=4.0, counters=Counters(output_tokens=8)))
+    assert history.output()[-1] == 8.0
+    assert min(value for value in history.output() if value is not None) >= 0
+
+
+def test_history_is_bounded() -> None:
+    history = History()
+    snapshot = scenario.snapshot(0)
+    for step in range(3000):
+        history.add(msgspec.structs.replace(snapshot, time_s=float(step)))
+    assert len(history.output()) <= 600
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1234, "1.23 k"),
+        (31_040, "31.0 k"),
+        (999_999, "1.00 M"),
+    ],
+)
+def test_counts(value: float, text: str) -> None:
+    assert human.count(value) == text
+
+
+def test_units() -> None:
+    assert human.latency(0.0125) == "12.5 ms"
+    assert human.latency(1.239) == "1.24 s"
+    assert human.latency(0.00085) == "850 us"
+    assert human.latency(None) == human.rate(None) == "–"
+    assert human.size(1_474_560 * 1000) == "1.37 GiB"
+    assert human.size(1023 * 1024 * 1024) == "1.00 GiB"
+    assert [human.duration(s) for s in (4.2, 48, 184, 7620, 442_800)] == [
+        "4.2 s", "48 s", "3m 04s", "2h 07m", "5d 03h",
+    ]  # fmt: skip
+    assert human.percent(0.045) == "  4 %"
+    assert human.rate(0.25) == "0.2"
+
+
+@pytest.mark.parametrize("fraction", [-1.0, 0.0, 0.3, 0.5, 1.0, 7.0])
+def test_a_bar_has_its_width(fraction: float) -> None:
+    drawn = human.bar(fraction, 10)
+    assert len(drawn) == 10
+    assert drawn.count(human.BAR_FULL) == round(min(max(fraction, 0), 1) * 10)
+
+
+def test_control_characters_never_reach_the_terminal() -> None:
+    assert human.printable("a\x1b[31mb\n") == "a�[31mb�"
+    assert human.printable("abcdefgh", 5) == "abcd…"
+
+
+def test_sorts_and_filters() -> None:
+    sequences = scenario.snapshot(9).sequences
+    assert arranged(sequences, "daemon's order", "") == list(sequences)
+    ages = [s.age_s for s in arranged(sequences, "oldest first", "")]
+    assert ages == sorted(ages, reverse=True)
+    blocks = [s.num_blocks for s in arranged(sequences, "most blocks", "")]
+    assert blocks == sorted(blocks, reverse=True)
+    both = arranged(sequences, "state", "DECODE gpu1")
+    assert both
+    assert {(s.state, s.instance) for s in both} == {("decode", "gpu1")}
+    assert [s.sequence for s in arranged(sequences, "state", "1007")] == [1007]
+    assert arranged(sequences, "state", "nothing-like-it") == []
+
+
+def test_the_sort_cycle_comes_round() -> None:
+    names = [next(iter(SORTS))]
+    for _ in SORTS:
+        names.append(next_sort(names[-1]))
+    assert names[0] == names[-1]
+    assert set(names) == set(SORTS)
+
+
+def test_columns_fit_from_80_cells_up() -> None:
+    for available in range(74, 260):
+        fitted = fit(COLUMNS, available)
+        assert sum(column.padded for column in fitted) <= available
+        assert [column.key for column in fitted] == [column.key for column in COLUMNS]
+    assert [c.key for c in fit(COLUMNS, 68)] == [c.key for c in COLUMNS if c.key != "instance"]
+
+
+def test_a_block_map_keeps_its_proportions() -> None:
+    blocks = np.repeat(np.array([BlockUse.HELD, BlockUse.FREE], dtype=np.uint8), 1024)
+    assert np.count_nonzero(fit_map(blocks, 100) == BlockUse.HELD) == 50
+    few = np.array([BlockUse.HELD, BlockUse.FREE, BlockUse.CACHED], dtype=np.uint8)
+    assert fit_map(few, 6).tolist() == [3, 3, 0, 0, 1, 1]
+    assert fit_map(np.array([200], dtype=np.uint8), 4).tolist() == [3, 3, 3, 3]
+
+
+def test_map_lines_have_their_width() -> None:
+    lines = map_lines(scenario.block_map(777, 0.5, 1), 33, 4)
+    assert [line.cell_len for line in lines] == [33] * 4
+    assert [line.plain for line in map_lines(np.zeros(0, dtype=np.uint8), 5, 2)] == ["     "] * 2
+
+
+def test_chart() -> None:
+    assert chart_lines([None, 0.0, 4.0, 8.0, 16.0], 16.0, 6, 2) == ["     █", "   ▄██"]
+    assert chart_lines([0.001], 16.0, 2, 1) == [" ▁"]
+    assert chart_lines([1.0] * 50, 1.0, 3, 1) == ["███"]
+
+
+@pytest.mark.parametrize(
+    ("value", "ceiling"), [(0, 1), (0.16, 0.2), (1, 1), (1.1, 2), (2600, 3000), (7000, 10000)]
+)
+def test_nice_ceiling(value: float, ceiling: float) -> None:
+    assert nice_ceiling(value) == pytest.approx(ceiling)

@@ -1,0 +1,88 @@
+"""An area chart of one series: a value a column, eight steps of height a line."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from rich.text import Text
+from textual.widget import Widget
+
+from tui.palette import FAINT, MUTED, blend
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_STEPS = 8
+_FOOT_SHARE = 0.45  # how strong the colour is at the foot of a chart
+
+Value = float | None
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 2, 3, 5 times a power of ten at or above `value`; 1 for nothing."""
+    if value <= 0 or not math.isfinite(value):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 3, 5, 10, 20) if step * power >= value * 0.999999)
+
+
+def height_of(value: Value, ceiling: float, height: int) -> int:
+    """How high a value stands, in eighths of a line; what is not zero shows at least one."""
+    if value is None or value <= 0:
+        return 0
+    return max(1, min(height * _STEPS, round(value / ceiling * height * _STEPS)))
+
+
+def chart_lines(values: Sequence[Value], ceiling: float, width: int, height: int) -> list[str]:
+    """`height` lines of `width` block characters, the newest value at the right edge."""
+    recent = list(values[-width:])
+    columns = [0] * (width - len(recent)) + [height_of(v, ceiling, height) for v in recent]
+    lines = []
+    for row in range(height):
+        floor = (height - 1 - row) * _STEPS
+        lines.append("".join(_LEVELS[min(max(c - floor, 0), _STEPS)] for c in columns))
+    return lines
+
+
+class Chart(Widget):
+    """One series with its newest figure in the title and its scale below."""
+
+    def __init__(self, title: str, colour: str, describe: Callable[[Value], str]) -> None:
+        super().__init__(classes="chart")
+        self.border_title = title
+        self._title = title
+        self._colour = colour
+        self._describe = describe
+        self._values: Sequence[Value] = ()
+        self._label = ""
+
+    def update_from(self, values: Sequence[Value], newest: Value) -> None:
+        """Show the series; `newest` is the (smoothed) figure in the title."""
+        self._values = values
+        title = Text(f"{self._title}  ", MUTED)
+        title.append(self._describe(newest), f"bold {self._colour}")
+        self.border_title = title
+        self._show_scale()
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """Another width shows another stretch of the series."""
+        self._show_scale()
+
+    def render(self) -> Text:
+        """The part of the series that fits, scaled to its highest value."""
+        width, height = self.size
+        if width < 1 or height < 1:
+            return Text()
+        lines = chart_lines(self._values, self._ceiling(), width, height)
+        shares = [1 - (1 - _FOOT_SHARE) * row / height for row in range(height)]
+        drawn = zip(lines, shares, strict=True)
+        return Text("\n").join(Text(line, blend(self._colour, share)) for line, share in drawn)
+
+    def _ceiling(self) -> float:
+        visible = self._values[-max(1, self.size.width) :]
+        return nice_ceiling(max((value for value in visible if value is not None), default=0.0))
+
+    def _show_scale(self) -> None:
+        known = any(value for value in self._values)
+        label = f"scale {self._describe(self._ceiling())}" if known else "nothing yet"
+        if label != self._label:
+            self._label = label
+            self.border_subtitle = Text(label, FAINT)

@@ -1,0 +1,40 @@
+"""Which sequences are shown and in what order: pure."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from daemon.control.protocol import SequenceStatus
+
+_STATE_RANK = {"decode": 0, "prefill": 1, "preempted": 2, "waiting": 3}
+
+SORTS: dict[str, Callable[[SequenceStatus], Any] | None] = {
+    "daemon's order": None,
+    "oldest first": lambda s: -s.age_s,
+    "state": lambda s: (_STATE_RANK.get(s.state, 9), -s.age_s),
+    "most blocks": lambda s: -s.num_blocks,
+    "most output": lambda s: -s.num_output_tokens,
+    "longest prompt": lambda s: -s.num_prompt_tokens,
+    "priority": lambda s: (-s.priority, -s.age_s),
+}
+
+
+def next_sort(name: str) -> str:
+    """The order after `name` in the cycle."""
+    names = list(SORTS)
+    return names[(names.index(name) + 1) % len(names)]
+
+
+def matches(sequence: SequenceStatus, words: list[str]) -> bool:
+    """Whether each word is part of the id, the state or the instance's name."""
+    text = f"{sequence.sequence} {sequence.state} {sequence.instance}".lower()
+    return all(word in text for word in words)
+
+
+def arranged(
+    sequences: Iterable[SequenceStatus], sort: str, filter_text: str
+) -> list[SequenceStatus]:
+    """The sequences to show, in order; those that are equal keep the daemon's order."""
+    words = filter_text.lower().split()
+    shown = [sequence for sequence in sequences if matches(sequence, words)]
+    key = SORTS[sort]
+    return sorted(shown, key=key) if key else shown

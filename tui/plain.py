@@ -1,0 +1,123 @@
+"""One frame as plain text: for pipes, logs and eyes without colour."""
+
+from collections.abc import Sequence
+
+from daemon.control.protocol import InstanceStatus, SequenceStatus, Snapshot
+from tui.format import (
+    BAR_EMPTY,
+    BAR_FULL,
+    BAR_HALF,
+    bar,
+    count,
+    duration,
+    latency,
+    percent,
+    printable,
+    share,
+    size,
+)
+
+LISTED_SEQUENCES = 40
+_ASCII_BAR = str.maketrans(BAR_FULL + BAR_HALF + BAR_EMPTY, "##.")
+_LEFT_COLUMNS = {"INSTANCE", "ROLE", "DEVICE", "STATE", "KV USED"}
+
+
+def frame(snapshot: Snapshot) -> str:
+    """The whole frame, without a newline at its end."""
+    parts = [_head(snapshot), _instances(snapshot.instances)]
+    if snapshot.sequences:
+        parts.append(_sequences(snapshot))
+    return "\n\n".join(parts)
+
+
+def _head(snapshot: Snapshot) -> str:
+    counters = snapshot.counters
+    ttft_s = counters.ttft_sum_s / counters.ttft_count if counters.ttft_count else None
+    per_s = share(counters.output_tokens, snapshot.uptime_s)
+    pairs = [
+        ("model", f"{printable(snapshot.model)}  ({printable(snapshot.root)})"),
+        ("status", f"{printable(snapshot.status)}, up {duration(snapshot.uptime_s)}"),
+        ("api", printable(snapshot.url)),
+        ("sequences", f"{snapshot.running} running, {snapshot.waiting} waiting"),
+        (
+            "requests",
+            f"{count(counters.requests)} arrived, {count(counters.finished)} finished, "
+            f"{count(counters.aborted)} aborted, {count(counters.rejected)} rejected, "
+            f"{count(counters.failed)} failed",
+        ),
+        (
+            "tokens",
+            f"{count(counters.prompt_tokens)} prompt "
+            f"({percent(share(counters.cached_tokens, counters.prompt_tokens)).strip()} cached), "
+            f"{count(counters.output_tokens)} output",
+        ),
+        ("since start", f"TTFT mean {latency(ttft_s)}, {count(per_s)} output tok/s"),
+    ]
+    title = f"llmd {printable(snapshot.version)}, pid {snapshot.pid}"
+    return "\n".join([title, *(f"  {name:<12}{value}" for name, value in pairs)])
+
+
+def _instances(instances: Sequence[InstanceStatus]) -> str:
+    header = ["INSTANCE", "ROLE", "DEVICE", "STATE", "RUN", "WAIT", "KV USED", "BLOCKS"]
+    header += ["CACHED", "POOL", "STEP", "SEQ/TOK"]
+    return _table(header, [_instance(instance) for instance in instances])
+
+
+def _instance(instance: InstanceStatus) -> list[str]:
+    used_blocks = instance.kv_held + instance.kv_fenced
+    used = share(used_blocks, instance.kv_blocks)
+    state = instance.state
+    if state == "loading":
+        done = percent(instance.load_fraction).strip()
+        state = f"{printable(instance.load_stage) or state} {done}"
+    return [
+        printable(instance.name),
+        instance.role,
+        printable(instance.device),
+        state,
+        str(instance.running),
+        str(instance.waiting),
+        f"[{bar(used, 10).translate(_ASCII_BAR)}] {percent(used)}",
+        f"{used_blocks}/{instance.kv_blocks}",
+        str(instance.kv_cached),
+        size(instance.kv_blocks * instance.kv_block_bytes),
+        latency(instance.step_s if instance.steps else None),
+        f"{instance.batch_rows}/{instance.batch_tokens}",
+    ]
+
+
+def _sequences(snapshot: Snapshot) -> str:
+    header = ["ID", "STATE", "INSTANCE", "AGE", "PROMPT", "COMPUTED", "OUTPUT", "BLOCKS"]
+    header += ["PRIO", "PREEMPTED"]
+    listed = snapshot.sequences[:LISTED_SEQUENCES]
+    table = _table(header, [_sequence(sequence) for sequence in listed])
+    more = snapshot.running + snapshot.waiting - len(listed)
+    return f"{table}\n  and {more} more" if more > 0 else table
+
+
+def _sequence(sequence: SequenceStatus) -> list[str]:
+    computed = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+    return [
+        str(sequence.sequence),
+        sequence.state,
+        printable(sequence.instance) or "-",
+        duration(sequence.age_s),
+        str(sequence.num_prompt_tokens),
+        percent(share(computed, sequence.num_prompt_tokens)).strip(),
+        f"{sequence.num_output_tokens}/{sequence.max_tokens}",
+        str(sequence.num_blocks),
+        str(sequence.priority),
+        str(sequence.preemptions),
+    ]
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """Columns as wide as their widest cell; names left, figures right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    left = [name in _LEFT_COLUMNS for name in header]
+
+    def line(row: list[str]) -> str:
+        columns = zip(row, widths, left, strict=True)
+        return "  ".join(c.ljust(w) if is_left else c.rjust(w) for c, w, is_left in columns)
+
+    return "\n".join(f"  {line(row)}".rstrip() for row in [header, *rows])

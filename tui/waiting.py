@@ -1,0 +1,55 @@
+"""The waiting queue: who waits longest, and for how much work."""
+
+from rich.text import Text
+from textual.widget import Widget
+
+from daemon.control.protocol import SequenceStatus, Snapshot
+from tui.format import bar, count, duration, share
+from tui.palette import FAINT, MUTED, TEXT, drawn, state_look
+
+_FIXED_CELLS = 30
+
+
+class WaitingQueue(Widget):
+    """Those that wait, the longest waiting first, with their prompts' lengths as bars."""
+
+    def __init__(self) -> None:
+        super().__init__(id="waiting")
+        self.border_title = "waiting queue"
+        self._queue: list[SequenceStatus] = []
+        self._total = 0
+
+    def update_from(self, snapshot: Snapshot) -> None:
+        """Show the queue of this snapshot."""
+        waiting = [s for s in snapshot.sequences if s.state in ("waiting", "preempted")]
+        self._queue = sorted(waiting, key=lambda s: -s.age_s)
+        self._total = max(snapshot.waiting, len(waiting))
+        oldest = f" · oldest {duration(self._queue[0].age_s)}" if self._queue else ""
+        subtitle = f"{count(self._total)} waiting{oldest}"
+        if self.border_subtitle != subtitle:
+            self.border_subtitle = subtitle
+        self.refresh()
+
+    def render(self) -> Text:
+        """As many as fit, then how many more there are."""
+        width, height = self.size
+        if not self._queue:
+            return Text("nobody waits", style=FAINT)
+        room = height if self._total <= height else max(1, height - 1)
+        longest = max(s.num_prompt_tokens for s in self._queue)
+        lines = [_line(s, longest, width) for s in self._queue[:room]]
+        if self._total > room:
+            lines.append(Text(f"and {count(self._total - room)} more", style=MUTED))
+        return Text("\n").join(lines[:height])
+
+
+def _line(sequence: SequenceStatus, longest: int, width: int) -> Text:
+    sign, colour = state_look(sequence.state)
+    line = Text(no_wrap=True, end="")
+    line.append(f"{sign} ", colour)
+    line.append(f"{sequence.sequence:<7}", MUTED)
+    line.append(f"{duration(sequence.age_s):>7} ", TEXT)
+    room = max(0, width - _FIXED_CELLS)
+    line.append(" ")
+    line.append_text(drawn(bar(share(sequence.num_prompt_tokens, longest), room), MUTED))
+    return line.append(f"{count(sequence.num_prompt_tokens):>7} tok", TEXT)

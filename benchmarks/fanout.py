@@ -122,6 +122,12 @@ def cpu_s(pid: int) -> tuple[float, float]:
     return int(fields[11]) / tick, int(fields[12]) / tick
 
 
+def resident_kib(pid: int) -> int:
+    """Resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
 def client(port: int, streams: int, max_tokens: int) -> None:
     """Open the streams, read them to their ends, print the number of events."""
     body = {"model": MODEL, "prompt": "hello world", "stream": True, "max_tokens": max_tokens}
@@ -169,6 +175,7 @@ async def measure(streams: int, seconds: float, step_s: float) -> dict[str, floa
         process, sock, port = start_api(root)
         runtime = RuntimeEnd(sock, root)
         await wait_ready(port)
+        idle_kib = resident_kib(process.pid)
         reading = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.fanout", "--client", str(port)),
             *("--streams", str(streams), "--max-tokens", str(steps)),
@@ -179,6 +186,7 @@ async def measure(streams: int, seconds: float, step_s: float) -> dict[str, floa
         probing = asyncio.create_task(runtime.probe())
         before = cpu_s(process.pid)
         wall_s = await runtime.feed(steps, step_s)
+        grown_kib = resident_kib(process.pid) - idle_kib
         output, _ = await reading.communicate()
         after = cpu_s(process.pid)
         probing.cancel()
@@ -193,6 +201,7 @@ async def measure(streams: int, seconds: float, step_s: float) -> dict[str, floa
         "user_s": round(user_s, 2),
         "system_s": round(system_s, 2),
         "events_per_cpu_s": round(int(output) / (user_s + system_s)),
+        "kib_per_stream": round(grown_kib / streams, 1),
         "wake_delay_p50_ms": round(float(np.percentile(delays_ms, 50)), 3),
         "wake_delay_p99_ms": round(float(np.percentile(delays_ms, 99)), 3),
     }

@@ -22,6 +22,7 @@ PARTS = ("kernels", "sampler", "engine")
 def main(argv: list[str] | None = None) -> int:
     """Run the checks that the arguments name."""
     arguments = _arguments(argv)
+    os.environ["TQDM_DISABLE"] = "1"
     if find_spec("triton") is None:
         print("gpu_check: Triton is not installed (extra `gpu`)", file=sys.stderr)
         return NO_GPU
@@ -60,10 +61,14 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _interpreted() -> Iterator[Check]:
-    from benchmarks.gpu import kernel_checks
+    from benchmarks.gpu import engine_checks, kernel_checks
+    from benchmarks.gpu.interpreted_engine import with_kernels
 
     yield from kernel_checks.cache_checks("cpu")
     yield from kernel_checks.attention_checks(kernel_checks.SMALL, "cpu")
+    yield from engine_checks.engine_checks(
+        "cpu", names=("Llama",), dtypes=("float32",), num_tokens=3, runner=with_kernels
+    )
 
 
 def _on_gpu(parts: Iterable[str]) -> Iterator[Check]:
@@ -75,6 +80,7 @@ def _on_gpu(parts: Iterable[str]) -> Iterator[Check]:
         yield from engine_checks.engine_checks("cuda:0")
     if "kernels" in parts:
         yield from kernel_checks.cache_checks("cuda:0")
+        yield from kernel_checks.far_checks("cuda:0")
         yield from kernel_checks.attention_checks(kernel_checks.SMALL, "cuda:0")
         yield from kernel_checks.attention_checks(kernel_checks.LARGE, "cuda:0")
 

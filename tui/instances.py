@@ -74,4 +74,4 @@ class InstancesTable(KeyedTable[InstanceStatus]):
 
     def update_from(self, instances: tuple[InstanceStatus, ...]) -> None:
         """Show these instances, in the daemon's order."""
-        self.show([(instance.name, instance) for instance in instances])
+        self.show([(str(index), instance) for index, instance in enumerate(instances)])

@@ -9,6 +9,12 @@ from tui.palette import AMBER, BLUE, FAINT, MUTED, TEXT, VIOLET, state_look
 _FIGURES, _PAIR = 7, 11  # cells of a prompt's length, and of output/max, beside their bars
 
 
+def _id(sequence: SequenceStatus, width: int) -> Cell:
+    """The id; where it is too long, its end, which is what tells neighbours apart."""
+    text = str(sequence.sequence)
+    return Cell(text if len(text) <= width else "…" + text[1 - width :], MUTED)
+
+
 def _state(sequence: SequenceStatus, _width: int) -> Cell:
     sign, colour = state_look(sequence.state)
     return Cell(f"{sign} {sequence.state}", colour)
@@ -46,7 +52,7 @@ def _instance(sequence: SequenceStatus, _width: int) -> Cell:
 
 
 COLUMNS: list[Column[SequenceStatus]] = [
-    Column("id", "id", 6, lambda s, _: Cell(str(s.sequence), MUTED)),
+    Column("id", "id", 6, _id, grow=4),
     Column("state", "state", 11, _state, left=True, grow=3),
     Column("instance", "inst", 6, _instance, left=True, rank=2, grow=4),
     Column("age", "age", 6, lambda s, _: Cell(duration(s.age_s))),

@@ -21,6 +21,7 @@ from daemon.engine.step import Engine
 from daemon.request import SamplingParams
 
 VOCAB, CONTEXT = 499, 512
+LENGTHS = (5, 1, 33, 98)
 GREEDY = SamplingParams(temperature=0.0, logprobs=0, ignore_eos=True)
 FLOAT32_LIMIT = 2e-3
 
@@ -85,13 +86,13 @@ def _check(
     name: str, dtype: str, run: Run, references: dict[str, Any], num_tokens: int
 ) -> Iterator[Check]:
     chooser = random.Random(2)
-    prompts = [[chooser.randrange(VOCAB) for _ in range(n)] for n in (5, 1, 77, 130)]
+    prompts = [[chooser.randrange(VOCAB) for _ in range(n)] for n in LENGTHS]
     for kind in ("chunked", "together"):
         rows = Rows(run, prompts, num_tokens, 16, GREEDY)
         if kind == "together":
             first = [rows.prefill_together()]
         else:
-            first = [reply for reply in rows.prefill(48) if len(reply.tokens)]
+            first = [reply for reply in rows.prefill(40) if len(reply.tokens)]
         steps = [np.concatenate([reply.tokens for reply in first])]
         scores = [np.concatenate([reply.logprobs.chosen for reply in first if reply.logprobs])]
         for _ in range(num_tokens - 1):

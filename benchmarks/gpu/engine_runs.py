@@ -107,7 +107,7 @@ class Rows:
 def load_message(
     folder: Path, device: str, dtype: str, num_blocks: int, max_slots: int, max_len: int
 ) -> Load:
-    """What the daemon would send a worker; blocks of 16 tokens."""
+    """What the daemon would send a worker; blocks of 16 tokens, and a short warm-up."""
     return Load(
         model=str(folder),
         device=device,
@@ -116,5 +116,5 @@ def load_message(
         num_blocks=num_blocks,
         max_slots=max_slots,
         max_len=max_len,
-        max_batch_tokens=min(max_len, 4096),
+        max_batch_tokens=64,
     )

@@ -29,14 +29,16 @@ SMALL = (
 )
 """Small enough for the interpreter; every head size, dtype, odd groups, empty rows."""
 
+_KV_HEADS_GROUP_BLOCK = ((8, 4, 16), (4, 7, 32), (2, 16, 128), (12, 1, 64))
 LARGE = tuple(
     Shape(kv_heads * group, kv_heads, head_dim, block_size, dtype, starts, counts)
-    for dtype in (BF16, FP16, FP32)
+    # Fewer in float32, whose products take seconds each to compile.
+    for dtype, kinds in ((BF16, 4), (FP16, 1), (FP32, 1))
     for head_dim in (64, 80, 96, 128, 256)
-    for kv_heads, group, block_size in ((8, 4, 16), (4, 7, 32), (2, 16, 128), (12, 1, 64))
+    for kv_heads, group, block_size in _KV_HEADS_GROUP_BLOCK[:kinds]
     for starts, counts in (
         ((0, 1000, 33, 2047), (700, 513, 1, 129)),
-        (tuple(range(0, 4000, 125)), (1,) * 32),
+        (tuple(range(0, 4000, 250)), (1,) * 16),
     )
 )
 
@@ -47,6 +49,8 @@ def attention_checks(shapes: tuple[Shape, ...], device: str) -> Iterator[Check]:
         case = paged(shape, device, seed, SPARE)
         yield _check_decode(shape, case)
         yield _check_prefill(shape, case)
+        if len(shape.counts) > 1:
+            yield _check_gaps(shape, case)
 
 
 def _check_decode(shape: Shape, case: Paged) -> Check:
@@ -70,6 +74,47 @@ def _check_prefill(shape: Shape, case: Paged) -> Check:
     if not got[tokens:].isnan().all():
         return Check(f"prefill {shape}", float("nan"), 0.0, "wrote tokens of no row")
     return Check(f"prefill {shape}", error, LIMITS[shape.dtype])
+
+
+def _check_gaps(shape: Shape, case: Paged) -> Check:
+    """Every second row alone, as when the others' single tokens go to the decode kernel."""
+    columns = (case.block_tables, case.starts, case.counts, case.row_offsets[:-1])
+    some = [column[1::2].contiguous() for column in columns]
+    arguments = (case.kv_cache, LAYER, *some, shape.scale)
+    got = kernels.paged_prefill_attention(case.query, *arguments, out=_poison(case.query))
+    expected = reference.paged_prefill_attention(case.query, *arguments)
+    mine = torch.zeros(len(case.query), dtype=torch.bool, device=case.query.device)
+    for row in range(1, len(shape.counts), 2):
+        first = sum(shape.counts[:row])
+        mine[first : first + shape.counts[row]] = True
+    if not got[~mine].isnan().all():
+        return Check(f"prefill gaps {shape}", float("nan"), 0.0, "wrote tokens of no row")
+    return Check(f"prefill gaps {shape}", _error(got[mine], expected[mine]), LIMITS[shape.dtype])
+
+
+def far_checks(device: str) -> Iterator[Check]:
+    """The same at the end of a pool of more than 2 ** 31 elements (5 GB of GPU memory)."""
+    cache = torch.zeros(35_000, LAYERS, 2, 16, 8, 128, dtype=BF16, device=device)
+    assert cache.numel() > 2**31
+    end = len(cache) - 4
+    cache[end:] = torch.randn(cache[end:].shape, device=device)
+    key, value = torch.randn(2, 2, 8, 128, dtype=BF16, device=device)
+    blocks = torch.tensor([end, end + 1], dtype=torch.int32, device=device)
+    expected = cache[end:].clone()
+    kernels.write_kv(key, value, cache, LAYER, blocks, blocks - end)
+    reference.write_kv(key, value, expected, LAYER, blocks - end, blocks - end)
+    kernels.copy_blocks(cache, blocks, blocks + 2)
+    reference.copy_blocks(expected, blocks - end, blocks - end + 2)
+    yield Check("far writes and copies", int((cache[end:] != expected).sum()), 0)
+    lens = torch.tensor([32, 17], dtype=torch.int32, device=device)
+    tables = blocks.view(1, 2).repeat(2, 1)
+    query = torch.randn(2, 32, 128, dtype=BF16, device=device)
+    got = kernels.paged_decode_attention(query, cache, LAYER, tables, lens, 0.1)
+    near = reference.paged_decode_attention(query, expected, LAYER, tables - end, lens, 0.1)
+    yield Check("far decode", _error(got, near), LIMITS[BF16])
+    columns = (lens - 1, torch.ones_like(lens), torch.arange(2, dtype=torch.int32, device=device))
+    got = kernels.paged_prefill_attention(query, cache, LAYER, tables, *columns, 0.1)
+    yield Check("far prefill", _error(got, near), LIMITS[BF16])
 
 
 def cache_checks(device: str) -> Iterator[Check]:

@@ -19,7 +19,8 @@ class Sizes:
     decodes: tuple[tuple[int, int], ...]  # (rows, context of each)
     prefills: tuple[tuple[int, int], ...]  # (start, count) of one row
     blocks_copied: int
-    layers: int = 8  # in turn, so that no call finds its keys in a cache of the device
+    pool_bytes: int  # layers take turns, so that no call finds its keys in the device's cache
+    repeats: int
 
 
 FULL = Sizes(
@@ -28,6 +29,8 @@ FULL = Sizes(
     decodes=((1, 1024), (1, 8192), (1, 65_536), (32, 1024), (32, 8192), (128, 1024), (128, 4096)),
     prefills=((0, 4096), (3584, 512), (16_384, 2048)),
     blocks_copied=256,
+    pool_bytes=512 << 20,
+    repeats=20,
 )
 TINY = Sizes(
     copy_bytes=1 << 16,
@@ -35,11 +38,13 @@ TINY = Sizes(
     decodes=((2, 40),),
     prefills=((3, 20),),
     blocks_copied=2,
-    layers=2,
+    pool_bytes=1,
+    repeats=1,
 )
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
-TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2
+TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2  # of one layer
+COPIED_LAYERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +59,9 @@ def measure_limits(device: str, sizes: Sizes) -> Limits:
     """A large copy, and a large square product."""
     source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copy_s = seconds(lambda: target.copy_(source), device)
+    copy_s = seconds(lambda: target.copy_(source), device, sizes.repeats)
     square = torch.randn(sizes.matmul, sizes.matmul, device=device).bfloat16()
-    matmul_s = seconds(lambda: square @ square, device)
+    matmul_s = seconds(lambda: square @ square, device, sizes.repeats)
     return Limits(2 * sizes.copy_bytes / copy_s, 2 * sizes.matmul**3 / matmul_s)
 
 
@@ -77,6 +82,10 @@ def kernel_figures(device: str, sizes: Sizes, limits: Limits) -> Iterator[Figure
     yield Figure(name, rate / 1e9, "GB/s", limits.bytes_per_s / 1e9)
 
 
+def _layers(sizes: Sizes, tokens: int) -> int:
+    return max(2, min(64, -(-sizes.pool_bytes // (tokens * TOKEN_BYTES))))
+
+
 def _pool(device: str, layers: int, rows: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A full cache and its scattered block tables."""
     each = -(-context // BLOCK_SIZE)
@@ -88,20 +97,22 @@ def _pool(device: str, layers: int, rows: int, context: int) -> tuple[torch.Tens
 
 def _decode_rate(device: str, sizes: Sizes, rows: int, context: int) -> float:
     """Bytes of keys and values read a second."""
-    cache, tables = _pool(device, sizes.layers, rows, context)
+    layers = _layers(sizes, rows * context)
+    cache, tables = _pool(device, layers, rows, context)
     query = torch.randn(rows, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
     lens = torch.full((rows,), context, dtype=torch.int32, device=device)
 
     def attend() -> None:
-        for layer in range(sizes.layers):
+        for layer in range(layers):
             kernels.paged_decode_attention(query, cache, layer, tables, lens, HEAD_DIM**-0.5)
 
-    return sizes.layers * rows * context * TOKEN_BYTES / seconds(attend, device)
+    return layers * rows * context * TOKEN_BYTES / seconds(attend, device, sizes.repeats)
 
 
 def _prefill_rate(device: str, sizes: Sizes, start: int, count: int) -> float:
     """Operations a second, of the pairs that causality leaves."""
-    cache, tables = _pool(device, sizes.layers, 1, start + count)
+    layers = _layers(sizes, start + count)
+    cache, tables = _pool(device, layers, 1, start + count)
     query = torch.randn(count, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
     starts, counts, offsets = (
         torch.tensor(column, dtype=torch.int32, device=device)
@@ -109,20 +120,20 @@ def _prefill_rate(device: str, sizes: Sizes, start: int, count: int) -> float:
     )
 
     def attend() -> None:
-        for layer in range(sizes.layers):
+        for layer in range(layers):
             kernels.paged_prefill_attention(
                 query, cache, layer, tables, starts, counts, offsets, HEAD_DIM**-0.5
             )
 
     pairs = count * start + count * (count + 1) / 2
-    return sizes.layers * 4 * pairs * HEADS * HEAD_DIM / seconds(attend, device)
+    return layers * 4 * pairs * HEADS * HEAD_DIM / seconds(attend, device, sizes.repeats)
 
 
 def _copy_rate(device: str, sizes: Sizes) -> float:
     """Bytes read and written a second by copies of 32-layer blocks."""
     count = sizes.blocks_copied
-    cache, _ = _pool(device, 4 * sizes.layers, 2 * count, BLOCK_SIZE)
+    cache, _ = _pool(device, COPIED_LAYERS, 2 * count, BLOCK_SIZE)
     order = torch.randperm(2 * count, device=device).to(torch.int32)
     sources, targets = order[:count], order[count:]
-    elapsed_s = seconds(lambda: kernels.copy_blocks(cache, sources, targets), device)
+    elapsed_s = seconds(lambda: kernels.copy_blocks(cache, sources, targets), device, sizes.repeats)
     return 2 * count * cache[0].nbytes / elapsed_s

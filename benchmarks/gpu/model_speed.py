@@ -72,16 +72,16 @@ def model_figures(device: str, case: Case, limits: Limits) -> Iterator[Figure]:
     """Decode at each batch size, and one prefill; what the device has no room for is said."""
     config = case.config
     token_bytes = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    rows = [*case.batches, 1]
-    lengths = [case.context + case.decode_steps + 1] * len(case.batches) + [case.prefill + 1]
-    needed = [n * (length + BLOCK_SIZE) * token_bytes for n, length in zip(rows, lengths)]
+    decoded = case.context + case.decode_steps + 1
+    jobs = [*((batch, decoded) for batch in case.batches), (1, case.prefill + 1)]
+    needed = [rows * (length + BLOCK_SIZE) * token_bytes for rows, length in jobs]
     weights = _weight_bytes(config)
     room = _room_bytes(device) - weights - WORKSPACE_BYTES
     fitting = [size for size in needed if size <= room]
     if not fitting:
         yield Figure("Llama 3 8B left out, needs", (weights + WORKSPACE_BYTES) / 1e9, "GB")
         return
-    num_blocks = max(fitting) // (token_bytes * BLOCK_SIZE) + max(rows)
+    num_blocks = max(fitting) // (token_bytes * BLOCK_SIZE) + max(case.batches)
     with torch.inference_mode():
         engine = _engine(device, case, num_blocks)
         yield Figure("weights", weights / 1e9, "GB")
@@ -171,5 +171,6 @@ def _weight_bytes(config: LlamaConfig) -> int:
 
 def _room_bytes(device: str) -> int:
     if device.startswith("cuda"):
+        torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0])
     return 64 << 30

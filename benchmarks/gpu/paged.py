@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-LAYERS, LAYER = 3, 1
+LAYERS, LAYER = 2, 1
 
 
 @dataclass(frozen=True, slots=True)

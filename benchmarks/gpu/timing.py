@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 
 
-def seconds(work: Callable[[], object], device: str, repeats: int = 10, warm_ups: int = 3) -> float:
+def seconds(work: Callable[[], object], device: str, repeats: int) -> float:
     """The median time of one call, as the device sees it (CUDA events) or the host's clock."""
-    for _ in range(warm_ups):
+    for _ in range(min(3, repeats)):
         work()
     if not device.startswith("cuda"):
         return statistics.median(_host_seconds(work) for _ in range(repeats))

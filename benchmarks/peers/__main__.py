@@ -116,9 +116,10 @@ class Comparison:
     def _attempt(self, server: Server, mode: Mode, number: int, attempt: int) -> report.Run:
         """Wait for a quiet machine, warm the server up, load it, and measure."""
         quiet = machine.wait_until_quiet(self._args.quiet, self._args.patience)
-        seed = f"{self._args.seed} {mode.name} {number} {attempt}"
-        finish(drive(server, WARM_UP, make_jobs(WARM_UP, self._prompts, f"{seed} warm-up")))
-        jobs = make_jobs(mode, self._prompts, seed)
+        seed = f"{self._args.seed} {mode.name} {number}"
+        warm_up = make_jobs(WARM_UP, self._prompts, f"{seed} warm-up", attempt)
+        finish(drive(server, WARM_UP, warm_up))
+        jobs = make_jobs(mode, self._prompts, seed, attempt)
         meter = machine.CpuMeter(server.process.pid)
         answers, wall_s = finish(drive(server, mode, jobs))
         use = dataclasses.asdict(meter.read())

@@ -84,9 +84,12 @@ def _library_text() -> str:
     return text[:TEXT_BYTES]
 
 
-def make_jobs(mode: Mode, prompts: Prompts, seed: str) -> list[Job]:
-    """The requests of one run; the same seed gives the same requests."""
-    rng = random.Random(seed)
+def make_jobs(mode: Mode, prompts: Prompts, seed: str, attempt: int = 0) -> list[Job]:
+    """The requests of one run; the same seed gives the same requests.
+
+    Another attempt has the same lengths and times, but prompts that no cache has seen.
+    """
+    rng, text_rng = random.Random(seed), random.Random(f"{seed} {attempt}")
     lengths = [length for length, _ in mode.outputs]
     shares = [share for _, share in mode.outputs]
     shape = ARRIVAL_SPREAD**-2
@@ -94,6 +97,6 @@ def make_jobs(mode: Mode, prompts: Prompts, seed: str) -> list[Job]:
     for _ in range(mode.requests):
         if mode.rate_per_s is not None:
             at_s += rng.gammavariate(shape, 1 / (mode.rate_per_s * shape))
-        prompt = prompts.draw(rng, PROMPT_TOKENS)
+        prompt = prompts.draw(text_rng, PROMPT_TOKENS)
         jobs.append(Job(prompt, rng.choices(lengths, shares)[0], at_s))
     return jobs

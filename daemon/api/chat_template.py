@@ -5,7 +5,10 @@ import json
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import nodes
 from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from daemon.api.errors import invalid
@@ -26,12 +29,25 @@ def _to_json(value: Any, **options: Any) -> str:
     return json.dumps(value, **options)
 
 
+class Generation(Extension):
+    """`{% generation %}` marks the assistant's words for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The block's content."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class ChatTemplate:
     """A compiled template. Raises ApiError 400 for messages that it refuses."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[Generation, "jinja2.ext.loopcontrols"],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception

@@ -2,23 +2,14 @@
 
 from typing import Protocol
 
-import msgspec
-
 from daemon.api.detokenizer import Detokenizer
+from daemon.api.logprobs import TokenLogprob
 from daemon.api.stops import StopMatcher
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.request import FinishReason
 from daemon.wire.columns import Int32
 
 _STOP = int(FinishReason.STOP)
-
-
-class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
-    """A drawn token's log-probability and the best tokens of its place, best first."""
-
-    token: int
-    logprob: float
-    top: list[tuple[int, float]]
 
 
 class Output(Protocol):

@@ -4,12 +4,10 @@ import logging
 import socket
 from collections.abc import Callable
 
-import msgspec
-
-from daemon.api.choice import Choice, TokenLogprob
+from daemon.api.choice import Choice
 from daemon.api.errors import ApiError, rejection, unavailable
 from daemon.api.job import Job
-from daemon.engine.protocol import Logprobs
+from daemon.api.logprobs import Rows, asked, by_row
 from daemon.request import FinishReason, request_of
 from daemon.runtime.protocol import (
     Abort,
@@ -92,7 +90,7 @@ class Link:
 
     def _closed(self, error: str) -> None:
         self.lost = True
-        log.info("the runtime closed the channel: %s", error)
+        log.debug("the runtime closed the channel: %s", error)
         for job in set(self._jobs.values()):
             self._fail(job, unavailable("the runtime is gone"))
         self._on_lost()
@@ -114,7 +112,7 @@ class Link:
 
     def _tokens(self, message: Tokens) -> None:
         choices = self._choices
-        logprobs = _by_row(message.logprobs)
+        logprobs = by_row(message.logprobs)
         columns = zip(
             message.sequences.tolist(),
             message.tokens.tolist(),
@@ -129,10 +127,10 @@ class Link:
                 else:
                     self._take(choice, token, reason, logprobs, row)
 
-    def _take(self, choice: Choice, token: int, reason: int, logprobs: "Rows", row: int) -> None:
+    def _take(self, choice: Choice, token: int, reason: int, logprobs: Rows, row: int) -> None:
         try:
             if logprobs and row in logprobs:
-                choice.take(token, reason, _asked(token, logprobs[row], self._depth(choice)))
+                choice.take(token, reason, asked(token, logprobs[row], self._depth(choice)))
             else:
                 choice.take(token, reason)
         except Exception:
@@ -168,32 +166,3 @@ class Link:
             if request_of(sequence) == message.request:
                 job.leave(sequence)
         self._fail(job, rejection(message.kind, message.message, message.retry_after_s))
-
-
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """The log-probabilities of one row of a `Tokens` message."""
-
-    chosen: float
-    ids: list[int]
-    values: list[float]
-
-
-Rows = dict[int, Row]
-
-
-def _by_row(logprobs: Logprobs | None) -> Rows:
-    if logprobs is None or not len(logprobs.rows):
-        return {}
-    count = len(logprobs.rows)
-    ids = logprobs.top_ids.reshape(count, -1).tolist()
-    values = logprobs.top_values.reshape(count, -1).tolist()
-    chosen = logprobs.chosen.tolist()
-    return {row: Row(chosen[i], ids[i], values[i]) for i, row in enumerate(logprobs.rows.tolist())}
-
-
-def _asked(token: int, row: Row, depth: int) -> TokenLogprob | None:
-    """What of a row this request asked for; `depth` -1: nothing."""
-    if depth < 0:
-        return None
-    top = list(zip(row.ids[:depth], row.values[:depth], strict=True))
-    return TokenLogprob(token, row.chosen, top)

@@ -44,8 +44,8 @@ class Front:
             return _response(error)
         except web.HTTPException as error:
             return _response(_in_shape(error), error.headers.get("Allow"))
-        except ConnectionResetError:
-            raise
+        except ConnectionResetError:  # nobody reads this, but aiohttp wants an answer
+            return _response(ApiError(499, "the client has gone"))
         except Exception:
             log.exception("request %s failed", request[REQUEST_ID])
             return _response(ApiError(500, "internal error", code="internal_error"))
@@ -54,6 +54,7 @@ class Front:
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Called before the head of any response is sent."""
+        response.headers["Server"] = "llmd"
         response.headers["X-Request-Id"] = request.get(REQUEST_ID, "")
         origin = request.headers.get("Origin")
         if origin is not None and self._allows(origin):

@@ -57,14 +57,12 @@ class Model:
     @property
     def status(self) -> str:
         """A sentence for people."""
-        if self._problem:
-            return self._problem
         if self.draining:
             return "draining"
         if self._serving is None:
             return "starting"
         if self._serving.ready and not self.ready and not self._serving.draining:
-            return "loading the tokenizer"
+            return self._problem or "loading the tokenizer"
         return self._serving.status
 
     @property

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from daemon.api.choice import Choice, TokenLogprob
+from daemon.api.choice import Choice
+from daemon.api.logprobs import TokenLogprob
 from daemon.api.shapes import Json, Shape
 from daemon.api.sink import Sink
 

@@ -7,9 +7,10 @@ from concurrent.futures import Executor
 import msgspec
 from aiohttp import web
 
+from daemon.api.body import read_body
 from daemon.api.config import ApiConfig
 from daemon.api.decode import Request, decode
-from daemon.api.errors import ApiError, invalid
+from daemon.api.errors import ApiError
 from daemon.api.job import Job
 from daemon.api.link import Link
 from daemon.api.model import Model
@@ -21,7 +22,6 @@ from daemon.api.sink import Sink
 from daemon.api.text import Text
 from daemon.runtime.protocol import Serving
 
-BODY_TIMEOUT_S = 30.0
 KEEP_ALIVE_TICKS = 4
 SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -54,7 +54,7 @@ class Api:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        body = await self._read(request, _completion_decoder)
+        body = decode(_completion_decoder, await read_body(request))
         work, text, serving = await self._prepare(body, prepare_completion)
         echo = tuple(p.text for p in work.prompts for _ in range(work.n)) if body.echo else ()
         shape = CompletionShape(self._model.name, text.token_bytes, _include_usage(body), echo)
@@ -62,7 +62,7 @@ class Api:
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        body = await self._read(request, _chat_decoder)
+        body = decode(_chat_decoder, await read_body(request))
         work, text, serving = await self._prepare(body, prepare_chat)
         shape = ChatShape(self._model.name, text.token_bytes, _include_usage(body))
         return await self._answer(request, body, work, text, serving, shape)
@@ -92,20 +92,6 @@ class Api:
         """Called `KEEP_ALIVE_TICKS` times every `keepalive_s`."""
         for sink in self._sinks:
             sink.tick(KEEP_ALIVE_TICKS)
-
-    async def _read(
-        self, request: web.Request, decoder: "msgspec.json.Decoder[Request]"
-    ) -> Request:
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                body = await request.read()
-        except TimeoutError:
-            error = ApiError(408, "the body did not come in time", code="body_timeout")
-            request.protocol.force_close()
-            raise error from None
-        if not body:
-            raise invalid("the body is empty", code="invalid_json")
-        return decode(decoder, body)
 
     async def _prepare(
         self, body: Request, prepare: Callable[[Request, Text, Serving], Work]

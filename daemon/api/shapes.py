@@ -2,12 +2,14 @@
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import msgspec
 
-from daemon.api.choice import Choice, TokenLogprob
+from daemon.api.choice import Choice
 from daemon.api.errors import ApiError
+from daemon.api.logprobs import TokenLogprob
 from daemon.api.token_bytes import TokenBytes
 
 DONE = b"data: [DONE]\n\n"
@@ -42,7 +44,7 @@ def error_event(error: ApiError) -> bytes:
     return event(error.body)
 
 
-class Shape:
+class Shape(ABC):
     """What the two kinds of completion share; `id` and `created` are one for all pieces."""
 
     prefix: ClassVar[str]
@@ -55,25 +57,25 @@ class Shape:
         self._tokens = tokens
         self._usage: Json = {"usage": None} if include_usage else {}
 
+    @abstractmethod
     def opening(self, index: int) -> bytes:
         """The event before a choice's first text, if any."""
-        raise NotImplementedError
 
+    @abstractmethod
     def opening_text(self, index: int) -> str:
         """The text that a whole answer begins with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
         """A choice in a piece."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choice(self, index: int, text: str, logprobs: Json | None, reason: str) -> Json:
         """A choice in a whole answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
         """The `logprobs` object of some of a choice's tokens."""
-        raise NotImplementedError
 
     def piece(self, delta: Json) -> bytes:
         """The event of one delta."""

@@ -40,6 +40,8 @@ class Sink:
         assert self._transport is not None
         self.silent_ticks = 0
         transport = self._transport
+        if transport.is_closing():  # its handler is about to be cancelled
+            return
         transport.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
         if transport.get_write_buffer_size() > BUFFER_LIMIT_BYTES:
             self._hold()
@@ -68,6 +70,8 @@ class Sink:
 
     def _try_again(self) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            return
         if self._transport.get_write_buffer_size() <= BUFFER_LIMIT_BYTES // 2:
             self._release()
         elif self._loop.time() > self._deadline:

@@ -1,11 +1,13 @@
 """A model folder's tokenizer and chat template."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from jinja2 import TemplateSyntaxError
 from tokenizers import Tokenizer
 
 from daemon.api.chat_template import ChatTemplate, Messages
@@ -13,6 +15,8 @@ from daemon.api.errors import ApiError, invalid, shown
 from daemon.api.token_bytes import TokenBytes
 from daemon.memory.hashing import chain_hashes
 from daemon.wire.columns import Int32, int32
+
+log = logging.getLogger(__name__)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -52,7 +56,7 @@ class Text:
     def chat(self, messages: Messages, max_len: int) -> list[int]:
         """The tokens of a conversation, up to the assistant's answer."""
         if self._template is None:
-            raise invalid("this model has no chat template; use /v1/completions", "messages")
+            raise invalid("this model has no usable chat template; use /v1/completions", "messages")
         return self._encode(self._template.render(messages), False, max_len)
 
     def complete(self, prompt: str, max_len: int) -> list[int]:
@@ -91,7 +95,13 @@ def _chat_template(folder: Path) -> ChatTemplate | None:
         **_read_json(folder / "tokenizer_config.json"),
     }
     source = _template_source(folder, config)
-    return ChatTemplate(source, _special_tokens(config)) if source else None
+    if not source:
+        return None
+    try:
+        return ChatTemplate(source, _special_tokens(config))
+    except TemplateSyntaxError as error:
+        log.warning("the chat template of %s is not usable: %s", folder, error)
+        return None
 
 
 def _template_source(folder: Path, config: dict[str, Any]) -> str:

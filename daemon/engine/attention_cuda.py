@@ -16,9 +16,8 @@ class CudaAttention:
         self._cache = cache
         self._device = cache.blocks.device
         self._written = cache.row_of(self._upload(batch.blocks), self._upload(batch.offsets))
-        single = batch.counts == 1
-        self._decode = np.flatnonzero(single)
-        self._prefill = np.flatnonzero(~single)
+        self._decode = batch.single_rows
+        self._prefill = batch.chunk_rows
         self._decode_tokens = self._upload(batch.row_offsets[self._decode].astype(np.int64))
         self._decode_tables = self._upload(batch.block_tables[self._decode])
         self._context_lens = self._upload(batch.starts[self._decode] + 1)

@@ -1,4 +1,4 @@
-"""Paged attention in plain torch: the CPU's, and the reference for the kernels."""
+"""Paged attention in plain torch: the reference for the kernels, and what runs without them."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -15,35 +15,20 @@ class TorchAttention:
         self._cache = cache
         blocks = torch.from_numpy(batch.blocks).to(device)
         self._written = cache.row_of(blocks, torch.from_numpy(batch.offsets).to(device))
-        self._tables = torch.from_numpy(batch.block_tables).to(device).long()
-        rows = zip(batch.row_offsets.tolist(), batch.starts.tolist(), batch.counts.tolist())
-        self._singles: list[tuple[int, int, int]] = []
-        self._chunks: list[tuple[int, int, int, int]] = []
-        for row, (offset, start, count) in enumerate(rows):
-            if count == 1:
-                self._singles.append((row, offset, start + 1))
-            else:
-                self._chunks.append((row, offset, start, count))
-        self._prepare_singles(device)
+        self._chunks = Chunks(batch, cache)
+        self._singles = torch.from_numpy(batch.single_rows).to(device)
+        if len(batch.single_rows):
+            self._prepare_singles(batch, device)
 
-    def _prepare_singles(self, device: torch.device) -> None:
-        if not self._singles:
-            return
-        rows, offsets, lens = (torch.tensor(c, device=device) for c in zip(*self._singles))
-        longest = int(lens.max())
-        context = torch.arange(longest, device=device)
-        self._single_tokens = offsets
-        self._single_context = self._context_rows(rows, longest)
-        mask = context >= lens.unsqueeze(1)
-        bias = torch.zeros(mask.shape, dtype=self._cache.blocks.dtype, device=device)
-        self._single_bias = bias.masked_fill_(mask, -torch.inf)[:, None, None]
-
-    def _context_rows(self, rows: torch.Tensor, length: int) -> torch.Tensor:
-        """Layer 0's key rows of the first `length` tokens of some batch rows, [rows, length]."""
-        position = torch.arange(length, device=rows.device)
-        size = self._cache.block_size
-        blocks = self._tables[rows][..., position // size]
-        return self._cache.row_of(blocks, position % size)
+    def _prepare_singles(self, batch: FlatBatch, device: torch.device) -> None:
+        rows = batch.single_rows
+        self._single_tokens = torch.from_numpy(batch.row_offsets[rows]).to(device).long()
+        lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
+        tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
+        self._context = context_rows(self._cache, tables, int(lens.max()))
+        beyond = torch.arange(self._context.shape[1], device=device) >= lens.unsqueeze(1)
+        bias = torch.zeros(beyond.shape, dtype=self._cache.blocks.dtype, device=device)
+        self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
 
     def __call__(
         self,
@@ -57,20 +42,16 @@ class TorchAttention:
         cache = self._cache
         cache.rows.index_copy_(0, self._written + cache.row_shift(layer, False), key)
         cache.rows.index_copy_(0, self._written + cache.row_shift(layer, True), value)
-        output = torch.empty_like(query, memory_format=torch.contiguous_format)
-        if self._singles:
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if len(self._singles):
             self._attend_singles(layer, query, scale, output)
-        for row, offset, start, count in self._chunks:
-            tokens = slice(offset, offset + count)
-            context = self._context_rows(torch.tensor(row, device=query.device), start + count)
-            keys, values = self._gathered(layer, context)
-            output[tokens] = attend_causally(query[tokens], keys, values, start, scale)
+        self._chunks.attend(layer, (query, key, value), scale, output)
         return output
 
     def _attend_singles(
         self, layer: int, query: torch.Tensor, scale: float, output: torch.Tensor
     ) -> None:
-        keys, values = self._gathered(layer, self._single_context)
+        keys, values = gather(self._cache, layer, self._context)
         heads, head_dim = query.shape[1:]
         # Query heads that share a key head become rows of one small product: nothing is repeated.
         grouped = query[self._single_tokens].view(len(keys), keys.shape[2], -1, head_dim)
@@ -78,39 +59,81 @@ class TorchAttention:
             grouped,
             keys.transpose(1, 2),
             values.transpose(1, 2),
-            attn_mask=self._single_bias,
+            attn_mask=self._bias,
             scale=scale,
         )
         output[self._single_tokens] = attended.reshape(len(keys), heads, head_dim)
 
-    def _gathered(self, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [*context, kv_heads, head_dim] of a layer, copied out of their pages."""
-        cache, flat = self._cache, context.flatten()
-        keys = cache.rows.index_select(0, flat + cache.row_shift(layer, False))
-        values = cache.rows.index_select(0, flat + cache.row_shift(layer, True))
-        shape = (*context.shape, *keys.shape[1:])
-        return keys.view(shape), values.view(shape)
+
+class Chunks:
+    """The rows of a batch with several tokens: prompts, whole or in part."""
+
+    def __init__(self, batch: FlatBatch, cache: KVCache) -> None:
+        self._cache = cache
+        self._rows: list[tuple[int, int, int, torch.Tensor | None]] = []
+        for row in batch.chunk_rows.tolist():
+            offset, start = int(batch.row_offsets[row]), int(batch.starts[row])
+            count = int(batch.counts[row])
+            context = None
+            if start:
+                table = torch.from_numpy(batch.block_tables[row]).to(cache.blocks.device).long()
+                context = context_rows(cache, table, start + count)
+            self._rows.append((offset, count, start, context))
+
+    def attend(
+        self,
+        layer: int,
+        states: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        scale: float,
+        output: torch.Tensor,
+    ) -> None:
+        """Fill these rows' tokens of `output`; query, key and value are those of the step."""
+        query, key, value = states
+        for offset, count, start, context in self._rows:
+            tokens = slice(offset, offset + count)
+            keys, values = key[tokens], value[tokens]
+            if context is not None:
+                keys, values = gather(self._cache, layer, context)
+            output[tokens] = attend_causally(query[tokens], keys, values, start, scale)
+
+
+def context_rows(cache: KVCache, tables: torch.Tensor, length: int) -> torch.Tensor:
+    """Layer 0's key rows of the first `length` tokens: `tables` [..., blocks] to [..., length]."""
+    position = torch.arange(length, device=tables.device)
+    return cache.row_of(tables[..., position // cache.block_size], position % cache.block_size)
+
+
+def gather(
+    cache: KVCache, layer: int, context: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [*context, kv_heads, head_dim] of a layer, copied out of their pages."""
+    flat = context.flatten()
+    keys = cache.rows.index_select(0, flat + cache.row_shift(layer, False))
+    values = cache.rows.index_select(0, flat + cache.row_shift(layer, True))
+    shape = (*context.shape, *keys.shape[1:])
+    return keys.view(shape), values.view(shape)
 
 
 def attend_causally(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, scale: float
 ) -> torch.Tensor:
-    """One sequence: `query` [count, heads, d] at `start`.. over keys [start + count, kv_heads, d]."""
-    count, length = len(query), len(keys)
+    """One sequence: `query` [count, heads, d] from `start` on, `keys` [start + count, kv_heads, d].
+
+    Returns [count, heads, d].
+    """
     groups = query.shape[1] // keys.shape[1]
     if groups > 1:
         keys, values = (states.repeat_interleave(groups, 1) for states in (keys, values))
-    mask = None
-    if start:
-        seen = torch.arange(length, device=query.device) <= torch.arange(
-            start, length, device=query.device
-        ).unsqueeze(1)
-        mask = torch.zeros(count, length, dtype=query.dtype, device=query.device)
-        mask.masked_fill_(~seen, -torch.inf)
+    query, keys, values = (states.transpose(0, 1).unsqueeze(0) for states in (query, keys, values))
+    mask = causal_bias(query, start) if start else None
     attended = scaled_dot_product_attention(
-        *(states.transpose(0, 1).unsqueeze(0) for states in (query, keys, values)),
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scale,
+        query, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
     )
     return attended[0].transpose(0, 1)
+
+
+def causal_bias(query: torch.Tensor, start: int) -> torch.Tensor:
+    """What hides later tokens from `query` [1, heads, count, d] at `start`: [count, start + count]."""
+    count = query.shape[2]
+    bias = torch.full((count, start + count), -torch.inf, dtype=query.dtype, device=query.device)
+    return bias.triu_(start + 1)

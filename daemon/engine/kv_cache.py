@@ -1,5 +1,7 @@
 """The KV pool of one instance: blocks of all layers, so that a block is one contiguous copy."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -24,7 +26,7 @@ class KVCache:
         device: torch.device,
     ) -> None:
         shape = (num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim)
-        self.blocks = torch.zeros(shape, dtype=dtype, device=device)
+        self.blocks = _zeroed(shape, dtype, device)
         self.num_blocks = num_blocks
         self.num_layers = num_layers
         self.block_size = block_size
@@ -50,3 +52,11 @@ class KVCache:
             device = self.blocks.device
             index = torch.from_numpy(sources.astype(np.int64)).to(device)
             self.blocks[torch.from_numpy(targets.astype(np.int64)).to(device)] = self.blocks[index]
+
+
+def _zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU the kernel's own zero pages, so that a block costs RAM only once used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(pages).view(dtype).view(shape)

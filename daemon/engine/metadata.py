@@ -21,6 +21,8 @@ class FlatBatch:
     starts: Int32  # [B] tokens in the cache before this step
     counts: Int32  # [B] tokens of this step
     block_tables: Int32  # [B, most blocks that any row uses]
+    single_rows: Int64  # rows of one token
+    chunk_rows: Int64  # rows of several
     sampled_tokens: Int64  # [R] index of the tokens whose logits are sampled
     sampled_slots: Int32  # [R]
     sampled_positions: Int64  # [R] absolute position of the token to be drawn
@@ -45,6 +47,8 @@ def flatten(batch: Batch, inputs: Column, slots: Slots, block_size: int) -> Flat
         starts=batch.starts,
         counts=batch.counts,
         block_tables=tables,
+        single_rows=np.flatnonzero(batch.counts == 1),
+        chunk_rows=np.flatnonzero(batch.counts != 1),
         sampled_tokens=ends[sampled] - 1,
         sampled_slots=batch.slots[sampled],
         sampled_positions=(batch.starts + batch.counts)[sampled].astype(np.int64),

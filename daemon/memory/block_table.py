@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.wire.columns import Int32, int32
+from daemon.wire.columns import Int32, Slots, int32
 
 _NONE = int32()
 
@@ -30,12 +30,12 @@ class BlockTable:
         self._indices.append(np.arange(start, start + blocks.size, dtype=np.int32))
         self._blocks.append(blocks)
 
-    def extend_each(self, slots: Int32, blocks: Int32) -> None:
+    def extend_each(self, slots: Slots, blocks: Int32) -> None:
         """Append one block to each of several distinct slots."""
         indices = self.held[slots]
         self._rows[slots, indices] = blocks
-        self.held[slots] += 1
-        self._slots.append(slots)
+        self.held[slots] = indices + 1
+        self._slots.append(slots.astype(np.int32))
         self._indices.append(indices)
         self._blocks.append(blocks)
 

@@ -1,11 +1,9 @@
 """The KV memory of one instance: its pool, its block table, its prefix cache."""
 
-import numpy as np
-
 from daemon.memory.block_pool import BlockPool
 from daemon.memory.block_table import BlockTable
 from daemon.sequence import Sequence
-from daemon.wire.columns import Int32, int32
+from daemon.wire.columns import Int32, Slots, int32
 
 
 class KVCache:
@@ -59,13 +57,11 @@ class KVCache:
             self._copy_targets.append(int(own[0]))
         self.table.extend(slot, own)
 
-    def missing(self, slots: Int32, num_tokens: Int32) -> Int32:
-        """Blocks that each slot lacks to hold so many tokens, int32 [n]; never negative."""
-        needed = (num_tokens + (self.block_size - 1)) // self.block_size
-        missing: Int32 = np.maximum(needed - self.table.held[slots], 0)
-        return missing
+    def short(self, slots: Slots, computed: Int32) -> Slots:
+        """Those of `slots` whose blocks are full with their `computed` tokens."""
+        return slots[computed >= self.table.held[slots] * self.block_size]
 
-    def grow_each(self, slots: Int32) -> None:
+    def grow_each(self, slots: Slots) -> None:
         """One more block for each of several distinct slots."""
         self.table.extend_each(slots, self.pool.allocate(slots.size))
 

@@ -3,17 +3,19 @@
 from collections import deque
 from dataclasses import dataclass
 
-from daemon.batch import Batch
-from daemon.wire.columns import Int32, UInt8
+from daemon.wire.columns import Bools, Int32, Slots
 
 
 @dataclass(slots=True, frozen=True)
 class InFlightStep:
-    """What has to be remembered of a step until its answer: its sampled rows, in order."""
+    """What has to be remembered of a step until its answer: its R sampled rows, in order."""
 
     step: int
-    slots: Int32  # [R]
+    slots: Slots  # [R]
     epochs: Int32  # [R]
+    firsts: Slots  # slots whose first token since they joined this is; R or fewer
+    finals: Bools  # [R]: the token is the sequence's last by max_tokens
+    departures: int  # of all slots, when the step was planned
     num_tokens: int
     planned_s: float
 
@@ -27,11 +29,13 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def add(self, batch: Batch, epochs: Int32, now: float) -> None:
-        """Remember a step that was just planned; `epochs` int32 [max_slots] are today's."""
-        sampled: UInt8 = batch.samples
-        slots = batch.slots[sampled.view(bool)]
-        step = InFlightStep(batch.step, slots, epochs[slots], batch.num_tokens, now)
+    @property
+    def newest(self) -> InFlightStep:
+        """The step planned last. Raises IndexError if none is in flight."""
+        return self._steps[-1]
+
+    def add(self, step: InFlightStep) -> None:
+        """Remember a step that was just planned."""
         self._steps.append(step)
 
     def answer(self, step: int) -> InFlightStep | None:

@@ -17,7 +17,9 @@ from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import StepBuilder
 from daemon.sequence import Sequence
-from daemon.wire.columns import Int32, Int64, UInt8, int32
+from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, int32
+
+_LENGTH = np.uint8(FinishReason.LENGTH)
 
 
 @dataclass(slots=True, frozen=True)
@@ -128,21 +130,17 @@ class Scheduler:
 
     # Filling a step
 
-    def _runnable(self) -> tuple[Int32, Int32]:
+    def _runnable(self) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
         order = table.order()
-        known = table.known[order]
-        pending = known - table.computed[order]
-        live = known < table.limit[order]
-        return order[live & (pending == 1)], order[live & (pending > 1)]
+        pending = table.known[order] - table.computed[order]
+        return order[pending == 1], order[pending > 1]
 
-    def _decode(self, step: StepBuilder, slots: Int32) -> None:
+    def _decode(self, step: StepBuilder, slots: Slots) -> None:
         """Every decode that the budget and the memory carry."""
         slots = slots[: step.budget]
-        if not slots.size:
-            return
-        short = slots[self.kv.missing(slots, self.slots.computed[slots] + 1) > 0]
+        short = self.kv.short(slots, self.slots.computed[slots])
         if short.size <= self.kv.pool.num_available:
             if short.size:
                 self.kv.grow_each(short)
@@ -153,7 +151,7 @@ class Scheduler:
             if self.slots.members[slot] is None:
                 continue
             if slot not in lacking or self._grow_by_force(slot):
-                step.add_decodes(int32([slot]))
+                step.add_decodes(np.array([slot]))
 
     def _grow_by_force(self, slot: int) -> bool:
         """One block for a slot, preempting the last in order, itself if it is that.
@@ -167,10 +165,10 @@ class Scheduler:
             self._preempt(victim)
             if victim == slot:
                 return False
-        self.kv.grow_each(int32([slot]))
+        self.kv.grow_each(np.array([slot]))
         return True
 
-    def _continue_prompts(self, step: StepBuilder, slots: Int32) -> None:
+    def _continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
         """Further chunks of prompts that have started; their blocks are theirs already."""
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
@@ -272,7 +270,7 @@ class Scheduler:
 
     # Sending and answering
 
-    def _emit(self, slots: Int32, counts: Int32, now: float) -> Batch:
+    def _emit(self, slots: Slots, counts: Int32, now: float) -> Batch:
         """Turn rows into the plan, and count its tokens as computed."""
         self.step += 1
         table = self.slots
@@ -280,14 +278,15 @@ class Scheduler:
         ends = starts + counts
         samples = ends == table.known[slots]
         fed = starts < table.fed_until[slots]
+        finals = ends == table.last_position[slots]
         table.computed[slots] = ends
-        table.known[slots] += samples
+        table.known[slots] += samples ^ finals
         table.last_step[slots] = self.step
         joined = int32(self._joined)
         batch = Batch(
             self.instance,
             self.step,
-            slots,
+            slots.astype(np.int32),
             starts,
             counts,
             samples.view(np.uint8),
@@ -300,11 +299,32 @@ class Scheduler:
         )
         self.left.clear()
         self._joined.clear()
-        self.in_flight.add(batch, table.epoch, now)
-        self._seal_prompts(slots, counts)
+        self._remember(batch, slots, samples, finals, now)
+        if batch.num_tokens > slots.size:
+            self._seal_prompts(slots, counts)
         return batch
 
-    def _seal_prompts(self, slots: Int32, counts: Int32) -> None:
+    def _remember(
+        self, batch: Batch, slots: Slots, samples: Bools, finals: Bools, now: float
+    ) -> None:
+        """Keep what the step's answer will be read with."""
+        table = self.slots
+        firsts = slots[samples & batch.fed.view(bool)]
+        rows = slots[samples]
+        self.in_flight.add(
+            InFlightStep(
+                batch.step,
+                rows,
+                table.epoch[rows],
+                firsts,
+                finals[samples],
+                table.departures,
+                batch.num_tokens,
+                now,
+            )
+        )
+
+    def _seal_prompts(self, slots: Slots, counts: Int32) -> None:
         """Offer blocks that prompt chunks of this step fill; later steps may share them."""
         for slot in slots[counts > 1].tolist():
             self.kv.seal(self.slots.member(slot), int(self.slots.computed[slot]))
@@ -312,20 +332,22 @@ class Scheduler:
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""
         table = self.slots
-        rows = np.flatnonzero(table.epoch[flown.slots] == flown.epochs).astype(np.int32)
-        slots = flown.slots[rows]
-        counted = table.delivered[slots] + 1
-        table.delivered[slots] = counted
-        why = reasons[rows]
-        at_limit = (counted >= table.limit[slots]) & (why == FinishReason.NONE)
-        why = np.where(at_limit, np.uint8(FinishReason.LENGTH), why)
+        slots = flown.slots
+        why = np.where(flown.finals & (reasons == 0), _LENGTH, reasons)
+        rows = np.arange(slots.size, dtype=np.int32)
+        if table.departures != flown.departures:
+            rows = rows[table.epoch[slots] == flown.epochs]
+            slots, why = slots[rows], why[rows]
+        table.delivered[slots] += 1
         sequences = table.sequence[slots]
         first = [
             member
-            for slot in slots[counted == table.fed_until[slots] + 1].tolist()
-            if (member := table.member(slot)).first_token_s < 0.0
+            for slot in flown.firsts.tolist()
+            if (member := table.members[slot]) is not None
+            and member.first_token_s < 0.0
+            and table.delivered[slot] > member.num_prompt_tokens
         ]
-        ended = [table.member(slot) for slot in slots[why != FinishReason.NONE].tolist()]
+        ended = [table.member(slot) for slot in slots[why != 0].tolist()]
         for sequence in ended:
             self.remove(sequence)
         return Answer(rows, sequences, why, first, ended, flown.num_tokens, flown.planned_s)

@@ -3,14 +3,15 @@
 import numpy as np
 
 from daemon.sequence import Sequence
-from daemon.wire.columns import Int32
+from daemon.wire.columns import Slots
 
 
 class SlotTable:
     """Moving counts of running sequences, and their order under the policy.
 
-    `known` counts a token as soon as a plan samples it; `delivered` once its step has answered;
-    `computed` counts tokens whose KV is written or planned to be.
+    `known` counts a token as soon as a plan samples it, save the last one of all, which is never
+    computed; `delivered` counts it once its step has answered; `computed` counts tokens whose KV
+    is written or planned to be. `last_position` is limit - 1.
     """
 
     def __init__(self, max_slots: int) -> None:
@@ -21,12 +22,13 @@ class SlotTable:
         self.known = np.zeros(max_slots, np.int32)
         self.delivered = np.zeros(max_slots, np.int32)
         self.fed_until = np.zeros(max_slots, np.int32)
-        self.limit = np.zeros(max_slots, np.int32)
+        self.last_position = np.zeros(max_slots, np.int32)
         self.last_step = np.zeros(max_slots, np.int64)
         self.rank = np.zeros(max_slots, np.int64)
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
-        self._order = np.zeros(0, np.int32)
+        self.departures = 0
+        self._order: Slots = np.zeros(0, np.intp)
         self._sorted = True
 
     @property
@@ -47,12 +49,14 @@ class SlotTable:
         self.sequence[slot] = sequence.id
         self.computed[slot] = num_computed
         self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
-        self.limit[slot] = sequence.limit
+        self.last_position[slot] = sequence.limit - 1
         self.last_step[slot] = 0
         self.rank[slot] = sequence.rank
         last = self._order[-1] if self._order.size else slot
         self._sorted = self._sorted and bool(self.rank[last] <= sequence.rank)
-        self._order = np.append(self._order, np.int32(slot))
+        order = np.empty(self._order.size + 1, np.intp)
+        order[:-1], order[-1] = self._order, slot
+        self._order = order
         sequence.slot = slot
         return slot
 
@@ -64,6 +68,7 @@ class SlotTable:
         self.members[slot] = None
         self.sequence[slot] = -1
         self.epoch[slot] += 1
+        self.departures += 1
         self._order = self._order[self._order != slot]
         self.vacant.append(slot)
         return sequence
@@ -75,8 +80,8 @@ class SlotTable:
             raise LookupError(f"slot {slot} is vacant")
         return sequence
 
-    def order(self) -> Int32:
-        """Slots in use, first in the policy's order first; int32 [num_running]."""
+    def order(self) -> Slots:
+        """Slots in use, first in the policy's order first; intp [num_running]."""
         if not self._sorted:
             self._order = self._order[np.argsort(self.rank[self._order], kind="stable")]
             self._sorted = True

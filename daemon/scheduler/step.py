@@ -3,17 +3,18 @@
 import numpy as np
 
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import Int32, int32
+from daemon.wire.columns import Int32, Slots, int32
 
 
 class StepBuilder:
-    """Collects rows; a row whose sequence was preempted after it was added is dropped at the end."""
+    """Collects rows; one whose sequence is preempted after it was added is dropped at the end."""
 
     def __init__(self, budget: int, table: SlotTable) -> None:
         self.budget = budget
         self.num_prompts = 0
         self._table = table
-        self._slots: list[Int32] = []
+        self._departures = table.departures
+        self._slots: list[Slots] = []
         self._counts: list[Int32] = []
         self._epochs: list[Int32] = []
 
@@ -22,7 +23,7 @@ class StepBuilder:
         """Whether no row was added."""
         return not self._slots
 
-    def add_decodes(self, slots: Int32) -> None:
+    def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""
         if slots.size:
             self._add(slots, np.ones(slots.size, np.int32))
@@ -30,11 +31,11 @@ class StepBuilder:
 
     def add_prompt(self, slot: int, count: int) -> None:
         """A chunk of `count` tokens for one slot."""
-        self._add(int32([slot]), int32([count]))
+        self._add(np.array([slot]), int32([count]))
         self.num_prompts += 1
         self.budget -= count
 
-    def rows(self) -> tuple[Int32, Int32]:
+    def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots."""
         if len(self._slots) == 1:
             slots, counts, epochs = self._slots[0], self._counts[0], self._epochs[0]
@@ -42,10 +43,12 @@ class StepBuilder:
             slots = np.concatenate(self._slots)
             counts = np.concatenate(self._counts)
             epochs = np.concatenate(self._epochs)
+        if self._table.departures == self._departures:
+            return slots, counts
         alive = self._table.epoch[slots] == epochs
-        return (slots, counts) if alive.all() else (slots[alive], counts[alive])
+        return slots[alive], counts[alive]
 
-    def _add(self, slots: Int32, counts: Int32) -> None:
+    def _add(self, slots: Slots, counts: Int32) -> None:
         self._slots.append(slots)
         self._counts.append(counts)
         self._epochs.append(self._table.epoch[slots])

@@ -34,24 +34,28 @@ class ApiProcess:
         self._hopeless = hopeless
         self._restarts = Restarts()
         self._child: Child | None = None
+        self._generation = 0
         self._closing = False
 
     async def run(self) -> None:
         """Start it, and again whenever it dies."""
-        generation = 0
-        while not self._closing:
-            descriptor = self._listener.fileno()
-            arguments = ["--listen-fd", str(descriptor), "--config", self._config_json]
-            self._child, sock = await start_child("daemon.api", arguments, [descriptor])
-            self._connect(sock, generation)
-            generation += 1
-            status = await self._child.wait()
-            if self._closing:
-                return
-            log.error("the API process (pid %d) ended with status %d", self._child.pid, status)
-            if not self._restarts.allow(time.monotonic()):
-                self._hopeless(f"the API process ended with status {status}, again and again")
-                return
+        while await self._live_once():
+            self._generation += 1
+
+    async def _live_once(self) -> bool:
+        """One process from its start to its death; whether another should follow."""
+        descriptor = self._listener.fileno()
+        arguments = ["--listen-fd", str(descriptor), "--config", self._config_json]
+        self._child, sock = await start_child("daemon.api", arguments, [descriptor])
+        self._connect(sock, self._generation)
+        status = await self._child.wait()
+        if self._closing:
+            return False
+        log.error("the API process (pid %d) ended with status %d", self._child.pid, status)
+        if not self._restarts.allow(time.monotonic()):
+            self._hopeless(f"the API process ended with status {status}, again and again")
+            return False
+        return True
 
     async def close(self) -> None:
         """Let it finish what is open, then end it."""

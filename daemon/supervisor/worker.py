@@ -53,22 +53,26 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Start it, and again whenever it dies, until closed or hopeless."""
-        while not self._closing:
-            self._child, sock = await start_child("daemon.engine.worker", ["--rank", "0"])
-            self._error = ""
-            self._hung_up = asyncio.Event()
-            self._channel = Channel(sock, self._frame, self._closed)
-            self._channel.send(self._encode(self._load))
-            status = await self._last_words(self._child)
-            self._lose()
-            if self._closing:
-                return
-            why = self._error or f"exit status {status}"
-            log.error("worker %s (pid %d) died: %s", self.name, self._child.pid, why)
-            if not self._ready or not self._restarts.allow(time.monotonic()):
-                self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
-                return
+        while await self._live_once():
             self._hooks.lost(self.instance)
+
+    async def _live_once(self) -> bool:
+        """One process from its start to its death; whether another should follow."""
+        self._child, sock = await start_child("daemon.engine.worker", ["--rank", "0"])
+        self._error = ""
+        self._hung_up = asyncio.Event()
+        self._channel = Channel(sock, self._frame, self._closed)
+        self._channel.send(self._encode(self._load))
+        status = await self._last_words(self._child)
+        self._lose()
+        if self._closing:
+            return False
+        why = self._error or f"exit status {status}"
+        log.error("worker %s (pid %d) died: %s", self.name, self._child.pid, why)
+        if not self._ready or not self._restarts.allow(time.monotonic()):
+            self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
+            return False
+        return True
 
     def send(self, plan: Plan) -> None:
         """Hand it a plan; a dead worker's plans are computed again by its successor."""

@@ -10,11 +10,16 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+Slots = npt.NDArray[np.intp]
+"""Indices as numpy takes them at once: gathering by int32 costs three times as much."""
 
 Column = np.ndarray
 """The field type of a column in a struct; its dtype is stated in the field's comment."""
 
-_DTYPE_BY_CODE: dict[int, np.dtype[Any]] = {1: np.dtype("i4"), 2: np.dtype("i8"), 3: np.dtype("u1"), 4: np.dtype("f4")}
+_DTYPE_BY_CODE: dict[int, np.dtype[Any]] = {
+    code: np.dtype(name) for code, name in ((1, "i4"), (2, "i8"), (3, "u1"), (4, "f4"))
+}
 _CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
 
 

@@ -31,7 +31,7 @@ def inline_frame(payload: bytes) -> bytes:
 
 
 def memfd_frame(payload: bytes) -> tuple[bytes, int]:
-    """The header of a frame whose payload lies in a memfd, and that memfd (the caller closes it)."""
+    """The header of a frame whose payload lies in a memfd, and the memfd; the caller closes it."""
     fd = os.memfd_create("llmd-frame", os.MFD_CLOEXEC)
     try:
         view = memoryview(payload)
@@ -65,7 +65,7 @@ class FrameReader:
         self._fds: deque[int] = deque()
 
     def receive(self, sock: socket.socket) -> bool:
-        """Read once from the socket; False at its end. Raises BlockingIOError as the socket does."""
+        """Read once from the socket; False at its end. BlockingIOError comes from the socket."""
         data, fds, _flags, _address = socket.recv_fds(sock, _READ_BYTES, _MAX_FDS)
         self._fds.extend(fds)
         self._buffer += data
@@ -76,7 +76,7 @@ class FrameReader:
         self._buffer += data
 
     def payloads(self) -> Iterator[bytes]:
-        """Every whole payload received so far. Raises FrameError; the connection is then useless."""
+        """Every whole payload received so far. After a FrameError the connection is useless."""
         position = 0
         try:
             while len(self._buffer) - position >= _HEADER.size:

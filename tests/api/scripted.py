@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -72,6 +73,7 @@ class ScriptedRuntime:
         self.script: Script = echo
         self.reject: Rejected | None = None
         self.fail_at: int | None = None  # output token at which a sequence ends in an error
+        self.may_complain = False  # to stderr
         self.paused = False  # take requests, start none
         self.interval_s = 0.0
         self.cached = 0
@@ -106,7 +108,8 @@ class ScriptedRuntime:
             *("--config", msgspec.json.encode(self._config).decode()),
         ]
         fds = (theirs.fileno(), listener.fileno())
-        self.process = subprocess.Popen(command, pass_fds=fds)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        self.process = subprocess.Popen(command, pass_fds=fds, stderr=self._stderr)
         theirs.close()
         listener.close()
         self.channel = Channel(ours, self._frame, lambda _error: None)
@@ -123,6 +126,10 @@ class ScriptedRuntime:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
+        self._stderr.seek(0)
+        said = self._stderr.read().decode()
+        self._stderr.close()
+        assert self.may_complain or not said, said
 
     def send(self, message: Any) -> None:
         """Send to the API process."""

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,11 @@ def raw(body: dict[str, object], version: str = "1.1") -> bytes:
     data = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 200, **body}).encode()
     head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
     return head.encode() + data
+
+
+def num_descriptors(runtime: ScriptedRuntime) -> int:
+    """Descriptors that the API process holds open."""
+    return len(list(Path(f"/proc/{runtime.process.pid}/fd").iterdir()))
 
 
 async def quiet(runtime: ScriptedRuntime) -> None:
@@ -52,7 +58,7 @@ async def test_one_abort(runtime: ScriptedRuntime, stream: bool, stage: str):
 
 
 async def test_many_at_any_moment(runtime: ScriptedRuntime):
-    chance = random.Random(1)
+    chance, before = random.Random(1), num_descriptors(runtime)
 
     async def visit(seed: int) -> None:
         _reader, writer = await asyncio.open_connection("127.0.0.1", runtime.port)
@@ -62,14 +68,17 @@ async def test_many_at_any_moment(runtime: ScriptedRuntime):
         writer.transport.abort() if seed % 5 else writer.close()
 
     runtime.script = forever
-    for _round in range(4):
+    for _round in range(8):
         await asyncio.gather(*(visit(seed) for seed in range(50)))
     async with asyncio.timeout(5):
         while len(runtime.of(Abort)) < len(runtime.of(Generate)) or runtime.num_running:
             await asyncio.sleep(0.01)
     asked = sorted(message.request for message in runtime.of(Generate))
-    assert len(asked) > 20
+    assert len(asked) > 50
     assert sorted(abort.request for abort in runtime.of(Abort)) == asked == sorted(set(asked))
+    async with asyncio.timeout(5):
+        while num_descriptors(runtime) > before + 2:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_finished_answer_is_not_aborted(runtime: ScriptedRuntime, http):

@@ -77,8 +77,7 @@ async def test_a_queued_stream_is_kept_alive_too(own: ScriptedRuntime):
         assert (await response.text()).endswith("data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])
-async def test_a_drain_finishes_what_is_open(own: ScriptedRuntime, number: signal.Signals):
+async def test_a_drain_finishes_what_is_open(own: ScriptedRuntime):
     own.interval_s = 0.02
     async with (
         aiohttp.ClientSession(own.url) as http,
@@ -87,7 +86,7 @@ async def test_a_drain_finishes_what_is_open(own: ScriptedRuntime, number: signa
         await response.content.readline()
         own.signal(signal.SIGINT)  # the parent's business
         await asyncio.sleep(0.05)
-        own.signal(number)
+        own.signal(signal.SIGTERM)
         await asyncio.sleep(0.05)
         with pytest.raises(aiohttp.ClientConnectorError):
             await http.get("/health", headers={"Connection": "close"})
@@ -124,7 +123,7 @@ async def test_a_model_without_a_template(tmp_path: Path):
         async with aiohttp.ClientSession(runtime.url) as http:
             async with http.post("/v1/chat/completions", json=chat) as response:
                 assert response.status == 400
-                assert "no chat template" in (await response.json())["error"]["message"]
+                assert "no usable chat template" in (await response.json())["error"]["message"]
             async with http.post("/v1/completions", json=BODY) as response:
                 assert response.status == 200
 
@@ -132,6 +131,7 @@ async def test_a_model_without_a_template(tmp_path: Path):
 async def test_a_broken_tokenizer_is_said(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text("{")
     async with ScriptedRuntime(tmp_path) as runtime, aiohttp.ClientSession(runtime.url) as http:
+        runtime.may_complain = True
         async with asyncio.timeout(10):
             while True:
                 async with http.get("/ready") as response:

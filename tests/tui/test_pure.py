@@ -131,6 +131,12 @@ def test_columns_fit_from_80_cells_up() -> None:
     assert [c.key for c in fit(COLUMNS, 68)] == [c.key for c in COLUMNS if c.key != "instance"]
 
 
+def test_a_long_id_keeps_its_end() -> None:
+    long = msgspec.structs.replace(scenario.sequence(0, 1, ("gpu0",)), sequence=12_345_678)
+    assert COLUMNS[0].cell(long, 6).text == "…45678"
+    assert COLUMNS[0].cell(long, 8).text == "12345678"
+
+
 def test_a_block_map_keeps_its_proportions() -> None:
     blocks = np.repeat(np.array([BlockUse.HELD, BlockUse.FREE], dtype=np.uint8), 1024)
     assert np.count_nonzero(fit_map(blocks, 100) == BlockUse.HELD) == 50

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.kernels.tiles import LOG2_E, Tiling, fold_tile, layer_views
+from daemon.engine.kernels.tiles import LOG2_E, Tiling, fold_tile, layer_views, new_output
 
 _WAVES = 2
 _MIN_SPLIT_TOKENS = 128
@@ -33,7 +33,7 @@ def paged_decode_attention(
     keys, values = layer_views(kv_cache, layer)
     batch, heads, head_dim = query.shape
     block_size, kv_heads = keys.shape[1:3]
-    out = torch.empty_like(query) if out is None else out
+    out = new_output(query) if out is None else out
     if not batch:
         return out
     splits = num_splits(batch * kv_heads, block_tables.shape[1] * block_size, query.device)

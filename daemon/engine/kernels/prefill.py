@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.kernels.tiles import LOG2_E, Tiling, fold_tile, layer_views
+from daemon.engine.kernels.tiles import LOG2_E, Tiling, fold_tile, layer_views, new_output
 
 
 def paged_prefill_attention(
@@ -24,15 +24,15 @@ def paged_prefill_attention(
 ) -> torch.Tensor:
     """Causal attention of `counts[b]` new tokens a row, the first at position `starts[b]`.
 
-    `query` [T, heads, head_dim], row b's tokens at `row_offsets[b]` (int32 [B + 1], rising by
-    `counts`); `starts`, `counts` int32 [B]. Their keys are in the cache. Right for counts of 1 and
-    0 too; tokens of no row (padding at the end) are not written.
+    `query` [T, heads, head_dim], row b's tokens from `row_offsets[b]` on (int32 [B] or more, rising
+    by `counts` at least); `starts`, `counts` int32 [B]. Their keys are in the cache. Right for
+    counts of 1 and 0 too; tokens of no row (gaps, padding at the end) are not written.
     """
     keys, values = layer_views(kv_cache, layer)
     tokens, heads, head_dim = query.shape
     block_size, kv_heads = keys.shape[1:3]
     group = heads // kv_heads
-    out = torch.empty_like(query) if out is None else out
+    out = new_output(query) if out is None else out
     if not tokens or not len(starts):
         return out
     tiling = Tiling.of(head_dim, query.dtype)

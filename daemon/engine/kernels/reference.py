@@ -35,7 +35,7 @@ def paged_prefill_attention(
 ) -> torch.Tensor:
     """Causal attention of `counts[b]` new tokens a row, the first at position `starts[b]`.
 
-    Row b's tokens are `query[row_offsets[b] : row_offsets[b + 1]]`; their keys are in the cache.
+    Row b's tokens are the `counts[b]` from `query[row_offsets[b]]` on; their keys are in the cache.
     """
     output = torch.zeros_like(query)
     for row, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):

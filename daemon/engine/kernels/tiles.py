@@ -48,6 +48,13 @@ def layer_views(kv_cache: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch
     return kv_cache[:, layer, 0], kv_cache[:, layer, 1]
 
 
+def new_output(query: torch.Tensor) -> torch.Tensor:
+    """Room for the result, contiguous. Raises ValueError if the query's head_dim is not."""
+    if query.stride(-1) != 1:
+        raise ValueError("the query's head_dim must be contiguous")
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
+
+
 @triton.jit
 def fold_tile(
     acc, peak, total, query, keys_ptr, values_ptr, table_ptr, positions, stop, limits, dims,

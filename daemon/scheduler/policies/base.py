@@ -9,7 +9,7 @@ ARRIVAL_BITS = 40
 
 
 class Policy:
-    """First come first served, prompts in chunks mixed with decodes; others differ in a line or two.
+    """First come first served, prompts in chunks mixed with decodes; others differ in a line.
 
     A policy never allocates and holds no state of its own: it ranks sequences and says what a
     step may be made of. The sequence of highest rank is the victim when memory runs out.

@@ -1,0 +1,215 @@
+"""The Core's cost per iteration, in isolation, beside a plain loop over sequence objects.
+
+An iteration is one answered step with all that comes of it: tokens counted, sequences ended,
+their places taken by new arrivals (a sixth of them with a cached prefix), blocks found, and the
+next step's columns built. Depth 1, steady decode: answers of 200 to 400 tokens, so that some end
+in every few steps. Sealing (hashes of generated blocks) is timed
+apart, per event.
+Garbage collection: gc.freeze() after the warm-up, as the daemon does after its start; the
+collector stays on. Both sides run in turns in one process.
+
+    python -m benchmarks.core [--running 256 1000] [--iterations 2000] [--json]
+"""
+
+import argparse
+import gc
+import json
+import random
+from hashlib import blake2b
+from time import thread_time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.object_loop import ObjectLoop
+from daemon.batch import Batch
+from daemon.core.actions import Action, Deliver, Submit
+from daemon.core.core import Core
+from daemon.core.events import (
+    Configured,
+    Event,
+    InstanceConfig,
+    RequestArrived,
+    Sealed,
+    StepDone,
+    WorkerReady,
+)
+from daemon.memory.hashing import chain_hashes
+
+BLOCK_SIZE = 16
+BLOCKS_EACH = 40  # of the pool, for each sequence that runs; 640 tokens
+SPARE = 8  # sequences that wait, so that a place never stays vacant
+TURN = 100
+WARM_UP = 600
+STEP_S = 0.01
+GOALS_US = {256: (60.0, 250.0), 1000: (150.0, 500.0)}
+
+
+class Traffic:
+    """Arrivals, the same for both sides."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._shared = [self._tokens(160) for _ in range(8)]
+        self._request = 0
+
+    def arrival(self, now: float, shortest: int = 200) -> RequestArrived:
+        """A prompt of 50 to 250 tokens; every sixth begins like others did."""
+        chance = self._chance
+        tokens = self._tokens(chance.randint(50, 250))
+        if chance.random() < 1 / 6:
+            tokens = chance.choice(self._shared) + tokens[:80]
+        self._request += 1
+        max_tokens = chance.randint(shortest, 400)
+        hashes = chain_hashes(tokens, BLOCK_SIZE)
+        return RequestArrived(now, self._request, len(tokens), max_tokens, hashes=hashes)
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self._chance.randrange(30000) for _ in range(count)]
+
+
+class CoreSide:
+    """One Core with a worker that answers at once."""
+
+    def __init__(self, running: int, seed: int) -> None:
+        config = Configured(
+            now=0.0,
+            instances=(InstanceConfig("a", "mixed", "cpu"),),
+            policy="sarathi",
+            block_size=BLOCK_SIZE,
+            max_running=running,
+            max_batch_tokens=running + 512,
+            prefill_chunk=512,
+            max_waiting=4 * running,
+            max_len=1024,
+            prefix_cache=True,
+            depth=1,
+        )
+        self._traffic = Traffic(seed)
+        self._core = Core(config)
+        self._now = 0.0
+        self._ended = 0
+        self._batch: Batch | None = None
+        self._core.handle(WorkerReady(0.0, 0, running * BLOCKS_EACH, 1, STEP_S))
+        for _ in range(running + SPARE):
+            self._take(self._core.handle(self._traffic.arrival(0.0, shortest=1)))
+
+    def iterate(self) -> float:
+        """One iteration; the seconds that the Core took."""
+        assert self._batch is not None
+        self._now += STEP_S
+        events: list[Event] = [self._traffic.arrival(self._now) for _ in range(self._ended)]
+        reasons = np.zeros(np.count_nonzero(self._batch.samples), np.uint8)
+        events.append(StepDone(self._now, 0, self._batch.step, reasons, STEP_S))
+        handle = self._core.handle
+        start_s = thread_time()
+        answers = [handle(event) for event in events]
+        elapsed_s = thread_time() - start_s
+        self._ended = 0
+        for actions in answers:
+            self._take(actions)
+        return elapsed_s
+
+    def seal(self) -> float:
+        """A generated block's hash for one running sequence; the seconds that the Core took."""
+        sequence = next(iter(self._core.sequences.values()))
+        digest = blake2b(str(self._now).encode(), digest_size=16).digest()
+        event = Sealed(self._now, sequence.id, len(sequence.hashes), digest)
+        start_s = thread_time()
+        self._core.handle(event)
+        return thread_time() - start_s
+
+    def _take(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Submit):
+                self._batch = action.batch
+            elif isinstance(action, Deliver):
+                self._ended += np.count_nonzero(action.reasons)
+
+
+class LoopSide:
+    """The object loop under the same traffic."""
+
+    def __init__(self, running: int, seed: int) -> None:
+        self._traffic = Traffic(seed)
+        self._loop = ObjectLoop(running * BLOCKS_EACH, BLOCK_SIZE, running, running + 512)
+        self._now = 0.0
+        self._ended = 0
+        for _ in range(running + SPARE):
+            self._loop.arrive(self._traffic.arrival(0.0, shortest=1))
+        self._batch = self._loop.schedule()
+
+    def iterate(self) -> float:
+        """One iteration; the seconds that the loop took."""
+        self._now += STEP_S
+        arrivals = [self._traffic.arrival(self._now) for _ in range(self._ended)]
+        reasons = np.zeros(np.count_nonzero(self._batch.samples), np.uint8)
+        done = StepDone(self._now, 0, self._batch.step, reasons, STEP_S)
+        start_s = thread_time()
+        for arrival in arrivals:
+            self._loop.arrive(arrival)
+        tokens, self._batch = self._loop.answer(done)
+        elapsed_s = thread_time() - start_s
+        self._ended = sum(1 for _, reason in tokens if reason)
+        return elapsed_s
+
+
+def quantiles(times_s: list[float]) -> dict[str, float]:
+    """Median and p99 in microseconds."""
+    median, p99 = np.percentile(np.array(times_s) * 1e6, [50, 99])
+    return {"median_us": round(float(median), 1), "p99_us": round(float(p99), 1)}
+
+
+def measure(running: int, iterations: int) -> dict[str, Any]:
+    """Both sides in turns, after a warm-up in which every sequence gets an age of its own."""
+    core, loop = CoreSide(running, 1), LoopSide(running, 1)
+    for _ in range(WARM_UP):
+        core.iterate()
+        loop.iterate()
+    gc.collect()
+    gc.freeze()
+    times_s: dict[str, list[float]] = {"core": [], "loop": []}
+    for _ in range(max(1, iterations // TURN)):
+        times_s["core"] += [core.iterate() for _ in range(TURN)]
+        times_s["loop"] += [loop.iterate() for _ in range(TURN)]
+    sealed = quantiles([core.seal() for _ in range(1000)])
+    gc.unfreeze()
+    result: dict[str, Any] = {side: quantiles(times) for side, times in times_s.items()}
+    ratio = {key: round(result["loop"][key] / result["core"][key], 2) for key in result["core"]}
+    return {"running": running, **result, "loop_over_core": ratio, "sealed_event": sealed}
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print one size as a person reads it."""
+    running = result["running"]
+    print(f"{running} running sequences, us per iteration:")
+    for side in ("core", "loop"):
+        print(
+            f"  {side:5} median {result[side]['median_us']:7.1f}  p99 {result[side]['p99_us']:7.1f}"
+        )
+    ratio = result["loop_over_core"]
+    print(f"  loop / core   {ratio['median_us']:7.2f}      {ratio['p99_us']:7.2f}")
+    print(f"  a Sealed event: median {result['sealed_event']['median_us']} us")
+    if running in GOALS_US:
+        median, p99 = GOALS_US[running]
+        met = result["core"]["median_us"] <= median and result["core"]["p99_us"] <= p99
+        print(f"  goal: median <= {median:.0f}, p99 <= {p99:.0f}: {'met' if met else 'MISSED'}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="The Core's cost per iteration.")
+    parser.add_argument("--running", type=int, nargs="+", default=[256, 1000])
+    parser.add_argument("--iterations", type=int, default=2000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    results = [measure(running, arguments.iterations) for running in arguments.running]
+    if arguments.json:
+        print(json.dumps(results))
+    else:
+        for result in results:
+            report(result)
+
+
+if __name__ == "__main__":
+    main()

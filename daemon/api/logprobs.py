@@ -1,0 +1,43 @@
+"""Log-probabilities: from a step's columns to single tokens."""
+
+import msgspec
+
+from daemon.engine.protocol import Logprobs
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    """A drawn token's log-probability and the best tokens of its place, best first."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """The log-probabilities of one row of a `Tokens` message."""
+
+    chosen: float
+    ids: list[int]
+    values: list[float]
+
+
+Rows = dict[int, Row]
+
+
+def by_row(logprobs: Logprobs | None) -> Rows:
+    """The rows of a message that have log-probabilities."""
+    if logprobs is None or not len(logprobs.rows):
+        return {}
+    count = len(logprobs.rows)
+    ids = logprobs.top_ids.reshape(count, -1).tolist()
+    values = logprobs.top_values.reshape(count, -1).tolist()
+    chosen = logprobs.chosen.tolist()
+    return {row: Row(chosen[i], ids[i], values[i]) for i, row in enumerate(logprobs.rows.tolist())}
+
+
+def asked(token: int, row: Row, depth: int) -> TokenLogprob | None:
+    """What of a row this request asked for; `depth` -1: nothing."""
+    if depth < 0:
+        return None
+    top = list(zip(row.ids[:depth], row.values[:depth], strict=True))
+    return TokenLogprob(token, row.chosen, top)

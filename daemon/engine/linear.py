@@ -1,0 +1,68 @@
+"""Matrix products with weights laid out for the processor once, at load time."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+KEEP_BOTH_BYTES = 2 << 30
+"""Up to so many bytes of weights, plain copies stay beside the packed ones."""
+
+_PACKED_FOR = 32
+"""Tokens that oneDNN lays weights out for; the layout serves other numbers as well."""
+
+
+class PackedLinear(nn.Module):
+    """A linear layer on the CPU: packed weights for several tokens, plain ones for a single one.
+
+    With one token a product only reads its weights, and plain rows read fastest; with several,
+    MKL would pack plain weights anew in every call.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, keep_plain: bool) -> None:
+        super().__init__()
+        self.plain = weight if keep_plain else None
+        self.bias = bias
+        self.out_features, self.in_features = weight.shape
+        self.packed = torch._C._nn.mkldnn_reorder_linear_weight(weight.contiguous(), _PACKED_FOR)
+        self.packed_bytes = weight.nbytes
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [..., in_features] to [..., out_features]."""
+        if self.plain is not None and states.numel() == self.in_features:
+            return linear(states, self.plain, self.bias)
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            states, self.packed, self.bias, "none", [], None
+        )
+        return product
+
+
+def can_pack(tensor: torch.Tensor) -> bool:
+    """Whether weights like this one can be packed here."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype in (torch.float32, torch.bfloat16)
+        and torch.backends.mkldnn.is_available()
+    )
+
+
+def pack_linears(model: nn.Module, keep_plain: bool) -> None:
+    """Replace every `nn.Linear` below a module that can be packed."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and can_pack(child.weight):
+                setattr(module, name, packed(child, keep_plain))
+
+
+def packed(layer: Any, keep_plain: bool) -> nn.Module:
+    """A packed twin of a linear layer, or the layer itself where packing is not possible."""
+    if not isinstance(layer, nn.Linear) or not can_pack(layer.weight):
+        return layer  # type: ignore[no-any-return]
+    return PackedLinear(layer.weight, layer.bias, keep_plain)
+
+
+def linear_bytes(model: nn.Module) -> int:
+    """Bytes of the weights of all linear layers."""
+    layers = (module for module in model.modules() if isinstance(module, nn.Linear))
+    return sum(layer.weight.nbytes for layer in layers)

@@ -1,0 +1,119 @@
+"""Bodies that come slowly, are too rich, or hold anything at all."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.api.body import read_body
+from daemon.api.deadline import HeaderDeadline
+from daemon.api.decode import MAX_BRACKETS, MAX_COMMAS, decode
+from daemon.api.errors import ApiError
+from daemon.api.middleware import Front
+from daemon.api.prepare import Work, prepare_chat, prepare_completion
+from daemon.api.schema import ChatRequest, CompletionRequest
+from daemon.api.text import Text
+from daemon.runtime.protocol import Serving
+
+CHAT = msgspec.json.Decoder(ChatRequest)
+COMPLETION = msgspec.json.Decoder(CompletionRequest)
+FIELDS = sorted(
+    {
+        field.name
+        for kind in (ChatRequest, CompletionRequest)
+        for field in msgspec.structs.fields(kind)
+    }
+    - {"model"}
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.text(max_size=4)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([0, 1, 2, 0.5, "1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "type", "text", "1"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def text(folder) -> Text:
+    return Text(folder)
+
+
+async def test_a_slow_body():
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=await read_body(request, timeout_s=0.2))
+
+    front = Front(("http://app.example",), HeaderDeadline())
+    app = web.Application(middlewares=[front.middleware])
+    app.on_response_prepare.append(front.add_headers)
+    app.router.add_post("/", handler)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0]
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        await allowed_origin(f"http://{host}:{port}/")
+    finally:
+        await runner.cleanup()
+
+
+async def allowed_origin(url: str) -> None:
+    """A page that the configuration names may ask and read."""
+    headers = {"Origin": "http://app.example"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.options(url) as response:
+            assert response.status == 204
+            assert response.headers["Access-Control-Allow-Origin"] == "http://app.example"
+        async with http.post(url, data=b"x") as response:
+            assert response.status == 200
+            assert response.headers["Access-Control-Allow-Origin"] == "http://app.example"
+
+
+@pytest.mark.parametrize(
+    "prompt", [b"1," * (MAX_COMMAS + 1), b"[]," * (MAX_BRACKETS + 1), b"{}," * (MAX_BRACKETS + 1)]
+)
+def test_a_body_of_too_many_elements_is_not_even_decoded(prompt: bytes):
+    body = b'{"model":"tiny","prompt":[' + prompt + b"1]}"
+    with pytest.raises(ApiError, match="too many elements"):
+        decode(COMPLETION, body)
+
+
+@settings(max_examples=400)
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), chat=st.booleans())
+def test_anything_is_work_or_a_clear_refusal(text: Text, fields: dict[str, Any], chat: bool):
+    start = {"messages": [{"role": "user", "content": "hello"}]} if chat else {"prompt": "hello"}
+    serving = Serving("tiny", "", True, False, 256, 256, 4, 400, "ready")
+    body = json.dumps({"model": "tiny", **start, **fields}).encode()
+    work: Work | ApiError
+    try:
+        if chat:
+            work = prepare_chat(decode(CHAT, body), text, serving)
+        else:
+            work = prepare_completion(decode(COMPLETION, body), text, serving)
+    except ApiError as error:
+        work = error
+    if isinstance(work, ApiError):
+        assert 400 <= work.status < 500
+        assert json.loads(work.body)["error"]["message"]
+        return
+    for prompt, limit in zip(work.prompts, work.max_tokens, strict=True):
+        assert 1 <= len(prompt.tokens) < len(prompt.tokens) + limit <= serving.max_len

@@ -13,8 +13,9 @@ from benchmarks.gpu.engine_runs import Rows
 from benchmarks.gpu.kernel_speed import Limits
 from benchmarks.gpu.report import Figure
 from daemon.engine.attention import ATTENTION_NAME, register
+from daemon.engine.backend import choose
 from daemon.engine.kv_cache import KVCache
-from daemon.engine.model import Model
+from daemon.engine.model import optimise
 from daemon.engine.sampler import Sampler
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
@@ -149,7 +150,9 @@ def _engine(device: str, case: Case, num_blocks: int) -> Engine:
     )
     longest = max(case.context + case.decode_steps, case.prefill)
     slots = Slots(max(case.batches), longest // BLOCK_SIZE + 2, ())
-    return Engine(Model(model), cache, slots, Sampler(config.vocab_size, device))
+    backend = choose(torch.device(device), torch.bfloat16)
+    fastest = optimise(model.requires_grad_(False), cache, backend)
+    return Engine(fastest, cache, slots, Sampler(config.vocab_size, device), backend)
 
 
 def _prompt(case: Case, length: int, seed: int) -> list[int]:

@@ -52,7 +52,7 @@ Each part is optional except the model: a server whose part is missing is left o
 What is measured
 ----------------
 Prompts are 128 tokens of the standard library's text, other ones in every run; answers are
-greedy and never end early. A round goes through the modes, and within a mode through the
+greedy and ignore the end token. A round goes through the modes, and within a mode through the
 servers, beginning with another server each time. Results are medians over the rounds.
 
 ======  ==========================================================================
@@ -65,6 +65,14 @@ bursty  arrivals in bursts (gamma gaps, twice as spread as a Poisson process), m
 kv      every server restarted with room for 3,072 tokens of keys and values, while 16
         streams of 128 + 192 tokens need 5,120: failed and short answers count
 ======  ==========================================================================
+
+No server is sent a prompt twice, so prefix caches help nobody; vLLM's and llama.cpp's are off.
+llama.cpp keeps its default of half-precision keys and values. Its streams share that room in the
+last mode only: sharing slows it, and a fixed split would cut each answer at 64 tokens.
+
+Answers to four sample prompts are compared as text. The weights are random, so two tokens are now
+and then within a rounding error of each other, and texts may part there. `transformers serve`
+cannot be told to ignore the end token; a short answer would be counted.
 
 Other work on the machine ruins such measurements. A run starts when the machine is quiet,
 notes how much processor time others took meanwhile, and is repeated when that was too much.

@@ -46,11 +46,6 @@ class Link:
         self._jobs: dict[int, Job] = {}
         self._channel = Channel(sock, self._frame, self._closed)
 
-    @property
-    def num_sequences(self) -> int:
-        """Token streams that run or wait."""
-        return len(self._choices)
-
     def submit(self, job: Job) -> None:
         """Send the job's requests. Raises ApiError 503 without a runtime."""
         if self.lost:
@@ -134,11 +129,14 @@ class Link:
             else:
                 choice.take(token, reason)
         except Exception:
-            # One stream's fault must not end the others, nor the channel.
             log.exception("a token could not be delivered")
-            job = self._jobs.get(request_of(choice.sequence))
-            if job is not None:
-                self._fail(job, ApiError(500, "the answer could not be decoded"))
+            self._broken(choice)
+
+    def _broken(self, choice: Choice) -> None:
+        # One stream's fault must not end the others, nor the channel.
+        job = self._jobs.get(request_of(choice.sequence))
+        if job is not None:
+            self._fail(job, ApiError(500, "the answer could not be decoded"))
 
     def _depth(self, choice: Choice) -> int:
         job = self._jobs.get(request_of(choice.sequence))
@@ -149,7 +147,11 @@ class Link:
         if choice is None:
             return
         if reason <= _LENGTH:
-            choice.end(reason)
+            try:
+                choice.end(reason)
+            except Exception:
+                log.exception("an answer could not be ended")
+                self._broken(choice)
             return
         job = self._jobs[request_of(sequence)]
         job.leave(sequence)

@@ -115,6 +115,8 @@ class Core:
             self.counters.rejected += 1
             self._actions.append(refusal)
             return
+        if not self.sequences:
+            self.finish_rate.resume(event.now)
         self.counters.requests += 1
         self.counters.prompt_tokens += event.num_prompt_tokens
         sequences = [self._sequence(event, index) for index in range(event.n)]
@@ -181,7 +183,9 @@ class Core:
             self.counters.failed += 1
             self._forget(sequence)
             return
-        chosen = least_loaded([instance.load() for instance in able])
+        chosen = able[0].index
+        if len(able) > 1:
+            chosen = least_loaded([instance.load() for instance in able])
         self.instances[chosen].scheduler.add(sequence)
 
     def _release_followers(self, leader: Sequence) -> None:
@@ -247,7 +251,7 @@ class Core:
         if len(scheduler.in_flight) == 1:
             instance.last_done_s = now
         instance.batch_rows = batch.slots.size
-        instance.batch_tokens = batch.num_tokens
+        instance.batch_tokens = scheduler.in_flight.newest.num_tokens
         for sequence, num_cached in scheduler.started:
             self.counters.cached_tokens += num_cached
             self._actions.append(Started(sequence.id, instance.index, num_cached))

@@ -9,6 +9,11 @@ class FinishRate:
         self._last_s = -1.0
         self._interval_s = 0.0
 
+    def resume(self, now: float) -> None:
+        """Work begins after a time without any: that time says nothing of the next finish."""
+        if self._last_s >= 0.0:
+            self._last_s = now
+
     def observe(self, now: float, count: int) -> None:
         """`count` >= 1 sequences finished at `now`."""
         if self._last_s >= 0.0:

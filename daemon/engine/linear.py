@@ -25,7 +25,7 @@ class PackedLinear(nn.Module):
         self.plain = weight if keep_plain else None
         self.bias = bias
         self.out_features, self.in_features = weight.shape
-        self.packed = torch._C._nn.mkldnn_reorder_linear_weight(weight.contiguous(), _PACKED_FOR)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKED_FOR)
         self.packed_bytes = weight.nbytes
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -36,6 +36,9 @@ class PackedLinear(nn.Module):
             states, self.packed, self.bias, "none", [], None
         )
         return product
+
+    # Nothing hooks into these layers, and the looking for hooks costs as much as a small product.
+    __call__ = forward
 
 
 def can_pack(tensor: torch.Tensor) -> bool:

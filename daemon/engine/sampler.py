@@ -48,7 +48,6 @@ class Sampler:
         self, slot: int, sampling: SamplingParams, num_prompt_tokens: int, history: Integers = ()
     ) -> None:
         """A sequence takes a slot; `history` holds prompt and outputs if a penalty needs them."""
-        self._edits.pop(slot, None)
         edited = SlotEdits.needed(sampling)
         self._columns.join(slot, sampling, edited)
         if edited:

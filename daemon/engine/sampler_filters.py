@@ -81,7 +81,8 @@ def _cuts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row's cut [R], and whether `values` (the best K, falling) suffice to know it [R].
 
-    They suffice if the cut lies above the last of them: no token outside can then reach it.
+    They suffice if the cut lies above the last of them: no token outside can then reach it. (A
+    top-p that they do not fill puts its cut at the last, so it never suffices by itself.)
     """
     width = values.shape[1]
     off = torch.full_like(mass, -torch.inf)
@@ -91,7 +92,6 @@ def _cuts(
     mass = torch.where(filters.top_k > 0, weights.sum(-1), mass)
     index = (weights.cumsum(-1) < (filters.top_p * mass).unsqueeze(1)).sum(-1)
     nth = values.gather(1, index.clamp(max=width - 1).unsqueeze(1)).squeeze(1)
-    uses_p = filters.top_p < 1.0
-    cut = k_cut.maximum(torch.where(uses_p, nth, off)).maximum(filters.min_p.log())
-    settled = (filters.top_k <= width) & (~uses_p | (index < width)) & (values[:, -1] < cut)
-    return cut, settled
+    p_cut = torch.where(filters.top_p < 1.0, nth, off)
+    cut = k_cut.maximum(p_cut).maximum(filters.min_p.log())
+    return cut, (filters.top_k <= width) & (values[:, -1] < cut)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
+from daemon.engine.backend import choose
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.model import Model
+from daemon.engine.model import optimise
 from daemon.engine.protocol import Load
 from daemon.engine.sampler import Sampler
 from daemon.engine.slots import Slots
@@ -36,12 +37,15 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float]:
     shape = read_shape(folder)
     progress("kv cache", 0.7)
     cache = _kv_cache(load, shape, device)
+    progress("fuse", 0.8)
+    backend = choose(device, torch_dtype(load.dtype))
     max_blocks = -(-load.max_len // load.block_size) + 1
     engine = Engine(
-        model=Model(model),
+        model=optimise(model, cache, backend),
         cache=cache,
         slots=Slots(load.max_slots, max_blocks, shape.eos_token_ids),
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
+        backend=backend,
     )
     progress("warm-up", 0.9)
     return engine, warm_up(engine, load)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from daemon.engine.attention import PagedAttention
-from daemon.engine.attention_torch import TorchAttention
+from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import Model
@@ -25,6 +24,7 @@ class Engine:
     cache: KVCache
     slots: Slots
     sampler: Sampler
+    backend: Backend
 
     def run(self, plan: Plan, idle_s: float = 0.0) -> Reply:
         """Apply a plan in its order (left, joined, tables, copies, step) and answer it."""
@@ -65,12 +65,5 @@ class Engine:
             torch.from_numpy(flat.tokens).to(device),
             torch.from_numpy(flat.positions).to(device),
             torch.from_numpy(flat.sampled_tokens).to(device),
-            self._attention(flat),
+            self.backend.attend(flat, self.cache),
         )
-
-    def _attention(self, flat: FlatBatch) -> PagedAttention:
-        if self.cache.blocks.is_cuda:
-            from daemon.engine.attention_cuda import CudaAttention
-
-            return CudaAttention(flat, self.cache)
-        return TorchAttention(flat, self.cache)

@@ -21,14 +21,15 @@ class BlockTable:
         """The blocks of a slot, in order; a view."""
         return self._rows[slot, : self.held[slot]]
 
-    def extend(self, slot: int, blocks: Int32) -> None:
+    def extend(self, slot: int, blocks: list[int]) -> None:
         """Append blocks to one slot's row."""
         start = int(self.held[slot])
-        self._rows[slot, start : start + blocks.size] = blocks
-        self.held[slot] = start + blocks.size
-        self._slots.append(np.full(blocks.size, slot, np.int32))
-        self._indices.append(np.arange(start, start + blocks.size, dtype=np.int32))
-        self._blocks.append(blocks)
+        end = start + len(blocks)
+        self._rows[slot, start:end] = blocks
+        self.held[slot] = end
+        self._slots.append(np.full(len(blocks), slot, np.int32))
+        self._indices.append(np.arange(start, end, dtype=np.int32))
+        self._blocks.append(self._rows[slot, start:end].copy())
 
     def extend_each(self, slots: Slots, blocks: Int32) -> None:
         """Append one block to each of several distinct slots."""

@@ -36,10 +36,8 @@ class KVCache:
 
     def admit(self, slot: int, matched: list[int], num_blocks: int) -> int:
         """Give a slot its cached prefix and new blocks up to `num_blocks`; cached tokens."""
-        if matched:
-            self.pool.share(matched)
-            self.table.extend(slot, int32(matched))
-        self.table.extend(slot, self.pool.allocate(num_blocks - len(matched)))
+        self.pool.share(matched)
+        self.table.extend(slot, matched + self.pool.allocate(num_blocks - len(matched)))
         return len(matched) * self.block_size
 
     def fork(self, source: int, slot: int, num_tokens: int, num_blocks: int) -> None:
@@ -50,12 +48,11 @@ class KVCache:
         whole = num_tokens // self.block_size
         shared = self.table.blocks(source)[:whole].tolist()
         self.pool.share(shared)
-        self.table.extend(slot, int32(shared))
         own = self.pool.allocate(num_blocks - whole)
         if num_tokens % self.block_size:
             self._copy_sources.append(int(self.table.blocks(source)[whole]))
-            self._copy_targets.append(int(own[0]))
-        self.table.extend(slot, own)
+            self._copy_targets.append(own[0])
+        self.table.extend(slot, shared + own)
 
     def short(self, slots: Slots, computed: Int32) -> Slots:
         """Those of `slots` whose blocks are full with their `computed` tokens."""
@@ -63,7 +60,7 @@ class KVCache:
 
     def grow_each(self, slots: Slots) -> None:
         """One more block for each of several distinct slots."""
-        self.table.extend_each(slots, self.pool.allocate(slots.size))
+        self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
@@ -72,14 +69,15 @@ class KVCache:
         full = min(num_computed // self.block_size, len(sequence.hashes))
         if full <= sequence.num_sealed_blocks:
             return
-        blocks = self.table.blocks(sequence.slot)
-        for index in range(sequence.num_sealed_blocks, full):
-            self.pool.cache.register(sequence.hashes[index], int(blocks[index]))
+        new = slice(sequence.num_sealed_blocks, full)
+        blocks = self.table.blocks(sequence.slot)[new].tolist()
+        for digest, block in zip(sequence.hashes[new], blocks, strict=True):
+            self.pool.cache.register(digest, block)
         sequence.num_sealed_blocks = full
 
     def release(self, slot: int, last_step: int) -> None:
         """Take back every block of a slot; see BlockPool.release."""
-        self.pool.release(self.table.blocks(slot).copy(), last_step)
+        self.pool.release(self.table.blocks(slot).tolist(), last_step)
         self.table.clear(slot)
 
     def take_copies(self) -> tuple[Int32, Int32]:

@@ -7,9 +7,9 @@ from itertools import islice
 class PrefixCache:
     """An index from chain hashes to blocks, and the idle ones in the order they were left."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_blocks: int) -> None:
         self._block_by_digest: dict[bytes, int] = {}
-        self._digest_by_block: dict[int, bytes] = {}
+        self._digests: list[bytes | None] = [None] * num_blocks
         self._idle: dict[int, None] = {}
 
     @property
@@ -29,25 +29,27 @@ class PrefixCache:
 
     def register(self, digest: bytes, block: int) -> None:
         """Name a block's tokens; a digest or block that is named already stays as it was."""
-        if digest not in self._block_by_digest and block not in self._digest_by_block:
+        if self._digests[block] is None and digest not in self._block_by_digest:
             self._block_by_digest[digest] = block
-            self._digest_by_block[block] = digest
-
-    def knows(self, block: int) -> bool:
-        """Whether the block's tokens are named."""
-        return block in self._digest_by_block
+            self._digests[block] = digest
 
     def digest(self, block: int) -> bytes:
-        """The chain hash of a named block. Raises KeyError for another."""
-        return self._digest_by_block[block]
+        """The chain hash of a named block. Raises LookupError for another."""
+        digest = self._digests[block]
+        if digest is None:
+            raise LookupError(f"block {block} is not named")
+        return digest
 
     def is_idle(self, block: int) -> bool:
         """Whether the block is cached and held by nobody."""
         return block in self._idle
 
-    def leave(self, block: int) -> None:
-        """The last holder of a named block let go of it."""
+    def leave(self, block: int) -> bool:
+        """The last holder of a block let go of it; False if its tokens are not named."""
+        if self._digests[block] is None:
+            return False
         self._idle[block] = None
+        return True
 
     def take(self, block: int) -> None:
         """An idle block is held again."""
@@ -58,7 +60,8 @@ class PrefixCache:
         blocks = list(islice(self._idle, count))
         for block in blocks:
             del self._idle[block]
-            del self._block_by_digest[self._digest_by_block.pop(block)]
+            del self._block_by_digest[self.digest(block)]
+            self._digests[block] = None
         return blocks
 
     def idle_blocks(self) -> list[int]:

@@ -1,13 +1,13 @@
 """Steps that were sent to the worker and have not answered yet."""
 
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from daemon.wire.columns import Bools, Int32, Slots
 
 
-@dataclass(slots=True, frozen=True)
-class InFlightStep:
+class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     """What has to be remembered of a step until its answer: its R sampled rows, in order."""
 
     step: int

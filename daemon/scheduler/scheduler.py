@@ -6,6 +6,7 @@ run out the last in that order is preempted and later recomputed.
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from daemon.batch import Batch
@@ -20,6 +21,7 @@ from daemon.sequence import Sequence
 from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, int32
 
 _LENGTH = np.uint8(FinishReason.LENGTH)
+_NO_SLOTS = np.zeros(0, np.intp)
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,8 +33,7 @@ class Limits:
     prefill_chunk: int
 
 
-@dataclass(slots=True, frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """How a waiting sequence would be seated."""
 
     leader: int  # slot whose prompt it shares, or -1
@@ -41,8 +42,7 @@ class Place:
     num_blocks: int  # in all
 
 
-@dataclass(slots=True, frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What came of an answered step; T rows that count."""
 
     rows: Int32  # [T] among the step's sampled rows
@@ -193,6 +193,8 @@ class Scheduler:
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
+            if self.slots.full and not self._displaceable(sequence):
+                return
             place = self._place(sequence)
             count = self._chunk(step, sequence.num_known_tokens - place.num_shared_tokens)
             if not count or not self._vacancy(sequence, place):
@@ -227,10 +229,16 @@ class Scheduler:
                 return True
             if self.kv.pool.num_fenced or not self.num_running:
                 return False
-            last = self.slots.member(int(self.slots.order()[-1]))
-            if last is sequence.leader or not self.policy.displaces(sequence, last):
+            victim = self._displaceable(sequence)
+            if victim is None:
                 return False
-            self._preempt(last.slot)
+            self._preempt(victim.slot)
+
+    def _displaceable(self, sequence: Sequence) -> Sequence | None:
+        """The running sequence whose place this one may take, if the policy says so."""
+        last = self.slots.member(int(self.slots.order()[-1]))
+        allowed = last is not sequence.leader and self.policy.displaces(sequence, last)
+        return last if allowed else None
 
     def _seat(self, sequence: Sequence, place: Place) -> int:
         slot = self.slots.join(sequence, place.num_shared_tokens)
@@ -276,11 +284,12 @@ class Scheduler:
         table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
-        samples = ends == table.known[slots]
+        known = table.known[slots]
+        samples = ends == known
         fed = starts < table.fed_until[slots]
         finals = ends == table.last_position[slots]
         table.computed[slots] = ends
-        table.known[slots] += samples ^ finals
+        table.known[slots] = known + (samples ^ finals)
         table.last_step[slots] = self.step
         joined = int32(self._joined)
         batch = Batch(
@@ -300,7 +309,7 @@ class Scheduler:
         self.left.clear()
         self._joined.clear()
         self._remember(batch, slots, samples, finals, now)
-        if batch.num_tokens > slots.size:
+        if self.in_flight.newest.num_tokens > slots.size:
             self._seal_prompts(slots, counts)
         return batch
 
@@ -309,15 +318,19 @@ class Scheduler:
     ) -> None:
         """Keep what the step's answer will be read with."""
         table = self.slots
-        firsts = slots[samples & batch.fed.view(bool)]
-        rows = slots[samples]
+        fed = batch.fed.view(bool)
+        firsts = slots[samples & fed] if np.count_nonzero(fed) else _NO_SLOTS
+        if np.count_nonzero(samples) == slots.size:
+            rows = slots
+        else:
+            rows, finals = slots[samples], finals[samples]
         self.in_flight.add(
             InFlightStep(
                 batch.step,
                 rows,
                 table.epoch[rows],
                 firsts,
-                finals[samples],
+                finals,
                 table.departures,
                 batch.num_tokens,
                 now,

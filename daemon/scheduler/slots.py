@@ -28,8 +28,11 @@ class SlotTable:
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
-        self._order: Slots = np.zeros(0, np.intp)
+        self._order: Slots = np.zeros(0, np.intp)  # with slots that left, until it is asked for
+        self._new: list[int] = []  # slots that joined since
+        self._gone = False  # whether any left since
         self._sorted = True
+        self._top_rank = -(1 << 62)
 
     @property
     def num_running(self) -> int:
@@ -43,6 +46,8 @@ class SlotTable:
 
     def join(self, sequence: Sequence, num_computed: int) -> int:
         """Seat a sequence whose first `num_computed` tokens are in its blocks already."""
+        if self._gone:
+            self._drop_gone()
         slot = self.vacant.pop()
         known = sequence.num_known_tokens
         self.members[slot] = sequence
@@ -52,11 +57,10 @@ class SlotTable:
         self.last_position[slot] = sequence.limit - 1
         self.last_step[slot] = 0
         self.rank[slot] = sequence.rank
-        last = self._order[-1] if self._order.size else slot
-        self._sorted = self._sorted and bool(self.rank[last] <= sequence.rank)
-        order = np.empty(self._order.size + 1, np.intp)
-        order[:-1], order[-1] = self._order, slot
-        self._order = order
+        self._new.append(slot)
+        if sequence.rank < self._top_rank:
+            self._sorted = False
+        self._top_rank = max(self._top_rank, sequence.rank)
         sequence.slot = slot
         return slot
 
@@ -69,7 +73,10 @@ class SlotTable:
         self.sequence[slot] = -1
         self.epoch[slot] += 1
         self.departures += 1
-        self._order = self._order[self._order != slot]
+        if slot in self._new:
+            self._new.remove(slot)
+        else:
+            self._gone = True
         self.vacant.append(slot)
         return sequence
 
@@ -82,7 +89,16 @@ class SlotTable:
 
     def order(self) -> Slots:
         """Slots in use, first in the policy's order first; intp [num_running]."""
+        if self._gone:
+            self._drop_gone()
+        if self._new:
+            self._order = np.concatenate([self._order, np.array(self._new, np.intp)])
+            self._new.clear()
         if not self._sorted:
             self._order = self._order[np.argsort(self.rank[self._order], kind="stable")]
             self._sorted = True
         return self._order
+
+    def _drop_gone(self) -> None:
+        self._order = self._order[self.sequence[self._order] >= 0]
+        self._gone = False

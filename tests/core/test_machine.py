@@ -125,7 +125,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=2000 if SOAK else 60,
+    max_examples=20_000 if SOAK else 1000,
     stateful_step_count=80 if SOAK else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

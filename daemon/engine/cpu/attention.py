@@ -29,8 +29,10 @@ class CpuAttention:
         self._tokens = batch.row_offsets[rows]
         self._lens = batch.starts[rows] + np.int32(1)
         self._scale = np.zeros(1, np.float32)
-        self._block_stride = cache.blocks.stride(0)
         self._pool = cache.blocks.data_ptr()
+        # Reading an array's address costs more than a kernel's call, so each is read once a step.
+        columns = (self._blocks, self._offsets, self._tables, self._tokens, self._lens, self._scale)
+        self._addresses = [column.ctypes.data for column in columns]
 
     def __call__(
         self,
@@ -53,6 +55,7 @@ class CpuAttention:
 
     def _store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         width = key.shape[1] * key.shape[2]
+        blocks, offsets, *_ = self._addresses
         run = run_here if self._num_tokens <= _STORED_HERE else self._team.run
         run(
             kernels.store,
@@ -61,10 +64,10 @@ class CpuAttention:
             key.stride(0),
             self._pool,
             self._cache.row_shift(layer, False) * width,
-            self._block_stride,
+            self._cache.blocks.stride(0),
             self._cache.block_size,
-            self._blocks.ctypes.data,
-            self._offsets.ctypes.data,
+            blocks,
+            offsets,
             self._num_tokens,
             width,
         )
@@ -73,6 +76,7 @@ class CpuAttention:
         self, layer: int, query: torch.Tensor, scale: float, output: torch.Tensor
     ) -> None:
         num_kv_heads, head_dim = self._cache.blocks.shape[4:]
+        *_, tables, tokens, lens, scale_address = self._addresses
         self._scale[0] = scale
         self._team.run(
             kernels.decode_attention,
@@ -80,17 +84,17 @@ class CpuAttention:
             query.stride(0),
             self._pool,
             self._cache.row_shift(layer, False) * num_kv_heads * head_dim,
-            self._block_stride,
+            self._cache.blocks.stride(0),
             self._cache.block_size,
-            self._tables.ctypes.data,
+            tables,
             self._tables.shape[1],
-            self._tokens.ctypes.data,
-            self._lens.ctypes.data,
+            tokens,
+            lens,
             self._num_singles,
             num_kv_heads,
             query.shape[1] // num_kv_heads,
             head_dim,
-            self._scale.ctypes.data,
+            scale_address,
             output.data_ptr(),
         )
 

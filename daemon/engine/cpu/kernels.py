@@ -175,23 +175,26 @@ def rotate(arguments):  # type: ignore[no-untyped-def]
 
 @_kernel
 def rms_norm(arguments):  # type: ignore[no-untyped-def]
-    """`output` = norm(`states` [T, width], row stride given) * weight; in place is allowed.
+    """`output` = norm(`states`) * weight over rows of `width`; in place is allowed.
 
-    With `added` (its address not 0) states += added comes first, and states keeps the sum.
-    After the counter: states, row stride, added, T, width, weight, epsilon float32 [1], output,
-    its row stride.
+    Row r lies at (r // together) * stride + (r % together) * width, in states and output alike.
+    With `added` (its address not 0, dense) states += added comes first, and states keeps the sum.
+    After the counter: states, stride, together, added, number of rows, width, weight, epsilon
+    float32 [1], output, its stride.
     """
-    a = carray(arguments, 10)
-    width, weight, epsilon = a[5], float_pointer(a[6]), float_pointer(a[7])[0]
+    a = carray(arguments, 11)
+    together, width = a[3], a[6]
+    weight, epsilon = float_pointer(a[7]), float_pointer(a[8])[0]
     while True:
         first = next_item(arguments) * TOKENS_AT_ONCE
-        if first >= a[4]:
+        if first >= a[5]:
             break
-        for token in range(first, min(first + TOKENS_AT_ONCE, a[4])):
-            states = float_pointer(a[1] + 4 * token * a[2])
-            output = float_pointer(a[8] + 4 * token * a[9])
-            if a[3] != 0:
-                added = float_pointer(a[3] + 4 * token * width)
+        for row in range(first, min(first + TOKENS_AT_ONCE, a[5])):
+            group, inside = row // together, (row % together) * width
+            states = float_pointer(a[1] + 4 * (group * a[2] + inside))
+            output = float_pointer(a[9] + 4 * (group * a[10] + inside))
+            if a[4] != 0:
+                added = float_pointer(a[4] + 4 * row * width)
                 for lane in range(width):
                     states[lane] += added[lane]
             total = np.float32(0.0)

@@ -18,6 +18,7 @@ class CpuOps:
     def __init__(self, team: Team) -> None:
         self._team = team
         self._epsilons: dict[float, np.ndarray] = {}
+        self._addresses: dict[float, int] = {}
 
     def norm(
         self,
@@ -34,6 +35,7 @@ class CpuOps:
             kernels.rms_norm,
             states.data_ptr(),
             states.stride(0),
+            1,
             0 if added is None else added.data_ptr(),
             count,
             width,
@@ -46,20 +48,21 @@ class CpuOps:
 
     def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
         """See `Ops`."""
-        # A row for each head: heads of one token lie next to each other, tokens need not.
-        for head in states.unbind(1):
-            self._run(
-                head.numel(),
-                kernels.rms_norm,
-                head.data_ptr(),
-                head.stride(0),
-                0,
-                *head.shape,
-                weight.data_ptr(),
-                self._address(epsilon),
-                head.data_ptr(),
-                head.stride(0),
-            )
+        count, heads, head_dim = states.shape
+        self._run(
+            states.numel(),
+            kernels.rms_norm,
+            states.data_ptr(),
+            states.stride(0),
+            heads,
+            0,
+            count * heads,
+            head_dim,
+            weight.data_ptr(),
+            self._address(epsilon),
+            states.data_ptr(),
+            states.stride(0),
+        )
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""
@@ -96,6 +99,7 @@ class CpuOps:
         run(kernel, *arguments)
 
     def _address(self, epsilon: float) -> int:
-        if epsilon not in self._epsilons:
+        if epsilon not in self._addresses:
             self._epsilons[epsilon] = np.array([epsilon], np.float32)
-        return int(self._epsilons[epsilon].ctypes.data)
+            self._addresses[epsilon] = self._epsilons[epsilon].ctypes.data
+        return self._addresses[epsilon]

@@ -19,7 +19,7 @@ class Policy:
     prefill_alone: ClassVar[bool] = False
     """A step with a prompt in it carries no decodes."""
     whole_prompts: ClassVar[bool] = False
-    """A prompt is split only if it alone exceeds the token budget."""
+    """A prompt is split only if it is the first of its step and exceeds the budget left to it."""
     reserve_limit: ClassVar[bool] = False
     """Admission takes blocks for prompt + max_tokens, so nothing is ever preempted."""
     gang: ClassVar[bool] = False

@@ -1,0 +1,124 @@
+"""Makes a straight `Decoder` from a loaded model whose modules have the usual shape.
+
+What it goes by is the modules, not the model's name; what a module does beyond its shape (scaled
+residuals, layers without positions) shows in the logits, which `Model` compares before it trusts.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Norm
+from daemon.engine.linear import packed
+from daemon.engine.ops import Ops
+
+_BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
+_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_ATTENTION_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+def fuse(model: Any, ops: Ops, keep_plain: bool) -> Decoder | None:
+    """A decoder over the model's own weights; None where its modules are of another shape.
+
+    Merged weights replace the single ones, which become views of them: nothing is held twice.
+    """
+    base = model.base_model
+    if not recognised(base):
+        return None
+    attention = base.layers[0].self_attn
+    head_dim: int = attention.head_dim
+    return Decoder(
+        embeddings=base.embed_tokens.weight,
+        rotary=base.rotary_emb,
+        layers=tuple(_layer(layer, keep_plain) for layer in base.layers),
+        norm=_norm(base.norm),
+        head=packed(model.get_output_embeddings(), keep_plain),
+        num_heads=attention.q_proj.out_features // head_dim,
+        num_kv_heads=attention.k_proj.out_features // head_dim,
+        head_dim=head_dim,
+        scale=attention.scaling,
+        ops=ops,
+    )
+
+
+def recognised(base: nn.Module) -> bool:
+    """Whether every module of a base model is one that `Decoder` knows how to compute."""
+    if _names(base) != _BASE:
+        return False
+    layers: Any = base.layers
+    return _is_norm(base.norm) and all(_recognised_layer(layer) for layer in layers)
+
+
+def _recognised_layer(layer: Any) -> bool:
+    if _names(layer) != _LAYER or _names(layer.mlp) != _MLP:
+        return False
+    attention, mlp = layer.self_attn, layer.mlp
+    inner = _names(attention)
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    if inner == _ATTENTION | _ATTENTION_NORMS:
+        norms += [attention.q_norm, attention.k_norm]
+        inner = _ATTENTION
+    linears = [getattr(attention, name) for name in _ATTENTION]
+    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
+    return (
+        inner == _ATTENTION
+        and silu
+        and all(_is_norm(norm) for norm in norms)
+        and all(type(linear) is nn.Linear for linear in linears)
+    )
+
+
+def _names(module: Any) -> set[str]:
+    return {name for name, _child in module.named_children()}
+
+
+def _is_norm(module: Any) -> bool:
+    """An RMS norm has a weight, an epsilon and no bias, whatever its class is called."""
+    names = {name for name, _parameter in module.named_parameters()}
+    return names == {"weight"} and hasattr(module, "variance_epsilon")
+
+
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight, module.variance_epsilon)
+
+
+def _layer(layer: Any, keep_plain: bool) -> DecoderLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    has_norms = hasattr(attention, "q_norm")
+    merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
+    return DecoderLayer(
+        input_norm=_norm(layer.input_layernorm),
+        query_key_value=packed(merged, keep_plain),
+        query_norm=_norm(attention.q_norm) if has_norms else None,
+        key_norm=_norm(attention.k_norm) if has_norms else None,
+        output=packed(attention.o_proj, keep_plain),
+        mlp_norm=_norm(layer.post_attention_layernorm),
+        gate_up=packed(merge([mlp.gate_proj, mlp.up_proj]), keep_plain),
+        down=packed(mlp.down_proj, keep_plain),
+    )
+
+
+def merge(linears: list[nn.Linear]) -> Layer:
+    """One layer that computes several of the same input, whose weights become views of its own."""
+    first, rows = linears[0], [linear.out_features for linear in linears]
+    with torch.device("meta"):
+        merged = nn.Linear(first.in_features, sum(rows), bias=False)
+    merged.weight = _merged([linear.weight for linear in linears])
+    for linear, part in zip(linears, merged.weight.split(rows), strict=True):
+        linear.weight = nn.Parameter(part, requires_grad=False)
+    if any(linear.bias is not None for linear in linears):
+        merged.bias = _merged([_bias(linear) for linear in linears])
+    return merged
+
+
+def _merged(parts: list[torch.Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.cat(parts), requires_grad=False)
+
+
+def _bias(linear: nn.Linear) -> torch.Tensor:
+    """A layer's bias, zeros where it has none."""
+    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias

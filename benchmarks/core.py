@@ -13,13 +13,16 @@ collector stays on. Both sides run in turns in one process.
 
 import argparse
 import gc
+import itertools
 import json
 import random
+from collections.abc import Iterator
 from hashlib import blake2b
 from time import thread_time
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.object_loop import ObjectLoop
 from daemon.batch import Batch
@@ -41,6 +44,7 @@ BLOCKS_EACH = 40  # of the pool, for each sequence that runs; 640 tokens
 SPARE = 8  # sequences that wait, so that a place never stays vacant
 TURN = 100
 WARM_UP = 600
+READY_MADE = 12_000
 STEP_S = 0.01
 GOALS_US = {256: (60.0, 250.0), 1000: (150.0, 500.0)}
 
@@ -64,6 +68,18 @@ class Traffic:
         hashes = chain_hashes(tokens, BLOCK_SIZE)
         return RequestArrived(now, self._request, len(tokens), max_tokens, hashes=hashes)
 
+    def crowd(self, count: int) -> Iterator[RequestArrived]:
+        """Those of the beginning; their answers are of any length, so that ages differ."""
+        return (self.arrival(0.0, shortest=1) for _ in range(count))
+
+    def ready_made(self) -> Iterator[RequestArrived]:
+        """Arrivals without end, tokenized and hashed before the clock runs, as another process
+        does it; request numbers go on from the crowd's.
+        """
+        made = [self.arrival(0.0) for _ in range(READY_MADE)]
+        for number in itertools.count():
+            yield replace(made[number % READY_MADE], request=100_000 + number)
+
     def _tokens(self, count: int) -> list[int]:
         return [self._chance.randrange(30000) for _ in range(count)]
 
@@ -85,20 +101,20 @@ class CoreSide:
             prefix_cache=True,
             depth=1,
         )
-        self._traffic = Traffic(seed)
+        self._traffic = Traffic(seed).ready_made()
         self._core = Core(config)
         self._now = 0.0
         self._ended = 0
         self._batch: Batch | None = None
         self._core.handle(WorkerReady(0.0, 0, running * BLOCKS_EACH, 1, STEP_S))
-        for _ in range(running + SPARE):
-            self._take(self._core.handle(self._traffic.arrival(0.0, shortest=1)))
+        for first in Traffic(seed).crowd(running + SPARE):
+            self._take(self._core.handle(first))
 
     def iterate(self) -> float:
         """One iteration; the seconds that the Core took."""
         assert self._batch is not None
         self._now += STEP_S
-        events: list[Event] = [self._traffic.arrival(self._now) for _ in range(self._ended)]
+        events: list[Event] = [replace(next(self._traffic), now=self._now) for _ in range(self._ended)]
         reasons = np.zeros(np.count_nonzero(self._batch.samples), np.uint8)
         events.append(StepDone(self._now, 0, self._batch.step, reasons, STEP_S))
         handle = self._core.handle
@@ -131,18 +147,18 @@ class LoopSide:
     """The object loop under the same traffic."""
 
     def __init__(self, running: int, seed: int) -> None:
-        self._traffic = Traffic(seed)
+        self._traffic = Traffic(seed).ready_made()
         self._loop = ObjectLoop(running * BLOCKS_EACH, BLOCK_SIZE, running, running + 512)
         self._now = 0.0
         self._ended = 0
-        for _ in range(running + SPARE):
-            self._loop.arrive(self._traffic.arrival(0.0, shortest=1))
+        for first in Traffic(seed).crowd(running + SPARE):
+            self._loop.arrive(first)
         self._batch = self._loop.schedule()
 
     def iterate(self) -> float:
         """One iteration; the seconds that the loop took."""
         self._now += STEP_S
-        arrivals = [self._traffic.arrival(self._now) for _ in range(self._ended)]
+        arrivals = [replace(next(self._traffic), now=self._now) for _ in range(self._ended)]
         reasons = np.zeros(np.count_nonzero(self._batch.samples), np.uint8)
         done = StepDone(self._now, 0, self._batch.step, reasons, STEP_S)
         start_s = thread_time()

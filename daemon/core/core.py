@@ -139,10 +139,11 @@ class Core:
 
         if self.draining:
             return reject("draining", "the daemon is shutting down", 0.0)
-        if all(instance.state is WorkerState.LOADING for instance in self.instances):
-            return reject("not_ready", "the model is still loading", 1.0)
         length = event.num_prompt_tokens + event.max_tokens
-        if length > self.config.max_len or not self._able(length):
+        able = self._able(length)
+        if not able and all(one.state is WorkerState.LOADING for one in self.instances):
+            return reject("not_ready", "the model is still loading", 1.0)
+        if length > self.config.max_len or not able:
             return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
         excess = self.num_waiting + event.n - self.config.max_waiting
         if excess > 0 and event.n > self.config.max_waiting:

@@ -44,8 +44,8 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention for transformers: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rows = [states[0].transpose(0, 1) for states in (query, key, value)]
-    return paged(module.layer_idx, *rows, scale).unsqueeze(0), None
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    return paged(module.layer_idx, query, key, value, scale).unsqueeze(0), None
 
 
 def register() -> None:

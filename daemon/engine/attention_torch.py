@@ -103,9 +103,7 @@ def context_rows(cache: KVCache, tables: torch.Tensor, length: int) -> torch.Ten
     return cache.row_of(tables[..., position // cache.block_size], position % cache.block_size)
 
 
-def gather(
-    cache: KVCache, layer: int, context: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def gather(cache: KVCache, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [*context, kv_heads, head_dim] of a layer, copied out of their pages."""
     flat = context.flatten()
     keys = cache.rows.index_select(0, flat + cache.row_shift(layer, False))
@@ -117,9 +115,9 @@ def gather(
 def attend_causally(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, scale: float
 ) -> torch.Tensor:
-    """One sequence: `query` [count, heads, d] from `start` on, `keys` [start + count, kv_heads, d].
+    """One sequence's `query` [count, heads, d] from `start` on, over all tokens up to its last.
 
-    Returns [count, heads, d].
+    `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d].
     """
     groups = query.shape[1] // keys.shape[1]
     if groups > 1:
@@ -133,7 +131,7 @@ def attend_causally(
 
 
 def causal_bias(query: torch.Tensor, start: int) -> torch.Tensor:
-    """What hides later tokens from `query` [1, heads, count, d] at `start`: [count, start + count]."""
+    """What hides later tokens from `query` [1, heads, count, d]: [count, start + count]."""
     count = query.shape[2]
     bias = torch.full((count, start + count), -torch.inf, dtype=query.dtype, device=query.device)
     return bias.triu_(start + 1)

@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from daemon.engine.process import die_with_parent, stay_offline
+from daemon.engine.process import die_with_parent, share_cores, stay_offline
 from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
@@ -42,7 +42,7 @@ class Worker:
             self._answer_plans(engine)
         except (BrokenPipeError, ConnectionResetError):
             return 0
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
             traceback.print_exc()
             self._send(Failed(f"{type(error).__name__}: {error}"))
             return 1
@@ -98,6 +98,7 @@ def main() -> int:
     arguments = parser.parse_args()
     die_with_parent()
     stay_offline()
+    share_cores()
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
     return Worker(channel, arguments.rank).serve()
 

@@ -92,15 +92,16 @@ class BlockPool:
         newest step of all the owners it has had, not only of the one that lets go last. Later
         blocks of a sequence are worth less than earlier ones, so they are left first.
         """
-        owners, named = self._owners, self._named
+        owners, named, free, leave = self._owners, self._named, self._free, self.cache.leave
         flying = last_step > self._done_step
         for block in reversed(blocks):
-            owners[block] -= 1
-            if flying or block in named:
+            left = owners[block] - 1
+            owners[block] = left
+            if flying or (named and block in named):
                 newest = max(last_step, named.pop(block, 0))
-                (named if owners[block] else self._fences)[block] = newest
-            elif not owners[block] and not self.cache.leave(block):
-                self._free.append(block)
+                (named if left else self._fences)[block] = newest
+            elif not left and not leave(block):
+                free.append(block)
 
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""

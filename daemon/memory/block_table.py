@@ -13,6 +13,7 @@ class BlockTable:
     def __init__(self, max_slots: int, max_blocks: int) -> None:
         self._rows = np.zeros((max_slots, max_blocks), np.int32)
         self.held = np.zeros(max_slots, np.int32)
+        self._numbers = np.arange(max_blocks, dtype=np.int32)
         self._slots: list[Int32] = []
         self._indices: list[Int32] = []
         self._blocks: list[Int32] = []
@@ -25,11 +26,12 @@ class BlockTable:
         """Append blocks to one slot's row."""
         start = int(self.held[slot])
         end = start + len(blocks)
-        self._rows[slot, start:end] = blocks
+        column = int32(blocks)
+        self._rows[slot, start:end] = column
         self.held[slot] = end
-        self._slots.append(np.full(len(blocks), slot, np.int32))
-        self._indices.append(np.arange(start, end, dtype=np.int32))
-        self._blocks.append(self._rows[slot, start:end].copy())
+        self._slots.append(np.full(column.size, slot, np.int32))
+        self._indices.append(self._numbers[start:end])
+        self._blocks.append(column)
 
     def extend_each(self, slots: Slots, blocks: Int32) -> None:
         """Append one block to each of several distinct slots."""
@@ -54,11 +56,14 @@ class BlockTable:
         """(slots, indices, blocks) since the last call: each cell once, of slots in use."""
         if not self._slots:
             return _NONE, _NONE, _NONE
-        changes = (
-            np.concatenate(self._slots),
-            np.concatenate(self._indices),
-            np.concatenate(self._blocks),
-        )
+        if len(self._slots) == 1:
+            changes = self._slots[0], self._indices[0], self._blocks[0]
+        else:
+            changes = (
+                np.concatenate(self._slots),
+                np.concatenate(self._indices),
+                np.concatenate(self._blocks),
+            )
         self._slots.clear()
         self._indices.clear()
         self._blocks.clear()

@@ -5,6 +5,8 @@ from daemon.memory.block_table import BlockTable
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, Slots, int32
 
+_NONE = int32()
+
 
 class KVCache:
     """Gives blocks to slots and takes them back. Never speaks to the engine: it only plans."""
@@ -82,6 +84,8 @@ class KVCache:
 
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""
+        if not self._copy_sources:
+            return _NONE, _NONE
         copies = int32(self._copy_sources), int32(self._copy_targets)
         self._copy_sources.clear()
         self._copy_targets.clear()

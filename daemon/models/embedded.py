@@ -82,7 +82,9 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
 def run_converter(gguf: Path, folder: Path) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
     command = [sys.executable, "-m", "daemon.engine.convert", str(gguf), str(folder)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise ModelError(f"{gguf} could not be converted: {last[0]}")

@@ -110,7 +110,7 @@ def _safetensors_header(path: Path) -> dict[str, Any]:
 
 
 def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """The ids that end an answer; generation_config.json overrides config.json, as for `generate`."""
+    """The ids that end an answer; generation_config.json goes first, as for `generate`."""
     generation = folder / "generation_config.json"
     ids = read_json(generation).get("eos_token_id") if generation.exists() else None
     if ids is None:

@@ -22,6 +22,7 @@ from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, int32
 
 _LENGTH = np.uint8(FinishReason.LENGTH)
 _NO_SLOTS = np.zeros(0, np.intp)
+_NONE = int32()
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,7 +117,11 @@ class Scheduler:
         if step.empty:
             return None
         slots, counts = step.rows()
-        return self._emit(slots, counts, now) if slots.size else None
+        if not slots.size:
+            return None
+        batch = self._emit(slots, counts, now)
+        self._seal_prompts(step.prompts)
+        return batch
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
         """Take a step's answer; None if it is not the one awaited."""
@@ -181,7 +186,7 @@ class Scheduler:
         """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
         if not self.policy.whole_prompts:
             return min(pending, self._limits.prefill_chunk, step.budget)
-        if pending <= step.budget or not step.num_prompts:
+        if pending <= step.budget or not step.prompts:
             return min(pending, step.budget)
         return 0
 
@@ -291,7 +296,7 @@ class Scheduler:
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
         table.last_step[slots] = self.step
-        joined = int32(self._joined)
+        joined = np.array(self._joined, np.intp) if self._joined else _NO_SLOTS
         batch = Batch(
             self.instance,
             self.step,
@@ -302,15 +307,13 @@ class Scheduler:
             fed.view(np.uint8),
             *self.kv.table.take_changes(),
             *self.kv.take_copies(),
-            int32(self.left),
-            joined,
+            int32(self.left) if self.left else _NONE,
+            joined.astype(np.int32),
             table.sequence[joined],
         )
         self.left.clear()
         self._joined.clear()
         self._remember(batch, slots, samples, finals, now)
-        if self.in_flight.newest.num_tokens > slots.size:
-            self._seal_prompts(slots, counts)
         return batch
 
     def _remember(
@@ -337,10 +340,11 @@ class Scheduler:
             )
         )
 
-    def _seal_prompts(self, slots: Slots, counts: Int32) -> None:
+    def _seal_prompts(self, slots: list[int]) -> None:
         """Offer blocks that prompt chunks of this step fill; later steps may share them."""
-        for slot in slots[counts > 1].tolist():
-            self.kv.seal(self.slots.member(slot), int(self.slots.computed[slot]))
+        for slot in slots:
+            if (sequence := self.slots.members[slot]) is not None:
+                self.kv.seal(sequence, int(self.slots.computed[slot]))
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""

@@ -11,7 +11,7 @@ class StepBuilder:
 
     def __init__(self, budget: int, table: SlotTable) -> None:
         self.budget = budget
-        self.num_prompts = 0
+        self.prompts: list[int] = []  # slots that got a chunk
         self._table = table
         self._departures = table.departures
         self._slots: list[Slots] = []
@@ -32,20 +32,18 @@ class StepBuilder:
     def add_prompt(self, slot: int, count: int) -> None:
         """A chunk of `count` tokens for one slot."""
         self._add(np.array([slot]), int32([count]))
-        self.num_prompts += 1
+        self.prompts.append(slot)
         self.budget -= count
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots."""
         if len(self._slots) == 1:
-            slots, counts, epochs = self._slots[0], self._counts[0], self._epochs[0]
+            slots, counts = self._slots[0], self._counts[0]
         else:
-            slots = np.concatenate(self._slots)
-            counts = np.concatenate(self._counts)
-            epochs = np.concatenate(self._epochs)
+            slots, counts = np.concatenate(self._slots), np.concatenate(self._counts)
         if self._table.departures == self._departures:
             return slots, counts
-        alive = self._table.epoch[slots] == epochs
+        alive = self._table.epoch[slots] == np.concatenate(self._epochs)
         return slots[alive], counts[alive]
 
     def _add(self, slots: Slots, counts: Int32) -> None:

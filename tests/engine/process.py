@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
@@ -24,7 +24,7 @@ class WorkerProcess:
         self._channel = BlockingChannel(ours)
         self._encoder, self._decoder = encoder(), decoder(FromWorker)
 
-    def __enter__(self) -> "WorkerProcess":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

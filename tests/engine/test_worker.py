@@ -22,12 +22,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def finish(worker: WorkerProcess, plans: Driver, sequences: list[Running], count: int) -> Reply:
     """Run until each sequence has `count` outputs; the last reply."""
+    reply = None
     while going := [s for s in sequences if len(s.outputs) < count]:
         work = [(s, len(s.tokens) - s.num_computed) for s in going]
         worker.send(plans.plan(work))
         reply = worker.receive()
         assert isinstance(reply, Reply)
         plans.take(work, reply)
+    assert isinstance(reply, Reply)
     return reply
 
 

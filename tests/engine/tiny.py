@@ -54,9 +54,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         **_COMMON, ffn_dim=96, word_embed_proj_dim=32, do_layer_norm_before=False
     ),
     "gpt_neox": GPTNeoXConfig(**_COMMON, intermediate_size=96, rotary_pct=0.25),
-    "gpt_neox_serial": GPTNeoXConfig(
-        **_COMMON, intermediate_size=96, use_parallel_residual=False
-    ),
+    "gpt_neox_serial": GPTNeoXConfig(**_COMMON, intermediate_size=96, use_parallel_residual=False),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from daemon.engine.sampler import Sampler
-from daemon.engine.sampler_random import draw, uniforms
+from daemon.engine.sampler.draws import draw, uniforms
 from daemon.request import SamplingParams
 from tests.sampler.reference import distribution
 

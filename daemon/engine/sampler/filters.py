@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from daemon.engine.sampler_random import draw
+from daemon.engine.sampler.draws import draw
 
 WIDTH = 128
 """Best tokens looked at first; rows that these cannot settle are sorted as a whole."""

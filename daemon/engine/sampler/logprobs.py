@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.protocol import Logprobs
-from daemon.engine.sampler_filters import best_tokens
+from daemon.engine.sampler.filters import best_tokens
 
 
 def logprobs_of(

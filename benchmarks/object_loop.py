@@ -62,10 +62,10 @@ class ObjectLoop:
     def answer(self, event: StepDone) -> tuple[list[tuple[int, int]], Batch]:
         """Take a step's answer: (sequence, reason) of each token, and the next step."""
         tokens = []
-        for sequence, reason in zip(self.sampled, event.reasons.tolist(), strict=True):
+        for sequence, drawn in zip(self.sampled, event.reasons.tolist(), strict=True):
             sequence.delivered += 1
-            if sequence.prompt + sequence.delivered >= sequence.limit:
-                reason = reason or 2
+            at_limit = sequence.prompt + sequence.delivered >= sequence.limit
+            reason = drawn or (2 if at_limit else 0)
             tokens.append((sequence.id, reason))
             if reason:
                 self._leave(sequence)

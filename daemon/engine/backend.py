@@ -1,12 +1,15 @@
 """Which attention and which small operations suit a device and dtype."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.attention_torch import TorchAttention
+from daemon.engine.decoder import Decoder
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Ops, TorchOps
@@ -14,13 +17,25 @@ from daemon.engine.ops import Ops, TorchOps
 Attend = Callable[[FlatBatch, KVCache], PagedAttention]
 
 
+class Programs(Protocol):
+    """Whole decode steps, compiled for one decoder and pool."""
+
+    def logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, batch: FlatBatch
+    ) -> torch.Tensor:
+        """Logits [T, vocab] of a batch of single-token rows that are all sampled."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How to compute what is not a matrix product."""
+    """How to compute what is not a matrix product, and steps that are compiled as a whole."""
 
     name: str
     attend: Attend
     ops: Ops
+    takes: Callable[[FlatBatch], bool] = lambda _batch: False
+    compile: Callable[[Decoder, KVCache], Programs | None] = lambda _decoder, _cache: None
 
 
 def torch_backend() -> Backend:
@@ -37,15 +52,28 @@ def choose(device: torch.device, dtype: torch.dtype) -> Backend:
     if dtype is torch.float32:
         try:
             return _compiled()
-        except (ImportError, OSError):  # no numba, or a torch with another OpenMP
-            return torch_backend()
+        except (ImportError, OSError, RuntimeError) as error:
+            # No numba, a torch with another OpenMP, or nowhere to keep what is compiled.
+            print(f"compiled kernels are off, torch computes all: {error}", file=sys.stderr)
     return torch_backend()
 
 
 def _compiled() -> Backend:
+    from daemon.engine.cpu import program
     from daemon.engine.cpu.attention import CpuAttention
+    from daemon.engine.cpu.calls import Constants
+    from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
     from daemon.engine.cpu.team import Team
 
-    team = Team()
-    return Backend("numba", lambda batch, cache: CpuAttention(batch, cache, team), CpuOps(team))
+    team, constants = Team(run_program), Constants({})
+
+    def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
+        return CpuAttention(batch, cache, team, constants)
+
+    def compile_steps(decoder: Decoder, cache: KVCache) -> Programs | None:
+        if not program.possible(decoder):
+            return None
+        return program.DecodePrograms(decoder, cache, team, constants)
+
+    return Backend("numba", attend, CpuOps(team, constants), program.takes, compile_steps)

@@ -58,6 +58,14 @@ class Decoder:
         per_layer = [(la.query_key_value, la.output, la.gate_up, la.down) for la in self.layers]
         return [*(product for layer in per_layer for product in layer), self.head]
 
+    def small_weights(self) -> list[torch.Tensor]:
+        """The weights that belong to no product: embeddings and norms."""
+        norms = [self.norm]
+        for layer in self.layers:
+            norms += [layer.input_norm, layer.mlp_norm]
+            norms += [norm for norm in (layer.query_norm, layer.key_norm) if norm is not None]
+        return [self.embeddings, *(norm.weight for norm in norms)]
+
     def logits(
         self,
         tokens: torch.Tensor,

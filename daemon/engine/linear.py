@@ -34,9 +34,7 @@ class PackedLinear(nn.Module):
             if self.bias is not None:
                 product += self.bias
             return product.view(*states.shape[:-1], -1)
-        return torch.ops.mkldnn._linear_pointwise(  # type: ignore[no-any-return]
-            states, self.packed, self.bias, "none", [], None
-        )
+        return torch.ops.mkldnn._linear_pointwise(states, self.packed, self.bias, "none", [], None)
 
     # Nothing hooks into these layers, and the looking for hooks costs as much as a small product.
     __call__ = forward
@@ -62,7 +60,7 @@ def pack_linears(model: nn.Module, keep_plain: bool) -> None:
 def packed(layer: Any, keep_plain: bool) -> nn.Module:
     """A packed twin of a linear layer, or the layer itself where packing is not possible."""
     if not isinstance(layer, nn.Linear) or not can_pack(layer.weight):
-        return layer  # type: ignore[no-any-return]
+        return layer
     return PackedLinear(layer.weight, layer.bias, keep_plain)
 
 

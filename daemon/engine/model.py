@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from daemon.engine.attention import PagedAttention
-from daemon.engine.backend import Backend
+from daemon.engine.backend import Backend, Programs
 from daemon.engine.decoder import Decoder
 from daemon.engine.fuse import fuse
 from daemon.engine.kv_cache import KVCache
@@ -26,6 +26,7 @@ class Model:
     def __init__(self, model: Any, decoder: Decoder | None = None) -> None:
         self._model = model
         self._decoder = decoder
+        self._programs: Programs | None = None
 
     @property
     def fused(self) -> bool:
@@ -34,25 +35,34 @@ class Model:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights, packed copies included."""
-        storages = {p.untyped_storage().data_ptr(): p for p in self._model.parameters()}
-        held = sum(p.untyped_storage().nbytes() for p in storages.values())
-        return held + sum(layer.packed_bytes for layer in self._packed())
-
-    def _packed(self) -> list[PackedLinear]:
-        layers = list(self._model.modules())
+        """Bytes of all weights, packed copies included, shared ones counted once."""
+        modules = self._model.modules() if self._decoder is None else self._decoder.products()
+        held = [module for module in modules if isinstance(module, nn.Module)]
+        tensors = [p for module in held for p in module.parameters(recurse=False)]
         if self._decoder is not None:
-            layers += self._decoder.products()
-        return [layer for layer in layers if isinstance(layer, PackedLinear)]
+            tensors += self._decoder.small_weights()
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
+        return sum(storages.values()) + sum(packed)
 
-    def logits(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        sampled: torch.Tensor,
-        paged: PagedAttention,
-    ) -> torch.Tensor:
-        """`tokens`, `positions` int64 [T]; `sampled` int64 [R] indexes them. Returns [R, vocab]."""
+    def forget_modules(self) -> None:
+        """Let go of transformers' modules, and of all weights that only they use."""
+        if self._decoder is not None:
+            self._model = None
+
+    def compile_steps(self, backend: Backend, cache: KVCache) -> None:
+        """From now on compute small decode steps as compiled programs, where there are any."""
+        if self._decoder is not None:
+            self._programs = backend.compile(self._decoder, cache)
+
+    def logits(self, batch: FlatBatch, cache: KVCache, backend: Backend) -> torch.Tensor:
+        """Logits [R, vocab] of a batch's sampled tokens; overwritten by the next step."""
+        device = cache.blocks.device
+        columns = (batch.tokens, batch.positions, batch.sampled_tokens)
+        tokens, positions, sampled = (torch.from_numpy(c).to(device) for c in columns)
+        if self._programs is not None and backend.takes(batch):
+            return self._programs.logits(tokens, positions, batch)
+        paged = backend.attend(batch, cache)
         if self._decoder is not None:
             return self._decoder.logits(tokens, positions, sampled, paged)
         output = self._model(
@@ -69,7 +79,7 @@ class Model:
 def optimise(model: Any, cache: KVCache, backend: Backend) -> Model:
     """The fastest way to compute a loaded model that gives its own logits.
 
-    Scribbles on the pool's first block.
+    Scribbles on the pool's first block. The model may not be used afterwards.
     """
     plain = Model(model)
     expected = _probe(plain, cache, backend)
@@ -78,6 +88,8 @@ def optimise(model: Any, cache: KVCache, backend: Backend) -> Model:
     if fused.fused:
         difference = (_probe(fused, cache, backend) - expected).abs().max() / expected.abs().max()
         if difference <= _PROBE_TOLERANCE[cache.blocks.dtype]:
+            fused.forget_modules()
+            fused.compile_steps(backend, cache)
             return fused
         print(f"not fused: logits would differ by {difference:.1e}", file=sys.stderr)
     pack_linears(model, keep_plain)
@@ -103,6 +115,4 @@ def _probe(model: Model, cache: KVCache, backend: Backend) -> torch.Tensor:
         sampled_slots=int32(),
         sampled_positions=positions,
     )
-    inputs = (batch.tokens, batch.positions, batch.sampled_tokens)
-    tokens, positions_, sampled = (torch.from_numpy(i).to(cache.blocks.device) for i in inputs)
-    return model.logits(tokens, positions_, sampled, backend.attend(batch, cache)).float()
+    return model.logits(batch, cache, backend).float()

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,3 +31,8 @@ def stay_offline() -> None:
     os.environ["TRANSFORMERS_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def keep_compiled(cache: Path) -> None:
+    """Have numba keep what it compiles below a cache folder; call before it is imported."""
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))

@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import KVCache
@@ -53,17 +52,8 @@ class Engine:
         """Compute the batch and draw its sampled rows' tokens [R]."""
         if not len(flat.tokens):
             return int32(), None
-        logits = self._forward(flat)
+        logits = self.model.logits(flat, self.cache, self.backend)
         if not len(flat.sampled_slots):
             return int32(), None
         drawn = self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions)
         return drawn.tokens.cpu().numpy().astype(np.int32), drawn.logprobs
-
-    def _forward(self, flat: FlatBatch) -> torch.Tensor:
-        device = self.cache.blocks.device
-        return self.model.logits(
-            torch.from_numpy(flat.tokens).to(device),
-            torch.from_numpy(flat.positions).to(device),
-            torch.from_numpy(flat.sampled_tokens).to(device),
-            self.backend.attend(flat, self.cache),
-        )

@@ -14,7 +14,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from daemon.engine.process import die_with_parent, share_cores, stay_offline
+from daemon.config.paths import default_cache
+from daemon.engine.process import die_with_parent, keep_compiled, share_cores, stay_offline
 from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
@@ -99,6 +100,7 @@ def main() -> int:
     die_with_parent()
     stay_offline()
     share_cores()
+    keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
     return Worker(channel, arguments.rank).serve()
 

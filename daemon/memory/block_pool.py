@@ -92,7 +92,7 @@ class BlockPool:
         newest step of all the owners it has had, not only of the one that lets go last. Later
         blocks of a sequence are worth less than earlier ones, so they are left first.
         """
-        owners, named, free, leave = self._owners, self._named, self._free, self.cache.leave
+        owners, named, idle = self._owners, self._named, []
         flying = last_step > self._done_step
         for block in reversed(blocks):
             left = owners[block] - 1
@@ -100,17 +100,18 @@ class BlockPool:
             if flying or (named and block in named):
                 newest = max(last_step, named.pop(block, 0))
                 (named if left else self._fences)[block] = newest
-            elif not left and not leave(block):
-                free.append(block)
+            elif not left:
+                idle.append(block)
+        self._free += self.cache.leave(idle)
 
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""
         self._done_step = step
         if self._fences:
-            for block in [block for block, fence in self._fences.items() if fence <= step]:
+            lifted = [block for block, fence in self._fences.items() if fence <= step]
+            for block in lifted:
                 del self._fences[block]
-                if not self.cache.leave(block):
-                    self._free.append(block)
+            self._free += self.cache.leave(lifted)
         if self._named:
             self._named = {block: named for block, named in self._named.items() if named > step}
 
@@ -120,8 +121,7 @@ class BlockPool:
 
     def uses(self) -> UInt8:
         """The BlockUse of every block, uint8 [num_blocks]."""
-        uses = np.full(self.num_blocks, BlockUse.FREE, np.uint8)
-        uses[self.cache.idle_blocks()] = BlockUse.CACHED
+        uses = self.cache.named() * np.uint8(BlockUse.CACHED)
         uses[list(self._fences)] = BlockUse.FENCED
         uses[np.frombuffer(self._owners, np.int32) > 0] = BlockUse.HELD
         return uses
@@ -164,5 +164,5 @@ class BlockPool:
         self._free = free.tolist()
         for block, digest in zip(cached.tolist(), split_hashes(digests), strict=True):
             self.cache.register(digest, block)
-            self.cache.leave(block)
+        self.cache.leave(cached.tolist())
         self.check()

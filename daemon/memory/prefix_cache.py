@@ -1,7 +1,11 @@
 """Which blocks hold which tokens, and which of them nobody holds any more."""
 
+from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import islice
+
+import numpy as np
+
+from daemon.wire.columns import UInt8
 
 
 class PrefixCache:
@@ -10,7 +14,9 @@ class PrefixCache:
     def __init__(self, num_blocks: int) -> None:
         self._block_by_digest: dict[bytes, int] = {}
         self._digests: list[bytes | None] = [None] * num_blocks
-        self._idle: dict[int, None] = {}
+        self._named = bytearray(num_blocks)  # 1 where there is a digest, for viewers
+        # Not a dict: one whose first keys are deleted again and again walks over their graves.
+        self._idle: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_idle(self) -> int:
@@ -32,6 +38,7 @@ class PrefixCache:
         if self._digests[block] is None and digest not in self._block_by_digest:
             self._block_by_digest[digest] = block
             self._digests[block] = digest
+            self._named[block] = 1
 
     def digest(self, block: int) -> bytes:
         """The chain hash of a named block. Raises LookupError for another."""
@@ -44,12 +51,15 @@ class PrefixCache:
         """Whether the block is cached and held by nobody."""
         return block in self._idle
 
-    def leave(self, block: int) -> bool:
-        """The last holder of a block let go of it; False if its tokens are not named."""
-        if self._digests[block] is None:
-            return False
-        self._idle[block] = None
-        return True
+    def leave(self, blocks: Iterable[int]) -> list[int]:
+        """The last holder let go of these blocks; those of them whose tokens are not named."""
+        idle, digests, unnamed = self._idle, self._digests, []
+        for block in blocks:
+            if digests[block] is None:
+                unnamed.append(block)
+            else:
+                idle[block] = None
+        return unnamed
 
     def take(self, block: int) -> None:
         """An idle block is held again."""
@@ -57,12 +67,16 @@ class PrefixCache:
 
     def evict(self, count: int) -> list[int]:
         """Forget the blocks that have been idle longest, and return them."""
-        blocks = list(islice(self._idle, count))
+        blocks = [self._idle.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
-            del self._idle[block]
             del self._block_by_digest[self.digest(block)]
             self._digests[block] = None
+            self._named[block] = 0
         return blocks
+
+    def named(self) -> UInt8:
+        """1 where a block's tokens are named, held or not; uint8 [num_blocks]; a copy."""
+        return np.frombuffer(self._named, np.uint8).copy()
 
     def idle_blocks(self) -> list[int]:
         """The idle blocks, longest idle first."""

@@ -79,9 +79,7 @@ class Driver:
         self.workers.pop(instance, None)
         self.handle(WorkerLost(self.now, instance))
 
-    def arrive(
-        self, prompt: list[int], max_tokens: int = 8, n: int = 1, priority: int = 0
-    ) -> int:
+    def arrive(self, prompt: list[int], max_tokens: int = 8, n: int = 1, priority: int = 0) -> int:
         request = self.requests
         self.requests += 1
         self.prompt_lengths.append(len(prompt))
@@ -91,9 +89,7 @@ class Driver:
             self.known[sequence] = list(prompt)
             self.alive[sequence] = max_tokens
         hashes = chain_hashes(prompt, self.config.block_size)
-        self.handle(
-            RequestArrived(self.now, request, len(prompt), max_tokens, n, priority, hashes)
-        )
+        self.handle(RequestArrived(self.now, request, len(prompt), max_tokens, n, priority, hashes))
         return request
 
     def answer(self, instance: int = 0, stops: frozenset[int] = frozenset()) -> bool:
@@ -139,7 +135,8 @@ class Driver:
     def settle(self, rounds: int = 5000) -> None:
         """Answer steps until nothing is in flight; fails if that never comes."""
         for _ in range(rounds):
-            if not any([self.answer(instance) for instance in list(self.workers)]):
+            answered = [self.answer(instance) for instance in list(self.workers)]
+            if not any(answered):
                 return
             if self.wake_at_s <= self.now + self.step_s:
                 self.tick()
@@ -230,7 +227,8 @@ class Driver:
             for follower in followers:
                 assert follower.state is State.WAITING and follower.slot < 0
                 seats[follower.id] += 1
-        assert seats == Counter(dict.fromkeys(core.sequences, 1)), "a sequence in two places or none"
+        once = Counter(dict.fromkeys(core.sequences, 1))
+        assert seats == once, "a sequence in two places or none"
 
     def _check_instance(self, instance: Instance, seats: Counter[int]) -> None:
         scheduler = instance.scheduler

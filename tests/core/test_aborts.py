@@ -40,7 +40,7 @@ def test_aborts_at_every_stage_leave_nothing() -> None:
         driver.tick()
         where = stages(driver.core)
         if len(where) > 10:
-            rare = sorted(where, key=lambda sequence: (aborted[where[sequence]], sequence))[0]
+            rare = min(where, key=lambda sequence: (aborted[where[sequence]], sequence))
             request = request_of(rare)
             aborted.update(at for one, at in where.items() if request_of(one) == request)
             driver.abort(request)

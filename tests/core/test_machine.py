@@ -67,11 +67,20 @@ class CoreMachine(RuleBasedStateMachine):
     def _pick(self, options: list[int], index: int) -> int:
         return options[index % len(options)]
 
-    @rule(prompt=prompts, max_tokens=st.integers(1, 30), n=st.integers(1, 4), priority=st.integers(-2, 2))
+    @rule(
+        prompt=prompts,
+        max_tokens=st.integers(1, 30),
+        n=st.integers(1, 4),
+        priority=st.integers(-2, 2),
+    )
     def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int) -> None:
         self.driver.arrive(prompt, max_tokens, n, priority)
 
-    @rule(index=indices, stops=st.frozensets(st.integers(0, 5), max_size=1), times=st.integers(1, 6))
+    @rule(
+        index=indices,
+        stops=st.frozensets(st.integers(0, 5), max_size=1),
+        times=st.integers(1, 6),
+    )
     def answer(self, index: int, stops: frozenset[int], times: int) -> None:
         for _ in range(times):
             busy = [i for i, worker in self.driver.workers.items() if worker.pending]
@@ -125,7 +134,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=20_000 if SOAK else 1000,
+    max_examples=5_000 if SOAK else 1000,
     stateful_step_count=80 if SOAK else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -11,7 +11,7 @@ from daemon.engine.protocol import Load
 from daemon.engine.start import start
 from daemon.engine.step import Engine
 from tests.engine.driver import Driver, Running
-from tests.engine.tiny import CONFIGS, CONTEXT_LEN, VOCAB_SIZE, greedy, reference, save
+from tests.engine.tiny import CONFIGS, CONTEXT_LEN, FUSED, VOCAB_SIZE, greedy, reference, save
 
 BLOCK_SIZE = 8
 NUM_BLOCKS = 96
@@ -75,6 +75,7 @@ def finish(engine: Engine, plans: Driver, sequences: list[Running], num_outputs:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_sequences_of_unlike_lengths_together(name: str, started: Start) -> None:
     engine, plans = started(name), driver()
+    assert engine.model.fused == (name in FUSED)
     prompts = [prompt(length, length) for length in (1, 7, 8, 9, 33)]
     sequences = [plans.add(slot, tokens) for slot, tokens in enumerate(prompts)]
     finish(engine, plans, sequences, 20)

@@ -8,6 +8,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     GPTNeoXConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
@@ -55,7 +56,12 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
     "gpt_neox": GPTNeoXConfig(**_COMMON, intermediate_size=96, rotary_pct=0.25),
     "gpt_neox_serial": GPTNeoXConfig(**_COMMON, intermediate_size=96, use_parallel_residual=False),
+    # Built like a Llama, but it scales its residuals: what fusing must notice.
+    "granite": GraniteConfig(**_GATED, residual_multiplier=0.3, embedding_multiplier=2.0),
 }
+
+FUSED = frozenset({"llama", "llama3", "llama_tied", "mistral", "qwen2", "qwen3"})
+"""Those that the straight decoder computes."""
 
 
 @cache

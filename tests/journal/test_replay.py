@@ -13,7 +13,7 @@ from tests.journal.life import record, replayed
 
 @pytest.mark.parametrize("seed", range(20))
 def test_replay_repeats_every_action(tmp_path: Path, seed: int) -> None:
-    driver = random_life(seed, 200)
+    driver = random_life(seed, 150)
     assert record(tmp_path, driver).num_dropped == 0
     last = len(driver.events) - 1
     assert replayed(tmp_path / FILE_NAME, driver, last) == len(driver.events)
@@ -58,7 +58,9 @@ def test_a_cut_tail_ends_cleanly(tmp_path: Path) -> None:
     assert ends == sorted(ends, reverse=True) and ends[-1] < ends[0]
 
 
-@pytest.mark.parametrize("damage", [b"\xff" * 64, b"\x02\x00\x00\x00\x92\x01", b"\x01\x00\x00\x00\xc1"])
+@pytest.mark.parametrize(
+    "damage", [b"\xff" * 64, b"\x02\x00\x00\x00\x92\x01", b"\x01\x00\x00\x00\xc1"]
+)
 def test_what_is_no_journal_is_refused(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / FILE_NAME
     path.write_bytes(damage)

@@ -93,6 +93,8 @@ def test_uses_name_every_block() -> None:
     assert uses[cached[0]] == BlockUse.CACHED
     assert uses[fenced[0]] == BlockUse.FENCED
     assert (uses == BlockUse.FREE).sum() == 1
+    pool.allocate(2)
+    assert (pool.uses() == BlockUse.CACHED).sum() == 0, "evicted and held"
 
 
 def test_check_finds_a_block_that_is_released_twice() -> None:

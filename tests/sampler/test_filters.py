@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.engine.sampler import filters
+from daemon.engine.sampler import filters as module
 from daemon.engine.sampler.filters import Filters, best_tokens, draw_filtered
 from daemon.request import SamplingParams
 from tests.sampler.reference import distribution
@@ -45,7 +45,7 @@ def test_what_stays_is_what_a_full_sort_keeps(
     top_k = 0 if top_k >= len(levels) else top_k
     sampling = SamplingParams(temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters, "WIDTH", width)
+        patch.setattr(module, "WIDTH", width)
         got = kept_by(row, sampling)
     expected = distribution(row.double().numpy(), sampling)
     borders = {  # where rounding may say either, both are right
@@ -86,5 +86,5 @@ def test_narrow_and_full_looks_draw_the_same(scale: float, top_p: float, top_k: 
     numbers = torch.rand(16, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     got = draw_filtered(logits, filters, numbers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters, "WIDTH", 1)
+        patch.setattr(module, "WIDTH", 1)
         assert torch.equal(got, draw_filtered(logits, filters, numbers))

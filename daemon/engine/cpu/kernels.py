@@ -1,30 +1,46 @@
-"""The CPU kernels: paged decode attention and what stands between the products, in float32.
+"""The CPU kernels: paged decode attention and what surrounds it, in float32.
 
-Sums may be reordered (that is what makes them fast), nothing is approximated. Each kernel takes
-its arguments as integers: sizes, and addresses of contiguous arrays unless a stride is given.
+Sums may be reordered (that is what makes them fast), nothing is approximated. A kernel does one
+item of a call, whose arguments `a` are integers: sizes, and addresses of arrays whose rows lie
+next to each other unless a stride is given. `daemon.engine.cpu.calls` writes the calls.
 """
 
-from typing import Any
+# numba infers the types of what follows; Python's annotations mean nothing to it.
+# mypy: ignore-errors
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
 
-from daemon.engine.cpu.team import float_pointer, int32_pointer, next_item, power_of_two
-
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp", "nnan"}
-_kernel: Any = cfunc(
-    types.void(types.CPointer(types.int64)), cache=True, fastmath=_FASTMATH, error_model="numpy"
+from daemon.engine.cpu.team import (
+    CALL_WIDTH,
+    count_up,
+    float_pointer,
+    int32_pointer,
+    int64_pointer,
+    power_of_two,
+    read_now,
 )
-_inner: Any = njit(cache=True, fastmath=_FASTMATH, error_model="numpy", inline="always")
-# Where the order of sums matters: no reassociation, and no inlining that would bring it in.
-_exactly: Any = njit(cache=True, fastmath={"contract"}, error_model="numpy")
+
+LINEAR, NORM, ROTATE, STORE, ATTEND, SILU_MUL = range(6)
+"""The opcodes."""
 
 TOKENS_AT_ONCE = 8
-"""Tokens that a thread takes from the small kernels' work at once."""
+"""Tokens in one item of the small kernels."""
+
+COLUMNS_AT_ONCE = 32
+"""Output columns in one item of a product."""
+
+_SPINS = 4000
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp", "nnan"}
+_inner = njit(cache=True, fastmath=_FASTMATH, error_model="numpy", inline="always")
+_item = njit(cache=True, fastmath=_FASTMATH, error_model="numpy")
+# Where the order of sums matters: no reassociation, and no inlining that would bring it in.
+_exactly = njit(cache=True, fastmath={"contract"}, error_model="numpy")
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 @_exactly
-def _exp(x):  # type: ignore[no-untyped-def]
+def _exp(x):
     """e ** x to the last bit or two of a float32; unlike the C library's it runs in lanes.
 
     x = k ln 2 + r, |r| <= ln 2 / 2: 2 ** k is an exponent, and e ** r a short series.
@@ -39,7 +55,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _scores(query, pool, table, layout, scale, scores, num_groups, head_dim):  # type: ignore[no-untyped-def]
+def _scores(query, pool, table, layout, scale, scores, num_groups, head_dim):
     """Scores [groups, length] of one sequence's queries over one key head; their maxima last."""
     length, block_stride, shift, block_size, row_stride = layout
     for group in range(num_groups):
@@ -57,7 +73,7 @@ def _scores(query, pool, table, layout, scale, scores, num_groups, head_dim):  #
 
 
 @_inner
-def _weigh(pool, table, layout, scores, output, num_groups, head_dim):  # type: ignore[no-untyped-def]
+def _weigh(pool, table, layout, scores, output, num_groups, head_dim):
     """Softmax of `scores`, and the values weighed by it into `output` [groups, head_dim]."""
     length, block_stride, shift, block_size, row_stride = layout
     for group in range(num_groups):
@@ -84,143 +100,238 @@ def _weigh(pool, table, layout, scores, output, num_groups, head_dim):  # type: 
 
 
 @_inner
-def _attend(query, pool, table, keys, values, scale, scores, output, num_groups, head_dim):  # type: ignore[no-untyped-def]
+def _attend(query, pool, table, keys, values, scale, scores, output, num_groups, head_dim):
     _scores(query, pool, table, keys, scale, scores, num_groups, head_dim)
     _weigh(pool, table, values, scores, output, num_groups, head_dim)
 
 
-@_kernel
-def decode_attention(arguments):  # type: ignore[no-untyped-def]
-    """Attention of rows of one token each: a work item is one row and one key head.
+@_item
+def _attend_item(a, item):
+    """Attention of one row of one token, and of one key head with the query heads that share it.
 
-    After the counter: query, its row stride, pool, layer's shift, block stride, block size, tables
-    int32 [B, width], width, tokens int32 [B] (row of query and output), lens int32 [B], B,
-    kv heads, groups, head_dim, scale float32 [1], output [T, kv heads * groups * head_dim].
+    query, its row stride, pool, the layer's shift, block stride, block size, tables int32
+    [B, width], width, tokens int32 [B] (rows of query and output), lens int32 [B], kv heads,
+    groups, head_dim, scale float32 [1], output [T, kv heads * groups * head_dim].
     """
-    a = carray(arguments, 17)
-    pool = float_pointer(a[3])
-    row_stride = a[12] * a[14]
-    num_rows, num_heads, num_groups, head_dim = a[11], a[12], a[13], a[14]
-    scale = float_pointer(a[15])[0]
-    tokens, lens = int32_pointer(a[9]), int32_pointer(a[10])
-    while True:
-        item = next_item(arguments)
-        if item >= num_rows * num_heads:
-            break
-        row, head = item // num_heads, item % num_heads
-        length = np.int64(lens[row])
-        scores = np.empty((num_groups, length + 1), np.float32)
-        token, width = np.int64(tokens[row]), num_groups * head_dim
-        query = float_pointer(a[1] + 4 * (token * a[2] + head * width))
-        output = float_pointer(a[16] + 4 * (token * num_heads + head) * width)
-        table = int32_pointer(a[7] + 4 * row * a[8])
-        shift = a[4] + head * head_dim
-        keys = (length, a[5], shift, a[6], row_stride)
-        values = (length, a[5], shift + a[6] * row_stride, a[6], row_stride)
-        # Constants let the compiler unroll the loops of the usual heads.
-        if head_dim == 64:
-            _attend(query, pool, table, keys, values, scale, scores, output, num_groups, 64)
-        elif head_dim == 128:
-            _attend(query, pool, table, keys, values, scale, scores, output, num_groups, 128)
-        else:
-            _attend(query, pool, table, keys, values, scale, scores, output, num_groups, head_dim)
+    num_heads, num_groups, head_dim = a[14], a[15], a[16]
+    row, head = item // num_heads, item % num_heads
+    pool, scale = float_pointer(a[6]), float_pointer(a[17])[0]
+    token = np.int64(int32_pointer(a[12])[row])
+    length = np.int64(int32_pointer(a[13])[row])
+    width = num_groups * head_dim
+    query = float_pointer(a[4] + 4 * (token * a[5] + head * width))
+    output = float_pointer(a[18] + 4 * (token * num_heads + head) * width)
+    table = int32_pointer(a[10] + 4 * row * a[11])
+    scores = np.empty((num_groups, length + 1), np.float32)
+    row_stride = num_heads * head_dim
+    shift = a[7] + head * head_dim
+    keys = (length, a[8], shift, a[9], row_stride)
+    values = (length, a[8], shift + a[9] * row_stride, a[9], row_stride)
+    # Constants let the compiler unroll the loops of the usual heads.
+    if head_dim == 64:
+        _attend(query, pool, table, keys, values, scale, scores, output, num_groups, 64)
+    elif head_dim == 128:
+        _attend(query, pool, table, keys, values, scale, scores, output, num_groups, 128)
+    else:
+        _attend(query, pool, table, keys, values, scale, scores, output, num_groups, head_dim)
 
 
-@_kernel
-def store(arguments):  # type: ignore[no-untyped-def]
-    """Write the step's keys and values to their pages.
+@_item
+def _store_item(a, item):
+    """Write keys and values of some tokens to their pages.
 
-    After the counter: keys, values, their row stride, pool, layer's shift, block stride, block
-    size, blocks int32 [T], offsets int32 [T], T, width (kv heads * head_dim).
+    keys, values, their row stride, pool, the layer's shift, block stride, block size, blocks int32
+    [T], offsets int32 [T], T, width (kv heads * head_dim).
     """
-    a = carray(arguments, 12)
-    pool = float_pointer(a[4])
-    blocks, offsets, width = int32_pointer(a[8]), int32_pointer(a[9]), a[11]
-    while True:
-        first = next_item(arguments) * TOKENS_AT_ONCE
-        if first >= a[10]:
-            break
-        for token in range(first, min(first + TOKENS_AT_ONCE, a[10])):
-            at = blocks[token] * a[6] + a[5] + offsets[token] * width
-            key = float_pointer(a[1] + 4 * token * a[3])
-            value = float_pointer(a[2] + 4 * token * a[3])
-            for lane in range(width):
-                pool[at + lane] = key[lane]
-                pool[at + a[7] * width + lane] = value[lane]
+    pool, blocks, offsets = float_pointer(a[7]), int32_pointer(a[11]), int32_pointer(a[12])
+    width = a[14]
+    first = item * TOKENS_AT_ONCE
+    for token in range(first, min(first + TOKENS_AT_ONCE, a[13])):
+        at = blocks[token] * a[9] + a[8] + offsets[token] * width
+        key = float_pointer(a[4] + 4 * token * a[6])
+        value = float_pointer(a[5] + 4 * token * a[6])
+        for lane in range(width):
+            pool[at + lane] = key[lane]
+            pool[at + a[10] * width + lane] = value[lane]
 
 
-@_kernel
-def rotate(arguments):  # type: ignore[no-untyped-def]
-    """Rotary positions in place, over the first heads of each row.
+@_item
+def _rotate_item(a, item):
+    """Rotary positions in place, over the first heads of some rows.
 
-    After the counter: states, row stride, T, heads, head_dim, rotary_dim, cos, sin
-    [T, rotary_dim].
+    states, row stride, T, heads, head_dim, rotary_dim, cos, sin [T, rotary_dim].
     """
-    a = carray(arguments, 9)
-    num_heads, head_dim, half = a[4], a[5], a[6] // 2
-    while True:
-        first = next_item(arguments) * TOKENS_AT_ONCE
-        if first >= a[3]:
-            break
-        for token in range(first, min(first + TOKENS_AT_ONCE, a[3])):
-            cos = float_pointer(a[7] + 8 * token * half)
-            sin = float_pointer(a[8] + 8 * token * half)
-            for head in range(num_heads):
-                states = float_pointer(a[1] + 4 * (token * a[2] + head * head_dim))
-                for lane in range(half):
-                    low, high = states[lane], states[lane + half]
-                    states[lane] = low * cos[lane] - high * sin[lane]
-                    states[lane + half] = high * cos[lane + half] + low * sin[lane + half]
+    num_heads, head_dim, half = a[7], a[8], a[9] // 2
+    first = item * TOKENS_AT_ONCE
+    for token in range(first, min(first + TOKENS_AT_ONCE, a[6])):
+        cos = float_pointer(a[10] + 8 * token * half)
+        sin = float_pointer(a[11] + 8 * token * half)
+        for head in range(num_heads):
+            states = float_pointer(a[4] + 4 * (token * a[5] + head * head_dim))
+            for lane in range(half):
+                low, high = states[lane], states[lane + half]
+                states[lane] = low * cos[lane] - high * sin[lane]
+                states[lane + half] = high * cos[lane + half] + low * sin[lane + half]
 
 
-@_kernel
-def rms_norm(arguments):  # type: ignore[no-untyped-def]
-    """`output` = norm(`states`) * weight over rows of `width`; in place is allowed.
+@_item
+def _norm_item(a, item):
+    """`output` = RMS norm of `states` * weight, over some rows of `width`; in place is allowed.
 
     Row r lies at (r // together) * stride + (r % together) * width, in states and output alike.
     With `added` (its address not 0, dense) states += added comes first, and states keeps the sum.
-    After the counter: states, stride, together, added, number of rows, width, weight, epsilon
-    float32 [1], output, its stride.
+    states, stride, together, added, number of rows, width, weight, epsilon float32 [1], output,
+    its stride.
     """
-    a = carray(arguments, 11)
-    together, width = a[3], a[6]
-    weight, epsilon = float_pointer(a[7]), float_pointer(a[8])[0]
-    while True:
-        first = next_item(arguments) * TOKENS_AT_ONCE
-        if first >= a[5]:
-            break
-        for row in range(first, min(first + TOKENS_AT_ONCE, a[5])):
-            group, inside = row // together, (row % together) * width
-            states = float_pointer(a[1] + 4 * (group * a[2] + inside))
-            output = float_pointer(a[9] + 4 * (group * a[10] + inside))
-            if a[4] != 0:
-                added = float_pointer(a[4] + 4 * row * width)
-                for lane in range(width):
-                    states[lane] += added[lane]
-            total = np.float32(0.0)
+    together, width = a[6], a[9]
+    weight, epsilon = float_pointer(a[10]), float_pointer(a[11])[0]
+    first = item * TOKENS_AT_ONCE
+    for row in range(first, min(first + TOKENS_AT_ONCE, a[8])):
+        group, inside = row // together, (row % together) * width
+        states = float_pointer(a[4] + 4 * (group * a[5] + inside))
+        output = float_pointer(a[12] + 4 * (group * a[13] + inside))
+        if a[7] != 0:
+            added = float_pointer(a[7] + 4 * row * width)
             for lane in range(width):
-                total += states[lane] * states[lane]
-            norm = np.float32(1.0) / np.sqrt(total / np.float32(width) + epsilon)
-            for lane in range(width):
-                output[lane] = weight[lane] * (states[lane] * norm)
+                states[lane] += added[lane]
+        total = np.float32(0.0)
+        for lane in range(width):
+            total += states[lane] * states[lane]
+        norm = np.float32(1.0) / np.sqrt(total / np.float32(width) + epsilon)
+        for lane in range(width):
+            output[lane] = weight[lane] * (states[lane] * norm)
 
 
-@_kernel
-def silu_mul(arguments):  # type: ignore[no-untyped-def]
+@_item
+def _silu_mul_item(a, item):
     """`output` [T, width] = silu(first half) * second half of `states` [T, 2 * width].
 
-    After the counter: states, T, width, output.
+    states, T, width, output; items run over tokens and stretches of columns.
     """
-    a = carray(arguments, 5)
-    width = a[3]
-    while True:
-        first = next_item(arguments) * TOKENS_AT_ONCE
-        if first >= a[2]:
-            break
-        for token in range(first, min(first + TOKENS_AT_ONCE, a[2])):
-            gate = float_pointer(a[1] + 8 * token * width)
-            up = float_pointer(a[1] + 4 * (2 * token + 1) * width)
-            output = float_pointer(a[4] + 4 * token * width)
-            for lane in range(width):
-                value = gate[lane]
-                output[lane] = value / (np.float32(1.0) + _exp(-value)) * up[lane]
+    num_tokens, width = a[5], a[6]
+    first = item * TOKENS_AT_ONCE
+    for token in range(first, min(first + TOKENS_AT_ONCE, num_tokens)):
+        gate = float_pointer(a[4] + 8 * token * width)
+        up = float_pointer(a[4] + 4 * (2 * token + 1) * width)
+        output = float_pointer(a[7] + 4 * token * width)
+        for lane in range(width):
+            value = gate[lane]
+            output[lane] = value / (np.float32(1.0) + _exp(-value)) * up[lane]
+
+
+@_inner
+def _four_by_four(w, width, x, output, stride):
+    """Four columns of four tokens: sixteen sums that stay in registers."""
+    s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = np.float32(0.0)
+    s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = np.float32(0.0)
+    for k in range(width):
+        w0, w1, w2, w3 = w[k], w[width + k], w[2 * width + k], w[3 * width + k]
+        x0, x1, x2, x3 = x[k], x[width + k], x[2 * width + k], x[3 * width + k]
+        s00 += x0 * w0
+        s01 += x0 * w1
+        s02 += x0 * w2
+        s03 += x0 * w3
+        s10 += x1 * w0
+        s11 += x1 * w1
+        s12 += x1 * w2
+        s13 += x1 * w3
+        s20 += x2 * w0
+        s21 += x2 * w1
+        s22 += x2 * w2
+        s23 += x2 * w3
+        s30 += x3 * w0
+        s31 += x3 * w1
+        s32 += x3 * w2
+        s33 += x3 * w3
+    sums = ((s00, s01, s02, s03), (s10, s11, s12, s13), (s20, s21, s22, s23), (s30, s31, s32, s33))
+    for token in range(4):
+        for column in range(4):
+            output[token * stride + column] = sums[token][column]
+
+
+@_inner
+def _four_by_one(w, width, x, output):
+    """Four columns of one token."""
+    s0 = s1 = s2 = s3 = np.float32(0.0)
+    for k in range(width):
+        s0 += x[k] * w[k]
+        s1 += x[k] * w[width + k]
+        s2 += x[k] * w[2 * width + k]
+        s3 += x[k] * w[3 * width + k]
+    output[0] = s0
+    output[1] = s1
+    output[2] = s2
+    output[3] = s3
+
+
+@_item
+def _linear_item(a, item):
+    """Some columns of `output` [T, N] = `states` [T, K] * weight [N, K] transposed (+ bias [N]).
+
+    weight, bias (or 0), states, T, K, N, output. The weights are read once for every four tokens,
+    while they are in the nearest cache.
+    """
+    num_tokens, width, num_columns = a[7], a[8], a[9]
+    first = item * COLUMNS_AT_ONCE
+    last = min(first + COLUMNS_AT_ONCE, num_columns)
+    for column in range(first, last - last % 4, 4):
+        w = float_pointer(a[4] + 4 * column * width)
+        for token in range(0, num_tokens - num_tokens % 4, 4):
+            x = float_pointer(a[6] + 4 * token * width)
+            output = float_pointer(a[10] + 4 * (token * num_columns + column))
+            _four_by_four(w, width, x, output, num_columns)
+        for token in range(num_tokens - num_tokens % 4, num_tokens):
+            x = float_pointer(a[6] + 4 * token * width)
+            output = float_pointer(a[10] + 4 * (token * num_columns + column))
+            _four_by_one(w, width, x, output)
+    for column in range(last - last % 4, last):
+        w = float_pointer(a[4] + 4 * column * width)
+        for token in range(num_tokens):
+            x = float_pointer(a[6] + 4 * token * width)
+            total = np.float32(0.0)
+            for k in range(width):
+                total += x[k] * w[k]
+            float_pointer(a[10])[token * num_columns + column] = total
+    if a[5] != 0:
+        bias = float_pointer(a[5])
+        output = float_pointer(a[10])
+        for token in range(num_tokens):
+            for column in range(first, last):
+                output[token * num_columns + column] += bias[column]
+
+
+@_item
+def _do_item(a, item):
+    opcode = a[3]
+    if opcode == LINEAR:
+        _linear_item(a, item)
+    elif opcode == NORM:
+        _norm_item(a, item)
+    elif opcode == ROTATE:
+        _rotate_item(a, item)
+    elif opcode == STORE:
+        _store_item(a, item)
+    elif opcode == ATTEND:
+        _attend_item(a, item)
+    else:
+        _silu_mul_item(a, item)
+
+
+@cfunc(types.void(types.CPointer(types.int64)), cache=True, error_model="numpy")
+def run_program(arguments):
+    """What each thread of a team does: `arguments` are the table's address and number of calls."""
+    for index in range(arguments[1]):
+        address = arguments[0] + 8 * CALL_WIDTH * index
+        a, done = int64_pointer(address), int64_pointer(address + 8)
+        num_items = a[2]
+        item = count_up(a)
+        while item < num_items:
+            _do_item(a, item)
+            count_up(done)
+            item = count_up(a)
+        spins = 0
+        while read_now(done) < num_items:
+            spins += 1
+            # Whoever has the last items may be waiting for this core.
+            if spins > _SPINS:
+                _sched_yield()

@@ -2,24 +2,33 @@
 
 A second pool of threads would fight torch's for the same cores: OpenMP's threads spin for a while
 after each operation, just when ours would start. So kernels go through the `GOMP_parallel` of the
-very libgomp that torch has loaded. A kernel is a C function `void(int64 *arguments)`; each thread
-of the team calls it, and takes its share of the work by counting up `arguments[0]`.
+very libgomp that torch has loaded.
+
+What runs is a program: a table of calls, one row each. Threads take a call's items one by one, and
+go on to the next call when all of its items are done, by whomever: a thread that comes late, or
+loses its core for a while, holds nobody up but for the item in its hands.
 """
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-MAX_ARGUMENTS = 24
+Call = tuple[int, ...]
+"""Number of items, opcode, and the arguments that `kernels` says."""
 
-_Arguments = ctypes.c_int64 * MAX_ARGUMENTS
-_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+CALL_WIDTH = 20
+"""Columns of a program: items taken, items done, then a `Call`."""
+
+_Row = ctypes.c_int64 * CALL_WIDTH
+_Program = ctypes.c_int64 * 2
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @intrinsic
@@ -56,14 +65,34 @@ def power_of_two(_typing: Any, _exponent: Any) -> Any:
 
 
 @intrinsic
-def next_item(_typing: Any, _arguments: Any) -> Any:
-    """Atomically count up the first of a kernel's arguments; returns it as it was before."""
+def count_up(_typing: Any, _counter: Any) -> Any:
+    """Atomically add 1 to an int64; returns it as it was before. For numba code."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         one = ir.Constant(ir.IntType(64), 1)
-        return builder.atomic_rmw("add", values[0], one, "monotonic")
+        return builder.atomic_rmw("add", values[0], one, "acq_rel")
 
     return types.int64(types.CPointer(types.int64)), generate
+
+
+@intrinsic
+def read_now(_typing: Any, _counter: Any) -> Any:
+    """An int64 that other threads count up, as it is now. For numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.load_atomic(values[0], "acquire", 8)
+
+    return types.int64(types.CPointer(types.int64)), generate
+
+
+@intrinsic
+def int64_pointer(_typing: Any, _address: Any) -> Any:
+    """An integer address as a pointer to int64, for numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(types.int64), generate
 
 
 def _libgomp() -> ctypes.CDLL:
@@ -76,24 +105,32 @@ def _libgomp() -> ctypes.CDLL:
 
 
 class Team:
-    """torch's threads, for kernels."""
+    """torch's threads, for programs; `entry` is the compiled `kernels.run_program`."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: Any) -> None:
         # GOMP_parallel(function, data, number of threads (0: as OpenMP says), flags)
-        self._parallel: Callable[..., None] = _libgomp().GOMP_parallel
-        self._parallel.argtypes = (  # type: ignore[attr-defined]
+        self._parallel: Any = _libgomp().GOMP_parallel
+        self._parallel.argtypes = (
             ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_uint,
             ctypes.c_uint,
         )
-        self._parallel.restype = None  # type: ignore[attr-defined]
+        self._parallel.restype = None
+        self._entry = entry.address
+        self._call_here = _ENTRY(entry.address)
 
-    def run(self, kernel: Any, *arguments: int) -> None:
-        """Run a kernel (a numba cfunc) on all threads; returns when its work is done."""
-        self._parallel(kernel.address, _Arguments(0, *arguments), 0, 0)
+    def run(self, call: Call) -> None:
+        """Run one call on all threads; returns when its work is done."""
+        row = _Row(0, 0, *call)
+        self._parallel(self._entry, _Program(ctypes.addressof(row), 1), 0, 0)
 
+    def run_here(self, call: Call) -> None:
+        """Run one call on this thread alone, where waking others would cost more."""
+        row = _Row(0, 0, *call)
+        self._call_here(_Program(ctypes.addressof(row), 1))
 
-def run_here(kernel: Any, *arguments: int) -> None:
-    """Run a kernel on the calling thread alone, where waking others would cost more."""
-    _KERNEL(kernel.address)(_Arguments(0, *arguments))
+    def run_program(self, table: npt.NDArray[np.int64]) -> None:
+        """Run calls after each other; `table` [calls, CALL_WIDTH] has zeros in front of each."""
+        table[:, :2] = 0
+        self._parallel(self._entry, _Program(table.ctypes.data, len(table)), 0, 0)

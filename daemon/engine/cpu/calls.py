@@ -1,0 +1,188 @@
+"""Writes the calls that `kernels` runs, from float32 tensors; their arrays must outlive the run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from daemon.engine.cpu import kernels
+from daemon.engine.cpu.kernels import COLUMNS_AT_ONCE, TOKENS_AT_ONCE
+from daemon.engine.cpu.team import Call
+from daemon.engine.kv_cache import KVCache
+from daemon.wire.columns import Int32
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@dataclass(slots=True)
+class Constants:
+    """Numbers that kernels read from memory, kept alive, one of each value."""
+
+    arrays: dict[float, tuple[np.ndarray, int]]
+
+    def address(self, value: float) -> int:
+        """Where a float32 of this value lies."""
+        if value not in self.arrays:
+            array = np.array([value], np.float32)
+            self.arrays[value] = (array, _address(array))
+        return self.arrays[value][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where T tokens are written: the addresses of int32 blocks and offsets [T]."""
+
+    blocks: int
+    offsets: int
+
+    @classmethod
+    def of(cls, blocks: Int32, offsets: Int32) -> "Places":
+        """The addresses of two columns."""
+        return cls(_address(blocks), _address(offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What B single-token rows attend to: addresses of int32 columns, and a table's width."""
+
+    tables: int  # [B, width]
+    width: int
+    tokens: int  # [B]
+    lens: int  # [B]
+    num_rows: int
+
+    @classmethod
+    def of(cls, tables: Int32, tokens: Int32, lens: Int32, num_rows: int) -> "Contexts":
+        """The addresses of the columns."""
+        addresses = _address(tables), tables.shape[1], _address(tokens), _address(lens)
+        return cls(*addresses, num_rows)
+
+
+def norm(
+    states: torch.Tensor,
+    added: torch.Tensor | None,
+    weight: torch.Tensor,
+    epsilon: int,
+    output: torch.Tensor,
+) -> Call:
+    """Norm of `states` [T, width], or of each head of [T, heads, width]; `epsilon` is an address.
+
+    `added` (dense, only with 2-d states) is added first, in place.
+    """
+    together = states.shape[1] if states.dim() == 3 else 1
+    num_rows = states.shape[0] * together
+    return (
+        -(-num_rows // TOKENS_AT_ONCE),
+        kernels.NORM,
+        states.data_ptr(),
+        states.stride(0),
+        together,
+        0 if added is None else added.data_ptr(),
+        num_rows,
+        states.shape[-1],
+        weight.data_ptr(),
+        epsilon,
+        output.data_ptr(),
+        output.stride(0),
+    )
+
+
+def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
+    """Rotary positions of `states` [T, heads, head_dim] in place; `cos` [T, rotary_dim], dense."""
+    count, heads, head_dim = states.shape
+    return (
+        -(-count // TOKENS_AT_ONCE),
+        kernels.ROTATE,
+        states.data_ptr(),
+        states.stride(0),
+        count,
+        heads,
+        head_dim,
+        cos.shape[-1],
+        cos.data_ptr(),
+        sin.data_ptr(),
+    )
+
+
+def silu_mul(states: torch.Tensor, output: torch.Tensor) -> Call:
+    """`output` [T, width] from `states` [T, 2 * width], both dense."""
+    count, width = output.shape
+    items = -(-count // TOKENS_AT_ONCE)
+    return (items, kernels.SILU_MUL, states.data_ptr(), count, width, output.data_ptr())
+
+
+def linear(
+    weight: torch.Tensor, bias: torch.Tensor | None, states: torch.Tensor, output: torch.Tensor
+) -> Call:
+    """`output` [T, N] of `states` [T, K] and `weight` [N, K], all dense."""
+    num_columns, width = weight.shape
+    return (
+        -(-num_columns // COLUMNS_AT_ONCE),
+        kernels.LINEAR,
+        weight.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        states.data_ptr(),
+        len(states),
+        width,
+        num_columns,
+        output.data_ptr(),
+    )
+
+
+def store(
+    cache: KVCache, layer: int, key: torch.Tensor, value: torch.Tensor, places: Places
+) -> Call:
+    """Write `key` and `value` [T, kv_heads, head_dim], of one row stride, to their pages."""
+    count, heads, head_dim = key.shape
+    width = heads * head_dim
+    return (
+        -(-count // TOKENS_AT_ONCE),
+        kernels.STORE,
+        key.data_ptr(),
+        value.data_ptr(),
+        key.stride(0),
+        cache.blocks.data_ptr(),
+        cache.row_shift(layer, False) * width,
+        cache.blocks.stride(0),
+        cache.block_size,
+        places.blocks,
+        places.offsets,
+        count,
+        width,
+    )
+
+
+def attend(
+    cache: KVCache,
+    layer: int,
+    query: torch.Tensor,
+    contexts: Contexts,
+    scale: int,
+    output: torch.Tensor,
+) -> Call:
+    """Attention of single-token rows: `query` [T, heads, head_dim] to `output`, dense.
+
+    `scale` is an address.
+    """
+    num_kv_heads, head_dim = cache.blocks.shape[4:]
+    return (
+        contexts.num_rows * num_kv_heads,
+        kernels.ATTEND,
+        query.data_ptr(),
+        query.stride(0),
+        cache.blocks.data_ptr(),
+        cache.row_shift(layer, False) * num_kv_heads * head_dim,
+        cache.blocks.stride(0),
+        cache.block_size,
+        contexts.tables,
+        contexts.width,
+        contexts.tokens,
+        contexts.lens,
+        num_kv_heads,
+        query.shape[1] // num_kv_heads,
+        head_dim,
+        scale,
+        output.data_ptr(),
+    )

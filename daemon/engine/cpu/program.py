@@ -1,0 +1,161 @@
+"""A whole decode step of a few sequences as one program of compiled calls.
+
+Between two calls the threads wait for each other for less than a microsecond, where every torch
+operation wakes them anew: with few tokens that waking, and Python, cost as much as the products.
+"""
+
+import numpy as np
+import torch
+from torch.nn.functional import embedding
+
+from daemon.engine.cpu import calls
+from daemon.engine.cpu.calls import Constants, Contexts, Places
+from daemon.engine.cpu.team import CALL_WIDTH, Call, Team
+from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Norm
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.linear import PackedLinear
+from daemon.engine.metadata import FlatBatch
+
+MAX_ROWS = 12
+"""Up to so many sequences a program beats torch's products."""
+
+
+class DecodePrograms:
+    """Programs of a decoder, one for each number of sequences up to `MAX_ROWS`."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, team: Team, constants: Constants) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._team = team
+        self._constants = constants
+        self._programs: dict[int, _Program] = {}
+
+    def logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, batch: FlatBatch
+    ) -> torch.Tensor:
+        """Logits [T, vocab] of a batch that `takes`; they are overwritten by the next step."""
+        program = self._programs.get(len(tokens))
+        if program is None:
+            program = _Program(len(tokens), self._decoder, self._cache, self._constants)
+            self._programs[len(tokens)] = program
+        program.prepare(tokens, positions, batch)
+        self._team.run_program(program.table)
+        return program.logits
+
+
+def possible(decoder: Decoder) -> bool:
+    """Whether every product has its plain weights, in float32."""
+    products = decoder.products()
+    return all(
+        isinstance(product, PackedLinear)
+        and product.plain is not None
+        and product.plain.dtype is torch.float32
+        for product in products
+    )
+
+
+def takes(batch: FlatBatch) -> bool:
+    """Whether a batch is a few sequences, each at one token, all sampled."""
+    num_rows = len(batch.counts)
+    return len(batch.tokens) == len(batch.sampled_tokens) == num_rows <= MAX_ROWS
+
+
+class _Program:
+    """The calls for one number of sequences, and the buffers that they name."""
+
+    def __init__(self, count: int, decoder: Decoder, cache: KVCache, constants: Constants) -> None:
+        width = decoder.embeddings.shape[1]
+        self._decoder = decoder
+        self._cache = cache
+        self._constants = constants
+        self._states, self._normed = torch.empty(2, count, width)
+        self._blocks, self._offsets, self._lens = np.zeros((3, count), np.int32)
+        self._rows = np.arange(count, dtype=np.int32)
+        self._tables = np.zeros((count, 0), np.int32)
+        self._angles = self._turns(torch.zeros(count, dtype=torch.int64))
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._attended: list[int] = []
+        self.logits, listed = self._write()
+        self.table = np.zeros((len(listed), CALL_WIDTH), np.int64)
+        for row, call in zip(self.table, listed, strict=True):
+            row[2 : 2 + len(call)] = call
+
+    def prepare(self, tokens: torch.Tensor, positions: torch.Tensor, batch: FlatBatch) -> None:
+        """Fill the buffers for one step."""
+        self._states.copy_(embedding(tokens, self._decoder.embeddings))
+        for angles, turns in zip(self._angles, self._turns(positions), strict=True):
+            angles.copy_(turns)
+        self._blocks[:] = batch.blocks
+        self._offsets[:] = batch.offsets
+        self._lens[:] = batch.starts + 1
+        self._tables = np.ascontiguousarray(batch.block_tables)
+        contexts = self._contexts()
+        self.table[self._attended, 10] = contexts.tables
+        self.table[self._attended, 11] = contexts.width
+
+    def _turns(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine of the positions' angles, [T, rotary_dim] each."""
+        cos, sin = self._decoder.rotary(self._states, positions.unsqueeze(0))
+        return cos[0].contiguous(), sin[0].contiguous()
+
+    def _contexts(self) -> Contexts:
+        return Contexts.of(self._tables, self._rows, self._lens, len(self._rows))
+
+    def _write(self) -> tuple[torch.Tensor, list[Call]]:
+        """Where the logits will be, and all calls in order."""
+        decoder, listed = self._decoder, list[Call]()
+        added: torch.Tensor | None = None
+        for index, layer in enumerate(decoder.layers):
+            listed.append(self._norm(self._states, added, layer.input_norm, self._normed))
+            attended = self._attend(listed, index, layer)
+            output = self._product(listed, layer.output, attended, "output")
+            listed.append(self._norm(self._states, output, layer.mlp_norm, self._normed))
+            gate_up = self._product(listed, layer.gate_up, self._normed, "gate_up")
+            inner = self._buffer("inner", gate_up.shape[1] // 2)
+            listed.append(calls.silu_mul(gate_up, inner))
+            added = self._product(listed, layer.down, inner, "down")
+        listed.append(self._norm(self._states, added, decoder.norm, self._normed))
+        return self._product(listed, decoder.head, self._normed, "logits"), listed
+
+    def _attend(self, listed: list[Call], index: int, layer: DecoderLayer) -> torch.Tensor:
+        decoder = self._decoder
+        heads, kv_heads, head_dim = decoder.num_heads, decoder.num_kv_heads, decoder.head_dim
+        projected = self._product(listed, layer.query_key_value, self._normed, "projected")
+        projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
+        query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
+        for part, norm in ((query, layer.query_norm), (key, layer.key_norm)):
+            if norm is not None:
+                listed.append(self._norm(part, None, norm, part))
+        listed.append(calls.rotate(projected[:, : heads + kv_heads], *self._angles))
+        places = Places.of(self._blocks, self._offsets)
+        listed.append(calls.store(self._cache, index, key, value, places))
+        output = self._buffer("attended", heads * head_dim)
+        scale = self._constants.address(decoder.scale)
+        self._attended.append(len(listed))
+        contexts = self._contexts()
+        listed.append(calls.attend(self._cache, index, query, contexts, scale, output))
+        return output
+
+    def _product(
+        self, listed: list[Call], product: Layer, states: torch.Tensor, name: str
+    ) -> torch.Tensor:
+        assert isinstance(product, PackedLinear) and product.plain is not None
+        output = self._buffer(name, product.out_features)
+        listed.append(calls.linear(product.plain, product.bias, states, output))
+        return output
+
+    def _norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        norm: Norm,
+        output: torch.Tensor,
+    ) -> Call:
+        epsilon = self._constants.address(norm.epsilon)
+        return calls.norm(states, added, norm.weight, epsilon, output)
+
+    def _buffer(self, name: str, width: int) -> torch.Tensor:
+        """A dense [T, width], the same for every layer: the nearest cache then holds it."""
+        if name not in self._buffers:
+            self._buffers[name] = torch.empty(len(self._states), width)
+        return self._buffers[name]

@@ -1,0 +1,129 @@
+"""A daemon of the test's own: started by its command line, ended by SIGTERM, which must exit 0."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from daemon.control.client import fetch_snapshot
+from daemon.control.protocol import Snapshot
+
+READY_S = 100.0
+END_S = 40.0
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class LiveDaemon:
+    """`llmd serve` with its own port, control socket, journal and log."""
+
+    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="llmd-e2e-")
+        self.folder = Path(self._folder.name)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.socket = self.folder / "llmd.sock"
+        self.log = self.folder / "log"
+        command = [sys.executable, "-m", "daemon.cli.main", "serve"]
+        command += ["--port", str(self.port), "--socket", str(self.socket)]
+        command += ["--set", f'journal.folder="{self.folder / "journal"}"', *flags]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **(env or {})}
+            )
+
+    def __enter__(self) -> Self:
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"the daemon did not end:\n{self.text()}") from error
+        finally:
+            self._folder.cleanup() if error is None else None
+        if error is None:
+            assert status == 0
+
+    def wait_ready(self) -> None:
+        """Until a first token is possible. Raises AssertionError with the log."""
+        deadline_s = time.monotonic() + READY_S
+        while time.monotonic() < deadline_s:
+            assert self.process.poll() is None, f"the daemon ended:\n{self.text()}"
+            try:
+                with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        raise AssertionError(f"the daemon was not ready in {READY_S} s:\n{self.text()}")
+
+    def text(self) -> str:
+        """What it logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def snapshot(self) -> Snapshot:
+        """What a viewer sees now."""
+        return fetch_snapshot(self.socket, 10.0)
+
+    def idle_snapshot(self) -> Snapshot:
+        """The snapshot once nothing runs or waits. Raises AssertionError after 10 s."""
+        deadline_s = time.monotonic() + 10.0
+        while time.monotonic() < deadline_s:
+            seen = self.snapshot()
+            if not seen.running and not seen.waiting and not seen.instances[0].steps_in_flight:
+                return seen
+            time.sleep(0.05)
+        raise AssertionError(f"still busy: {seen}")
+
+    def model(self) -> dict[str, Any]:
+        """The entry of /v1/models."""
+        with urllib.request.urlopen(f"{self.url}/v1/models", timeout=10) as answer:
+            entry: dict[str, Any] = json.load(answer)["data"][0]
+        return entry
+
+    def children(self) -> dict[str, int]:
+        """Process ids of the daemon's children by module, such as daemon.api."""
+        found = {}
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"-m" in words:
+                    found[words[words.index(b"-m") + 1].decode()] = int(pid)
+        return found
+
+    def descriptors(self) -> dict[str, list[str]]:
+        """What each process of the daemon holds open, by module."""
+        held = {}
+        for name, pid in {"daemon": self.process.pid, **self.children()}.items():
+            folder = Path(f"/proc/{pid}/fd")
+            held[name] = [os.readlink(one) for one in folder.iterdir() if one.is_symlink()]
+        return held

@@ -1,0 +1,66 @@
+"""transformers' own greedy answers, computed in a process that does nothing else.
+
+`python -m tests.e2e.reference FOLDER COUNT` reads prompts as JSON from its input, token ids or the
+question of a chat, and prints for each its tokens, COUNT tokens of answer and the smallest gap
+between the two best logits. An end token neither ends an answer nor is masked.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    """A greedy answer, and how close its closest decision was."""
+
+    prompt: list[int]
+    tokens: list[int]
+    gap: float
+
+
+def answers(folder: str, prompts: list[list[int] | str], count: int) -> list[Answer]:
+    """The greedy answers to prompts, from a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.reference", folder, str(count)],
+        input=json.dumps(prompts),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    return [Answer(*answer) for answer in json.loads(done.stdout)]
+
+
+def main(folder: str, count: int) -> None:
+    """Compute and print them."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    found = []
+    for prompt in json.load(sys.stdin):
+        if isinstance(prompt, str):
+            chat = [{"role": "user", "content": prompt}]
+            prompt = tokenizer.apply_chat_template(  # noqa: PLW2901
+                chat, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        made = model.generate(
+            torch.tensor([prompt]),
+            do_sample=False,
+            max_new_tokens=count,
+            output_logits=True,
+            return_dict_in_generate=True,
+            pad_token_id=0,
+        )
+        best = torch.stack(made.logits)[:, 0].topk(2).values
+        gap = float((best[:, 0] - best[:, 1]).min())
+        found.append((prompt, made.sequences[0, len(prompt) :].tolist(), gap))
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,80 @@
+"""The official client and a plain one against the daemon with the embedded model."""
+
+import json
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.e2e.live import LiveDaemon
+
+QUESTION = [{"role": "user", "content": "Name three rivers of Europe."}]
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[LiveDaemon]:
+    with LiveDaemon() as live:
+        yield live
+
+
+def client(daemon: LiveDaemon) -> OpenAI:
+    return OpenAI(base_url=f"{daemon.url}/v1", api_key="unused", max_retries=0)
+
+
+def test_a_streamed_chat_is_the_whole_chat_in_pieces(daemon: LiveDaemon) -> None:
+    asked = {"model": daemon.model()["id"], "messages": QUESTION, "temperature": 0}
+    whole = client(daemon).chat.completions.create(**asked, max_tokens=24)
+    stream = client(daemon).chat.completions.create(
+        **asked, max_tokens=24, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content
+    assert text
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 24
+
+
+async def test_several_streams_differ_by_seed_and_repeat(daemon: LiveDaemon) -> None:
+    remote = AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="unused", max_retries=0)
+
+    async def texts(seed: int) -> list[str | None]:
+        answer = await remote.chat.completions.create(
+            model=daemon.model()["id"], messages=QUESTION, max_tokens=12, n=3, seed=seed
+        )
+        return [choice.message.content for choice in answer.choices]
+
+    first, again, other = await texts(5), await texts(5), await texts(6)
+    await remote.close()
+    assert first == again
+    assert len(set(first)) == 3
+    assert first != other
+
+
+def test_a_stop_string_ends_the_text_before_it(daemon: LiveDaemon) -> None:
+    asked = {"model": daemon.model()["id"], "prompt": "One, two, three, four,", "temperature": 0}
+    text = client(daemon).completions.create(**asked, max_tokens=16).choices[0].text
+    stop = text[len(text) // 2 : len(text) // 2 + 3]
+    choice = client(daemon).completions.create(**asked, max_tokens=16, stop=stop).choices[0]
+    assert choice.text == text[: text.index(stop)]
+    assert choice.finish_reason == "stop"
+
+
+async def test_a_second_turn_finds_the_first_answer_in_the_cache(daemon: LiveDaemon) -> None:
+    body = {"model": daemon.model()["id"], "max_tokens": 40, "temperature": 0, "stream": False}
+    async with aiohttp.ClientSession(daemon.url) as session:
+
+        async def turn(messages: list[dict[str, str]]) -> dict[str, object]:
+            asked = {**body, "messages": messages}
+            async with session.post("/v1/chat/completions", json=asked) as got:
+                assert got.status == 200, await got.text()
+                return json.loads(await got.text())
+
+        talk = [{"role": "user", "content": "Tell me something about the sea, please."}]
+        first = await turn(talk)
+        answer = first["choices"][0]["message"]
+        talk += [answer, {"role": "user", "content": "And now about the mountains."}]
+        second = await turn([{k: m[k] for k in ("role", "content")} for m in talk])
+    cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > first["usage"]["prompt_tokens"]

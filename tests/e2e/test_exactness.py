@@ -1,0 +1,78 @@
+"""Greedy answers of the embedded model equal transformers' own, whatever the scheduler does."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.exact import Case, ask_all, cases, differences
+from tests.e2e.live import LiveDaemon
+
+NUM_TOKENS = 8
+FEW = slice(0, 30, 5)
+
+
+class Served(NamedTuple):
+    """A daemon with default settings, and the cases for its model."""
+
+    daemon: LiveDaemon
+    cases: list[Case]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with LiveDaemon() as daemon:
+        yield Served(daemon, cases(daemon.model()["root"], NUM_TOKENS))
+
+
+async def check(
+    daemon: LiveDaemon, asked: list[Case], at_once: int, chat: bool = False
+) -> list[dict[str, Any]]:
+    """Ask, and fail on the first difference; the answers."""
+    entry = daemon.model()
+    got = await ask_all(daemon.url, entry["id"], asked, at_once, chat)
+    assert differences(entry["root"], asked, got) == []
+    return got
+
+
+async def test_sixteen_at_once_and_then_alone_from_the_prefix_cache(served: Served) -> None:
+    await check(served.daemon, served.cases, at_once=16)
+    again = await check(served.daemon, served.cases[FEW], at_once=1, chat=True)
+    cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for one in again]
+    long_enough = [one["usage"]["prompt_tokens"] > 16 for one in again]
+    assert all(bool(count) == long for count, long in zip(cached, long_enough, strict=True))
+
+
+async def test_small_chunks_under_preemption(served: Served) -> None:
+    flags = ["--prefill-chunk", "16", "--max-batch-tokens", "64", "--kv-blocks", "20"]
+    asked = [case for case in served.cases if 40 < len(case.expected.prompt) < 200]
+    with LiveDaemon(*flags, "--set", "scheduler.prefix_cache=false") as daemon:
+        await check(daemon, asked * 3, at_once=16)
+        seen = daemon.idle_snapshot()
+    assert seen.counters.preemptions > 0
+    assert seen.instances[0].kv_free == seen.instances[0].kv_blocks == 20
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--policy", "vllm", "--instance", "cpu:mixed", "cpu:mixed"],
+        ["--policy", "priority", "--prefill-chunk", "64", "--set", "scheduler.depth=2"],
+    ],
+)
+async def test_other_policies_instances_and_steps_in_flight(
+    served: Served, flags: list[str]
+) -> None:
+    with LiveDaemon(*flags) as daemon:
+        await check(daemon, served.cases[FEW], at_once=6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", [16, 64, 512])
+@pytest.mark.parametrize("policy", ["sarathi", "vllm", "orca", "static", "priority"])
+@pytest.mark.parametrize("blocks", [0, 110])
+async def test_every_combination(served: Served, chunk: int, policy: str, blocks: int) -> None:
+    flags = ["--prefill-chunk", str(chunk), "--policy", policy, "--kv-blocks", str(blocks)]
+    with LiveDaemon(*flags) as daemon:
+        for at_once in (16, 1):
+            await check(daemon, served.cases, at_once, chat=True)

@@ -1,0 +1,188 @@
+"""Start, stop, and what happens when a process of the daemon is killed."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from daemon.core.actions import Deliver
+from daemon.journal.reader import read_records
+from daemon.journal.replay import replay
+from daemon.journal.records import FILE_NAME
+from tests.e2e.live import LiveDaemon, free_port
+from tests.e2e.tiny import tiny_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model") / "tiny")
+
+
+async def pieces(url: str, model: str, **fields: Any) -> AsyncIterator[dict[str, Any]]:
+    """The events of one streamed completion."""
+    body = {"model": model, "stream": True, "ignore_eos": True, "temperature": 0, **fields}
+    async with (
+        aiohttp.ClientSession(url) as session,
+        session.post("/v1/completions", json=body) as response,
+    ):
+        assert response.status == 200, await response.text()
+        async for line in response.content:
+            data = line.decode().strip().removeprefix("data: ")
+            if data.startswith("{"):
+                yield json.loads(data)
+
+
+async def text_of(url: str, model: str, **fields: Any) -> str:
+    """The whole text of one streamed completion; its last event must say why it ended."""
+    events = [event async for event in pieces(url, model, **fields)]
+    assert [event for event in events if "error" in event] == []
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+    return "".join(event["choices"][0]["text"] for event in events)
+
+
+def test_ready_is_notified_when_a_first_token_is_possible(folder: Path, tmp_path: Path) -> None:
+    address = str(tmp_path / "notify.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(0.0)
+        with LiveDaemon("--model", str(folder), env={"NOTIFY_SOCKET": address}) as daemon:
+            deadline_s = time.monotonic() + 5.0
+            said = ""
+            while "READY=1" not in said and time.monotonic() < deadline_s:
+                try:
+                    said += manager.recv(4096).decode() + "\n"
+                except BlockingIOError:
+                    time.sleep(0.02)
+            assert said.index("STATUS=loading") < said.index("READY=1")
+            assert daemon.snapshot().ready
+
+
+async def test_sigterm_finishes_what_runs_and_takes_nothing_new(folder: Path) -> None:
+    with LiveDaemon("--model", str(folder)) as daemon:
+        model = daemon.model()["id"]
+        asked = {"prompt": [5, 6, 7], "max_tokens": 1500}
+        running = [asyncio.create_task(text_of(daemon.url, model, **asked)) for _ in range(4)]
+        while daemon.snapshot().running < 4:
+            await asyncio.sleep(0.01)
+        daemon.process.send_signal(signal.SIGTERM)
+        texts = await asyncio.gather(*running)
+        assert len(set(texts)) == 1
+        assert await asyncio.to_thread(daemon.process.wait, 20) == 0
+
+
+async def test_a_second_sigterm_does_not_wait(folder: Path) -> None:
+    with LiveDaemon("--model", str(folder), "--set", "scheduler.max_running=1") as daemon:
+        model = daemon.model()["id"]
+        asked = {"prompt": [5], "max_tokens": 2000}
+        running = [asyncio.create_task(text_of(daemon.url, model, **asked)) for _ in range(8)]
+        while daemon.snapshot().waiting < 7:
+            await asyncio.sleep(0.01)
+        daemon.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.process.wait, 15) == 0
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def test_a_taken_port_is_one_clear_line(folder: Path) -> None:
+    with socket.socket() as taken:
+        port = free_port()
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        done = subprocess.run(
+            [sys.executable, "-m", "daemon.cli.main", "serve", "--model", str(folder)]
+            + ["--port", str(port), "--socket", str(folder / "x.sock")],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -> None:
+    with LiveDaemon("--model", str(folder)) as daemon:
+        model = daemon.model()["id"]
+        asked = {"prompt": [9, 8, 7, 6] * 10, "max_tokens": 1200}
+        expected = await text_of(daemon.url, model, **asked)
+        again = asyncio.create_task(text_of(daemon.url, model, **asked))
+        while not any(one.num_output_tokens > 100 for one in daemon.snapshot().sequences):
+            await asyncio.sleep(0.01)
+        os.kill(daemon.children()["daemon.engine.worker"], signal.SIGKILL)
+        assert await again == expected
+        assert daemon.snapshot().counters.worker_deaths == 1
+
+        cut = asyncio.create_task(text_of(daemon.url, model, **asked))
+        while not daemon.snapshot().running:
+            await asyncio.sleep(0.01)
+        os.kill(daemon.children()["daemon.api"], signal.SIGKILL)
+        with pytest.raises((aiohttp.ClientError, AssertionError, IndexError)):
+            await cut
+        seen = daemon.idle_snapshot()
+        assert seen.counters.aborted == 1
+        assert seen.instances[0].kv_free == seen.instances[0].kv_blocks
+        daemon.wait_ready()
+        assert await text_of(daemon.url, model, **asked) == expected
+
+
+async def test_a_full_queue_answers_429_and_loses_nothing(folder: Path) -> None:
+    flags = ["--set", "scheduler.max_running=2", "--set", "scheduler.max_waiting=3"]
+    with LiveDaemon("--model", str(folder), *flags) as daemon:
+        body = {
+            "model": daemon.model()["id"],
+            "prompt": [5, 6],
+            "max_tokens": 300,
+            "ignore_eos": True,
+        }
+
+        async def ask(session: aiohttp.ClientSession) -> tuple[int, str, int]:
+            async with session.post("/v1/completions", json=body) as got:
+                tokens = (await got.json()).get("usage", {}).get("completion_tokens", 0)
+                return got.status, got.headers.get("Retry-After", ""), tokens
+
+        async with aiohttp.ClientSession(daemon.url) as session:
+            answers = await asyncio.gather(*(ask(session) for _ in range(20)))
+    refused = [answer for answer in answers if answer[0] == 429]
+    served = [answer for answer in answers if answer[0] == 200]
+    assert len(served) >= 4
+    assert len(refused) >= 10
+    assert len(served) + len(refused) == 20
+    assert all(int(retry_after) >= 1 for _, retry_after, _ in refused)
+    assert all(tokens == 300 for _, _, tokens in served)
+
+
+async def test_viewers_and_the_journal_of_a_live_daemon(folder: Path) -> None:
+    with LiveDaemon("--model", str(folder)) as daemon:
+        await text_of(daemon.url, daemon.model()["id"], prompt=[5, 6], max_tokens=20)
+        daemon.idle_snapshot()
+        for words in (["daemon.cli.main", "ctl", "status", "--json"], ["tui.app", "-1"]):
+            done = subprocess.run(
+                [sys.executable, "-m", *words, "--socket", str(daemon.socket)],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=True,
+            )
+            assert daemon.model()["id"] in done.stdout
+            if words[-1] == "--json":
+                instance = json.loads(done.stdout)["instances"][0]
+                wanted = "name role device running waiting kv_blocks kv_free".split()
+                assert all(name in instance for name in wanted)
+        seen = daemon.idle_snapshot()
+        daemon.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(daemon.process.wait, 20)
+        history = list(replay(read_records(daemon.folder / "journal" / FILE_NAME)))
+    tokens = [a.rows.size for _, actions in history for a in actions if isinstance(a, Deliver)]
+    assert sum(tokens) == seen.counters.output_tokens == 20

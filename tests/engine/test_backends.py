@@ -1,0 +1,131 @@
+"""The compiled kernels compute what plain torch does."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import linear, rms_norm
+
+from daemon.engine.attention_torch import TorchAttention
+from daemon.engine.backend import choose, torch_backend
+from daemon.engine.cpu import calls
+from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.team import CALL_WIDTH, Team
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.linear import PackedLinear
+from daemon.engine.metadata import FlatBatch
+from daemon.wire.columns import int32
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_float32_on_the_cpu_is_compiled_and_the_rest_is_not() -> None:
+    assert choose(CPU, torch.float32).name == "numba"
+    assert choose(CPU, torch.bfloat16).name == "torch"
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_small_operations(count: int) -> None:
+    ours, theirs = choose(CPU, torch.float32).ops, torch_backend().ops
+    states, added, weight = torch.randn(count, 80), torch.randn(count, 80), torch.randn(80)
+    other = states.clone()
+    assert close(ours.norm(states, added, weight, 1e-5), theirs.norm(other, added, weight, 1e-5))
+    assert close(states, other)
+    assert close(ours.norm(states, None, weight, 1e-6), rms_norm(states, (80,), weight, 1e-6))
+    assert close(ours.silu_mul(states * 20), theirs.silu_mul(states * 20))
+    wide = torch.randn(count, 6, 16)
+    other = wide.clone()
+    cos, sin, weight = torch.randn(count, 12), torch.randn(count, 12), torch.randn(16)
+    for ops, heads in ((ours, wide[:, 1:5]), (theirs, other[:, 1:5])):
+        ops.rotate(heads, cos, sin)
+        ops.norm_heads(heads, weight, 1e-6)
+    assert close(wide, other)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 7, 9])
+@pytest.mark.parametrize("columns", [3, 32, 70])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products(count: int, columns: int, biased: bool) -> None:
+    states, weight = torch.randn(count, 37), torch.randn(columns, 37)
+    bias = torch.randn(columns) if biased else None
+    output = torch.full((count, columns), torch.nan)
+    Team(run_program).run(calls.linear(weight, bias, states, output))
+    expected = linear(states, weight, bias)
+    assert close(output, expected)
+    for keep_plain in (False, True):
+        with torch.inference_mode():
+            product = PackedLinear(weight, bias, keep_plain)(states.unsqueeze(0))[0]
+        assert close(product, expected)
+
+
+def test_a_program_s_calls_wait_for_each_other() -> None:
+    team = Team(run_program)
+    weights = [torch.randn(256, 256) / 16 for _ in range(20)]
+    states = [torch.randn(3, 256), *(torch.empty(3, 256) for _ in weights)]
+    table = np.zeros((len(weights), CALL_WIDTH), np.int64)
+    for index, weight in enumerate(weights):
+        call = calls.linear(weight, None, states[index], states[index + 1])
+        table[index, 2 : 2 + len(call)] = call
+    expected = states[0]
+    for weight in weights:
+        expected = linear(expected, weight)
+    for _ in range(50):
+        states[-1].zero_()
+        team.run_program(table)
+        assert close(states[-1], expected)
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 16), (6, 6, 64), (9, 3, 64), (8, 1, 80), (4, 4, 128)])
+def test_attention_over_pages(heads: tuple[int, int, int]) -> None:
+    num_heads, num_kv_heads, head_dim = heads
+    caches = [KVCache(32, 2, 8, num_kv_heads, head_dim, torch.float32, CPU) for _ in range(2)]
+    caches[0].blocks.normal_()
+    caches[1].blocks.copy_(caches[0].blocks)
+    batch = batch_of(starts=[0, 7, 8, 30, 5, 0], counts=[1, 1, 1, 1, 9, 6], block_size=8)
+    total = len(batch.tokens)
+    # Slices of one merged projection: rows lie apart.
+    merged = torch.randn(total, num_heads + 2 * num_kv_heads, head_dim)
+    query, key, value = merged.split((num_heads, num_kv_heads, num_kv_heads), 1)
+    ours = choose(CPU, torch.float32).attend(batch, caches[0])
+    theirs = TorchAttention(batch, caches[1])
+    for layer in (1, 0):
+        expected = theirs(layer, query, key, value, 0.3)
+        assert close(ours(layer, query, key, value, 0.3), expected)
+        # As transformers gives them: heads before tokens.
+        turned = [s.transpose(0, 1).contiguous().transpose(0, 1) for s in (query, key, value)]
+        assert close(ours(layer, turned[0], turned[1], turned[2], 0.3), expected)
+    assert torch.equal(caches[0].blocks, caches[1].blocks)
+
+
+def batch_of(starts: list[int], counts: list[int], block_size: int) -> FlatBatch:
+    """Rows whose blocks are scattered over the pool and do not overlap."""
+    used = max(s + c for s, c in zip(starts, counts, strict=True)) // block_size + 1
+    tables = np.random.default_rng(0).permutation(len(starts) * used).astype(np.int32)
+    tables = tables.reshape(len(starts), used)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
+    offsets = ends - np.array(counts)
+    positions = np.array(starts)[rows] + np.arange(ends[-1]) - offsets[rows]
+    return FlatBatch(
+        tokens=np.zeros(ends[-1], np.int64),
+        positions=positions,
+        blocks=tables[rows, positions // block_size].astype(np.int64),
+        offsets=positions % block_size,
+        row_offsets=int32(offsets),
+        starts=int32(starts),
+        counts=int32(counts),
+        block_tables=tables,
+        single_rows=np.flatnonzero(np.array(counts) == 1),
+        chunk_rows=np.flatnonzero(np.array(counts) != 1),
+        sampled_tokens=ends - 1,
+        sampled_slots=int32(range(len(counts))),
+        sampled_positions=np.array(starts) + np.array(counts),
+    )

@@ -50,11 +50,11 @@ class Worker:
         return 0
 
     def _load(self, load: Load) -> "Engine":
+        began = time.perf_counter()
         import torch
 
         from daemon.engine.start import start
 
-        began = time.perf_counter()
         with torch.inference_mode():
             engine, step_s = start(load, lambda stage, done: self._send(Loading(stage, done)))
         # What was loaded lives as long as the process: collections need not look at it again.

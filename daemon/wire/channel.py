@@ -8,7 +8,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from daemon.wire.frames import (
     INLINE_LIMIT_BYTES,
@@ -25,7 +25,8 @@ class Channel:
     """Frames over a non-blocking Unix socket, on the running event loop.
 
     `on_frame(payload)` is called for each frame, `on_close(error)` once when the peer closed, sent
-    rubbish, or stopped reading until `PENDING_LIMIT_BYTES` were waiting for it.
+    rubbish, or stopped reading until `PENDING_LIMIT_BYTES` were waiting for it. Neither is ever
+    called from inside `send`: the sender is in the middle of something.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Channel:
         self._on_frame = on_frame
         self._on_close = on_close
         self._reader = FrameReader()
-        self._outgoing: deque[tuple[memoryview, int]] = deque()
+        # What is left to send, the memfd that goes with it or -1, the payload's size.
+        self._outgoing: deque[tuple[memoryview, int, int]] = deque()
         self._pending_bytes = 0
+        self._deaf = False  # the peer takes nothing more; what it said is still read
         self._closed = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
@@ -52,13 +55,13 @@ class Channel:
 
     def send(self, payload: bytes) -> None:
         """Queue one frame; it is on its way at once unless the peer's buffer is full."""
-        if self._closed:
+        if self._closed or self._deaf:
             return
         if len(payload) <= INLINE_LIMIT_BYTES:
-            self._outgoing.append((memoryview(inline_frame(payload)), -1))
+            self._outgoing.append((memoryview(inline_frame(payload)), -1, len(payload)))
         else:
             header, fd = memfd_frame(payload)
-            self._outgoing.append((memoryview(header), fd))
+            self._outgoing.append((memoryview(header), fd, len(payload)))
         self._pending_bytes += len(payload)
         if self._pending_bytes > PENDING_LIMIT_BYTES:
             self._shut("the peer stopped reading")
@@ -72,32 +75,49 @@ class Channel:
         self._closed = True
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
-        for _view, fd in self._outgoing:
+        self._drop_outgoing()
+        self._reader.close()
+        self._sock.close()
+
+    def _drop_outgoing(self) -> None:
+        for _view, fd, _size in self._outgoing:
             if fd >= 0:
                 os.close(fd)
         self._outgoing.clear()
-        self._reader.close()
-        self._sock.close()
+        self._pending_bytes = 0
 
     def _shut(self, error: str) -> None:
         if not self._closed:
             self.close()
-            self._on_close(error)
+            self._loop.call_soon(self._on_close, error)
 
     def _readable(self) -> None:
         try:
             alive = self._reader.receive(self._sock)
-            for payload in self._reader.payloads():
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._shut(str(error))
+            return
+        # Only the reader's errors are the peer's; a callback's own go to the loop.
+        payloads = self._reader.payloads()
+        try:
+            while (payload := self._next(payloads)) is not None:
                 self._on_frame(payload)
                 if self._closed:
                     return
-        except BlockingIOError:
-            return
-        except (OSError, FrameError) as error:
-            self._shut(str(error))
-            return
+        finally:
+            payloads.close()
         if not alive:
             self._shut("the peer closed the connection")
+
+    def _next(self, payloads: Generator[bytes, None, None]) -> bytes | None:
+        """The next frame; None if there is none now, or never will be."""
+        try:
+            return next(payloads, None)
+        except (OSError, FrameError) as error:
+            self._shut(str(error))
+            return None
 
     def _flush(self) -> None:
         try:
@@ -105,11 +125,13 @@ class Channel:
                 self._send_first()
         except BlockingIOError:
             self._loop.add_writer(self._sock.fileno(), self._writable)
-        except OSError as error:
-            self._shut(str(error))
+        except OSError:
+            # The peer is gone, but its last words may lie in our buffer: reading finds its end.
+            self._deaf = True
+            self._drop_outgoing()
 
     def _send_first(self) -> None:
-        view, fd = self._outgoing[0]
+        view, fd, size = self._outgoing[0]
         if fd >= 0:
             sent = socket.send_fds(self._sock, [view], [fd])
             os.close(fd)
@@ -118,10 +140,9 @@ class Channel:
             sent = self._sock.send(view)
         if sent == len(view):
             self._outgoing.popleft()
-            if not self._outgoing:
-                self._pending_bytes = 0
+            self._pending_bytes -= size
         else:
-            self._outgoing[0] = (view[sent:], fd)
+            self._outgoing[0] = (view[sent:], fd, size)
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._sock.fileno())

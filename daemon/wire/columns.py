@@ -43,7 +43,8 @@ def _from_wire(code: int, data: memoryview) -> Column:
 def _is_column(expected: type, value: Any) -> Any:
     if isinstance(value, expected):
         return value
-    raise NotImplementedError(f"expected {expected}, got {type(value).__name__}")
+    # msgspec makes a ValidationError of a TypeError, and of nothing else that could be raised here.
+    raise TypeError(f"expected a column, got {type(value).__name__}")
 
 
 def encoder() -> msgspec.msgpack.Encoder:

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 
 INLINE_LIMIT_BYTES = 64 * 1024
 FRAME_LIMIT_BYTES = 1 << 30
@@ -66,7 +66,9 @@ class FrameReader:
 
     def receive(self, sock: socket.socket) -> bool:
         """Read once from the socket; False at its end. BlockingIOError comes from the socket."""
-        data, fds, _flags, _address = socket.recv_fds(sock, _READ_BYTES, _MAX_FDS)
+        data, fds, _flags, _address = socket.recv_fds(
+            sock, _READ_BYTES, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
+        )
         self._fds.extend(fds)
         self._buffer += data
         return bool(data)
@@ -75,7 +77,7 @@ class FrameReader:
         """Take bytes that were read elsewhere (an asyncio stream)."""
         self._buffer += data
 
-    def payloads(self) -> Iterator[bytes]:
+    def payloads(self) -> Generator[bytes, None, None]:
         """Every whole payload received so far. After a FrameError the connection is useless."""
         position = 0
         try:

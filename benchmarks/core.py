@@ -1,11 +1,18 @@
 """The Core's cost per iteration, in isolation, beside a plain loop over sequence objects.
 
 An iteration is one answered step with all that comes of it, StepDone to Submit: tokens counted,
-sequences ended, their places taken by waiting ones (a sixth of them with a cached prefix), blocks
-found, and the next step's columns built. Depth 1, steady decode: answers of 200 to 400 tokens, so
-that some end in every few steps. Arrivals and sealed blocks (hashes of generated tokens) are
-events of their own, timed apart: they come while the worker computes. The pool is full, so that
-blocks are taken from the prefix cache.
+sequences ended, their places taken by waiting ones, blocks found, and the next step's columns
+built. Depth 1, every place taken, two regimes:
+
+steady  nobody ends while the clock runs: tokens counted, blocks grown from free ones (one of 16
+        sequences in each step), the next step built.
+churn   answers of 200 to 400 tokens, so that one of 300 sequences ends in a step: 0.9 at 256, 3.3
+        at 1,000. All that they held is given back, a waiting one takes the place (a sixth of them
+        with a cached prefix) and computes its prompt, whose blocks are named for the prefix
+        cache. The pool is full, so that blocks are taken from that cache.
+
+Not counted in either: arrivals and sealed blocks (hashes of generated tokens), which are events of
+their own, timed apart, since they come while the worker computes; and the worker's answer.
 Garbage collection: gc.freeze() after the warm-up, as the daemon does after its start; the
 collector stays on. Both sides run in turns in one process. The clock is the thread's CPU time, so
 that neighbours' time slices do not count; `--clock wall` counts them.
@@ -19,6 +26,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from time import perf_counter, thread_time
 from typing import Any
@@ -42,44 +50,65 @@ from daemon.core.events import (
 from daemon.memory.hashing import chain_hashes
 
 BLOCK_SIZE = 16
-BLOCKS_EACH = 40  # of the pool, for each sequence that runs; 640 tokens
 SPARE = 8  # sequences that wait, so that a place never stays vacant
 TURN = 100
 WARM_UP = 600
 READY_MADE = 12_000
+MAX_PROMPT = 250
 STEP_S = 0.01
 Clock = Callable[[], float]
 GOALS_US = {256: (60.0, 250.0), 1000: (150.0, 500.0)}
 
 
+@dataclass(frozen=True)
+class Regime:
+    """How long answers are, in tokens, and the blocks of the pool for each that runs."""
+
+    name: str
+    first_shortest: int  # of those that run at the beginning
+    shortest: int
+    longest: int
+    blocks_each: int
+
+
+CHURN = Regime("churn", first_shortest=1, shortest=200, longest=400, blocks_each=40)
+
+
+def steady(iterations: int) -> Regime:
+    """A regime in which nobody ends in so many iterations after the warm-up."""
+    longest = 2 * WARM_UP + iterations
+    return Regime("steady", longest, longest, longest, (MAX_PROMPT + longest) // BLOCK_SIZE + 1)
+
+
 class Traffic:
     """Arrivals, the same for both sides."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, regime: Regime) -> None:
         self._chance = random.Random(seed)
+        self._regime = regime
         self._shared = [self._tokens(160) for _ in range(8)]
         self._request = 0
 
-    def arrival(self, now: float, shortest: int = 200) -> RequestArrived:
+    def arrival(self, now: float, shortest: int) -> RequestArrived:
         """A prompt of 50 to 250 tokens; every sixth begins like others did."""
         chance = self._chance
-        tokens = self._tokens(chance.randint(50, 250))
+        tokens = self._tokens(chance.randint(50, MAX_PROMPT))
         if chance.random() < 1 / 6:
             tokens = chance.choice(self._shared) + tokens[:80]
         self._request += 1
-        max_tokens = chance.randint(shortest, 400)
+        max_tokens = chance.randint(shortest, self._regime.longest)
         hashes = chain_hashes(tokens, BLOCK_SIZE)
         return RequestArrived(now, self._request, len(tokens), max_tokens, hashes=hashes)
 
     def crowd(self, count: int) -> Iterator[RequestArrived]:
-        """Those of the beginning; their answers are of any length, so that ages differ."""
-        return (self.arrival(0.0, shortest=1) for _ in range(count))
+        """Those of the beginning; their ages differ, where the regime lets them."""
+        return (self.arrival(0.0, self._regime.first_shortest) for _ in range(count))
 
     def ready_made(self) -> Iterator[RequestArrived]:
         """Arrivals without end, tokenized and hashed before the clock runs, as another process
         does it; request numbers go on from the crowd's.
         """
-        made = [self.arrival(0.0) for _ in range(READY_MADE)]
+        made = [self.arrival(0.0, self._regime.shortest) for _ in range(READY_MADE)]
         for number in itertools.count():
             yield replace(made[number % READY_MADE], request=100_000 + number)
 
@@ -90,7 +119,7 @@ class Traffic:
 class CoreSide:
     """One Core with a worker that answers at once."""
 
-    def __init__(self, running: int, seed: int, clock: Clock) -> None:
+    def __init__(self, running: int, seed: int, regime: Regime, clock: Clock) -> None:
         self._clock = clock
         config = Configured(
             now=0.0,
@@ -101,19 +130,20 @@ class CoreSide:
             max_batch_tokens=running + 512,
             prefill_chunk=512,
             max_waiting=4 * running,
-            max_len=1024,
+            max_len=MAX_PROMPT + regime.longest,
             prefix_cache=True,
             depth=1,
         )
-        self._traffic = Traffic(seed).ready_made()
+        self._traffic = Traffic(seed, regime).ready_made()
         self._core = Core(config)
         self._now = 0.0
         self._ended = 0
         self._batch: Batch | None = None
         self.arrivals_s: list[float] = []  # what each arrival cost
+        self.num_ended = 0  # in all
         self.calm = False  # whether nobody ended or joined in the newest iteration
-        self._core.handle(WorkerReady(0.0, 0, running * BLOCKS_EACH, 1, STEP_S))
-        for first in Traffic(seed).crowd(running + SPARE):
+        self._core.handle(WorkerReady(0.0, 0, running * regime.blocks_each, 1, STEP_S))
+        for first in Traffic(seed, regime).crowd(running + SPARE):
             self._take(self._core.handle(first))
 
     def iterate(self) -> float:
@@ -125,6 +155,7 @@ class CoreSide:
             self.arrivals_s.append(self._timed(replace(arrival, now=self._now)))
         self._ended = 0
         elapsed_s = self._timed(StepDone(self._now, 0, self._batch.step, reasons, STEP_S))
+        self.num_ended += self._ended
         self.calm = not (self._ended or self._batch.joined_slots.size)
         return elapsed_s
 
@@ -152,13 +183,14 @@ class CoreSide:
 class LoopSide:
     """The object loop under the same traffic."""
 
-    def __init__(self, running: int, seed: int, clock: Clock) -> None:
+    def __init__(self, running: int, seed: int, regime: Regime, clock: Clock) -> None:
         self._clock = clock
-        self._traffic = Traffic(seed).ready_made()
-        self._loop = ObjectLoop(running * BLOCKS_EACH, BLOCK_SIZE, running, running + 512)
+        self._traffic = Traffic(seed, regime).ready_made()
+        num_blocks = running * regime.blocks_each
+        self._loop = ObjectLoop(num_blocks, BLOCK_SIZE, running, running + 512)
         self._now = 0.0
         self._ended = 0
-        for first in Traffic(seed).crowd(running + SPARE):
+        for first in Traffic(seed, regime).crowd(running + SPARE):
             self._loop.arrive(first)
         self._batch = self._loop.schedule()
 
@@ -183,54 +215,62 @@ def quantiles(times_s: list[float]) -> dict[str, float]:
     return {"median_us": round(float(median), 1), "p99_us": round(float(p99), 1)}
 
 
-def measure(running: int, iterations: int, clock: Clock) -> dict[str, Any]:
-    """Both sides in turns, after a warm-up in which every sequence gets an age of its own."""
-    core, loop = CoreSide(running, 1, clock), LoopSide(running, 1, clock)
+def measure(running: int, regime: Regime, iterations: int, clock: Clock) -> dict[str, Any]:
+    """Both sides in turns, after a warm-up in which every sequence gets its place and age."""
+    core, loop = CoreSide(running, 1, regime, clock), LoopSide(running, 1, regime, clock)
     for _ in range(WARM_UP):
         core.iterate()
         loop.iterate()
     gc.collect()
     gc.freeze()
-    times_s: dict[str, list[float]] = {"core": [], "loop": []}
-    quietest_s = dict.fromkeys(times_s, float("inf"))
+    ended_before = core.num_ended
+    turns: dict[str, list[list[float]]] = {"core": [], "loop": []}
     for _ in range(max(1, iterations // TURN)):
         for side, iterate in (("core", core.iterate), ("loop", loop.iterate)):
-            turn_s = [iterate() for _ in range(TURN)]
-            times_s[side] += turn_s
-            quietest_s[side] = min(quietest_s[side], float(np.median(turn_s)))
-    calm_s = [one for one in (core.iterate() for _ in range(TURN * 10)) if core.calm]
-    sealed = quantiles([core.seal() for _ in range(1000)])
-    gc.unfreeze()
-    result: dict[str, Any] = {
-        side: {**quantiles(times), "quietest_us": round(quietest_s[side] * 1e6, 1)}
-        for side, times in times_s.items()
+            turns[side].append([iterate() for _ in range(TURN)])
+    num_ended = core.num_ended - ended_before
+    result: dict[str, Any] = {side: summary(times) for side, times in turns.items()}
+    result["loop_over_core"] = {
+        key: round(result["loop"][key] / value, 2) for key, value in result["core"].items()
     }
-    calm_us = round(float(np.median(calm_s)) * 1e6, 1) if calm_s else None
-    ratio = {key: round(result["loop"][key] / result["core"][key], 2) for key in result["core"]}
+    if regime is CHURN:
+        result |= beside(core)
+    gc.unfreeze()
+    ends = round(num_ended / (len(turns["core"]) * TURN), 2)
+    return {"running": running, "regime": regime.name, "ends_per_iteration": ends, **result}
+
+
+def summary(turns: list[list[float]]) -> dict[str, float]:
+    """Quantiles of all, and the median of the turn that neighbours disturbed least."""
+    quietest_s = min(float(np.median(turn)) for turn in turns)
+    return {**quantiles(list(itertools.chain(*turns))), "quietest_us": round(quietest_s * 1e6, 1)}
+
+
+def beside(core: CoreSide) -> dict[str, Any]:
+    """What else a churning Core costs: iterations between two ends, and the other events."""
+    calm_s = [one for one in (core.iterate() for _ in range(TURN * 10)) if core.calm]
     return {
-        "running": running,
-        **result,
-        "loop_over_core": ratio,
-        "calm_us": calm_us,
+        "calm_us": quantiles(calm_s)["median_us"] if calm_s else None,
         "arrival_event": quantiles(core.arrivals_s),
-        "sealed_event": sealed,
+        "sealed_event": quantiles([core.seal() for _ in range(1000)]),
     }
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print one size as a person reads it."""
-    running = result["running"]
-    print(f"{running} running sequences, us per iteration:")
+    """Print one size and regime as a person reads it."""
+    running, ends = result["running"], result["ends_per_iteration"]
+    print(f"{result['regime']}, {running} running, {ends} ends an iteration; us per iteration:")
     for side in ("core", "loop"):
         times = result[side]
         quietest = f"median of the quietest {TURN}: {times['quietest_us']:.1f}"
         print(f"  {side} median {times['median_us']:7.1f}  p99 {times['p99_us']:7.1f}  {quietest}")
     ratio = result["loop_over_core"]
     print(f"  loop / core {ratio['median_us']:5.2f}      {ratio['p99_us']:7.2f}")
-    print(f"  core where nobody ended or joined: median {result['calm_us']}")
-    arrival, sealed = result["arrival_event"], result["sealed_event"]
-    print(f"  core, an arrival: median {arrival['median_us']}, p99 {arrival['p99_us']}")
-    print(f"  core, a sealed block: median {sealed['median_us']}, p99 {sealed['p99_us']}")
+    if "calm_us" in result:
+        arrival, sealed = result["arrival_event"], result["sealed_event"]
+        print(f"  core where nobody ended or joined: median {result['calm_us']}")
+        print(f"  core, an arrival: median {arrival['median_us']}, p99 {arrival['p99_us']}")
+        print(f"  core, a sealed block: median {sealed['median_us']}, p99 {sealed['p99_us']}")
     if running in GOALS_US:
         median, p99 = GOALS_US[running]
         met = result["core"]["median_us"] <= median and result["core"]["p99_us"] <= p99
@@ -246,7 +286,11 @@ def main() -> None:
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
     arguments = parser.parse_args()
     clock = thread_time if arguments.clock == "cpu" else perf_counter
-    results = [measure(running, arguments.iterations, clock) for running in arguments.running]
+    results = [
+        measure(running, regime, arguments.iterations, clock)
+        for running in arguments.running
+        for regime in (steady(arguments.iterations), CHURN)
+    ]
     if arguments.json:
         print(json.dumps(results))
     else:

@@ -6,7 +6,7 @@ import msgspec
 
 from daemon.config.machine import available_ram_bytes, gpu_memory_bytes
 from daemon.config.schema import Config, InstanceSpec
-from daemon.memory.sizing import Demand, PoolSize, Room, Shape, size_pool
+from daemon.memory.sizing import Demand, PoolSize, Room, Shape, cpu_weight_bytes, size_pool
 
 
 class Model(Shape, Protocol):
@@ -58,7 +58,10 @@ def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
         kv_blocks=config.memory.kv_blocks,
         kv_bytes=config.memory.kv_bytes,
     )
-    room = _room(config, spec.device, model.weight_bytes(dtype))
+    weight_bytes = model.weight_bytes(dtype)
+    if spec.device == "cpu":
+        weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
+    room = _room(config, spec.device, weight_bytes)
     if room is None and not (demand.kv_blocks or demand.kv_bytes):
         return PoolPlan(dtype, demand, None, None)
     known = room or Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)

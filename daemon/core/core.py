@@ -301,9 +301,11 @@ class Core:
         """Drop an ended sequence, and its request once none of its streams is left."""
         self._release_followers(sequence)
         del self.sequences[sequence.id]
-        siblings = self._requests[sequence.request]
-        if not any(sibling.id in self.sequences for sibling in siblings):
-            del self._requests[sequence.request]
+        request = sequence.request
+        siblings = self._requests[request]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._requests[request]
 
     def _on_drain(self, event: Drain) -> None:
         self.draining = True

@@ -1,6 +1,6 @@
 """Which attention and which small operations suit a device and dtype."""
 
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +13,8 @@ from daemon.engine.decoder import Decoder
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Ops, TorchOps
+
+log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, KVCache], PagedAttention]
 
@@ -54,7 +56,7 @@ def choose(device: torch.device, dtype: torch.dtype) -> Backend:
             return _compiled()
         except (ImportError, OSError, RuntimeError) as error:
             # No numba, a torch with another OpenMP, or nowhere to keep what is compiled.
-            print(f"compiled kernels are off, torch computes all: {error}", file=sys.stderr)
+            log.warning("compiled kernels are off, torch computes all: %s", error)
     return torch_backend()
 
 

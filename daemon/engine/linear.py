@@ -5,9 +5,6 @@ from typing import Any
 import torch
 from torch import nn
 
-KEEP_BOTH_BYTES = 2 << 30
-"""Up to so many bytes of weights, plain copies stay beside the packed ones."""
-
 _PACKED_FOR = 32
 """Tokens that oneDNN lays weights out for; the layout serves other numbers as well."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from daemon.engine.attention import ATTENTION_NAME, register
 from daemon.models.shape import ModelError
@@ -15,6 +16,7 @@ def load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedMode
     """The causal language model in `folder`, ready to compute. Raises ModelError."""
     check_folder(folder)
     register()
+    transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
     loader: Any = AutoModelForCausalLM
     model = loader.from_pretrained(
         folder,

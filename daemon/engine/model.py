@@ -1,6 +1,6 @@
 """One forward pass over a flattened row of tokens."""
 
-import sys
+import logging
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,12 @@ from daemon.engine.backend import Backend, Programs
 from daemon.engine.decoder import Decoder
 from daemon.engine.fuse import fuse
 from daemon.engine.kv_cache import KVCache
-from daemon.engine.linear import KEEP_BOTH_BYTES, PackedLinear, linear_bytes, pack_linears
+from daemon.engine.linear import PackedLinear, linear_bytes, pack_linears
 from daemon.engine.metadata import FlatBatch
+from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.wire.columns import int32
+
+log = logging.getLogger(__name__)
 
 _PROBED_TOKENS = 5
 _PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -91,7 +94,7 @@ def optimise(model: Any, cache: KVCache, backend: Backend) -> Model:
             fused.forget_modules()
             fused.compile_steps(backend, cache)
             return fused
-        print(f"not fused: logits would differ by {difference:.1e}", file=sys.stderr)
+        log.warning("not fused: logits would differ by %.1e", difference)
     pack_linears(model, keep_plain)
     return plain
 

@@ -7,6 +7,7 @@ and 1 after `Failed`.
 
 import argparse
 import gc
+import logging
 import os
 import socket
 import sys
@@ -97,6 +98,7 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True, help="the worker's end of a socketpair")
     parser.add_argument("--rank", type=int, default=0)
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     die_with_parent()
     stay_offline()
     share_cores()

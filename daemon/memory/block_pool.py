@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.memory.hashing import split_hashes
 from daemon.memory.prefix_cache import PrefixCache
-from daemon.wire.columns import Int32, UInt8, int32
+from daemon.wire.columns import Blocks, Int32, UInt8, int32
 
 
 class LedgerError(RuntimeError):
@@ -39,16 +39,20 @@ class BlockPool:
     A block that its last owner released stays *fenced* while a step in flight names it: it is
     coming, but nobody may take it yet. Then it is cached if its tokens are named, else free.
 
-    Sequences hold a few dozen blocks, for which loops over plain arrays beat numpy's overhead.
+    A few blocks are taken at a time, for which loops over plain arrays beat numpy's overhead;
+    many come back at once. So owners are an array with a numpy view of the same memory.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.cache = PrefixCache(num_blocks)
+        self._evict_at_once = min(32, num_blocks // 256)  # forgetting is cheaper in bulk
         self._owners = array("i", bytes(4 * num_blocks))
+        self._owners_column = np.frombuffer(self._owners, np.int32)
         self._done_step = 0
-        self._fences: dict[int, int] = {}  # block without owner -> the step it waits for
-        self._named: dict[int, int] = {}  # block with owners -> newest step of a former owner
+        self._last_steps = np.zeros(num_blocks, np.int64)  # newest in which a former owner named it
+        self._newest_step = 0  # of those
+        self._fenced: dict[int, None] = {}  # blocks without owner that wait for that step
         self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
@@ -59,15 +63,16 @@ class BlockPool:
     @property
     def num_fenced(self) -> int:
         """Blocks that come back when steps in flight have answered."""
-        return len(self._fences)
+        return len(self._fenced)
 
     def allocate(self, count: int) -> list[int]:
         """`count` blocks, each with one owner; the caller has checked `num_available`."""
         lacking = count - len(self._free)
         if lacking > 0:
-            if lacking > self.cache.num_idle:
+            idle = self.cache.num_idle
+            if lacking > idle:
                 raise LedgerError(f"{count} blocks asked for, {self.num_available} available")
-            self._free += self.cache.evict(lacking)
+            self._free += self.cache.evict(max(lacking, min(self._evict_at_once, idle)))
         start = len(self._free) - count
         blocks = self._free[start:]
         del self._free[start:]
@@ -79,41 +84,52 @@ class BlockPool:
         """One more owner for each (distinct) block, be it held, cached or fenced."""
         for block in blocks:
             if not self._owners[block]:
-                if block in self._fences:
-                    self._named[block] = self._fences.pop(block)
+                if block in self._fenced:
+                    del self._fenced[block]
                 else:
                     self.cache.take(block)
             self._owners[block] += 1
 
-    def release(self, blocks: list[int], last_step: int) -> None:
-        """One owner less for each (distinct) block.
+    def release(self, blocks: list[int] | Blocks, last_step: int) -> None:
+        """One owner less for each block, once for each time it is listed.
 
-        `last_step` is the newest step in which this owner named them. A block waits for the
+        `last_step` is the newest step in which these owners named them. A block waits for the
         newest step of all the owners it has had, not only of the one that lets go last. Later
         blocks of a sequence are worth less than earlier ones, so they are left first.
         """
-        owners, named, idle = self._owners, self._named, []
-        flying = last_step > self._done_step
-        for block in reversed(blocks):
-            left = owners[block] - 1
-            owners[block] = left
-            if flying or (named and block in named):
-                newest = max(last_step, named.pop(block, 0))
-                (named if left else self._fences)[block] = newest
-            elif not left:
-                idle.append(block)
-        self._free += self.cache.leave(idle)
+        column = np.asarray(blocks, np.intp)[::-1]
+        if last_step > self._done_step:
+            self._last_steps[column] = np.maximum(self._last_steps[column], last_step)
+            self._newest_step = max(self._newest_step, last_step)
+        gone = self._disown(column)
+        if self._newest_step > self._done_step:
+            flying = self._last_steps[gone] > self._done_step
+            self._fenced.update(dict.fromkeys(gone[flying].tolist()))
+            gone = gone[~flying]
+        self._free += self.cache.leave(gone)
+
+    def _disown(self, blocks: Blocks) -> Blocks:
+        """Count owners down; the blocks that nobody owns any more, each once."""
+        owners = self._owners_column
+        sole = owners[blocks] == 1
+        if np.count_nonzero(sole) == blocks.size:
+            owners[blocks] = 0
+            return blocks
+        gone, shared = blocks[sole], blocks[~sole]
+        owners[gone] = 0
+        np.subtract.at(owners, shared, 1)
+        left = dict.fromkeys(shared[owners[shared] == 0].tolist())
+        return np.concatenate([gone, np.array(list(left), np.intp)])
 
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""
         self._done_step = step
-        if self._fences:
-            lifted = [block for block, fence in self._fences.items() if fence <= step]
-            for block in lifted:
-                del self._fences[block]
+        if self._fenced:
+            fenced = np.array(list(self._fenced), np.intp)
+            lifted = fenced[self._last_steps[fenced] <= step]
+            for block in lifted.tolist():
+                del self._fenced[block]
             self._free += self.cache.leave(lifted)
-        if self._named:
-            self._named = {block: named for block, named in self._named.items() if named > step}
 
     def idle_among(self, blocks: list[int]) -> int:
         """How many of these blocks count as available now and would not once shared."""
@@ -122,16 +138,16 @@ class BlockPool:
     def uses(self) -> UInt8:
         """The BlockUse of every block, uint8 [num_blocks]."""
         uses = self.cache.named() * np.uint8(BlockUse.CACHED)
-        uses[list(self._fences)] = BlockUse.FENCED
-        uses[np.frombuffer(self._owners, np.int32) > 0] = BlockUse.HELD
+        uses[list(self._fenced)] = BlockUse.FENCED
+        uses[self._owners_column > 0] = BlockUse.HELD
         return uses
 
     def ledger(self) -> Ledger:
         """The counts as they are kept."""
         cached = self.cache.num_idle
         free = len(self._free)
-        held = self.num_blocks - free - cached - len(self._fences)
-        return Ledger(self.num_blocks, free, held, cached, len(self._fences))
+        held = self.num_blocks - free - cached - len(self._fenced)
+        return Ledger(self.num_blocks, free, held, cached, len(self._fenced))
 
     def check(self) -> Ledger:
         """The counts, after recounting every block. Raises LedgerError if they differ."""
@@ -139,7 +155,7 @@ class BlockPool:
         owners = self.owners()
         free = int32(self._free)
         cached = int32(self.cache.idle_blocks())
-        fenced = int32(list(self._fences))
+        fenced = int32(list(self._fenced))
         held = np.flatnonzero(owners)
         together = np.concatenate([free, cached, fenced, held])
         counted = Ledger(self.num_blocks, free.size, held.size, cached.size, fenced.size)
@@ -151,7 +167,7 @@ class BlockPool:
 
     def owners(self) -> Int32:
         """Owner counts, int32 [num_blocks]; a copy."""
-        return np.frombuffer(self._owners, np.int32).copy()
+        return self._owners_column.copy()
 
     def idle_state(self) -> tuple[Int32, Int32, bytes]:
         """(free list, cached blocks longest idle first, their digests) of a pool nobody uses."""
@@ -162,7 +178,6 @@ class BlockPool:
     def restore_idle(self, free: Int32, cached: Int32, digests: bytes) -> None:
         """Put a new pool into the state that `idle_state` told. Raises LedgerError on nonsense."""
         self._free = free.tolist()
-        for block, digest in zip(cached.tolist(), split_hashes(digests), strict=True):
-            self.cache.register(digest, block)
-        self.cache.leave(cached.tolist())
+        self.cache.register_each(split_hashes(digests), cached.tolist())
+        self.cache.leave(cached.astype(np.intp))
         self.check()

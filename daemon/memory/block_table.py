@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.wire.columns import Int32, Slots, int32
+from daemon.wire.columns import Blocks, Int32, Slots, int32
 
 _NONE = int32()
 
@@ -11,60 +11,57 @@ class BlockTable:
     """Rows of block numbers, one row a slot; changes are collected for the next step's plan."""
 
     def __init__(self, max_slots: int, max_blocks: int) -> None:
-        self._rows = np.zeros((max_slots, max_blocks), np.int32)
+        self._rows = np.zeros((max_slots, max_blocks), np.intp)
         self.held = np.zeros(max_slots, np.int32)
-        self._numbers = np.arange(max_blocks, dtype=np.int32)
-        self._slots: list[Int32] = []
-        self._indices: list[Int32] = []
-        self._blocks: list[Int32] = []
+        self._cells = self._rows.reshape(-1)  # cell = slot * max_blocks + index in its row
+        self._max_blocks = max_blocks
+        self._changed: list[int] = []  # cells that changed one slot at a time
+        self._changed_wide: list[Slots] = []  # and those that changed many slots at a time
 
-    def blocks(self, slot: int) -> Int32:
+    def blocks(self, slot: int) -> Blocks:
         """The blocks of a slot, in order; a view."""
         return self._rows[slot, : self.held[slot]]
 
     def extend(self, slot: int, blocks: list[int]) -> None:
         """Append blocks to one slot's row."""
-        start = int(self.held[slot])
+        held = int(self.held[slot])
+        start = slot * self._max_blocks + held
         end = start + len(blocks)
-        column = int32(blocks)
-        self._rows[slot, start:end] = column
-        self.held[slot] = end
-        self._slots.append(np.full(column.size, slot, np.int32))
-        self._indices.append(self._numbers[start:end])
-        self._blocks.append(column)
+        self._cells[start:end] = blocks
+        self.held[slot] = held + len(blocks)
+        self._changed += range(start, end)
 
-    def extend_each(self, slots: Slots, blocks: Int32) -> None:
+    def extend_each(self, slots: Slots, blocks: list[int]) -> None:
         """Append one block to each of several distinct slots."""
-        indices = self.held[slots]
-        self._rows[slots, indices] = blocks
-        self.held[slots] = indices + 1
-        self._slots.append(slots.astype(np.int32))
-        self._indices.append(indices)
-        self._blocks.append(blocks)
+        held = self.held[slots]
+        cells = slots * self._max_blocks + held
+        self._cells[cells] = blocks
+        self.held[slots] = held + 1
+        self._changed_wide.append(cells)
 
-    def clear(self, slot: int) -> None:
-        """Empty a slot's row; the worker needs not be told, nor of changes not yet taken."""
-        self.held[slot] = 0
-        if self._slots:
-            slots, indices, blocks = self.take_changes()
-            others = slots != slot
-            self._slots.append(slots[others])
-            self._indices.append(indices[others])
-            self._blocks.append(blocks[others])
+    def clear(self, slots: list[int]) -> None:
+        """Empty slots' rows; the worker needs not be told, nor of changes not yet taken."""
+        for slot in slots:
+            self.held[slot] = 0
+        if self._changed or self._changed_wide:
+            cells = self._take_changed()
+            others = ~np.isin(cells // self._max_blocks, slots)
+            self._changed_wide.append(cells[others])
 
     def take_changes(self) -> tuple[Int32, Int32, Int32]:
         """(slots, indices, blocks) since the last call: each cell once, of slots in use."""
-        if not self._slots:
+        if not (self._changed or self._changed_wide):
             return _NONE, _NONE, _NONE
-        if len(self._slots) == 1:
-            changes = self._slots[0], self._indices[0], self._blocks[0]
-        else:
-            changes = (
-                np.concatenate(self._slots),
-                np.concatenate(self._indices),
-                np.concatenate(self._blocks),
-            )
-        self._slots.clear()
-        self._indices.clear()
-        self._blocks.clear()
-        return changes
+        cells = self._take_changed()
+        slots, indices = np.divmod(cells, self._max_blocks)
+        blocks = self._cells[cells]
+        return slots.astype(np.int32), indices.astype(np.int32), blocks.astype(np.int32)
+
+    def _take_changed(self) -> Slots:
+        """The cells that changed; from here on none has."""
+        cells = np.array(self._changed, np.intp)
+        if self._changed_wide:
+            cells = np.concatenate([*self._changed_wide, cells])
+        self._changed.clear()
+        self._changed_wide.clear()
+        return cells

@@ -1,5 +1,7 @@
 """The KV memory of one instance: its pool, its block table, its prefix cache."""
 
+import numpy as np
+
 from daemon.memory.block_pool import BlockPool
 from daemon.memory.block_table import BlockTable
 from daemon.sequence import Sequence
@@ -34,11 +36,13 @@ class KVCache:
 
     def fits(self, matched: list[int], num_new_blocks: int) -> bool:
         """Whether so many new blocks are there besides the cached ones that would be shared."""
-        return num_new_blocks <= self.pool.num_available - self.pool.idle_among(matched)
+        idle = self.pool.idle_among(matched) if matched else 0
+        return num_new_blocks <= self.pool.num_available - idle
 
     def admit(self, slot: int, matched: list[int], num_blocks: int) -> int:
         """Give a slot its cached prefix and new blocks up to `num_blocks`; cached tokens."""
-        self.pool.share(matched)
+        if matched:
+            self.pool.share(matched)
         self.table.extend(slot, matched + self.pool.allocate(num_blocks - len(matched)))
         return len(matched) * self.block_size
 
@@ -62,25 +66,27 @@ class KVCache:
 
     def grow_each(self, slots: Slots) -> None:
         """One more block for each of several distinct slots."""
-        self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
+        self.table.extend_each(slots, self.pool.allocate(slots.size))
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
-        if not self._prefix_cache:
-            return
+        sealed = sequence.num_sealed_blocks
         full = min(num_computed // self.block_size, len(sequence.hashes))
-        if full <= sequence.num_sealed_blocks:
+        if full <= sealed or not self._prefix_cache:
             return
-        new = slice(sequence.num_sealed_blocks, full)
-        blocks = self.table.blocks(sequence.slot)[new].tolist()
-        for digest, block in zip(sequence.hashes[new], blocks, strict=True):
-            self.pool.cache.register(digest, block)
+        blocks = self.table.blocks(sequence.slot)[sealed:full].tolist()
+        self.pool.cache.register_each(sequence.hashes[sealed:full], blocks)
         sequence.num_sealed_blocks = full
 
     def release(self, slot: int, last_step: int) -> None:
         """Take back every block of a slot; see BlockPool.release."""
-        self.pool.release(self.table.blocks(slot).tolist(), last_step)
-        self.table.clear(slot)
+        self.release_each([slot], last_step)
+
+    def release_each(self, slots: list[int], last_step: int) -> None:
+        """Take back every block of several slots, none of them named after `last_step`."""
+        rows = [self.table.blocks(slot) for slot in slots]
+        self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
+        self.table.clear(slots)
 
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""

@@ -1,11 +1,11 @@
 """Which blocks hold which tokens, and which of them nobody holds any more."""
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 import numpy as np
 
-from daemon.wire.columns import UInt8
+from daemon.memory.idle_queue import IdleQueue
+from daemon.wire.columns import Blocks, UInt8
 
 
 class PrefixCache:
@@ -13,10 +13,10 @@ class PrefixCache:
 
     def __init__(self, num_blocks: int) -> None:
         self._block_by_digest: dict[bytes, int] = {}
-        self._digests: list[bytes | None] = [None] * num_blocks
-        self._named = bytearray(num_blocks)  # 1 where there is a digest, for viewers
-        # Not a dict: one whose first keys are deleted again and again walks over their graves.
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._digests = [b""] * num_blocks  # of no meaning where a block is not named
+        self._named = bytearray(num_blocks)  # 1 where there is a digest: written one by one,
+        self._named_column = np.frombuffer(self._named, np.bool_)  # read many at once
+        self._idle = IdleQueue(num_blocks)
 
     @property
     def num_idle(self) -> int:
@@ -35,49 +35,56 @@ class PrefixCache:
 
     def register(self, digest: bytes, block: int) -> None:
         """Name a block's tokens; a digest or block that is named already stays as it was."""
-        if self._digests[block] is None and digest not in self._block_by_digest:
-            self._block_by_digest[digest] = block
-            self._digests[block] = digest
-            self._named[block] = 1
+        self.register_each([digest], [block])
+
+    def register_each(self, digests: list[bytes], blocks: list[int]) -> None:
+        """Name the tokens of several blocks. Raises ValueError if the lengths differ."""
+        named, by_digest = self._named, self._block_by_digest
+        for digest, block in zip(digests, blocks, strict=True):
+            if not named[block] and by_digest.setdefault(digest, block) == block:
+                self._digests[block] = digest
+                named[block] = 1
 
     def digest(self, block: int) -> bytes:
         """The chain hash of a named block. Raises LookupError for another."""
-        digest = self._digests[block]
-        if digest is None:
+        if not self._named[block]:
             raise LookupError(f"block {block} is not named")
-        return digest
+        return self._digests[block]
 
     def is_idle(self, block: int) -> bool:
         """Whether the block is cached and held by nobody."""
         return block in self._idle
 
-    def leave(self, blocks: Iterable[int]) -> list[int]:
+    def leave(self, blocks: Blocks) -> list[int]:
         """The last holder let go of these blocks; those of them whose tokens are not named."""
-        idle, digests, unnamed = self._idle, self._digests, []
-        for block in blocks:
-            if digests[block] is None:
-                unnamed.append(block)
-            else:
-                idle[block] = None
-        return unnamed
+        named = self._named_column[blocks]
+        if not np.count_nonzero(named):
+            return _list(blocks)
+        self._idle.push(blocks[named])
+        return _list(blocks[~named])
 
     def take(self, block: int) -> None:
         """An idle block is held again."""
-        del self._idle[block]
+        self._idle.take(block)
 
     def evict(self, count: int) -> list[int]:
         """Forget the blocks that have been idle longest, and return them."""
-        blocks = [self._idle.popitem(last=False)[0] for _ in range(count)]
+        column = self._idle.pop(count)
+        self._named_column[column] = False
+        blocks = _list(column)
+        by_digest, digests = self._block_by_digest, self._digests
         for block in blocks:
-            del self._block_by_digest[self.digest(block)]
-            self._digests[block] = None
-            self._named[block] = 0
+            del by_digest[digests[block]]
         return blocks
 
     def named(self) -> UInt8:
         """1 where a block's tokens are named, held or not; uint8 [num_blocks]; a copy."""
-        return np.frombuffer(self._named, np.uint8).copy()
+        return self._named_column.astype(np.uint8)
 
     def idle_blocks(self) -> list[int]:
         """The idle blocks, longest idle first."""
-        return list(self._idle)
+        return _list(self._idle.blocks())
+
+
+def _list(blocks: Blocks) -> list[int]:
+    return blocks.tolist()  # type: ignore[no-any-return]

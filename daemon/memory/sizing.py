@@ -16,6 +16,8 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
+KEEP_BOTH_BYTES = 2 << 30
+"""Up to so many bytes of weights, a CPU keeps plain copies beside those packed for its products."""
 
 
 class SizingError(ValueError):
@@ -101,6 +103,12 @@ def activation_bytes(shape: Shape, demand: Demand) -> int:
     per_token = (16 * shape.hidden_size + heads) * DTYPE_BYTES[demand.dtype]
     logits = demand.max_running * shape.vocab_size * 4 * 3
     return demand.max_batch_tokens * per_token + logits
+
+
+def cpu_weight_bytes(weight_bytes: int, dtype: str) -> int:
+    """Bytes that weights take on a CPU: twice their own while both layouts are kept."""
+    packs = dtype in ("float32", "bfloat16")
+    return weight_bytes * 2 if packs and weight_bytes <= KEEP_BOTH_BYTES else weight_bytes
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

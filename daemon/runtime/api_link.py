@@ -148,10 +148,10 @@ def _select(logprobs: Logprobs | None, rows: Int32, num_rows: int) -> Logprobs |
     place = np.full(num_rows, -1, np.int32)
     place[rows] = np.arange(rows.size, dtype=np.int32)
     kept = np.flatnonzero(place[logprobs.rows] >= 0)
-    width = logprobs.top_ids.size // logprobs.rows.size
+    shape = (logprobs.rows.size, logprobs.top_ids.size // logprobs.rows.size)
     return Logprobs(
         place[logprobs.rows[kept]],
         logprobs.chosen[kept],
-        logprobs.top_ids.reshape(-1, width)[kept].ravel(),
-        logprobs.top_values.reshape(-1, width)[kept].ravel(),
+        logprobs.top_ids.reshape(shape)[kept].ravel(),
+        logprobs.top_values.reshape(shape)[kept].ravel(),
     )

@@ -16,6 +16,8 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
+    except UnicodeError as error:  # a name that no resolver could take
+        raise ListenError(f"{host}:{port}: not a host name") from error
     except OSError as error:
         raise ListenError(f"{host}:{port}: {error.strerror}") from error
     try:

@@ -1,6 +1,7 @@
 """What is to be served, and what each instance's worker is told: found before anything starts."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -80,10 +81,13 @@ async def in_thread(work: Callable[[], T]) -> T:
                 done.set_result(result)  # type: ignore[arg-type]
 
     def target() -> None:
+        result, fault = None, None
         try:
-            loop.call_soon_threadsafe(settle, work(), None)
+            result = work()
         except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the result
-            loop.call_soon_threadsafe(settle, None, error)
+            fault = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, fault)
 
     threading.Thread(target=target, name="find-model", daemon=True).start()
     return await done

@@ -5,9 +5,11 @@ import os
 import socket
 import time
 
+_NOW = socket.MSG_DONTWAIT
 
-def _send(text: str) -> None:
-    """Tell the service manager; nothing happens where there is none."""
+
+def _send(**fields: str) -> None:
+    """Tell the service manager; nothing happens where there is none, or one that does not read."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -17,19 +19,24 @@ def _send(text: str) -> None:
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
     ):
-        sock.sendto(text.encode(), address)
+        sock.sendto("\n".join(f"{k}={_line(v)}" for k, v in fields.items()).encode(), _NOW, address)
+
+
+def _line(text: str) -> str:
+    """One line: a model's name or an error must not become an assignment of its own."""
+    return " ".join(text.splitlines())
 
 
 def ready(status: str) -> None:
     """A first token is possible."""
-    _send(f"READY=1\nSTATUS={status}")
+    _send(READY="1", STATUS=status)
 
 
 def status(text: str) -> None:
     """A sentence for `systemctl status`; also asks for more time while starting."""
-    _send(f"STATUS={text}\nEXTEND_TIMEOUT_USEC=120000000")
+    _send(STATUS=text, EXTEND_TIMEOUT_USEC="120000000")
 
 
 def stopping(text: str) -> None:
     """The daemon is on its way out."""
-    _send(f"STOPPING=1\nSTATUS={text}\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    _send(STOPPING="1", STATUS=text, MONOTONIC_USEC=str(time.monotonic_ns() // 1000))

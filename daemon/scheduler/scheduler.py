@@ -70,6 +70,8 @@ class Scheduler:
         self.num_recomputed_tokens = 0
         self.step = 0
         self._limits = limits
+        self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
+        self._row_numbers.flags.writeable = False  # answers show it, many at a time
         self.left: list[int] = []
         self._joined: list[int] = []
 
@@ -87,7 +89,7 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """End a sequence at whatever stage; its blocks come back when no step names them."""
         if sequence.state is State.RUNNING:
-            self._vacate(sequence.slot)
+            self._vacate([sequence.slot])
         else:
             self.waiting.remove(sequence)
         sequence.move(State.FINISHED)
@@ -140,7 +142,10 @@ class Scheduler:
         table = self.slots
         order = table.order()
         pending = table.known[order] - table.computed[order]
-        return order[pending == 1], order[pending > 1]
+        decoding = pending == 1
+        if np.count_nonzero(decoding) == order.size:
+            return order, _NO_SLOTS
+        return order[decoding], order[pending > 1]
 
     def _decode(self, step: StepBuilder, slots: Slots) -> None:
         """Every decode that the budget and the memory carry."""
@@ -266,20 +271,25 @@ class Scheduler:
         """Give up a running sequence's place; what it computed is computed again later."""
         self.num_preemptions += 1
         self.num_recomputed_tokens += int(self.slots.computed[slot])
-        sequence = self._vacate(slot)
+        (sequence,) = self._vacate([slot])
         sequence.preemptions += 1
         sequence.move(State.PREEMPTED)
         self.add(sequence)
 
-    def _vacate(self, slot: int) -> Sequence:
-        sequence = self.slots.member(slot)
-        self.kv.seal(sequence, int(self.slots.computed[slot]))
-        self.kv.release(slot, int(self.slots.last_step[slot]))
-        if slot in self._joined:
-            self._joined.remove(slot)
-        else:
-            self.left.append(slot)
-        return self.slots.leave(slot)
+    def _vacate(self, slots: list[int]) -> list[Sequence]:
+        """Empty these slots, their blocks in one go; the sequences that had them."""
+        table = self.slots
+        last_step = 0
+        for slot in slots:
+            self.kv.seal(table.member(slot), int(table.computed[slot]))
+            last_step = max(last_step, int(table.last_step[slot]))
+        self.kv.release_each(slots, last_step)
+        for slot in slots:
+            if slot in self._joined:
+                self._joined.remove(slot)
+            else:
+                self.left.append(slot)
+        return [table.leave(slot) for slot in slots]
 
     # Sending and answering
 
@@ -335,7 +345,7 @@ class Scheduler:
                 firsts,
                 finals,
                 table.departures,
-                batch.num_tokens,
+                int(np.add.reduce(batch.counts)),
                 now,
             )
         )
@@ -350,8 +360,10 @@ class Scheduler:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""
         table = self.slots
         slots = flown.slots
-        why = np.where(flown.finals & (reasons == 0), _LENGTH, reasons)
-        rows = np.arange(slots.size, dtype=np.int32)
+        why = flown.finals * _LENGTH
+        if np.count_nonzero(reasons):
+            np.copyto(why, reasons, where=reasons != 0)
+        rows = self._row_numbers[: slots.size]
         if table.departures != flown.departures:
             rows = rows[table.epoch[slots] == flown.epochs]
             slots, why = slots[rows], why[rows]
@@ -364,7 +376,7 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        ended = [table.member(slot) for slot in slots[why != 0].tolist()]
+        ended = self._vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
         for sequence in ended:
-            self.remove(sequence)
+            sequence.move(State.FINISHED)
         return Answer(rows, sequences, why, first, ended, flown.num_tokens, flown.planned_s)

@@ -14,39 +14,41 @@ class StepBuilder:
         self.prompts: list[int] = []  # slots that got a chunk
         self._table = table
         self._departures = table.departures
-        self._slots: list[Slots] = []
-        self._counts: list[Int32] = []
-        self._epochs: list[Int32] = []
+        self._decodes: list[Slots] = []
+        self._decode_epochs: list[Int32] = []
+        self._chunks: list[int] = []  # their tokens, as `prompts`
+        self._chunk_epochs: list[int] = []
 
     @property
     def empty(self) -> bool:
         """Whether no row was added."""
-        return not self._slots
+        return not (self._decodes or self.prompts)
 
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""
         if slots.size:
-            self._add(slots, np.ones(slots.size, np.int32))
+            self._decodes.append(slots)
+            self._decode_epochs.append(self._table.epoch[slots])
             self.budget -= slots.size
 
     def add_prompt(self, slot: int, count: int) -> None:
         """A chunk of `count` tokens for one slot."""
-        self._add(np.array([slot]), int32([count]))
         self.prompts.append(slot)
+        self._chunks.append(count)
+        self._chunk_epochs.append(int(self._table.epoch[slot]))
         self.budget -= count
 
     def rows(self) -> tuple[Slots, Int32]:
-        """(slots, counts) of the rows whose sequences still have their slots."""
-        if len(self._slots) == 1:
-            slots, counts = self._slots[0], self._counts[0]
+        """(slots, counts) of the rows whose sequences still have their slots: decodes first."""
+        if self.prompts or len(self._decodes) > 1:
+            slots = np.concatenate([*self._decodes, np.array(self.prompts, np.intp)])
         else:
-            slots, counts = np.concatenate(self._slots), np.concatenate(self._counts)
+            slots = self._decodes[0]
+        counts = np.ones(slots.size, np.int32)
+        if self.prompts:
+            counts[-len(self.prompts) :] = self._chunks
         if self._table.departures == self._departures:
             return slots, counts
-        alive = self._table.epoch[slots] == np.concatenate(self._epochs)
+        epochs = np.concatenate([*self._decode_epochs, int32(self._chunk_epochs)])
+        alive = self._table.epoch[slots] == epochs
         return slots[alive], counts[alive]
-
-    def _add(self, slots: Slots, counts: Int32) -> None:
-        self._slots.append(slots)
-        self._counts.append(counts)
-        self._epochs.append(self._table.epoch[slots])

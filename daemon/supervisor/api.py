@@ -37,6 +37,11 @@ class ApiProcess:
         self._generation = 0
         self._closing = False
 
+    @property
+    def pid(self) -> int:
+        """The process id, 0 while there is none."""
+        return self._child.pid if self._child is not None and self._child.alive else 0
+
     async def run(self) -> None:
         """Start it, and again whenever it dies."""
         while await self._live_once():
@@ -44,18 +49,31 @@ class ApiProcess:
 
     async def _live_once(self) -> bool:
         """One process from its start to its death; whether another should follow."""
-        descriptor = self._listener.fileno()
-        arguments = ["--listen-fd", str(descriptor), "--config", self._config_json]
-        self._child, sock = await start_child("daemon.api", arguments, [descriptor])
+        started = await self._start()
+        if started is None:
+            return False
+        child, sock = started
         self._connect(sock, self._generation)
-        status = await self._child.wait()
+        status = await child.wait()
         if self._closing:
             return False
-        log.error("the API process (pid %d) ended with status %d", self._child.pid, status)
+        log.error("the API process (pid %d) ended with status %d", child.pid, status)
         if not self._restarts.allow(time.monotonic()):
             self._hopeless(f"the API process ended with status {status}, again and again")
             return False
         return True
+
+    async def _start(self) -> tuple[Child, socket.socket] | None:
+        """A new process; None if `close` came while it was being started and could not end it."""
+        descriptor = self._listener.fileno()
+        arguments = ["--listen-fd", str(descriptor), "--config", self._config_json]
+        child, sock = await start_child("daemon.api", arguments, [descriptor])
+        if self._closing:
+            sock.close()
+            await child.end(0.0, signal.SIGKILL)
+            return None
+        self._child = child
+        return child, sock
 
     async def close(self) -> None:
         """Let it finish what is open, then end it."""

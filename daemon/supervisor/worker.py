@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable
+from signal import SIGKILL
 
 import msgspec
 
@@ -41,7 +43,8 @@ class WorkerProcess:
         self._channel: Channel | None = None
         self._child: Child | None = None
         self._restarts = Restarts()
-        self._ready = False
+        self._ready = False  # this process can compute
+        self._served = False  # one of its kind could, once
         self._closing = False
         self._error = ""
         self._hung_up = asyncio.Event()
@@ -58,34 +61,50 @@ class WorkerProcess:
 
     async def _live_once(self) -> bool:
         """One process from its start to its death; whether another should follow."""
-        self._child, sock = await start_child("daemon.engine.worker", ["--rank", "0"])
+        started = await self._start()
+        if started is None:
+            return False
+        child, sock = started
+        self._ready = False
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
         self._channel.send(self._encode(self._load))
-        status = await self._last_words(self._child)
+        status = await self._last_words(child)
         self._lose()
         if self._closing:
             return False
         why = self._error or f"exit status {status}"
-        log.error("worker %s (pid %d) died: %s", self.name, self._child.pid, why)
-        if not self._ready or not self._restarts.allow(time.monotonic()):
+        log.error("worker %s (pid %d) died: %s", self.name, child.pid, why)
+        if not self._served or not self._restarts.allow(time.monotonic()):
             self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
             return False
         return True
+
+    async def _start(self) -> tuple[Child, socket.socket] | None:
+        """A new process; None if `close` came while it was being started and could not end it."""
+        child, sock = await start_child("daemon.engine.worker", ["--rank", "0"])
+        if self._closing:
+            sock.close()
+            await child.end(0.0, SIGKILL)
+            return None
+        self._child = child
+        return child, sock
 
     def send(self, plan: Plan) -> None:
         """Hand it a plan; a dead worker's plans are computed again by its successor."""
         if self._channel is not None:
             self._channel.send(self._encode(plan))
 
-    async def close(self) -> None:
-        """Let it finish its step and exit; kill it if it does not."""
+    async def close(self) -> int:
+        """Let it finish its step and exit, or kill it; its exit status, 0 if there is none."""
         self._closing = True
         if self._channel is not None:
             self._channel.send(self._encode(Shutdown()))
-        if self._child is not None:
-            await self._child.end(END_GRACE_S, ask=None)
+        if self._child is None:
+            return 0
+        # While it loads there is no step to finish, and it hears nothing.
+        return await self._child.end(END_GRACE_S if self._ready else 0.0, ask=None)
 
     def _frame(self, payload: bytes) -> None:
         message: FromWorker = self._decode(payload)
@@ -95,7 +114,7 @@ class WorkerProcess:
             case Loading():
                 self._hooks.loading(self.instance, message)
             case Ready():
-                self._ready = True
+                self._ready = self._served = True
                 self._hooks.ready(self.instance, message)
             case Failed():
                 self._error = message.message

@@ -125,10 +125,12 @@ class Channel:
                 self._send_first()
         except BlockingIOError:
             self._loop.add_writer(self._sock.fileno(), self._writable)
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             # The peer is gone, but its last words may lie in our buffer: reading finds its end.
             self._deaf = True
             self._drop_outgoing()
+        except OSError as error:
+            self._shut(str(error))
 
     def _send_first(self) -> None:
         view, fd, size = self._outgoing[0]

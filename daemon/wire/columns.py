@@ -14,6 +14,9 @@ Bools = npt.NDArray[np.bool_]
 Slots = npt.NDArray[np.intp]
 """Indices as numpy takes them at once: gathering by int32 costs three times as much."""
 
+Blocks = Slots
+"""Block numbers, for the same reason; int32 where they go to a worker."""
+
 Column = np.ndarray
 """The field type of a column in a struct; its dtype is stated in the field's comment."""
 

@@ -66,9 +66,7 @@ class FrameReader:
 
     def receive(self, sock: socket.socket) -> bool:
         """Read once from the socket; False at its end. BlockingIOError comes from the socket."""
-        data, fds, _flags, _address = socket.recv_fds(
-            sock, _READ_BYTES, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
-        )
+        data, fds, _flags, _address = socket.recv_fds(sock, _READ_BYTES, _MAX_FDS)
         self._fds.extend(fds)
         self._buffer += data
         return bool(data)

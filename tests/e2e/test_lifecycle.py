@@ -17,8 +17,8 @@ import pytest
 
 from daemon.core.actions import Deliver
 from daemon.journal.reader import read_records
-from daemon.journal.replay import replay
 from daemon.journal.records import FILE_NAME
+from daemon.journal.replay import replay
 from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.tiny import tiny_folder
 
@@ -99,9 +99,9 @@ def test_a_taken_port_is_one_clear_line(folder: Path) -> None:
         port = free_port()
         taken.bind(("127.0.0.1", port))
         taken.listen()
+        command = [sys.executable, "-m", "daemon.cli.main", "serve", "--model", str(folder)]
         done = subprocess.run(
-            [sys.executable, "-m", "daemon.cli.main", "serve", "--model", str(folder)]
-            + ["--port", str(port), "--socket", str(folder / "x.sock")],
+            [*command, "--port", str(port), "--socket", str(folder / "x.sock")],
             capture_output=True,
             text=True,
             timeout=30,
@@ -178,7 +178,7 @@ async def test_viewers_and_the_journal_of_a_live_daemon(folder: Path) -> None:
             assert daemon.model()["id"] in done.stdout
             if words[-1] == "--json":
                 instance = json.loads(done.stdout)["instances"][0]
-                wanted = "name role device running waiting kv_blocks kv_free".split()
+                wanted = ["name", "role", "device", "running", "waiting", "kv_blocks", "kv_free"]
                 assert all(name in instance for name in wanted)
         seen = daemon.idle_snapshot()
         daemon.process.send_signal(signal.SIGTERM)

@@ -32,11 +32,11 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return start_engine
 
 
-def load(folder: Path) -> Engine:
+def load(folder: Path, dtype: str = "float32") -> Engine:
     message = Load(
         model=str(folder),
         device="cpu",
-        dtype="float32",
+        dtype=dtype,
         block_size=BLOCK_SIZE,
         num_blocks=NUM_BLOCKS,
         max_slots=8,
@@ -147,3 +147,47 @@ def test_a_resumed_sequence_goes_on_as_before(started: Start) -> None:
     resumed = plans.add(3, before.tokens)
     finish(engine, plans, [resumed], 6)
     assert before.outputs + resumed.outputs == greedy(reference("gpt_neox"), tokens, 12)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "opt"])
+def test_any_schedule_gives_the_same_tokens(name: str, started: Start) -> None:
+    engine, plans, chooser = started(name), driver(1), random.Random(11)
+    waiting = [prompt(chooser.randrange(1, 50), seed) for seed in range(14)]
+    expected = {tuple(tokens): greedy(reference(name), tokens, 9) for tokens in waiting}
+    running: dict[int, tuple[list[int], Running]] = {}
+    slots = list(range(8))
+    while waiting or running:
+        if waiting and slots and chooser.random() < 0.6:
+            tokens = waiting.pop()
+            slot = slots.pop(chooser.randrange(len(slots)))
+            running[slot] = (tokens, plans.add(slot, tokens))
+        work = []
+        for _tokens, sequence in running.values():
+            left = len(sequence.tokens) - sequence.num_computed
+            if chooser.random() < 0.7:
+                work.append((sequence, min(left, chooser.randrange(1, 20))))
+        if work:
+            run(engine, plans, work)
+        for slot, (tokens, sequence) in list(running.items()):
+            outputs = sequence.tokens[len(tokens) :]
+            if len(outputs) >= 9:
+                assert outputs[:9] == expected[tuple(tokens)]
+            elif chooser.random() > 0.05:
+                continue
+            # Finished, or preempted: then it comes back at once, elsewhere, and computes anew.
+            plans.leave(sequence)
+            plans.free_blocks[:0] = sequence.blocks
+            slots.append(slot)
+            del running[slot]
+            if len(outputs) < 9:
+                back = slots.pop(0)
+                running[back] = (tokens, plans.add(back, sequence.tokens))
+
+
+def test_bfloat16_is_computed_too(started: Start, tmp_path: Path) -> None:
+    tokens = prompt(20, 2)
+    engine, plans = load(save("llama", tmp_path / "llama"), "bfloat16"), driver()
+    assert engine.model.fused and engine.backend.name == "torch"
+    sequence = plans.add(0, tokens)
+    finish(engine, plans, [sequence], 3)
+    assert sequence.outputs[0] == greedy(reference("llama"), tokens, 1)[0]

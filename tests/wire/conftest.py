@@ -1,11 +1,21 @@
 """Every test of the wire gives back the descriptors it took."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from tests.wire.descriptors import open_descriptors
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """The daemon's loop, and the one that tools may use."""
+    if request.param == "uvloop":
+        return uvloop.EventLoopPolicy()
+    return asyncio.DefaultEventLoopPolicy()
 
 
 @pytest.fixture(autouse=True)

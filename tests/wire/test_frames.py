@@ -20,7 +20,8 @@ Pair = tuple[socket.socket, socket.socket]
 )
 def test_frames_arrive_whole_however_they_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(map(inline_frame, payloads))
-    reader, received = FrameReader(), []
+    reader = FrameReader()
+    received: list[bytes] = []
     place = 0
     while place < len(stream):
         size = cuts[place % len(cuts)]
@@ -79,26 +80,6 @@ def test_a_memfd_may_be_empty(pair: Pair) -> None:
     reader = FrameReader()
     assert reader.receive(pair[1])
     assert list(reader.payloads()) == [b""]
-
-
-def test_a_received_memfd_is_not_inherited_by_children(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header, fd = memfd_frame(b"secret")
-    socket.send_fds(pair[0], [header], [fd])
-    os.close(fd)
-    reader = FrameReader()
-    assert reader.receive(pair[1])
-    inheritable = []
-    close = os.close
-
-    def closing(descriptor: int) -> None:
-        inheritable.append(os.get_inheritable(descriptor))
-        close(descriptor)
-
-    monkeypatch.setattr(os, "close", closing)
-    reader.close()
-    assert inheritable == [False]
 
 
 def test_memfds_that_nobody_read_are_closed(pair: Pair) -> None:

@@ -18,6 +18,7 @@ from daemon.engine.cpu.team import (
     int32_pointer,
     int64_pointer,
     power_of_two,
+    prefetch,
     read_now,
 )
 
@@ -264,23 +265,35 @@ def _four_by_one(w, width, x, output):
     output[3] = s3
 
 
+@_inner
+def _fetch(address, size_bytes):
+    """Ask for memory a cache line at a time; past an array's end this does nothing."""
+    for byte in range(0, size_bytes, 64):
+        prefetch(address + byte)
+
+
 @_item
 def _linear_item(a, item):
     """Some columns of `output` [T, N] = `states` [T, K] * weight [N, K] transposed (+ bias [N]).
 
-    weight, bias (or 0), states, T, K, N, output. The weights are read once for every four tokens,
-    while they are in the nearest cache.
+    weight, bias (or 0), states, T, K, N, output. Weights are read once for all tokens: four
+    columns stay in the nearest cache while the next four are fetched, a part with every tile.
     """
     num_tokens, width, num_columns = a[7], a[8], a[9]
     first = item * COLUMNS_AT_ONCE
     last = min(first + COLUMNS_AT_ONCE, num_columns)
+    tiled = num_tokens - num_tokens % 4
+    fetched_bytes = 16 * width // max(tiled // 4, 1) // 64 * 64 + 64
     for column in range(first, last - last % 4, 4):
         w = float_pointer(a[4] + 4 * column * width)
-        for token in range(0, num_tokens - num_tokens % 4, 4):
+        ahead = a[4] + 4 * (column + 4) * width
+        for token in range(0, tiled, 4):
+            _fetch(ahead, fetched_bytes)
+            ahead += fetched_bytes
             x = float_pointer(a[6] + 4 * token * width)
             output = float_pointer(a[10] + 4 * (token * num_columns + column))
             _four_by_four(w, width, x, output, num_columns)
-        for token in range(num_tokens - num_tokens % 4, num_tokens):
+        for token in range(tiled, num_tokens):
             x = float_pointer(a[6] + 4 * token * width)
             output = float_pointer(a[10] + 4 * (token * num_columns + column))
             _four_by_one(w, width, x, output)

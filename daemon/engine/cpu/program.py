@@ -16,7 +16,7 @@ from daemon.engine.kv_cache import KVCache
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 
-MAX_ROWS = 24
+MAX_ROWS = 32
 """Up to so many sequences a program beats torch's products."""
 
 

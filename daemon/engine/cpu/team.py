@@ -76,6 +76,22 @@ def count_up(_typing: Any, _counter: Any) -> Any:
 
 
 @intrinsic
+def prefetch(_typing: Any, _address: Any) -> Any:
+    """Have the memory at an integer address come nearer. For numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        integer, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        name = "llvm.prefetch.p0"
+        kind = ir.FunctionType(ir.VoidType(), [pointer, integer, integer, integer])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        place = builder.inttoptr(values[0], pointer)
+        builder.call(function, [place, *(ir.Constant(integer, n) for n in (0, 2, 1))])
+        return _context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
 def read_now(_typing: Any, _counter: Any) -> Any:
     """An int64 that other threads count up, as it is now. For numba code."""
 

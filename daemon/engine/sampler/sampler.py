@@ -15,10 +15,10 @@ import torch
 
 from daemon.engine.protocol import Logprobs
 from daemon.engine.sampler.columns import SlotColumns
+from daemon.engine.sampler.draws import draw, uniforms
 from daemon.engine.sampler.edits import SlotEdits, end_ids
 from daemon.engine.sampler.filters import Filters, draw_filtered
 from daemon.engine.sampler.logprobs import logprobs_of
-from daemon.engine.sampler.draws import draw, uniforms
 from daemon.request import SamplingParams
 
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]

@@ -1,0 +1,92 @@
+"""Finding the model: beside the loop, left behind when nobody waits any more."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from daemon.config.schema import Config, ModelConfig
+from daemon.models.embedded import EMBEDDED_NAME
+from daemon.models.shape import ModelError
+from daemon.runtime.model import in_thread, served_name
+
+
+async def test_the_result_comes_and_the_loop_goes_on() -> None:
+    here = threading.get_ident()
+    beats = 0
+
+    def work() -> int:
+        time.sleep(0.05)
+        return threading.get_ident()
+
+    async with asyncio.timeout(5):
+        finding = asyncio.ensure_future(in_thread(work))
+        while not finding.done():
+            beats += 1
+            await asyncio.sleep(0.005)
+    assert await finding != here
+    assert beats > 3
+
+
+async def test_work_may_have_no_result() -> None:
+    result: object = await in_thread(lambda: None)
+    assert result is None
+
+
+async def test_a_fault_belongs_to_who_waits() -> None:
+    def work() -> None:
+        raise ModelError("not a model")
+
+    with pytest.raises(ModelError, match="not a model"):
+        await in_thread(work)
+
+
+async def test_who_stops_waiting_is_free_at_once() -> None:
+    finish = threading.Event()
+    finding = asyncio.ensure_future(in_thread(finish.wait))
+    await asyncio.sleep(0.01)
+    finding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await finding
+    finish.set()
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_that_outlives_the_loop_is_silent(fails: bool) -> None:
+    finish = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def work() -> None:
+        threads.append(threading.current_thread())
+        finish.wait(5)
+        if fails:
+            raise ModelError("too late")
+
+    async def give_up() -> None:
+        finding = asyncio.ensure_future(in_thread(work))
+        while not threads:
+            await asyncio.sleep(0.001)
+        finding.cancel()
+
+    asyncio.run(give_up())
+    finish.set()
+    threads[0].join(5)
+    assert threads[0].daemon and not threads[0].is_alive()
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (ModelConfig(), EMBEDDED_NAME),
+        (ModelConfig(path="/models/tiny.gguf"), "tiny"),
+        (ModelConfig(path="/models/folder"), "folder"),
+        (ModelConfig(path="/models/folder", name="mine"), "mine"),
+    ],
+)
+def test_the_name_that_clients_use(model: ModelConfig, name: str) -> None:
+    assert served_name(Config(model=model)) == name
+    assert Path(name).name == name

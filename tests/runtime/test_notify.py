@@ -1,0 +1,57 @@
+"""sd_notify against a real datagram socket, on a path and in the abstract namespace."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runtime import notify
+from tests.wire.descriptors import open_descriptors
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[socket.socket]:
+    name = f"llmd-notify-{os.getpid()}"
+    name = str(tmp_path / "n") if request.param == "path" else f"@{name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(name if request.param == "path" else "\0" + name[1:])
+        sock.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        yield sock
+
+
+def test_the_three_messages(manager: socket.socket) -> None:
+    before = open_descriptors()
+    notify.status("loading weights 40 %")
+    notify.ready("a model at http://127.0.0.1:8000")
+    notify.stopping("draining")
+    status, ready, stopping = (manager.recv(4096).decode().splitlines() for _ in range(3))
+    assert status == ["STATUS=loading weights 40 %", "EXTEND_TIMEOUT_USEC=120000000"]
+    assert ready == ["READY=1", "STATUS=a model at http://127.0.0.1:8000"]
+    assert stopping[:2] == ["STOPPING=1", "STATUS=draining"]
+    assert stopping[2].startswith("MONOTONIC_USEC=")
+    assert open_descriptors() == before
+
+
+def test_a_status_is_one_line(manager: socket.socket) -> None:
+    """A model's name or an error may hold anything; it must not become another assignment."""
+    notify.status("bad\nREADY=1\r\nMAINPID=1")
+    lines = manager.recv(4096).decode().split("\n")
+    assert [line.partition("=")[0] for line in lines] == ["STATUS", "EXTEND_TIMEOUT_USEC"]
+
+
+def test_a_manager_that_does_not_read_never_blocks_the_daemon(manager: socket.socket) -> None:
+    for _ in range(2000):
+        notify.status("x" * 500)
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere/at/all", "@llmd-nobody-listens-here"])
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    before = open_descriptors()
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    notify.ready("alone")
+    assert open_descriptors() == before

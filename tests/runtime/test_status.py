@@ -1,0 +1,115 @@
+"""What the daemon says of itself, from the first moment to the last."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.config.schema import Config, InstanceSpec, MemoryConfig
+from daemon.control.protocol import Snapshot
+from daemon.engine.protocol import Loading
+from daemon.models.shape import ModelShape
+from daemon.runtime.model import ServedModel
+from daemon.runtime.status import DaemonStatus
+from daemon.wire.columns import decoder, encoder
+from tests.runtime.ends import House, generate, until
+
+Build = Callable[..., House]
+
+CONFIG = Config(
+    memory=MemoryConfig(block_size=4), instance=(InstanceSpec("cpu", "mixed", "first"),)
+)
+SHAPE = ModelShape(
+    model_type="llama",
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    hidden_size=64,
+    vocab_size=193,
+    context_len=256,
+    num_params=1000,
+    dtype="float32",
+)
+SERVED = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, ())
+
+
+@pytest.fixture
+def status() -> DaemonStatus:
+    return DaemonStatus(CONFIG, "tiny")
+
+
+def test_before_the_model_is_known(status: DaemonStatus) -> None:
+    status.stage = "preparing the model"
+    serving = status.serving()
+    assert (serving.model, serving.root, serving.status) == ("tiny", "", "preparing the model")
+    assert not serving.ready and not serving.draining
+    assert (serving.max_len, serving.context_len, serving.vocab_size) == (0, 0, 0)
+    assert serving.block_size == 4 and serving.last_step_age_s == -1.0
+    snapshot = status.snapshot()
+    assert snapshot.pid == os.getpid() and snapshot.uptime_s >= 0
+    assert snapshot.sequences == () and snapshot.running == snapshot.waiting == 0
+    (one,) = snapshot.instances
+    assert (one.name, one.device, one.state) == ("first", "cpu", "loading")
+    assert (one.load_stage, one.load_fraction) == ("preparing the model", 0.0)
+
+
+async def test_while_a_worker_loads(status: DaemonStatus, house_of: Build) -> None:
+    house = house_of()
+    status.begin(house.runtime, SERVED)
+    status.loading(0, Loading("weights", 0.4))
+    serving = status.serving()
+    assert not serving.ready and serving.status == "loading: weights 40%"
+    assert (serving.root, serving.max_len, serving.context_len) == ("/models/tiny", 128, 256)
+    (one,) = status.snapshot().instances
+    assert (one.state, one.load_stage, one.load_fraction) == ("loading", "weights", 0.4)
+
+
+async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: Build) -> None:
+    house = house_of(num_blocks=20)
+    status.begin(house.runtime, SERVED)
+    status.loading(0, Loading("warm-up", 0.9))
+    house.ready()
+    serving = status.serving()
+    assert status.ready and serving.ready and serving.status == "ready"
+    assert (serving.max_len, serving.vocab_size) == (80, 193)
+    assert serving.last_step_age_s == -1.0
+    (one,) = status.snapshot().instances
+    assert (one.state, one.kv_blocks, one.load_fraction) == ("ready", 20, 1.0)
+    house.api.send(generate(0, [1, 2, 3], 4))
+    await house.ended(1)
+    assert 0.0 <= status.serving().last_step_age_s < 5.0
+    assert status.snapshot().counters.finished == 1
+
+
+async def test_a_lost_worker_and_draining_are_not_ready(
+    status: DaemonStatus, house_of: Build
+) -> None:
+    house = house_of()
+    status.begin(house.runtime, SERVED)
+    house.ready()
+    house.lose()
+    assert not status.serving().ready
+    assert status.snapshot().instances[0].state == "lost"
+    house.ready()
+    assert status.serving().ready
+    status.draining = True
+    serving = status.serving()
+    assert (serving.ready, serving.draining, serving.status) == (False, True, "draining")
+
+
+async def test_a_snapshot_of_work_crosses_the_wire(status: DaemonStatus, house_of: Build) -> None:
+    house = house_of(max_running=1)
+    status.begin(house.runtime, SERVED)
+    house.ready()
+    house.paused = True
+    house.api.send(generate(0, [1, 2, 3, 4, 5], 4, n=2))
+    await until(lambda: house.link.num_requests == 1)
+    snapshot = status.snapshot()
+    assert (snapshot.running, snapshot.waiting, len(snapshot.sequences)) == (1, 1, 2)
+    copy: Snapshot = decoder(Snapshot).decode(encoder().encode(snapshot))
+    assert copy.sequences == snapshot.sequences
+    assert copy.instances[0].block_map.tolist() == snapshot.instances[0].block_map.tolist()
+    with pytest.raises(AttributeError):
+        snapshot.running = 0  # type: ignore[misc]

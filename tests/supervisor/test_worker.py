@@ -1,0 +1,139 @@
+"""The real engine worker under its supervisor: ready, answering, killed, replaced, ended."""
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from daemon.engine.protocol import Load, Loading, Ready, Reply
+from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+from tests.engine.driver import Driver
+from tests.engine.process import cpu_load
+from tests.supervisor.model_folder import write_llama
+from tests.supervisor.waiting import exists, until
+from tests.wire.descriptors import open_descriptors
+
+PROMPT = [5, 17, 90, 33, 8, 121, 64, 2, 77]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_llama(tmp_path_factory.mktemp("llama")))
+
+
+class Told:
+    """All that a worker's supervisor told."""
+
+    def __init__(self, load: Load) -> None:
+        self.story: list[str] = []
+        self.readies: list[Ready] = []
+        self.replies: list[Reply] = []
+        self.why = ""
+        hooks = WorkerHooks(self._loading, self._ready, self._reply, self._lost, self._hopeless)
+        self.worker = WorkerProcess(4, "first", load, hooks)
+
+    def _tell(self, instance: int, word: str) -> None:
+        assert instance == 4
+        if self.story[-1:] != [word]:
+            self.story.append(word)
+
+    def _loading(self, instance: int, progress: Loading) -> None:
+        assert progress.stage and 0.0 <= progress.fraction <= 1.0
+        self._tell(instance, "loading")
+
+    def _ready(self, instance: int, ready: Ready) -> None:
+        self.readies.append(ready)
+        self._tell(instance, "ready")
+
+    def _reply(self, instance: int, reply: Reply) -> None:
+        self.replies.append(reply)
+        self._tell(instance, "reply")
+
+    def _lost(self, instance: int) -> None:
+        self._tell(instance, "lost")
+
+    def _hopeless(self, instance: int, why: str) -> None:
+        self.why = why
+        self._tell(instance, "hopeless")
+
+    async def first_token(self) -> int:
+        """The token that a fresh worker draws after the prompt."""
+        plans = Driver(16, list(range(64)))
+        self.worker.send(plans.plan([(plans.add(0, PROMPT), len(PROMPT))]))
+        answered = len(self.replies)
+        await until(lambda: len(self.replies) > answered)
+        return int(self.replies[-1].tokens[0])
+
+
+async def test_a_worker_s_life(folder: str) -> None:
+    before = open_descriptors()
+    told = Told(cpu_load(folder))
+    assert told.worker.pid == 0
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    first = told.worker.pid
+    assert first and exists(first)
+    token = await told.first_token()
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: len(told.readies) == 2)
+    second = told.worker.pid
+    assert second != first and not exists(first)
+    assert await told.first_token() == token, "it computes as its predecessor did"
+    assert told.story == ["loading", "ready", "reply", "lost", "loading", "ready", "reply"]
+    assert await told.worker.close() == 0
+    await asyncio.wait_for(running, 5)
+    assert told.story[-1] == "reply", "an end that was asked for is no loss"
+    assert told.worker.pid == 0 and not exists(second)
+    await asyncio.sleep(0.01)
+    assert open_descriptors() == before
+
+
+async def test_a_model_that_cannot_load_is_hopeless(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(cpu_load(str(tmp_path / "nothing")))
+    with caplog.at_level(logging.ERROR):
+        await asyncio.wait_for(told.worker.run(), 20)
+    assert told.story[-1] == "hopeless" and "lost" not in told.story
+    assert told.why.startswith("worker first: ModelError: ")
+    assert "nothing is not a folder" in told.why
+    assert told.worker.pid == 0
+    assert "died" in caplog.records[-1].message
+    await told.worker.close()
+
+
+async def test_a_worker_killed_while_it_loads_is_hopeless(folder: str) -> None:
+    told = Told(cpu_load(folder))
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: told.worker.pid > 0)
+    os.kill(told.worker.pid, signal.SIGKILL)
+    await asyncio.wait_for(running, 10)
+    assert told.why == "worker first: exit status -9"
+
+
+async def test_closing_while_the_process_is_being_started(folder: str) -> None:
+    told = Told(cpu_load(folder))
+    running = asyncio.create_task(told.worker.run())
+    await asyncio.sleep(0)
+    assert told.worker.pid == 0
+    await told.worker.close()
+    await asyncio.wait_for(running, 5)
+    assert told.worker.pid == 0 and not told.story
+
+
+async def test_closing_while_it_loads_waits_for_nothing(folder: str) -> None:
+    told = Told(cpu_load(folder))
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: told.worker.pid > 0)
+    began_s = asyncio.get_running_loop().time()
+    await told.worker.close()
+    await asyncio.wait_for(running, 5)
+    assert asyncio.get_running_loop().time() - began_s < 1.0
+    assert not told.why
+
+
+async def test_closing_what_never_ran(folder: str) -> None:
+    await Told(cpu_load(folder)).worker.close()

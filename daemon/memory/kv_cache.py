@@ -66,7 +66,7 @@ class KVCache:
 
     def grow_each(self, slots: Slots) -> None:
         """One more block for each of several distinct slots."""
-        self.table.extend_each(slots, self.pool.allocate(slots.size))
+        self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""

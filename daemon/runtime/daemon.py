@@ -94,8 +94,15 @@ class Daemon:
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A Core whose event was handled by halves must not go on: requests would hang unseen."""
+        loop.default_exception_handler(context)
+        if "handle" in context:
+            self._hopeless(f"internal error: {context.get('exception') or context['message']}")
 
     def _told_to_stop(self) -> None:
         """The first signal drains, a second one does not wait for answers."""

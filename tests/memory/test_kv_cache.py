@@ -74,6 +74,18 @@ def test_a_fork_shares_whole_blocks_and_copies_the_one_begun() -> None:
     assert kv.pool.check().free == 16
 
 
+def test_slots_that_share_blocks_can_end_together() -> None:
+    kv = cache(prefix_cache=False)
+    kv.admit(0, [], 3)
+    kv.admit(1, [], 2)
+    kv.fork(0, 2, 9, 3)
+    kv.release_each([2, 0], last_step=4)
+    assert (kv.pool.check().held, kv.pool.num_fenced) == (2, 4)
+    kv.pool.step_done(4)
+    assert kv.pool.check().free == 14
+    assert kv.table.take_changes()[0].tolist() == [1, 1]
+
+
 def test_a_fork_at_a_block_s_edge_copies_nothing() -> None:
     kv = cache()
     kv.admit(0, [], 3)

@@ -10,9 +10,8 @@ from tests.runtime.ends import House
 from tests.wire.descriptors import open_descriptors
 
 
-@pytest.fixture
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    return uvloop.EventLoopPolicy()
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

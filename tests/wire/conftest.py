@@ -2,20 +2,27 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
 
 from tests.wire.descriptors import open_descriptors
 
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+"""The daemon's loop, and the one that tools may use."""
 
-@pytest.fixture(params=["uvloop", "asyncio"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """The daemon's loop, and the one that tools may use."""
-    if request.param == "uvloop":
-        return uvloop.EventLoopPolicy()
-    return asyncio.DefaultEventLoopPolicy()
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return LOOPS
+
+
+@pytest.fixture(autouse=True, scope="session")
+def used_loops() -> None:
+    """A process's first loop of a kind opens descriptors that stay."""
+    for new_loop in LOOPS.values():
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.sleep(0))
 
 
 @pytest.fixture(autouse=True)

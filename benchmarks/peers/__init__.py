@@ -26,7 +26,7 @@ Each part is optional except the model: a server whose part is missing is left o
 3. ``DIR/v-tf``: ``transformers serve``. PyTorch first, in its processor-only build::
 
        python3 -m venv DIR/v-tf
-       DIR/v-tf/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+       DIR/v-tf/bin/pip install torch==2.13.0    # its CPU build
        DIR/v-tf/bin/pip install 'transformers[serving]==5.23.0'
 
 4. ``DIR/model-f32.gguf``: the model for llama.cpp. Its source is on GitHub and, with the

@@ -22,7 +22,7 @@ def share_cores() -> None:
     operation; where the daemon's other processes want the same cores it makes a step many times
     slower, as one thread spins on the core that the other is waiting for.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", "300")
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def stay_offline() -> None:

@@ -56,6 +56,7 @@ gpu-wheels: $(STAMP)  ## wheels that a bare GPU machine lacks, into .wheels/
 	$(BIN)/pip download --dest $(WHEELS) --constraint constraints.txt --only-binary :all: \
 	  --python-version $(WHEELS_PYTHON) --implementation cp \
 	  $(foreach tag,$(WHEELS_PLATFORM),--platform $(tag)) $(GPU_PACKAGES)
+	rm -f $(WHEELS)/numpy-*  # such a machine has the numpy that its torch was built beside
 
 clean:  ## remove what was built, the venv included
 	rm -rf $(VENV) $(WHEELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -1,9 +1,7 @@
 """`python -m daemon.api --fd N --listen-fd M --config JSON`: started by the daemon."""
 
 import argparse
-import ctypes
 import logging
-import os
 import signal
 import sys
 
@@ -12,17 +10,7 @@ import uvloop
 
 from daemon.api.config import ApiConfig
 from daemon.api.process import ApiProcess, adopt_channel, adopt_listener
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent dies; without Linux there is the channel."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            sys.exit(0)
+from daemon.wire.parent import die_with_parent
 
 
 def main() -> int:
@@ -32,7 +20,7 @@ def main() -> int:
     parser.add_argument("--listen-fd", type=int, required=True, help="a listening TCP socket")
     parser.add_argument("--config", default="{}", help="ApiConfig as JSON")
     arguments = parser.parse_args()
-    die_with_parent()
+    die_with_parent(signal.SIGTERM)
     logging.basicConfig(level=logging.INFO, format="api: %(levelname)s: %(message)s")
     config = msgspec.json.decode(arguments.config, type=ApiConfig)
 

@@ -36,8 +36,7 @@ class CudaAttention:
     ) -> torch.Tensor:
         """See `daemon.engine.attention.PagedAttention`."""
         cache = self._cache
-        cache.rows.index_copy_(0, self._written + cache.row_shift(layer, False), key)
-        cache.rows.index_copy_(0, self._written + cache.row_shift(layer, True), value)
+        cache.write(layer, self._written, key, value)
         query = query.contiguous()
         if not len(self._prefill):
             return self._attend_singles(layer, query, scale)

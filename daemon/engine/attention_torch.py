@@ -40,8 +40,7 @@ class TorchAttention:
     ) -> torch.Tensor:
         """See `daemon.engine.attention.PagedAttention`."""
         cache = self._cache
-        cache.rows.index_copy_(0, self._written + cache.row_shift(layer, False), key)
-        cache.rows.index_copy_(0, self._written + cache.row_shift(layer, True), value)
+        cache.write(layer, self._written, key, value)
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if len(self._singles):
             self._attend_singles(layer, query, scale, output)

@@ -46,6 +46,11 @@ class KVCache:
         """What to add to `row_of` for a layer's keys or values."""
         return (2 * layer + int(values)) * self.block_size
 
+    def write(self, layer: int, rows: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Put `key`, `value` [T, kv_head, head_dim] at `rows` [T] of a layer; see `row_of`."""
+        self._rows.index_copy_(0, rows + self.row_shift(layer, False), key)
+        self._rows.index_copy_(0, rows + self.row_shift(layer, True), value)
+
     def copy(self, sources: Column, targets: Column) -> None:
         """Copy whole blocks; every source is read before any target is written."""
         if len(sources):

@@ -1,18 +1,7 @@
-"""What every process of the engine does first: it dies with its parent and stays offline."""
+"""What every process of the engine does first: it shares the cores and stays offline."""
 
-import ctypes
 import os
-import signal
 from pathlib import Path
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def share_cores() -> None:

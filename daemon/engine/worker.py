@@ -9,6 +9,7 @@ import argparse
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -16,10 +17,11 @@ import traceback
 from typing import TYPE_CHECKING
 
 from daemon.config.paths import default_cache
-from daemon.engine.process import die_with_parent, keep_compiled, share_cores, stay_offline
+from daemon.engine.process import keep_compiled, share_cores, stay_offline
 from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
+from daemon.wire.parent import die_with_parent
 
 if TYPE_CHECKING:
     from daemon.engine.step import Engine
@@ -99,7 +101,7 @@ def main() -> int:
     parser.add_argument("--rank", type=int, default=0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    die_with_parent()
+    die_with_parent(signal.SIGKILL)
     stay_offline()
     share_cores()
     keep_compiled(default_cache())

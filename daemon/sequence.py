@@ -28,6 +28,9 @@ class Sequence:
     num_output_tokens: int = 0  # delivered; of a running sequence, as of when it joined
     num_sealed_blocks: int = 0  # of this residence: blocks offered to the prefix cache
     preemptions: int = 0
+    preemptions_after_first: int = 0  # of them, when it had delivered a token already
+    recomputed_tokens: int = 0
+    predicted_tokens: int = -1  # of output, in all; -1: no prediction came
     started: bool = False
     first_token_s: float = -1.0
 
@@ -40,6 +43,13 @@ class Sequence:
     def num_known_tokens(self) -> int:
         """Prompt and delivered output tokens; of a running sequence, as of when it joined."""
         return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Output still to come, as predicted (at least one), or up to its limit."""
+        if self.predicted_tokens < 0:
+            return self.max_tokens - self.num_output_tokens
+        return max(1, self.predicted_tokens - self.num_output_tokens)
 
     @property
     def limit(self) -> int:

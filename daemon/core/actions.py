@@ -3,6 +3,7 @@
 import msgspec
 
 from daemon.batch import Batch
+from daemon.cost.work import StepWork
 from daemon.wire.columns import Column
 
 
@@ -10,6 +11,7 @@ class Submit(msgspec.Struct, frozen=True, gc=False):
     """Send a step to its instance's worker, after filling in token ids."""
 
     batch: Batch
+    work: StepWork
 
 
 class Started(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ import msgspec
 from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
+from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import StepWork
 from daemon.scheduler.scheduler import Scheduler
 from daemon.wire.columns import Column
 
@@ -30,8 +32,8 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     block_bytes: int
     last_done_s: float
     batch_rows: int
-    batch_tokens: int
-    step_time: dict[str, float]
+    newest_work: StepWork
+    step_time: tuple[float, ...]
     scheduler: SchedulerState
 
 
@@ -79,8 +81,8 @@ def _instance(instance: Instance) -> InstanceState:
         block_bytes=instance.block_bytes,
         last_done_s=instance.last_done_s,
         batch_rows=instance.batch_rows,
-        batch_tokens=instance.batch_tokens,
-        step_time=dict(vars(instance.step_time)),
+        newest_work=instance.newest_work,
+        step_time=instance.step_time.state(),
         scheduler=_scheduler(instance.scheduler),
     )
 
@@ -106,8 +108,8 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     instance.state = WorkerState(state.worker)
     instance.last_done_s = state.last_done_s
     instance.batch_rows = state.batch_rows
-    instance.batch_tokens = state.batch_tokens
-    vars(instance.step_time).update(state.step_time)
+    instance.newest_work = state.newest_work
+    instance.step_time = StepTimeModel.restored(state.step_time)
     scheduler = instance.scheduler
     scheduler.step = written.step
     scheduler.num_preemptions = written.num_preemptions

@@ -14,6 +14,7 @@ from daemon.core.events import (
     Drain,
     Event,
     Finish,
+    Predicted,
     RequestArrived,
     Sealed,
     StepDone,
@@ -51,6 +52,7 @@ class Core:
             WorkerReady: self._on_worker_ready,
             WorkerLost: self._on_worker_lost,
             RequestArrived: self._on_arrived,
+            Predicted: self._on_predicted,
             StepDone: self._on_step_done,
             Sealed: self._on_sealed,
             Finish: self._on_finish,
@@ -131,6 +133,21 @@ class Core:
                 follower.leader = leader
         self._place(leader)
 
+    def _on_predicted(self, event: Predicted) -> None:
+        for sequence in self._requests.get(event.request, ()):
+            if sequence.state is State.FINISHED:
+                continue
+            if self._held_back(sequence):
+                sequence.predicted_tokens = event.num_tokens
+            else:
+                home = self.instances[sequence.instance].scheduler
+                home.predict(sequence, event.num_tokens)
+
+    def _held_back(self, sequence: Sequence) -> bool:
+        """Whether it still waits for its leader's prompt."""
+        leader = sequence.leader
+        return leader is not None and sequence in self.held_back.get(leader.id, ())
+
     def _refusal(self, event: RequestArrived) -> Rejected | None:
         """Why a request cannot be taken, if so."""
 
@@ -206,9 +223,9 @@ class Core:
         answer = instance.scheduler.complete(event.step, event.reasons)
         if answer is None:
             return
-        instance.step_time.observe(answer.num_tokens, event.elapsed_s)
+        instance.step_time.observe(answer.work, event.elapsed_s)
         instance.last_done_s = event.now
-        self.counters.computed_tokens += answer.num_tokens
+        self.counters.computed_tokens += answer.work.num_tokens
         self.counters.output_tokens += answer.rows.size
         if answer.rows.size:
             self._actions.append(
@@ -252,12 +269,12 @@ class Core:
         if len(scheduler.in_flight) == 1:
             instance.last_done_s = now
         instance.batch_rows = batch.slots.size
-        instance.batch_tokens = scheduler.in_flight.newest.num_tokens
+        instance.newest_work = work = scheduler.in_flight.newest.work
         for sequence, num_cached in scheduler.started:
             self.counters.cached_tokens += num_cached
             self._actions.append(Started(sequence.id, instance.index, num_cached))
         scheduler.started.clear()
-        self._actions.append(Submit(batch))
+        self._actions.append(Submit(batch, work))
         return True
 
     # Endings
@@ -286,10 +303,8 @@ class Core:
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence between steps."""
-        leader = sequence.leader
-        held = self.held_back.get(leader.id, []) if leader is not None else []
-        if sequence in held:
-            held.remove(sequence)
+        if sequence.leader is not None and self._held_back(sequence):
+            self.held_back[sequence.leader.id].remove(sequence)
             self._num_held_back -= 1
             sequence.move(State.FINISHED)
         else:

@@ -14,6 +14,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     name: str
     role: str
     device: str
+    stages: int = 1  # of its pipeline; steps in flight are then over distinct sequences
 
 
 class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -59,6 +60,14 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True, array_like=True):
     n: int = 1
     priority: int = 0
     hashes: bytes = b""
+
+
+class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How long the answers of a request will be, as a predictor has it; fallible."""
+
+    now: float
+    request: int
+    num_tokens: int  # of output
 
 
 class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -112,6 +121,7 @@ Event = (
     | WorkerReady
     | WorkerLost
     | RequestArrived
+    | Predicted
     | StepDone
     | Sealed
     | Finish

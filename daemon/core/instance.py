@@ -7,6 +7,7 @@ import numpy as np
 from daemon.core.events import Configured, InstanceConfig
 from daemon.core.snapshot import MAX_BLOCKS_SHOWN, InstanceStatus
 from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import NO_WORK
 from daemon.memory.kv_cache import KVCache
 from daemon.placement.least_loaded import Load
 from daemon.scheduler.policies import POLICIES
@@ -37,9 +38,9 @@ class Instance:
         self.block_bytes = 0
         self.last_done_s = 0.0
         self.batch_rows = 0
-        self.batch_tokens = 0
+        self.newest_work = NO_WORK
         self._core = core
-        limits = Limits(core.max_running, core.max_batch_tokens, core.prefill_chunk)
+        limits = Limits(core.max_running, core.max_batch_tokens, core.prefill_chunk, config.stages)
         self.scheduler = Scheduler(index, POLICIES[core.policy](), limits, self._memory(0))
 
     @property
@@ -56,7 +57,8 @@ class Instance:
         """Steps that may be in flight."""
         if self._core.depth:
             return self._core.depth
-        return 1 if self.step_time.mean_s > SLOW_STEP_S else 2
+        spare = 0 if self.step_time.mean_s > SLOW_STEP_S else 1
+        return self.config.stages + spare
 
     def ready(self, num_blocks: int, block_bytes: int, step_s: float) -> None:
         """Its worker can compute, with an empty pool."""
@@ -75,9 +77,9 @@ class Instance:
         flying = len(self.scheduler.in_flight)
         if self.state is not WorkerState.READY or flying >= self.depth:
             return float("inf")
-        if not flying:
+        if not flying or self.config.stages > 1:
             return now
-        expected_s = self.step_time.predict_s(self.batch_tokens)
+        expected_s = self.step_time.predict_s(self.newest_work)
         return max(now, self.last_done_s + expected_s - PLAN_GAP_S)
 
     def load(self) -> Load:
@@ -110,7 +112,7 @@ class Instance:
             steps=self.scheduler.step,
             step_s=self.step_time.mean_s,
             batch_rows=self.batch_rows,
-            batch_tokens=self.batch_tokens,
+            batch_tokens=self.newest_work.num_tokens,
         )
 
     def _memory(self, num_blocks: int) -> KVCache:

@@ -1,44 +1,126 @@
-"""What the next step will take, learned from the steps that were."""
+"""What the next step will take, learned from the steps that were: the model that policies ask.
+
+It is fitted live, sees no tile effects, and errs: policies plan with it, nothing is promised by it.
+"""
+
+import numpy as np
+
+from daemon.cost.work import StepWork
+
+_TERMS = 5
+_WINDOW = 64
+_EARLY_FITS = (4, 8, 16, 32)
+_SCALE = np.array([1.0, 64.0, 65536.0, 512.0, 2.0**20])
+"""Typical sizes of the terms, so that one ridge suits all of them."""
+_RIDGE = 1e-3
 
 
 class StepTimeModel:
-    """step_s = base + per_token * num_tokens, fitted by exponentially forgetting least squares.
+    """step_s = base + a*decodes + b*their context + c*prompt tokens + d*prompt pairs.
 
-    Enough to choose the steps in flight and to estimate a wait; it sees neither tile effects nor
-    attention's growth with context.
+    Non-negative least squares of the relative error over an exponentially forgetting window. A
+    term that was never seen keeps its first value, 0 but for the base.
     """
 
-    def __init__(self, first_step_s: float = 0.0, memory: float = 0.98) -> None:
+    def __init__(self, first_step_s: float = 0.0, memory: float = 0.99) -> None:
+        self.mean_s = first_step_s
         self._memory = memory
-        self._weight = 1.0 if first_step_s > 0.0 else 0.0
-        self._mean_tokens = 1.0
-        self._mean_s = first_step_s
-        self._variance = 0.0
-        self._covariance = 0.0
+        self._count = 0
+        self._coefficients = np.zeros(_TERMS)
+        self._coefficients[0] = first_step_s
+        self._terms = tuple(self._coefficients.tolist())
+        self._products = np.zeros((_TERMS, _TERMS))
+        self._targets = np.zeros(_TERMS)
+        self._window = np.zeros((_WINDOW, _TERMS))
+        self._filled = 0
 
-    @property
-    def mean_s(self) -> float:
-        """Smoothed time of a step; 0 before any was seen."""
-        return self._mean_s
-
-    @property
-    def per_token_s(self) -> float:
-        """Marginal time of one more token in a step."""
-        if self._variance > 1e-9:
-            return max(0.0, self._covariance / self._variance)
-        return self._mean_s / self._mean_tokens if self._mean_tokens else 0.0
-
-    def observe(self, num_tokens: int, elapsed_s: float) -> None:
+    def observe(self, work: StepWork, elapsed_s: float) -> None:
         """Learn from a step that took `elapsed_s`."""
-        self._weight = self._memory * self._weight + 1.0
-        share = 1.0 / self._weight
-        token_offset = num_tokens - self._mean_tokens
-        self._mean_tokens += share * token_offset
-        self._mean_s += share * (elapsed_s - self._mean_s)
-        rest = num_tokens - self._mean_tokens
-        self._variance += share * (token_offset * rest - self._variance)
-        self._covariance += share * (token_offset * (elapsed_s - self._mean_s) - self._covariance)
+        if elapsed_s <= 0.0:
+            return
+        self._count += 1
+        share = max(0.02, 1.0 / (self._count + 1)) if self.mean_s else 1.0
+        self.mean_s += share * (elapsed_s - self.mean_s)
+        weight = 1.0 / elapsed_s
+        tokens, pairs = work.prompts()
+        self._window[self._filled] = (
+            weight,
+            work.num_decodes * weight,
+            work.decode_context * weight,
+            tokens * weight,
+            pairs * weight,
+        )
+        self._filled += 1
+        if self._filled == _WINDOW or self._count in _EARLY_FITS:
+            self._learn()
 
-    def predict_s(self, num_tokens: int) -> float:
-        """Expected time of a step of `num_tokens`."""
-        return max(0.0, self._mean_s + self.per_token_s * (num_tokens - self._mean_tokens))
+    def predict_s(self, work: StepWork) -> float:
+        """Expected time of a step."""
+        base, a, b, c, d = self._terms
+        tokens, pairs = work.prompts()
+        return base + a * work.num_decodes + b * work.decode_context + c * tokens + d * pairs
+
+    def prefill_s(self, num_tokens: int) -> float:
+        """Expected time of a step that computes one whole prompt (ALISE eq. 4's T_pre)."""
+        return self.predict_s(StepWork(0, 0, ((num_tokens, 0),)))
+
+    def decode_s(self, num_decodes: int, context: int) -> float:
+        """Expected time of a step of decodes alone that attend to `context` tokens together."""
+        return self.predict_s(StepWork(num_decodes, context))
+
+    def state(self) -> tuple[float, ...]:
+        """All it has learned, as plain numbers."""
+        return (
+            self.mean_s,
+            self._memory,
+            float(self._count),
+            *self._coefficients.tolist(),
+            *self._products.ravel().tolist(),
+            *self._targets.tolist(),
+            *self._window[: self._filled].ravel().tolist(),
+        )
+
+    @classmethod
+    def restored(cls, state: tuple[float, ...]) -> "StepTimeModel":
+        """The model whose `state` this was."""
+        numbers = np.array(state)
+        model = cls(state[0], state[1])
+        model._count = int(state[2])
+        sizes = np.cumsum([3, _TERMS, _TERMS * _TERMS, _TERMS])
+        _, coefficients, products, targets, window = np.split(numbers, sizes)
+        model._coefficients = coefficients
+        model._terms = tuple((coefficients / _SCALE).tolist())
+        model._products = products.reshape(_TERMS, _TERMS)
+        model._targets = targets
+        model._filled = window.size // _TERMS
+        model._window[: model._filled] = window.reshape(-1, _TERMS)
+        return model
+
+    def _learn(self) -> None:
+        rows = self._window[: self._filled] / _SCALE
+        decay = self._memory**self._filled
+        self._products = decay * self._products + rows.T @ rows
+        self._targets = decay * self._targets + rows.sum(axis=0)
+        self._filled = 0
+        ridge = _RIDGE * max(float(np.trace(self._products)), 1e-30) / _TERMS
+        products = self._products + ridge * np.eye(_TERMS)
+        targets = self._targets + ridge * self._coefficients
+        self._coefficients = _non_negative(products, targets)
+        self._terms = tuple((self._coefficients / _SCALE).tolist())
+
+
+def _non_negative(
+    products: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
+    targets: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Solve the normal equations; terms that would be negative are left out, the worst first."""
+    kept = np.arange(targets.size)
+    while kept.size:
+        found = np.linalg.solve(products[np.ix_(kept, kept)], targets[kept])
+        if found.min() >= 0.0:
+            break
+        kept = np.delete(kept, int(found.argmin()))
+    result = np.zeros(targets.size)
+    if kept.size:
+        result[kept] = found
+    return result

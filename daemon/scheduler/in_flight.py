@@ -4,6 +4,7 @@ from collections import deque
 
 import msgspec
 
+from daemon.cost.work import StepWork
 from daemon.wire.columns import Bools, Int32, Slots
 
 
@@ -16,7 +17,7 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     firsts: Slots  # slots whose first token since they joined this is; R or fewer
     finals: Bools  # [R]: the token is the sequence's last by max_tokens
     departures: int  # of all slots, when the step was planned
-    num_tokens: int
+    work: StepWork
     planned_s: float
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from daemon.batch import Batch
+from daemon.cost.work import StepWork, work_of
 from daemon.memory.kv_cache import KVCache
 from daemon.request import FinishReason, State
 from daemon.scheduler.in_flight import InFlight, InFlightStep
@@ -32,6 +33,7 @@ class Limits:
     max_running: int
     max_batch_tokens: int
     prefill_chunk: int
+    stages: int = 1  # of a pipeline
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     reasons: UInt8  # [T] FinishReason
     first: list[Sequence]  # those whose first token this was
     ended: list[Sequence]
-    num_tokens: int  # computed in the step
+    work: StepWork
     planned_s: float
 
 
@@ -69,6 +71,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.step = 0
+        self._answered_step = 0
         self._limits = limits
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
@@ -85,6 +88,15 @@ class Scheduler:
         sequence.instance = self.instance
         sequence.rank = self.policy.rank(sequence)
         self.waiting.push(sequence)
+
+    def predict(self, sequence: Sequence, num_tokens: int) -> None:
+        """Take a prediction of a sequence's output; it moves in the order if it waits."""
+        if sequence.slot >= 0:
+            sequence.predicted_tokens = num_tokens
+            return
+        self.waiting.remove(sequence)
+        sequence.predicted_tokens = num_tokens
+        self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """End a sequence at whatever stage; its blocks come back when no step names them."""
@@ -132,6 +144,7 @@ class Scheduler:
             return None
         if reasons.size != flown.slots.size:
             raise ValueError(f"step {step}: {reasons.size} answers for {flown.slots.size} rows")
+        self._answered_step = step
         self.kv.pool.step_done(step)
         return self._deliver(flown, reasons)
 
@@ -143,9 +156,18 @@ class Scheduler:
         order = table.order()
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1
+        if self._limits.stages > 1:
+            return self._stage_share(order, decoding), order[pending > 1]
         if np.count_nonzero(decoding) == order.size:
             return order, _NO_SLOTS
         return order[decoding], order[pending > 1]
+
+    def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
+        """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
+        way wait for it, and a step takes at most its stage's share of all that run.
+        """
+        ready = decoding & (self.slots.last_step[order] <= self._answered_step)
+        return order[ready][: -(-order.size // self._limits.stages)]
 
     def _decode(self, step: StepBuilder, slots: Slots) -> None:
         """Every decode that the budget and the memory carry."""
@@ -247,10 +269,11 @@ class Scheduler:
     def _displaceable(self, sequence: Sequence) -> Sequence | None:
         """The running sequence whose place this one may take, if the policy says so."""
         last = self.slots.member(int(self.slots.order()[-1]))
-        allowed = last is not sequence.leader and self.policy.displaces(sequence, last)
+        allowed = last is not sequence.leader and self.policy.displaces(sequence, last, self.step)
         return last if allowed else None
 
     def _seat(self, sequence: Sequence, place: Place) -> int:
+        sequence.rank = self.policy.seated_rank(sequence, self.step)
         slot = self.slots.join(sequence, place.num_shared_tokens)
         if place.leader >= 0:
             self.kv.fork(place.leader, slot, place.num_shared_tokens, place.num_blocks)
@@ -270,9 +293,13 @@ class Scheduler:
     def _preempt(self, slot: int) -> None:
         """Give up a running sequence's place; what it computed is computed again later."""
         self.num_preemptions += 1
-        self.num_recomputed_tokens += int(self.slots.computed[slot])
+        num_computed = int(self.slots.computed[slot])
+        self.num_recomputed_tokens += num_computed
         (sequence,) = self._vacate([slot])
         sequence.preemptions += 1
+        sequence.recomputed_tokens += num_computed
+        if sequence.num_output_tokens:
+            sequence.preemptions_after_first += 1
         sequence.move(State.PREEMPTED)
         self.add(sequence)
 
@@ -345,7 +372,7 @@ class Scheduler:
                 firsts,
                 finals,
                 table.departures,
-                int(np.add.reduce(batch.counts)),
+                work_of(batch),
                 now,
             )
         )
@@ -379,4 +406,4 @@ class Scheduler:
         ended = self._vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
         for sequence in ended:
             sequence.move(State.FINISHED)
-        return Answer(rows, sequences, why, first, ended, flown.num_tokens, flown.planned_s)
+        return Answer(rows, sequences, why, first, ended, flown.work, flown.planned_s)

@@ -6,29 +6,62 @@ import pytest
 
 from daemon.cost.finish_rate import FinishRate
 from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import StepWork
 
 
-def test_an_affine_law_is_learned() -> None:
+def _some_work(chance: random.Random) -> StepWork:
+    decodes = chance.randint(0, 64)
+    chunks = tuple(
+        (chance.randint(2, 512), chance.randint(0, 1000)) for _ in range(chance.randint(0, 3))
+    )
+    return StepWork(decodes, decodes * chance.randint(10, 800), chunks)
+
+
+def _truth_s(work: StepWork) -> float:
+    tokens, pairs = work.prompts()
+    decodes = 3e-5 * work.num_decodes + 4e-8 * work.decode_context
+    return 0.004 + decodes + 2e-5 * tokens + 3e-9 * pairs
+
+
+def test_the_law_of_the_steps_is_learned() -> None:
     chance = random.Random(1)
     model = StepTimeModel(0.5)
     for _ in range(2000):
-        tokens = chance.randint(1, 512)
-        model.observe(tokens, 0.004 + 2e-5 * tokens)
-    assert model.per_token_s == pytest.approx(2e-5, rel=0.01)
-    assert model.predict_s(100) == pytest.approx(0.006, rel=0.01)
+        work = _some_work(chance)
+        model.observe(work, _truth_s(work) * chance.lognormvariate(0, 0.05))
+    for _ in range(100):
+        work = _some_work(chance)
+        assert model.predict_s(work) == pytest.approx(_truth_s(work), rel=0.05)
+    assert model.prefill_s(512) == pytest.approx(_truth_s(StepWork(0, 0, ((512, 0),))), rel=0.05)
+    assert model.decode_s(32, 9000) == pytest.approx(_truth_s(StepWork(32, 9000)), rel=0.05)
 
 
 def test_a_changed_machine_is_learned_anew() -> None:
     model = StepTimeModel()
     for elapsed_s in (0.01, 0.05):
-        for _ in range(300):
-            model.observe(8, elapsed_s)
+        for _ in range(600):
+            model.observe(StepWork(8, 800), elapsed_s)
     assert model.mean_s == pytest.approx(0.05, rel=0.01)
+    assert model.predict_s(StepWork(8, 800)) == pytest.approx(0.05, rel=0.1)
 
 
 def test_nothing_seen_predicts_nothing() -> None:
-    assert StepTimeModel().predict_s(10) == 0.0
+    assert StepTimeModel().predict_s(StepWork(10, 100)) == 0.0
     assert StepTimeModel(0.02).mean_s == 0.02
+    assert StepTimeModel(0.02).predict_s(StepWork(1, 1)) == 0.02
+
+
+def test_a_model_written_down_goes_on_as_it_would_have() -> None:
+    chance = random.Random(2)
+    model = StepTimeModel(0.01)
+    for number in range(150):
+        if number == 77:
+            other = StepTimeModel.restored(model.state())
+        work = _some_work(chance)
+        model.observe(work, _truth_s(work))
+        if number >= 77:
+            other.observe(work, _truth_s(work))
+    assert other.state() == model.state()
 
 
 def test_the_rate_of_finishes() -> None:

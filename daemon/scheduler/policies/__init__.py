@@ -4,9 +4,10 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.orca import Orca
 from daemon.scheduler.policies.priority import Priority
 from daemon.scheduler.policies.sarathi import Sarathi
+from daemon.scheduler.policies.srtf import Srtf
 from daemon.scheduler.policies.static import Static
 from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Vllm, Sarathi, Orca, Static, Priority)
+    policy.name: policy for policy in (Vllm, Sarathi, Orca, Static, Priority, Srtf)
 }

@@ -24,11 +24,17 @@ class Policy:
     """Admission takes blocks for prompt + max_tokens, so nothing is ever preempted."""
     gang: ClassVar[bool] = False
     """Nobody joins while anybody runs."""
+    batch_tokens: ClassVar[int] = 512
+    """Token budget of a step, where the configuration leaves it to the policy."""
 
     def rank(self, sequence: Sequence) -> int:
         """The sequence's place; lower runs first."""
         return sequence.arrival
 
-    def displaces(self, waiting: Sequence, running: Sequence) -> bool:
+    def seated_rank(self, sequence: Sequence, step: int) -> int:
+        """Its place among those that run, from the moment when it is seated, after `step`."""
+        return sequence.rank
+
+    def displaces(self, waiting: Sequence, running: Sequence, step: int) -> bool:
         """Whether a waiting sequence may preempt a running one to get its place."""
         return False

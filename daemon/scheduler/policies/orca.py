@@ -9,3 +9,4 @@ class Orca(Policy):
     name = "orca"
     whole_prompts = True
     reserve_limit = True
+    batch_tokens = 2560

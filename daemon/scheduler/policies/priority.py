@@ -13,6 +13,6 @@ class Priority(Policy):
         """Priority above, arrival below."""
         return (sequence.priority << ARRIVAL_BITS) + sequence.arrival
 
-    def displaces(self, waiting: Sequence, running: Sequence) -> bool:
+    def displaces(self, waiting: Sequence, running: Sequence, step: int) -> bool:
         """Only strictly better priority preempts."""
         return waiting.priority < running.priority

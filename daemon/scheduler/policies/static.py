@@ -10,3 +10,4 @@ class Static(Policy):
     whole_prompts = True
     reserve_limit = True
     gang = True
+    batch_tokens = 2560

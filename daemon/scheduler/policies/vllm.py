@@ -9,3 +9,4 @@ class Vllm(Policy):
     name = "vllm"
     prefill_alone = True
     whole_prompts = True
+    batch_tokens = 2560

@@ -1,0 +1,129 @@
+"""What is known of one model on one kind of device: step times, memory, links, power, price.
+
+A profile is a JSON file. Those that come with llmd lie in `daemon/profiles/`, `llmd profile`
+measures the machine it runs on, and converters make them from published tables.
+"""
+
+import msgspec
+
+from daemon.cost.curve import Curve, Surface
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model's shape. `daemon.memory.sizing.Shape` is a part of it."""
+
+    name: str
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    context_len: int  # tokens
+    num_params: int
+    dtype: str  # of weights and KV cache
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of the weights once loaded as `dtype`."""
+        return self.num_params * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
+
+
+class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A way that copies take."""
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One device of the kind measured. Zero where nothing is known."""
+
+    name: str
+    memory_bytes: int
+    flops: float = 0.0  # dense peak in the model's dtype: MFU's denominator
+    bandwidth_bytes_per_s: float = 0.0
+    host_link: LinkSpec = LinkSpec(0.0)  # to host memory, one direction
+    peer_link: LinkSpec = LinkSpec(0.0)  # to a sibling device, one direction
+    idle_w: float = 0.0
+    power_w: float = 0.0  # its limit as shipped
+
+
+class PowerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Power drawn and time lost, as shares; measured where the source says so.
+
+    Draw is a share of the device's limit. `prefill_slowdown` and `decode_slowdown` give the factor
+    on a step's time at a cap, as a share of the limit; both are 1 at 1.
+    """
+
+    prefill_share: Curve  # by prompt tokens in the step
+    decode_share: Curve  # by decodes in the step
+    prefill_slowdown: Curve = Curve((1.0,), (1.0,))  # by cap
+    decode_slowdown: Curve = Curve((1.0,), (1.0,))  # by cap
+
+
+class PhaseFit(msgspec.Struct, frozen=True, kw_only=True, tag="phases", forbid_unknown_fields=True):
+    """DistServe's fit: prefill a + b*sum(L) + c*sum(L^2); decode a + b*sum(context) + c*batch.
+
+    A mixed step costs the decode fit and the prefill terms without their intercept. A chunk of n
+    tokens after s others counts (s+n)^2 - s^2 among the squares.
+    """
+
+    prefill_s: tuple[float, float, float]
+    decode_s: tuple[float, float, float]
+    large_decode_s: tuple[float, float, float]  # from `large_batch` decodes on
+    large_batch: int
+
+
+class Operators(
+    msgspec.Struct, frozen=True, kw_only=True, tag="operators", forbid_unknown_fields=True
+):
+    """Vidur's triage (section 4.3): what depends on tokens, on sequences, on messages.
+
+    A step is overhead_s + row_s * rows + tokens_s(T) + sampled_s(samples) + communication_s(T)
+    + sum over chunks of prefill_s(n, before) + decode_s(decodes, mean context).
+    """
+
+    tokens_s: Curve  # every operator that sees tokens alone, all layers; tile effects included
+    prefill_s: Surface  # attention of one chunk: (its tokens, tokens before it)
+    decode_s: Surface  # attention of all decodes: (decodes, mean context)
+    sampled_s: Curve = Curve((0.0,), (0.0,))  # output head and drawing, by sampled rows
+    communication_s: Curve = Curve((0.0,), (0.0,))  # all-reduces of tensor parallelism, by tokens
+    overhead_s: float = 0.0  # of a step, whatever is in it
+    row_s: float = 0.0  # of each sequence in a step
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How well the step model repeats what it was fitted to."""
+
+    num_points: int
+    mape: float  # mean absolute error over the truth, on points left out of the fit
+    noise_sigma: float = 0.0  # standard deviation of log(measured / predicted): the run's own noise
+
+
+class Edges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The way of a request outside the steps, measured end to end. Zero: not modelled."""
+
+    request_s: float = 0.0  # from the client's send to the Core's arrival
+    delivery_s: float = 0.0  # from a step's answer to the client's token
+    gap_s: float = 0.0  # from a step's answer to the next step's start
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model on `tp` * `pp` devices of one kind."""
+
+    name: str  # such as opt-13b@a100-80g or llama-2-70b@a100-80g-tp2
+    model: ModelSpec
+    device: DeviceSpec
+    step: PhaseFit | Operators  # of one pipeline stage's share where pp > 1
+    fit: Fit
+    tp: int = 1
+    pp: int = 1
+    stage_s: Curve = Curve((0.0,), (0.0,))  # handing a step's tokens to the next stage, by tokens
+    power: PowerSpec | None = None
+    edges: Edges = Edges()
+    source: tuple[str, ...] = ()  # where the numbers come from, and what was assumed
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of one instance."""
+        return self.tp * self.pp

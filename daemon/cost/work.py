@@ -1,0 +1,49 @@
+"""What a step computes, in the few numbers that its time depends on (Vidur section 4.3)."""
+
+import msgspec
+import numpy as np
+
+from daemon.batch import Batch
+
+
+class StepWork(msgspec.Struct, frozen=True, gc=False):
+    """One step: decodes are rows of one token, chunks are rows of more."""
+
+    num_decodes: int
+    decode_context: int  # tokens that all decodes together attend to, their own included
+    chunks: tuple[tuple[int, int], ...] = ()  # (tokens of the chunk, tokens before it)
+    num_samples: int = 0  # rows whose logits are drawn from
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the linear layers see."""
+        total = self.num_decodes
+        for count, _ in self.chunks:
+            total += count
+        return total
+
+    def prompts(self) -> tuple[int, int]:
+        """(tokens, pairs) of all chunks; a chunk of n after s others has (s+n)^2 - s^2 pairs."""
+        tokens = pairs = 0
+        for count, before in self.chunks:
+            tokens += count
+            pairs += count * (count + 2 * before)
+        return tokens, pairs
+
+
+NO_WORK = StepWork(0, 0)
+
+
+def work_of(batch: Batch) -> StepWork:
+    """The work of a planned step."""
+    counts, starts = batch.counts, batch.starts
+    num_rows = counts.size
+    num_samples = int(np.count_nonzero(batch.samples))
+    single = counts == 1
+    num_decodes = int(np.count_nonzero(single))
+    if num_decodes == num_rows:
+        return StepWork(num_decodes, int(np.add.reduce(starts)) + num_decodes, (), num_samples)
+    context = int(np.add.reduce(starts[single])) + num_decodes if num_decodes else 0
+    longer = ~single
+    chunks = tuple(zip(counts[longer].tolist(), starts[longer].tolist(), strict=True))
+    return StepWork(num_decodes, context, chunks, num_samples)

@@ -1,0 +1,1 @@
+"""Searches over simulations: capacity, sweeps, price, Pareto fronts (Vidur section 6)."""

@@ -1,0 +1,1 @@
+"""`llmd profile`: measures this machine's steps and copies, and fits a profile to them."""

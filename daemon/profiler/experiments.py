@@ -1,0 +1,176 @@
+"""Which steps to measure: Vidur's triage (section 4.3) as a list, the most telling ones first.
+
+Single prompts of growing length show what every token costs, tile effects included; prompts that
+go on from stored tokens, and several at once, show prefill attention; decodes at growing contexts
+show decode attention; rows whose logits are not wanted show what sampling costs. Mixed and skewed
+steps are held out: no fit sees them, the error is taken on them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from daemon.profiler.synthetic import Row, Rows
+
+MOST_CONTEXT_TOKENS = 32 * 1024
+"""Tokens of stored context that one step may read: beyond, time grows in a straight line."""
+
+_DENSE = tuple(range(1, 17))
+_TILED = tuple(n for n in range(24, 129) if n % 16 in (0, 1) or n % 8 == 0)
+_HELD_OUT_MIXED = 18
+_HELD_OUT_SKEWED = 8
+
+
+class Kind(StrEnum):
+    """What an experiment is about."""
+
+    TOKENS = "tokens"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SAMPLED = "sampled"
+    MIXED = "mixed"
+    SKEWED = "skewed"
+
+
+HELD_OUT = frozenset({Kind.MIXED, Kind.SKEWED})
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A step to be measured; `rank` orders: a short budget leaves out the higher ones."""
+
+    kind: Kind
+    rows: Rows
+    rank: int = 0
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it serves to measure the fit's error, and not to fit."""
+        return self.kind in HELD_OUT
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed."""
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the worker was loaded for."""
+
+    max_batch_tokens: int
+    max_slots: int
+    max_len: int  # tokens of one sequence
+    num_blocks: int
+    block_size: int
+
+    def allow(self, rows: Rows) -> bool:
+        """Whether the worker can compute such a step."""
+        size = self.block_size
+        blocks = sum(-(-(row.before + row.count) // size) for row in rows)
+        return (
+            0 < len(rows) <= self.max_slots
+            and sum(row.count for row in rows) <= self.max_batch_tokens
+            and all(row.before + row.count <= self.max_len for row in rows)
+            and blocks <= self.num_blocks
+            and sum(row.before for row in rows) <= MOST_CONTEXT_TOKENS
+        )
+
+
+def experiments(limits: Limits) -> list[Experiment]:
+    """All that can be measured within the limits, in order of importance, each once."""
+    found = [*_tokens(limits), *_decodes(limits), *_prefills(limits), *_sampled(), *_held_out(limits)]
+    unique = {one.rows: one for one in reversed(found) if limits.allow(one.rows)}
+    kept = [one for one in found if unique.get(one.rows) is one]
+    # Of equals those of few tokens go first: they cost little and occur most.
+    return sorted(kept, key=lambda one: one.rank)
+
+
+def _tokens(limits: Limits) -> list[Experiment]:
+    """Single prompts from their start: every token-level operator, and the tiles of its products."""
+    most = limits.max_batch_tokens
+    coarse = _doubling(2, most)
+    tiled = [edge + past for edge in range(192, most, 64) for past in (0, 1)]
+    found = [_chunk(Kind.TOKENS, count, 0, 0) for count in coarse]
+    found += [_chunk(Kind.TOKENS, count, 0, 1) for count in (*_DENSE[2::3], *_TILED[::3])]
+    found += [_chunk(Kind.TOKENS, count, 0, 2) for count in (*tiled[::3], *_TILED)]
+    found += [_chunk(Kind.TOKENS, count, 0, 3) for count in (*_DENSE[1:], *tiled)]
+    return found
+
+
+def _decodes(limits: Limits) -> list[Experiment]:
+    """Single-token rows of equal contexts, over a grid."""
+    found = []
+    coarse = _doubling(1, limits.max_slots)
+    finer = sorted({*_DENSE[:8], 12, 24, 33, 40, 48, 96})
+    contexts = [16, *_doubling(256, limits.max_len, 4)]
+    for rank, counts in ((0, coarse), (1, finer), (3, _DENSE)):
+        for count in counts:
+            for place, context in enumerate(contexts):
+                row = Row(1, context - 1)
+                found.append(Experiment(Kind.DECODE, (row,) * count, rank + (place > 1)))
+    return found
+
+
+def _prefills(limits: Limits) -> list[Experiment]:
+    """Prompts that go on from stored tokens, and several prompts in one step."""
+    found = []
+    for place, before in enumerate((128, 512, 2048, limits.max_len)):
+        for size, count in enumerate(_doubling(16, limits.max_batch_tokens, 2)):
+            start = min(before, limits.max_len - count)
+            rank = 1 + size % 2 + place // 2
+            found.append(_chunk(Kind.PREFILL, count, start, rank, sampled=False))
+    for rank, (number, count, before) in enumerate(
+        ((8, 16, 0), (4, 64, 0), (16, 4, 0), (4, 64, 256), (16, 8, 64), (2, 128, 0), (32, 2, 16))
+    ):
+        rows = (Row(count, before),) * number
+        found.append(Experiment(Kind.PREFILL, rows, 1 + rank // 2))
+    return found
+
+
+def _sampled() -> list[Experiment]:
+    """The same rows with and without logits."""
+    found = []
+    for rank, (number, count) in enumerate(((1, 64), (48, 1), (8, 16), (96, 1))):
+        for sampled in sorted({0, 1, 4, number // 2, number}):
+            rows = tuple(Row(count, 16, index < sampled) for index in range(number))
+            if sampled <= number:
+                found.append(Experiment(Kind.SAMPLED, rows, 1 + rank))
+    return found
+
+
+def _held_out(limits: Limits) -> list[Experiment]:
+    """Steps as they occur: decodes of unequal contexts, alone and beside chunks of prompts."""
+    chance = np.random.default_rng(0)
+    found = []
+    for number in range(_HELD_OUT_MIXED + _HELD_OUT_SKEWED):
+        mixed = number < _HELD_OUT_MIXED
+        decodes = int(min(limits.max_slots - 1, 2 ** chance.uniform(0, 6.5)))
+        rows = tuple(Row(1, _context(limits, chance)) for _ in range(decodes))
+        if mixed:
+            room = max(2, limits.max_batch_tokens - decodes)
+            count = int(min(room, 2 ** chance.uniform(2, np.log2(limits.max_batch_tokens) + 0.3)))
+            before = int(chance.integers(0, 2)) * _context(limits, chance)
+            before = max(0, min(before, limits.max_len - count))
+            rows = (*rows, Row(count, before, bool(chance.integers(0, 2))))
+        found.append(Experiment(Kind.MIXED if mixed else Kind.SKEWED, rows, number // 6))
+    return found
+
+
+def _context(limits: Limits, chance: np.random.Generator) -> int:
+    """Stored tokens of a sequence, skewed as those of conversations are."""
+    return int(min(limits.max_len - 2, max(1.0, chance.lognormal(np.log(300), 1.0))))
+
+
+def _chunk(kind: Kind, count: int, before: int, rank: int, sampled: bool = True) -> Experiment:
+    return Experiment(kind, (Row(count, before, sampled),), rank)
+
+
+def _doubling(first: int, last: int, factor: int = 2) -> list[int]:
+    """first, first * factor, ... and last."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= factor
+    return [*found, last]

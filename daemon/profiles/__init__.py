@@ -1,0 +1,1 @@
+"""Profiles that come with llmd, and converters from published tables."""

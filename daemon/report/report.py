@@ -1,0 +1,79 @@
+"""The report: the JSON keys that scripts rely on."""
+
+from typing import Any
+
+import msgspec
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """A measure over requests that have it; NaN is written as null where none has."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+
+
+class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance over the run."""
+
+    name: str
+    devices: int
+    steps: int
+    busy_fraction: float
+    mean_step_tokens: float  # forward size
+    mean_running: float
+    mfu: float | None  # None: the device's peak is unknown
+    mean_power_w: float | None
+    energy_j: float | None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in numbers. Fractions are 0..1."""
+
+    kind: str  # "simulated" | "measured"
+    label: str  # workload, arrivals and rate in one line
+    policy: str
+    profile: str  # or the endpoint's URL
+    seed: int
+    requests: int
+    finished: int
+    rejected: int
+    failed: int
+    dropped: int  # longer than the model's context
+    rate_rps: float | None  # asked; None: all at once
+    virtual_s: float
+    wall_s: float
+    throughput_rps: float  # finished / virtual_s
+    output_tokens_per_s: float
+    ttft_s: Stats
+    tpot_s: Stats
+    tbt_s: Stats
+    jct_s: Stats
+    normalized_latency_s: Stats
+    queueing_s: Stats
+    swap_s: Stats
+    transfer_s: Stats
+    slo_attainment: (
+        float | None
+    )  # share of all requests that met every promise; None: none promised
+    goodput_rps: float | None
+    slo_by_class: dict[str, float]
+    preemptions: int
+    preempted_requests_fraction: float  # preempted after their first token
+    recomputed_tokens: int
+    swaps: int
+    kv_allocated_fraction: float | None  # mean over time, from 10 % to 90 % of completions
+    kv_written_fraction: float | None
+    unserved_tokens_fraction: float  # of the output tokens asked, undelivered at the last arrival
+    iterations: int
+    mean_step_tokens: float | None
+    mfu: float | None
+    mean_power_w: float | None
+    energy_j: float | None
+    energy_per_token_j: float | None
+    predictor: str  # with its declared error
+    instances: list[InstanceReport]
+    capacity_rps: float | None = None  # with --capacity
+    capacity: dict[str, Any] | None = None  # how it was found: condition, N, warm-up, rates tried

@@ -1,0 +1,36 @@
+"""What will happen, in order of time; ties have a defined order."""
+
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import Any
+
+
+class Rank(IntEnum):
+    """Of what happens at the same time, the lower comes first; equal ones in order of adding."""
+
+    READY = 0
+    ANSWER = 1
+    LOSS = 2
+    ARRIVAL = 3
+    WAKE = 4
+
+
+class Agenda:
+    """A heap of (time, rank, serial, what)."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, Any]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, time_s: float, rank: Rank, what: Any) -> None:
+        """Note something for later."""
+        self._serial += 1
+        heappush(self._heap, (time_s, rank, self._serial, what))
+
+    def pop(self) -> tuple[float, int, Any]:
+        """The next (time, rank, what). Raises IndexError when there is none."""
+        time_s, rank, _, what = heappop(self._heap)
+        return time_s, rank, what

@@ -1,0 +1,58 @@
+"""What to simulate, as types: one frozen struct a section of the TOML file."""
+
+import msgspec
+
+from daemon.workload.workload import WorkloadSpec
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot run; the message names the value and what would do."""
+
+
+class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[instance]]`: `count` equal instances."""
+
+    profile: str  # a name such as opt-13b@a100-80g, or a file
+    count: int = 1
+    kv_bytes: float = 0.0  # of each; 0: from the memory formula
+    power_cap: float = 1.0  # share of the devices' limit
+    role: str = "mixed"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[limits]`: as `[scheduler]` and `[memory]` of the daemon's configuration."""
+
+    max_running: int = 256
+    max_batch_tokens: int = 0  # 0: the policy's own
+    prefill_chunk: int = 0  # 0: as max_batch_tokens
+    max_waiting: int = 0  # 0: no bound
+    max_len: int = 0  # 0: the model's context
+    block_size: int = 16
+    prefix_cache: bool = True
+    depth: int = 0
+
+
+class WorkerFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[fault]]`: a worker dies; its weights come back over the host link that all share."""
+
+    instance: int
+    at_s: float
+    restart_s: float = 5.0  # before the weights are loaded
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    workload: WorkloadSpec
+    instance: tuple[InstanceGroup, ...]
+    policy: str = "sarathi"
+    predictor: str = "mean"
+    seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
+    noise: bool = True  # step times vary as the profile measured it
+    limits: Limits = Limits()
+    fault: tuple[WorkerFault, ...] = ()
+
+    @property
+    def num_instances(self) -> int:
+        """Instances of all groups."""
+        return sum(group.count for group in self.instance)

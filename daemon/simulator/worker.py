@@ -1,0 +1,93 @@
+"""A simulated worker: it takes plans, spends virtual time on them, and knows when answers end."""
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.cost.profile import Profile
+from daemon.cost.step_cost import StepCost
+from daemon.cost.work import StepWork
+from daemon.request import MAX_SEQUENCES_PER_REQUEST, FinishReason
+from daemon.simulator.links import Link
+from daemon.simulator.power import PowerMeter
+from daemon.wire.columns import Int32, UInt8
+
+_DRAWS = 4096
+_STOP = np.uint8(FinishReason.STOP)
+
+
+class Noise:
+    """Factors on step times: lognormal, with mean one, as the profile's residuals were measured."""
+
+    def __init__(self, sigma: float, chance: np.random.Generator) -> None:
+        self._sigma = sigma
+        self._chance = chance
+        self._factors: list[float] = []
+
+    def factor(self) -> float:
+        """The next step's."""
+        if not self._sigma:
+            return 1.0
+        if not self._factors:
+            logs = self._chance.normal(-0.5 * self._sigma**2, self._sigma, _DRAWS)
+            self._factors = np.exp(logs).tolist()
+        return self._factors.pop()
+
+
+class SimulatedWorker:
+    """One instance's devices, a pipeline of `profile.pp` stages.
+
+    `stops_at[request]` is the length at which a request's true answer has its last token drawn.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        cost: StepCost,
+        stops_at: Int32,
+        max_running: int,
+        noise: Noise,
+        power: PowerMeter,
+        peer: Link,
+    ) -> None:
+        self._profile = profile
+        self._cost = cost
+        self._stops_at = stops_at
+        self._slot_stops_at = np.zeros(max_running, np.int32)
+        self._noise = noise
+        self._power = power
+        self._peer = peer
+        self._stage_free_s = [0.0] * profile.pp
+        self._gap_s = profile.edges.gap_s
+
+    def compute(self, now: float, batch: Batch, work: StepWork) -> tuple[float, float, UInt8]:
+        """Take a plan; (start, end, reasons) of its step. A worker computes plans in order."""
+        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
+        free = self._stage_free_s
+        start_s = max(now + self._gap_s, free[0])
+        end_s = free[0] = start_s + step_s
+        for stage in range(1, len(free)):
+            handed = self._peer.hold(end_s, self._profile.stage_s(work.num_tokens))
+            end_s = free[stage] = max(handed.end_s, free[stage]) + step_s
+        self._power.spend(work, step_s)
+        return start_s, end_s, self._reasons(batch)
+
+    def warm_step_s(self) -> float:
+        """Time of one decode of one sequence, as a worker reports when it is ready."""
+        return self._cost.step_s(StepWork(1, 1, (), 1)) * self._profile.pp
+
+    def restart(self, now: float) -> None:
+        """A new process: nothing of the old one's steps is left."""
+        self._stage_free_s = [now] * self._profile.pp
+
+    def _reasons(self, batch: Batch) -> UInt8:
+        """STOP for each sampled row whose answer ends with this token."""
+        stops = self._slot_stops_at
+        if batch.joined_slots.size:
+            requests = batch.joined_sequences // MAX_SEQUENCES_PER_REQUEST
+            stops[batch.joined_slots] = self._stops_at[requests]
+        slots = batch.slots
+        last = batch.starts + batch.counts >= stops[slots]
+        samples = batch.samples
+        if np.count_nonzero(samples) != samples.size:
+            last = last[samples.view(bool)]
+        return last * _STOP

@@ -1,0 +1,1 @@
+"""Reports: measures by hand, renderings, plots, traces, comparisons."""

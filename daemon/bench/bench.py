@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,7 +25,7 @@ from daemon.workload.workload import Workload, WorkloadSpec
 UNKNOWN_LEN = 2**31 - 1
 """Where neither the server nor the user says how long its context is, nothing is dropped."""
 
-Watch = Callable[[Load, int], AbstractContextManager[None]]
+Watch = Callable[[Load, int], AbstractAsyncContextManager[None]]
 """Shows a load of so many requests while it runs."""
 
 
@@ -78,8 +78,9 @@ async def measure(
         ]
         await _warm_up(client, form, prompts, workload, spec.warm_up, notes)
         load = Load(client, form.path)
-        with _stopping(load), watch(load, len(bodies)):
-            sent = await load.run(bodies, workload.arrival_s)
+        async with watch(load, len(bodies)):
+            with _stopping(load):
+                sent = await load.run(bodies, workload.arrival_s)
     notes += findings(sent, workload, spec.ignore_eos)
     run = run_log(sent, workload, spec.ignore_eos)
     report = summarize(run, _about(spec, client.url, wanted, workload, sent))

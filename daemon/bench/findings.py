@@ -10,7 +10,7 @@ from daemon.bench.load import Sent
 from daemon.report.records import Float64, Outcome
 from daemon.workload.workload import Workload
 
-LATE_S = 0.010
+LATE_S = 0.050
 """Sends later than this at the 99th percentile are told in the report's label."""
 
 BUSY_SHARE = 0.7

@@ -10,23 +10,20 @@ FIRST_ID, LAST_ID = 1_000, 20_000
 or far below them, and inside of every vocabulary of 20,000 or more."""
 
 WORDS = tuple(
-    "the of and to in is that it was for on are as with his they at be this from have or by one had"
-    " not but what all were when we there can an your which their said if do will each about how up"
-    " out them then she many some so these would other into has more her two like him see time could"
-    " no make than first been its who now people my made over did down only way find use may water"
-    " long little very after words called just where most know get through back much before go good"
-    " new write our used me man too any day same right look think also around another came come work"
-    " three word must because does part even place well such here take why things help put years"
-    " different away again off went old number great tell men say small every found still between"
-    " name should home big give air line set own under read last never us left end along while might"
-    " next sound below saw something thought both few those always looked show large often together"
-    " asked house world going want school important until form food keep children feet land side"
-    " without boy once animals life enough took sometimes four head above kind began almost live"
-    " page got earth need far hand high year mother light parts country father let night following"
-    " picture being study second eyes soon times story boys since white days ever paper hard near"
-    " sentence better best across during today others however sure means knew try told young miles"
-    " sun ways thing whole hear example heard several change answer room sea against top turned"
-    " learn point city play toward five using himself usually".split()
+    """
+    one two three four five six seven eight nine ten water hand day man name house school mother
+    world night city tree year line country father boy girl book sea river paper table room
+    light sun moon star wind rain snow fire stone bird fish dog cat horse road bridge ship train
+    letter word story song garden farm hill field flower apple bread milk salt sugar tea glass
+    door window wall floor bed chair clock key money gold iron wood cloth coat shoe hat ring red
+    green blue black white brown long short big small old new young good bad hot cold high low
+    near far left right early late slow fast open close first last north south east west summer
+    winter spring morning evening week month hour minute king queen doctor teacher friend child
+    people family group party music picture voice face eye ear nose mouth arm leg foot heart
+    head body mind life time place thing part side end way work play walk run sit stand speak
+    read write see hear think know learn ask answer give take bring send buy sell build break
+    cut pull push turn move
+    """.split()  # noqa: SIM905 - a list literal would be a line a word
 )
 """Common English words: one token each, with the space before, in usual vocabularies."""
 

@@ -17,8 +17,8 @@ class LengthPredictor(Protocol):
         """Its name and its error, for every report."""
 
     def predict(self, num_prompt_tokens: int, truth: int, chance: float) -> int:
-        """Predicted output tokens (>= 1). `truth` is known to a simulation alone; `chance` is a draw
-        from the standard normal distribution.
+        """Predicted output tokens (>= 1). Only a simulation knows `truth`; `chance` is a draw from
+        the standard normal distribution.
         """
 
     def observe(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
@@ -64,7 +64,9 @@ class ConditionalMean:
 
     LEAST = 8
     FIRST = 256
-    declared = "mean (of finished requests with prompts of the same power of two; error not bounded)"
+    declared = (
+        "mean (of finished requests with prompts of the same power of two; error not bounded)"
+    )
 
     def __init__(self) -> None:
         self._sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])  # count, tokens
@@ -92,7 +94,10 @@ def length_predictor(name: str) -> LengthPredictor | None:
             return Noisy(float(value))
         except ValueError:
             raise PredictorError(f"noisy:SIGMA needs a number from 0 on, got {value!r}") from None
-    makers = {"oracle": Oracle, "mean": ConditionalMean}
+    makers: dict[str, type[Oracle | ConditionalMean]] = {
+        "oracle": Oracle,
+        "mean": ConditionalMean,
+    }
     if value or kind not in {*makers, "none"}:
         raise PredictorError(f"no predictor {name!r}: choose none, mean, oracle or noisy:SIGMA")
     return makers[kind]() if kind in makers else None

@@ -11,6 +11,7 @@ from daemon.profiles.pipeline import staged
 
 _FOLDER = Path(__file__).parent
 _SUFFIX = ".json"
+_BETWEEN_NUMBERS = re.compile(rb"(?<=[0-9,\[])\s*\n\s*(?=[-0-9\]])")
 _PIPELINE = re.compile(r"(?P<whole>.+)-pp(?P<stages>[1-9][0-9]*)$")
 
 
@@ -41,9 +42,8 @@ def load_profile(name_or_path: str) -> Profile:
 def save_profile(profile: Profile, path: Path) -> None:
     """Write a profile as JSON, readable and with stable bytes. Raises ProfileError."""
     text = msgspec.json.format(msgspec.json.encode(profile), indent=1)
-    flat = re.sub(rb"\s*\n\s*(?=[-0-9\]])", b" ", text).replace(b"[ ", b"[").replace(b" ]", b"]")
     try:
-        path.write_bytes(flat + b"\n")
+        path.write_bytes(_BETWEEN_NUMBERS.sub(b"", text) + b"\n")
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
 

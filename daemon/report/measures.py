@@ -65,7 +65,7 @@ def tokens_delivered(requests: RequestLog, cutoff_s: float) -> Int64:
     elapsed_s -= np.repeat(before_s, np.diff(starts, append=owner.size))
     token_s = requests.first_s[owner] + elapsed_s
     counts += np.bincount(owner[token_s <= cutoff_s], minlength=len(requests))
-    return counts
+    return np.minimum(counts, requests.output_tokens)
 
 
 def means_between(

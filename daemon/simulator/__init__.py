@@ -1,1 +1,1 @@
-"""The second driver of the Core: a heap of events and virtual seconds instead of workers and time."""
+"""The second driver of the Core: a heap of events and virtual seconds instead of workers."""

@@ -12,7 +12,8 @@ class Rank(IntEnum):
     ANSWER = 1
     LOSS = 2
     ARRIVAL = 3
-    WAKE = 4
+    PREDICTION = 4
+    WAKE = 5
 
 
 class Agenda:

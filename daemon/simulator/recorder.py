@@ -31,9 +31,10 @@ class Recorder:
         self._token_s.append(now)
         self._token_sequences.append(sequences)
 
-    def started(self, now: float, sequence: int, instance: int) -> None:
+    def started(self, now: float, sequence: Sequence, instance: int) -> None:
         """A sequence got its first place in a batch."""
-        request = sequence // MAX_SEQUENCES_PER_REQUEST
+        request = sequence.request
+        self.sequences[request] = sequence
         self.log.started_s[request] = now
         self.log.instance[request] = instance
 

@@ -2,71 +2,95 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from daemon.core.actions import Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
     Event,
     Predicted,
-    RequestArrived,
     StepDone,
     Tick,
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance
 from daemon.journal.writer import JournalWriter
 from daemon.predict.lengths import LengthPredictor
 from daemon.report.records import Outcome, RunLog
-from daemon.request import FinishReason, sequence_id
+from daemon.request import FinishReason, request_of
 from daemon.simulator.agenda import Agenda, Rank
+from daemon.simulator.links import Link
 from daemon.simulator.recorder import Recorder
 from daemon.simulator.scenario import WorkerFault
 from daemon.simulator.traffic import Traffic
 from daemon.simulator.worker import SimulatedWorker
+from daemon.wire.columns import UInt8
 
 PROGRESS_EVENTS = 2048
+Progress = Callable[[int, int], None]
+"""Told (requests that ended, requests in all) now and then."""
 
 
 class SimulationError(RuntimeError):
     """The run came to a stop with sequences left, which no event would move."""
 
 
-class Simulator:
-    """Drives one Core over one workload until nothing is left to happen.
+@dataclass(slots=True)
+class Machine:
+    """What the Core's instances run on; `pools` has (blocks, bytes of a block) of each."""
 
-    `workers` has one for each configured instance; `reload_s(instance, now)` says when a worker that
-    died at `now` is back.
-    """
+    workers: list[SimulatedWorker]
+    pools: list[tuple[int, int]]
+    weight_bytes: list[int]
+    host: Link  # shared: weights come over it
+    delivery_s: float = 0.0  # from a step's answer to the client's token
+
+
+@dataclass(slots=True)
+class Extras:
+    """What a run may have besides."""
+
+    predictor: LengthPredictor | None = None
+    chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    journal: JournalWriter | None = None
+    faults: tuple[WorkerFault, ...] = ()
+    progress: Progress | None = None
+    after_event: Callable[[Core], None] | None = None  # for checks of every ledger
+
+
+class Simulator:
+    """Drives one Core over one workload until nothing is left to happen."""
 
     def __init__(
         self,
         config: Configured,
         traffic: Traffic,
-        workers: list[SimulatedWorker],
-        pools: list[tuple[int, int]],  # (blocks, bytes of a block) of each instance
+        machine: Machine,
         recorder: Recorder,
-        predictor: LengthPredictor | None = None,
-        chance: np.random.Generator | None = None,
-        journal: JournalWriter | None = None,
+        extras: Extras | None = None,
     ) -> None:
         self.core = Core(config)
-        self.agenda = Agenda()
-        self.reload_s: Callable[[WorkerFault], float] = lambda fault: fault.at_s + fault.restart_s
-        self.after_event: Callable[[Core], None] | None = None
+        self._agenda = Agenda()
         self._traffic = traffic
-        self._workers = workers
-        self._pools = pools
+        self._machine = machine
         self._recorder = recorder
-        self._predictor = predictor
-        self._chance = chance or np.random.default_rng(0)
-        self._journal = journal
-        self._lives = [0] * len(workers)  # answers of an earlier life are dropped
+        self._extras = extras or Extras()
+        self._journal = self._extras.journal
+        self._num_ended = 0
+        self._lives = [0] * len(machine.workers)  # answers of an earlier life are dropped
         self._wake_s = float("inf")
+        self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
+            Rank.READY: self._ready,
+            Rank.ANSWER: self._answer,
+            Rank.LOSS: self._loss,
+            Rank.ARRIVAL: self._arrival,
+            Rank.PREDICTION: self._prediction,
+            Rank.WAKE: self._wake,
+        }
         self._carry_out: dict[type, Callable[[float, Any], None]] = {
             Submit: self._submit,
             Deliver: self._deliver,
@@ -76,23 +100,138 @@ class Simulator:
             WakeAt: self._wake_at,
         }
 
-    def run(self, faults: tuple[WorkerFault, ...] = (), progress: Progress | None = None) -> RunLog:
+    def run(self) -> RunLog:
         """From the first arrival to the last event. Raises SimulationError if it gets stuck."""
         began_s = time.perf_counter()
-        for instance in range(len(self._workers)):
-            self._ready(0.0, instance)
-        for fault in faults:
-            self.agenda.add(fault.at_s, Rank.LOSS, fault)
+        for instance in range(len(self._machine.workers)):
+            self._agenda.add(0.0, Rank.READY, instance)
+        for fault in self._extras.faults:
+            self._agenda.add(fault.at_s, Rank.LOSS, fault)
         if len(self._traffic):
-            self.agenda.add(self._traffic.core_s(0), Rank.ARRIVAL, 0)
-        last_s = self._loop(progress)
+            self._agenda.add(self._traffic.core_s(0), Rank.ARRIVAL, 0)
+        last_s = self._loop()
+        if self._journal is not None:
+            self._journal.close(last_s)
         if self.core.sequences:
             left = len(self.core.sequences)
             raise SimulationError(f"{left} sequences are left at {last_s:.3f} s, and nothing moves")
-        wall_s = time.perf_counter() - began_s
-        first_s = self._traffic.first_s
+        return self._log(last_s - self._traffic.first_s, time.perf_counter() - began_s)
+
+    def _loop(self) -> float:
+        """Everything that happens, in order; the time of the last step's end."""
+        agenda, handlers, extras = self._agenda, self._handlers, self._extras
+        last_s, count = 0.0, 0
+        while agenda:
+            now, rank, what = agenda.pop()
+            event = handlers[rank](now, what)
+            if event is None:
+                continue
+            if rank == Rank.ANSWER:
+                last_s = now
+            self._act(now, event)
+            if extras.after_event is not None:
+                extras.after_event(self.core)
+            count += 1
+            if extras.progress is not None and count % PROGRESS_EVENTS == 0:
+                extras.progress(self._num_ended, len(self._traffic))
+        return last_s
+
+    def _act(self, now: float, event: Event) -> None:
+        """Journal an event, let the Core handle it, and do what it asks, in order."""
+        if self._journal is not None:
+            self._journal.append(event)
+        actions: list[Action] = self.core.handle(event)
+        for action in actions:
+            self._carry_out[type(action)](now, action)
+
+    def _log(self, virtual_s: float, wall_s: float) -> RunLog:
         recorder = self._recorder
-        for log, worker in zip(recorder.instances, self._workers, strict=True):
-            log.energy_j = worker.energy_j(last_s - first_s)
-        spans = recorder.spans or []
-        return RunLog(recorder.finish(), recorder.instances, spans, last_s - first_s, wall_s)
+        for log, worker in zip(recorder.instances, self._machine.workers, strict=True):
+            log.energy_j = worker.energy_j(virtual_s) or 0.0
+        return RunLog(
+            recorder.finish(), recorder.instances, recorder.spans or [], virtual_s, wall_s
+        )
+
+    # What happens
+
+    def _ready(self, now: float, instance: int) -> Event:
+        num_blocks, block_bytes = self._machine.pools[instance]
+        worker = self._machine.workers[instance]
+        worker.restart(now)
+        return WorkerReady(now, instance, num_blocks, block_bytes, worker.warm_step_s())
+
+    def _answer(self, now: float, what: tuple[int, int, int, UInt8, float]) -> Event | None:
+        instance, life, step, reasons, elapsed_s = what
+        if life != self._lives[instance]:
+            return None
+        return StepDone(now, instance, step, reasons, elapsed_s)
+
+    def _loss(self, now: float, fault: WorkerFault) -> Event:
+        instance = fault.instance
+        self._lives[instance] += 1
+        size_bytes = self._machine.weight_bytes[instance]
+        loaded = self._machine.host.copy(now + fault.restart_s, size_bytes)
+        self._agenda.add(loaded.end_s, Rank.READY, instance)
+        return WorkerLost(now, instance)
+
+    def _arrival(self, now: float, request: int) -> Event:
+        following = request + 1
+        if following < len(self._traffic):
+            self._agenda.add(self._traffic.core_s(following), Rank.ARRIVAL, following)
+        predictor = self._extras.predictor
+        if predictor is not None:
+            chance = float(self._extras.chance.standard_normal())
+            truth = self._traffic.answers[request]
+            num_tokens = predictor.predict(self._traffic.prompt(request), truth, chance)
+            self._agenda.add(now, Rank.PREDICTION, Predicted(now, request, num_tokens))
+        return self._traffic.event(request)
+
+    def _prediction(self, now: float, event: Predicted) -> Event:
+        return event
+
+    def _wake(self, now: float, wake_s: float) -> Event | None:
+        if wake_s != self._wake_s:
+            return None
+        self._wake_s = float("inf")
+        return Tick(now)
+
+    # What the Core asks
+
+    def _submit(self, now: float, action: Submit) -> None:
+        batch, work = action.batch, action.work
+        instance = batch.instance
+        worker = self._machine.workers[instance]
+        start_s, end_s, reasons = worker.compute(now, batch, work)
+        what = (instance, self._lives[instance], batch.step, reasons, end_s - start_s)
+        self._agenda.add(end_s, Rank.ANSWER, what)
+        self._recorder.step(self.core.instances[instance], work, start_s, end_s)
+
+    def _deliver(self, now: float, action: Deliver) -> None:
+        self._recorder.delivered(now + self._machine.delivery_s, action.sequences)
+        ended = np.count_nonzero(action.reasons)
+        if ended:
+            self._num_ended += int(ended)
+            self._learn(action.sequences[action.reasons != 0].tolist())
+
+    def _learn(self, sequences: list[int]) -> None:
+        predictor = self._extras.predictor
+        if predictor is None:
+            return
+        for request in map(request_of, sequences):
+            predictor.observe(self._traffic.prompt(request), self._traffic.answers[request])
+
+    def _started(self, now: float, action: Started) -> None:
+        self._recorder.started(now, self.core.sequences[action.sequence], action.instance)
+
+    def _finished(self, now: float, action: Finished) -> None:
+        if action.reason == FinishReason.ERROR:
+            self._num_ended += 1
+            self._recorder.ended(request_of(action.sequence), Outcome.FAILED)
+
+    def _rejected(self, now: float, action: Rejected) -> None:
+        self._num_ended += 1
+        self._recorder.ended(action.request, Outcome.REJECTED)
+
+    def _wake_at(self, now: float, action: WakeAt) -> None:
+        self._wake_s = action.time_s
+        self._agenda.add(max(now, action.time_s), Rank.WAKE, action.time_s)

@@ -75,6 +75,10 @@ class SimulatedWorker:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
         return self._cost.step_s(StepWork(1, 1, (), 1)) * self._profile.pp
 
+    def energy_j(self, run_s: float) -> float | None:
+        """Energy of its devices over the run; None where the profile knows nothing of power."""
+        return self._power.energy_j(run_s)
+
     def restart(self, now: float) -> None:
         """A new process: nothing of the old one's steps is left."""
         self._stage_free_s = [now] * self._profile.pp
@@ -90,4 +94,5 @@ class SimulatedWorker:
         samples = batch.samples
         if np.count_nonzero(samples) != samples.size:
             last = last[samples.view(bool)]
-        return last * _STOP
+        reasons: UInt8 = last * _STOP
+        return reasons

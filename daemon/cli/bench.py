@@ -1,0 +1,141 @@
+"""`llmd bench`: put a workload on a real endpoint and report what its clients saw."""
+
+import argparse
+import asyncio
+import os
+import resource
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from daemon.bench.bench import BenchSpec, Measured, measure
+from daemon.bench.errors import BenchError
+from daemon.bench.load import Load
+from daemon.cli.outputs import add_output_flags, write_outputs
+from daemon.cli.workload_flags import add_workload_flags, workload_spec
+from daemon.report.errors import ReportError
+from daemon.workload.workload import WorkloadError
+
+REFRESH_S = 0.5
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmd bench`."""
+    parser.add_argument("--url", required=True, help="the endpoint, such as http://127.0.0.1:8000")
+    parser.add_argument("--model", default="", metavar="M", help="the first served, if not given")
+    parser.add_argument(
+        "--api-key", default="", metavar="K", help="otherwise from OPENAI_API_KEY, if set"
+    )
+    parser.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
+    parser.add_argument(
+        "--prompt-form",
+        choices=("ids", "text"),
+        default="ids",
+        help="prompts as token ids, of exact length, or as words (a chat's always are)",
+    )
+    parser.add_argument(
+        "--prompt-seed",
+        type=int,
+        metavar="S",
+        help="of the prompts' tokens; another one each time, so that no run meets prompts of an "
+        "earlier one in the server's prefix cache",
+    )
+    parser.add_argument(
+        "--no-ignore-eos",
+        dest="ignore_eos",
+        action="store_false",
+        help="for servers that refuse ignore_eos: answers then end where the model ends them",
+    )
+    parser.add_argument(
+        "--max-len",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leave out requests longer than N tokens; otherwise longer than the server says",
+    )
+    parser.add_argument(
+        "--timeout-s", type=float, default=600.0, metavar="S", help="of a whole answer; 0: none"
+    )
+    parser.add_argument(
+        "--warm-up", type=int, default=0, metavar="N", help="send N requests first, not recorded"
+    )
+    parser.add_argument("--label", default="", help="what the report calls the endpoint")
+    add_workload_flags(parser)
+    add_output_flags(parser)
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure and report. 0: done; 1: it could not be measured; 130: ended early by Ctrl-C."""
+    _raise_descriptor_limit()
+    try:
+        wanted = workload_spec(arguments)
+        measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _progress))
+        for note in measured.notes:
+            print(f"llmd bench: {note}", file=sys.stderr)
+        write_outputs(arguments, measured.run, measured.report)
+    except (BenchError, WorkloadError, ReportError, OSError) as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+    return INTERRUPTED if measured.interrupted else 0
+
+
+def _spec(arguments: argparse.Namespace) -> BenchSpec:
+    if arguments.timeout_s < 0 or arguments.warm_up < 0 or arguments.max_len < 0:
+        raise BenchError("--timeout-s, --warm-up and --max-len must not be below 0")
+    return BenchSpec(
+        url=arguments.url,
+        model=arguments.model,
+        api_key=arguments.api_key or os.environ.get("OPENAI_API_KEY", ""),
+        chat=arguments.chat,
+        prompt_form=arguments.prompt_form,
+        prompt_seed=arguments.prompt_seed,
+        ignore_eos=arguments.ignore_eos,
+        max_len=arguments.max_len,
+        timeout_s=arguments.timeout_s,
+        warm_up=arguments.warm_up,
+        label=arguments.label,
+    )
+
+
+@asynccontextmanager
+async def _progress(load: Load, num_requests: int) -> AsyncIterator[None]:
+    """A bar on stderr while the load runs; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, auto_refresh=False, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=num_requests)
+
+        async def follow() -> None:
+            while True:
+                running = len(load.sent.answers) - load.sent.ended
+                bar.update(task, completed=load.sent.ended, description=f"{running:,} running")
+                bar.refresh()
+                await asyncio.sleep(REFRESH_S)
+
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            bar.update(task, completed=load.sent.ended, description="done", refresh=True)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many connections as the system allows: an open loop may need thousands."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,34 @@
+"""Where a report goes, alike for `llmd simulate` and `llmd bench`."""
+
+import argparse
+from pathlib import Path
+
+from daemon.report.records import RunLog
+from daemon.report.render import as_csv, as_json, as_text
+from daemon.report.report import Report
+
+
+def add_output_flags(parser: argparse.ArgumentParser) -> None:
+    """Add them, in a group of their own."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    for flag, what in (
+        ("--out", "write the report as JSON too, for llmd compare"),
+        ("--csv", "write a row for each request"),
+        ("--plot", "draw the run; .svg or .png"),
+    ):
+        group.add_argument(flag, type=Path, metavar="FILE", help=what)
+
+
+def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) -> None:
+    """Print the report and write the files that were asked for. Raises OSError, ReportError."""
+    text = as_json(report)
+    print(text if arguments.json else as_text(report), flush=True)
+    if arguments.out is not None:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+    if arguments.csv is not None:
+        arguments.csv.write_text(as_csv(run), encoding="utf-8")
+    if arguments.plot is not None:
+        from daemon.report.plots import plot
+
+        plot(run, report, arguments.plot)

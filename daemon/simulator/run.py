@@ -1,0 +1,169 @@
+"""From a scenario to its run: profiles, pools, workers and the workload, put together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from daemon.core.core import Core
+from daemon.core.events import Configured, InstanceConfig
+from daemon.cost.profile import Profile
+from daemon.cost.step_cost import step_cost
+from daemon.journal.writer import JournalWriter
+from daemon.predict.lengths import length_predictor
+from daemon.profiles.load import load_profile
+from daemon.report.records import RunLog
+from daemon.scheduler.policies import POLICIES
+from daemon.simulator.links import Link
+from daemon.simulator.pool import pool_of
+from daemon.simulator.power import PowerMeter
+from daemon.simulator.recorder import Recorder
+from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
+from daemon.simulator.simulator import Extras, Machine, Progress, Simulator
+from daemon.simulator.traffic import Traffic
+from daemon.simulator.worker import Noise, SimulatedWorker
+from daemon.workload.build import build
+from daemon.workload.workload import Workload
+
+_NO_BOUND = 1 << 40
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run leaves besides its log, and who is told of its progress."""
+
+    journal: Path | None = None  # a folder
+    spans: bool = False  # every step, for the trace viewer
+    progress: Progress | None = None
+    after_event: Callable[[Core], None] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario with its profiles read and its workload built: ready to run, many times."""
+
+    scenario: Scenario
+    profiles: tuple[Profile, ...]  # one for each instance
+    groups: tuple[InstanceGroup, ...]  # likewise
+    max_len: int
+    workload: Workload
+
+
+def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
+    """Read and build what a scenario names. Raises ScenarioError, ProfileError, WorkloadError."""
+    _check(scenario)
+    groups = tuple(group for group in scenario.instance for _ in range(group.count))
+    known = {group.profile: load_profile(group.profile) for group in scenario.instance}
+    profiles = tuple(known[group.profile] for group in groups)
+    context = min(profile.model.context_len for profile in profiles)
+    max_len = min(scenario.limits.max_len or context, context)
+    return Prepared(
+        scenario, profiles, groups, max_len, workload or build(scenario.workload, max_len)
+    )
+
+
+def run(prepared: Prepared, options: Options | None = None) -> RunLog:
+    """Simulate it. Raises ScenarioError, SimulationError."""
+    options = options or Options()
+    scenario = prepared.scenario
+    config = configured(prepared)
+    edges = prepared.profiles[0].edges
+    traffic = Traffic(
+        prepared.workload, prepared.max_len, scenario.limits.block_size, edges.request_s
+    )
+    names = [instance.name for instance in config.instances]
+    recorder = Recorder(traffic.log(), list(prepared.profiles), names)
+    recorder.spans = [] if options.spans else None
+    journal = JournalWriter(options.journal, _NO_BOUND, config) if options.journal else None
+    streams = np.random.SeedSequence(scenario.seed).spawn(1 + len(names))
+    chances = [np.random.default_rng(stream) for stream in streams]
+    extras = Extras(
+        predictor=length_predictor(scenario.predictor),
+        chance=chances[0],
+        journal=journal,
+        faults=scenario.fault,
+        progress=options.progress,
+        after_event=options.after_event,
+    )
+    machine = _machine(prepared, config, traffic, chances[1:])
+    return Simulator(config, traffic, machine, recorder, extras).run()
+
+
+def configured(prepared: Prepared) -> Configured:
+    """The Core's configuration."""
+    scenario = prepared.scenario
+    limits = scenario.limits
+    max_batch_tokens = batch_tokens(limits, scenario.policy)
+    instances = tuple(
+        InstanceConfig(f"{profile.name}#{index}", group.role, profile.device.name, profile.pp)
+        for index, (profile, group) in enumerate(
+            zip(prepared.profiles, prepared.groups, strict=True)
+        )
+    )
+    return Configured(
+        now=0.0,
+        instances=instances,
+        policy=scenario.policy,
+        block_size=limits.block_size,
+        max_running=limits.max_running,
+        max_batch_tokens=max_batch_tokens,
+        prefill_chunk=min(limits.prefill_chunk or max_batch_tokens, max_batch_tokens),
+        max_waiting=limits.max_waiting or _NO_BOUND,
+        max_len=prepared.max_len,
+        prefix_cache=limits.prefix_cache,
+        depth=limits.depth,
+    )
+
+
+def batch_tokens(limits: Limits, policy: str) -> int:
+    """The token budget of a step."""
+    return limits.max_batch_tokens or POLICIES[policy].batch_tokens
+
+
+def _machine(
+    prepared: Prepared, config: Configured, traffic: Traffic, chances: list[np.random.Generator]
+) -> Machine:
+    scenario = prepared.scenario
+    costs = {profile.name: step_cost(profile.step) for profile in set(prepared.profiles)}
+    first = prepared.profiles[0]
+    peer = Link(first.device.peer_link, "peer link")
+    workers, pools = [], []
+    for profile, group, chance in zip(prepared.profiles, prepared.groups, chances, strict=True):
+        sigma = profile.fit.noise_sigma if scenario.noise else 0.0
+        worker = SimulatedWorker(
+            profile,
+            costs[profile.name],
+            traffic.stops_at,
+            config.max_running,
+            Noise(sigma, chance),
+            PowerMeter(profile, group.power_cap),
+            peer,
+        )
+        size = pool_of(
+            profile, group.kv_bytes, config.block_size, config.max_running, config.max_batch_tokens
+        )
+        workers.append(worker)
+        pools.append((size.num_blocks, size.block_bytes))
+    weights = [one.model.weight_bytes(one.model.dtype) for one in prepared.profiles]
+    host = Link(first.device.host_link, "host link")
+    return Machine(workers, pools, weights, host, first.edges.delivery_s)
+
+
+def _check(scenario: Scenario) -> None:
+    if not scenario.instance:
+        raise ScenarioError("a scenario needs at least one [[instance]] with a profile")
+    if scenario.policy not in POLICIES:
+        raise ScenarioError(f"policy must be one of {', '.join(POLICIES)}, got {scenario.policy!r}")
+    for group in scenario.instance:
+        if group.count < 1:
+            raise ScenarioError(f"instance.count must be at least 1, got {group.count}")
+        if not 0.0 < group.power_cap <= 1.0:
+            raise ScenarioError(
+                f"instance.power_cap must be above 0 and at most 1, got {group.power_cap}"
+            )
+        if group.role != "mixed":
+            raise ScenarioError(f"instance.role {group.role!r}: only mixed instances exist so far")
+    for fault in scenario.fault:
+        if not 0 <= fault.instance < scenario.num_instances:
+            raise ScenarioError(f"fault.instance {fault.instance}: there is no such instance")

@@ -81,7 +81,8 @@ async def measure(
         async with watch(load, len(bodies)):
             with _stopping(load):
                 sent = await load.run(bodies, workload.arrival_s)
-    notes += findings(sent, workload, spec.ignore_eos)
+    own_prompts = not (form.chat or workload.prefixes)
+    notes += findings(sent, workload, fixed_length=spec.ignore_eos, own_prompts=own_prompts)
     run = run_log(sent, workload, spec.ignore_eos)
     report = summarize(run, _about(spec, client.url, wanted, workload, sent))
     return Measured(run, report, notes, sent.interrupted)

@@ -23,8 +23,14 @@ def lateness_p99_s(sent: Sent, workload: Workload) -> float:
     return float(np.percentile(late_s, 99)) if late_s.size else 0.0
 
 
-def findings(sent: Sent, workload: Workload, fixed_length: bool) -> Iterator[str]:
-    """Sentences for people, after a run."""
+def findings(
+    sent: Sent, workload: Workload, *, fixed_length: bool, own_prompts: bool
+) -> Iterator[str]:
+    """Sentences for people, after a run.
+
+    `fixed_length`: answers were asked to be as long as the workload says. `own_prompts`: no two
+    prompts begin alike, as those of chats do with their template.
+    """
     late_s = _lateness_s(sent, workload)
     if late_s.size:
         p50, p99 = np.percentile(late_s, (50, 99)) * 1e3
@@ -40,7 +46,7 @@ def findings(sent: Sent, workload: Workload, fixed_length: bool) -> Iterator[str
     yield from _token_findings(done)
     if fixed_length:
         yield from _length_findings(sent.answers, workload)
-    if not workload.prefixes:
+    if own_prompts:
         yield from _cache_findings(done)
     errors = ErrorCounts()
     for answer in sent.answers:

@@ -70,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure and report. 0: done; 1: it could not be measured; 130: ended early by Ctrl-C."""
+    """Measure and report.
+
+    0: done; 1: it could not be measured; 2: the workload is wrong; 130: ended early by Ctrl-C.
+    """
     _raise_descriptor_limit()
     try:
         wanted = workload_spec(arguments)
@@ -78,7 +81,10 @@ def bench(arguments: argparse.Namespace) -> int:
         for note in measured.notes:
             print(f"llmd bench: {note}", file=sys.stderr)
         write_outputs(arguments, measured.run, measured.report)
-    except (BenchError, WorkloadError, ReportError, OSError) as error:
+    except WorkloadError as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 2
+    except (BenchError, ReportError, OSError) as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1
     return INTERRUPTED if measured.interrupted else 0

@@ -2,6 +2,9 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 UNKNOWN = "-"
 
@@ -58,3 +61,10 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append((" " * gap).join(cells).rstrip())
     return lines
+
+
+def plain(value: Any) -> Any:
+    """Python's number for one of numpy's, where JSON is written of what drivers left in a log."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"no JSON for {type(value).__name__}")

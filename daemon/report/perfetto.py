@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from daemon.report.errors import ReportError
+from daemon.report.numbers import plain
 from daemon.report.records import InstanceLog, Outcome, RequestLog, RunLog, Span
 
 INSTANCES, LINKS, REQUESTS = 1, 2, 3  # the trace's "processes"
@@ -20,7 +21,7 @@ Event = dict[str, Any]
 
 def write_trace(run: RunLog, path: Path) -> None:
     """Write the trace, one event a line, without holding it in memory. Raises ReportError."""
-    encode = msgspec.json.Encoder().encode
+    encode = msgspec.json.Encoder(enc_hook=plain).encode
     try:
         with path.open("wb") as file:
             file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')

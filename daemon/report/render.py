@@ -3,13 +3,12 @@
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from daemon.report.measures import measure
-from daemon.report.numbers import aligned, percent, printable, seconds, three_digits, wrapped
+from daemon.report.numbers import aligned, percent, plain, printable, seconds, three_digits, wrapped
 from daemon.report.records import Outcome, RequestLog, RunLog
 from daemon.report.report import InstanceReport, Report, Stats
 
@@ -30,7 +29,7 @@ LATENCIES = {
 
 def as_json(report: Report) -> str:
     """The report with its keys in the order of `Report`; what nobody knows is null."""
-    return msgspec.json.format(msgspec.json.encode(report, enc_hook=_plain).decode(), indent=2)
+    return msgspec.json.format(msgspec.json.encode(report, enc_hook=plain).decode(), indent=2)
 
 
 def as_text(report: Report) -> str:
@@ -153,13 +152,6 @@ def _columns(requests: RequestLog) -> dict[str, list[str]]:
     np.fmax.at(longest, requests.gap_request, requests.gap_s)
     columns["longest_gap_s"] = [_cell(value) for value in longest]
     return columns
-
-
-def _plain(value: Any) -> Any:
-    """Numpy's numbers, which a driver may have left in its log, as Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise NotImplementedError(f"no JSON for {type(value).__name__}")
 
 
 def _cell(value: np.generic) -> str:

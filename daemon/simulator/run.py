@@ -21,8 +21,8 @@ from daemon.simulator.power import PowerMeter
 from daemon.simulator.recorder import Recorder
 from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
 from daemon.simulator.simulator import Extras, Machine, Progress, Simulator
-from daemon.simulator.traffic import Traffic
-from daemon.simulator.worker import Noise, SimulatedWorker
+from daemon.simulator.traffic import Traffic, traffic_of
+from daemon.simulator.worker import Answers, Noise, SimulatedWorker, Worker
 from daemon.workload.build import build
 from daemon.workload.workload import Workload
 
@@ -69,7 +69,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
     scenario = prepared.scenario
     config = configured(prepared)
     edges = prepared.profiles[0].edges
-    traffic = Traffic(
+    traffic = traffic_of(
         prepared.workload, prepared.max_len, scenario.limits.block_size, edges.request_s
     )
     names = [instance.name for instance in config.instances]
@@ -128,14 +128,15 @@ def _machine(
     costs = {profile.name: step_cost(profile.step) for profile in set(prepared.profiles)}
     first = prepared.profiles[0]
     peer = Link(first.device.peer_link, "peer link")
-    workers, pools = [], []
+    stops_at = traffic.stops_at
+    workers: list[Worker] = []
+    pools = []
     for profile, group, chance in zip(prepared.profiles, prepared.groups, chances, strict=True):
         sigma = profile.fit.noise_sigma if scenario.noise else 0.0
         worker = SimulatedWorker(
             profile,
             costs[profile.name],
-            traffic.stops_at,
-            config.max_running,
+            Answers(stops_at, config.max_running),
             Noise(sigma, chance),
             PowerMeter(profile, group.power_cap),
             peer,

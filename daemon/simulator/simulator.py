@@ -27,7 +27,7 @@ from daemon.simulator.links import Link
 from daemon.simulator.recorder import Recorder
 from daemon.simulator.scenario import WorkerFault
 from daemon.simulator.traffic import Traffic
-from daemon.simulator.worker import SimulatedWorker
+from daemon.simulator.worker import Worker
 from daemon.wire.columns import UInt8
 
 PROGRESS_EVENTS = 2048
@@ -43,7 +43,7 @@ class SimulationError(RuntimeError):
 class Machine:
     """What the Core's instances run on; `pools` has (blocks, bytes of a block) of each."""
 
-    workers: list[SimulatedWorker]
+    workers: list[Worker]
     pools: list[tuple[int, int]]
     weight_bytes: list[int]
     host: Link  # shared: weights come over it
@@ -182,7 +182,7 @@ class Simulator:
         if predictor is not None:
             chance = float(self._extras.chance.standard_normal())
             truth = self._traffic.answers[request]
-            num_tokens = predictor.predict(self._traffic.prompt(request), truth, chance)
+            num_tokens = predictor.predict(self._traffic.prompts[request], truth, chance)
             self._agenda.add(now, Rank.PREDICTION, Predicted(now, request, num_tokens))
         return self._traffic.event(request)
 
@@ -218,7 +218,7 @@ class Simulator:
         if predictor is None:
             return
         for request in map(request_of, sequences):
-            predictor.observe(self._traffic.prompt(request), self._traffic.answers[request])
+            predictor.observe(self._traffic.prompts[request], self._traffic.answers[request])
 
     def _started(self, now: float, action: Started) -> None:
         self._recorder.started(now, self.core.sequences[action.sequence], action.instance)

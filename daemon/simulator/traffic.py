@@ -1,77 +1,93 @@
-"""A workload as the Core's events see it: arrivals with counts and block hashes."""
+"""A run's requests as the Core's events see them: arrivals with counts and block hashes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from daemon.core.events import RequestArrived
 from daemon.memory.hashing import chain_hashes
 from daemon.report.records import RequestLog
-from daemon.wire.columns import Int32
+from daemon.wire.columns import Int32, UInt8
 from daemon.workload.workload import Workload
 
 
+@dataclass(frozen=True)
 class Traffic:
-    """The requests of one run, numbered in order of arrival.
-
-    A client's request reaches the Core `request_s` after it was sent. Nothing tells the Core how
-    long an answer will be: each may fill the model's context.
+    """N requests, numbered in order of arrival. `answers` is for the workers alone: nothing tells
+    the Core how long an answer will be, save its limit.
     """
 
-    def __init__(
-        self, workload: Workload, max_len: int, block_size: int, request_s: float = 0.0
-    ) -> None:
-        self._workload = workload
-        self._max_len = max_len
-        self._block_size = block_size
-        self._request_s = request_s
-        self._arrival_s: list[float] = workload.arrival_s.tolist()
-        self._prompts: list[int] = workload.prompt_tokens.tolist()
-        self._priorities = [one.priority for one in workload.classes]
-        self.answers: list[int] = workload.output_tokens.tolist()
-        self.stops_at: Int32 = workload.prompt_tokens + workload.output_tokens - 1
+    arrival_s: list[float]  # when the client sends
+    prompts: list[int]  # tokens
+    answers: list[int]  # true output tokens
+    limits: list[int]  # max_tokens
+    priorities: list[int]
+    slo_class: UInt8  # [N]
+    hashes: Callable[[int], bytes]  # of a request's full prompt blocks
+    request_s: float = 0.0  # from the client's send to the Core
 
     def __len__(self) -> int:
-        return len(self._arrival_s)
+        return len(self.arrival_s)
 
     @property
     def first_s(self) -> float:
         """When the first client sends."""
-        return self._arrival_s[0] if self._arrival_s else 0.0
+        return self.arrival_s[0] if self.arrival_s else 0.0
+
+    @property
+    def stops_at(self) -> Int32:
+        """Length of each sequence when its last token is drawn: int32 [N]."""
+        return np.array(self.prompts, np.int32) + np.array(self.answers, np.int32) - 1
 
     def core_s(self, request: int) -> float:
         """When a request reaches the Core."""
-        return self._arrival_s[request] + self._request_s
-
-    def prompt(self, request: int) -> int:
-        """Its prompt's tokens."""
-        return self._prompts[request]
+        return self.arrival_s[request] + self.request_s
 
     def event(self, request: int) -> RequestArrived:
         """Its arrival."""
-        prompt = self._prompts[request]
         return RequestArrived(
             self.core_s(request),
             request,
-            prompt,
-            self._max_len - prompt,
-            priority=self._priorities[self._workload.slo_class[request]],
-            hashes=self._hashes(request, prompt),
+            self.prompts[request],
+            self.limits[request],
+            priority=self.priorities[request],
+            hashes=self.hashes(request),
         )
 
     def log(self) -> RequestLog:
         """A log of these requests, to which nothing has happened yet."""
-        workload = self._workload
         log = RequestLog.empty(len(self))
-        log.arrival_s = workload.arrival_s - self.first_s
-        log.prompt_tokens = workload.prompt_tokens
-        log.asked_tokens = workload.output_tokens
-        log.slo_class = workload.slo_class
+        log.arrival_s = np.array(self.arrival_s) - self.first_s
+        log.prompt_tokens = np.array(self.prompts, np.int32)
+        log.asked_tokens = np.array(self.answers, np.int32)
+        log.slo_class = self.slo_class
         return log
 
-    def _hashes(self, request: int, prompt: int) -> bytes:
-        """Hashes of its full blocks: equal leading ids of the trace make equal ones."""
-        if not self._workload.prefixes:
+
+def traffic_of(
+    workload: Workload, max_len: int, block_size: int, request_s: float = 0.0
+) -> Traffic:
+    """A workload's requests; each may fill the model's context of `max_len` tokens."""
+    prompts: list[int] = workload.prompt_tokens.tolist()
+    priorities = [one.priority for one in workload.classes]
+
+    def hashes(request: int) -> bytes:
+        """Equal leading ids of the trace make equal blocks; the rest is the request's own."""
+        if not workload.prefixes:
             return b""
-        size = self._workload.prefix_block
-        ids = np.repeat(np.array(self._workload.prefixes[request], np.int64), size)[:prompt]
+        size, prompt = workload.prefix_block, prompts[request]
+        ids = np.repeat(np.array(workload.prefixes[request], np.int64), size)[:prompt]
         own = np.full(prompt - ids.size, -1 - request, np.int64)
-        return chain_hashes(np.concatenate([ids, own]).tolist(), self._block_size)
+        return chain_hashes(np.concatenate([ids, own]).tolist(), block_size)
+
+    return Traffic(
+        arrival_s=workload.arrival_s.tolist(),
+        prompts=prompts,
+        answers=workload.output_tokens.tolist(),
+        limits=[max_len - prompt for prompt in prompts],
+        priorities=[priorities[index] for index in workload.slo_class.tolist()],
+        slo_class=workload.slo_class,
+        hashes=hashes,
+        request_s=request_s,
+    )

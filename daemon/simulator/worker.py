@@ -1,5 +1,7 @@
 """A simulated worker: it takes plans, spends virtual time on them, and knows when answers end."""
 
+from typing import Protocol
+
 import numpy as np
 
 from daemon.batch import Batch
@@ -33,26 +35,62 @@ class Noise:
         return self._factors.pop()
 
 
-class SimulatedWorker:
-    """One instance's devices, a pipeline of `profile.pp` stages.
+class Worker(Protocol):
+    """What the simulator asks of an instance's worker."""
 
-    `stops_at[request]` is the length at which a request's true answer has its last token drawn.
+    def compute(self, now: float, batch: Batch, work: StepWork) -> tuple[float, float, UInt8]:
+        """Take a plan; (start, end, reasons) of its step. A worker computes plans in order."""
+
+    def warm_step_s(self) -> float:
+        """Time of one decode of one sequence, as a worker reports when it is ready."""
+
+    def restart(self, now: float) -> None:
+        """A new process: nothing of the old one's steps is left."""
+
+    def energy_j(self, run_s: float) -> float | None:
+        """Energy of its devices over the run; None where nothing is known of it."""
+
+
+class Answers:
+    """Where each answer truly ends, which workers know and the Core does not.
+
+    `stops_at[request]` is the length at which a request's answer has its last token drawn.
     """
+
+    def __init__(self, stops_at: Int32, max_running: int) -> None:
+        self._stops_at = stops_at
+        self._by_slot = np.zeros(max_running, np.int32)
+
+    def reasons(self, batch: Batch) -> UInt8:
+        """STOP for each sampled row whose answer ends with this token."""
+        stops = self._by_slot
+        if batch.joined_slots.size:
+            requests = batch.joined_sequences // MAX_SEQUENCES_PER_REQUEST
+            stops[batch.joined_slots] = self._stops_at[requests]
+        slots = batch.slots
+        last = batch.starts + batch.counts >= stops[slots]
+        samples = batch.samples
+        if np.count_nonzero(samples) != samples.size:
+            last = last[samples.view(bool)]
+        reasons: UInt8 = last * _STOP
+        return reasons
+
+
+class SimulatedWorker:
+    """One instance's devices, a pipeline of `profile.pp` stages."""
 
     def __init__(
         self,
         profile: Profile,
         cost: StepCost,
-        stops_at: Int32,
-        max_running: int,
+        answers: Answers,
         noise: Noise,
         power: PowerMeter,
         peer: Link,
     ) -> None:
         self._profile = profile
         self._cost = cost
-        self._stops_at = stops_at
-        self._slot_stops_at = np.zeros(max_running, np.int32)
+        self._answers = answers
         self._noise = noise
         self._power = power
         self._peer = peer
@@ -69,7 +107,7 @@ class SimulatedWorker:
             handed = self._peer.hold(end_s, self._profile.stage_s(work.num_tokens))
             end_s = free[stage] = max(handed.end_s, free[stage]) + step_s
         self._power.spend(work, step_s)
-        return start_s, end_s, self._reasons(batch)
+        return start_s, end_s, self._answers.reasons(batch)
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
@@ -82,17 +120,3 @@ class SimulatedWorker:
     def restart(self, now: float) -> None:
         """A new process: nothing of the old one's steps is left."""
         self._stage_free_s = [now] * self._profile.pp
-
-    def _reasons(self, batch: Batch) -> UInt8:
-        """STOP for each sampled row whose answer ends with this token."""
-        stops = self._slot_stops_at
-        if batch.joined_slots.size:
-            requests = batch.joined_sequences // MAX_SEQUENCES_PER_REQUEST
-            stops[batch.joined_slots] = self._stops_at[requests]
-        slots = batch.slots
-        last = batch.starts + batch.counts >= stops[slots]
-        samples = batch.samples
-        if np.count_nonzero(samples) != samples.size:
-            last = last[samples.view(bool)]
-        reasons: UInt8 = last * _STOP
-        return reasons

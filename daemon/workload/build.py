@@ -106,17 +106,19 @@ def _first(trace: Trace, source: str, requests: int, max_len: int) -> _Kept:
 def _drawn(name: str, requests: int, max_len: int, rng: np.random.Generator) -> _Kept:
     """Draws until `requests` rows fit."""
     distribution = DISTRIBUTIONS[name]()
-    prompts, outputs = np.empty((2, 0), np.int32)
-    fitting = 0
+    chunks: list[Trace] = []
+    fitting = drawn = 0
     while fitting < requests:
-        more = distribution.draw(_CHUNK, rng)
-        prompts, outputs = np.concatenate([prompts, more[0]]), np.concatenate([outputs, more[1]])
-        fitting = int(np.count_nonzero(Trace(prompts, outputs).within(max_len)))
-        if prompts.size >= _HOPELESS_DRAWS and fitting < _HOPELESS_SHARE * prompts.size:
+        chunks.append(Trace(*distribution.draw(_CHUNK, rng)))
+        fitting += int(np.count_nonzero(chunks[-1].within(max_len)))
+        drawn += _CHUNK
+        if drawn >= _HOPELESS_DRAWS and fitting < _HOPELESS_SHARE * drawn:
             raise WorkloadError(
-                f"{name}: {fitting} of {prompts.size} draws fit {max_len} tokens; "
+                f"{name}: {fitting} of {drawn} draws fit {max_len} tokens; "
                 f"this workload needs a longer context"
             )
+    prompts = np.concatenate([chunk.prompt_tokens for chunk in chunks])
+    outputs = np.concatenate([chunk.output_tokens for chunk in chunks])
     return _first(Trace(prompts, outputs), name, requests, max_len)
 
 
@@ -128,8 +130,10 @@ def _times(spec: WorkloadSpec, kept: _Kept, rng: np.random.Generator) -> tuple[F
         raise WorkloadError(f"rate_scale: makes a trace's own times faster: {reason}")
     if own_s is None or spec.arrivals:
         process = spec.arrivals or "poisson"
-        at = "all at once" if process == "closed" else f"at {spec.rate:g} requests/s"
-        return draw_arrivals(process, count, spec.rate, rng), f"{process} {at}"
+        at = "closed (all at once)"
+        if process != "closed":
+            at = f"{process} at {spec.rate:g} requests/s"
+        return draw_arrivals(process, count, spec.rate, rng), at
     times_s = own_s - own_s[0]
     if spec.rate_scale:
         return times_s / spec.rate_scale, f"own times, {spec.rate_scale:g} times as fast"

@@ -120,7 +120,10 @@ def bookcorpus() -> Lengths:
 
 
 def chat_1m() -> Lengths:
-    """Vidur, Table 1, LMSys-Chat-1M within 4k: mean, median, p90; between them the shape is ours."""
+    """Vidur, Table 1, LMSys-Chat-1M within 4k: mean, median and p90; the rest of the shape is ours.
+
+    Prompt and output are drawn apart: the table says nothing of how they go together.
+    """
     return Lengths(
         "LMSys-Chat-1M within 4k tokens (Vidur, Table 1): 686 in, 197 out",
         Quantiles((0, 0.25, 0.5, 0.75, 0.9, 1), (4, 150, 417, 950, 1678, 2880)),
@@ -162,8 +165,9 @@ def tetriinfer(heavy_prompt: bool, heavy_output: bool) -> Lengths:
     """TetriInfer, section 5.1: ShareGPT's requests of one quadrant, cut at 512 and 128 tokens."""
 
     def accept(prompts: Float64, outputs: Float64) -> npt.NDArray[np.bool_]:
-        right_prompt = (prompts > _HEAVY_PROMPT) == heavy_prompt
-        return right_prompt & ((outputs > _HEAVY_OUTPUT) == heavy_output)
+        right: npt.NDArray[np.bool_] = (prompts > _HEAVY_PROMPT) == heavy_prompt
+        right &= (outputs > _HEAVY_OUTPUT) == heavy_output
+        return right
 
     into = f"prompts {'over' if heavy_prompt else 'up to'} {_HEAVY_PROMPT}"
     out = f"outputs {'over' if heavy_output else 'up to'} {_HEAVY_OUTPUT} tokens"

@@ -15,7 +15,7 @@ from daemon.workload.workload import Float64
 Marginal = Callable[[Float64], Float64]
 """From standard normal scores [N] to lengths [N], not yet rounded."""
 
-_share_below = np.frompyfunc(NormalDist().cdf, 1, 1)
+_share_below = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Quantiles:
     value: tuple[float, ...]  # never falls
 
     def __call__(self, scores: Float64) -> Float64:
-        return np.interp(_share_below(scores).astype(np.float64), self.at, self.value)
+        """Lengths [N] of normal scores [N]."""
+        return np.interp(_share_below(scores), self.at, self.value)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Bounded:
     count: int  # requests in the sample
 
     def __call__(self, scores: Float64) -> Float64:
+        """Lengths [N] of normal scores [N]."""
         from_least = self.average - self.least <= self.most - self.average
         base, sign = (self.least, 1.0) if from_least else (self.most, -1.0)
         mu, sigma = self.fit()
@@ -64,8 +66,3 @@ class Bounded:
 def whole(lengths: Float64) -> Float64:
     """Lengths as whole tokens, at least one."""
     return np.maximum(np.rint(lengths), 1.0)
-
-
-def uniform_tokens(first: int, last: int) -> Quantiles:
-    """Every whole number from `first` to `last`, alike."""
-    return Quantiles((0.0, 1.0), (first - 0.5, last + 0.5))

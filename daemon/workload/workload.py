@@ -29,8 +29,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What to build, as scenarios and flags say it.
 
     Exactly one of `trace` and `name`, except that `name = "skew"` may take its prompts from a
-    trace. `arrivals`: "" keeps the trace's own times (a length-only trace or a named one then needs a
-    rate and is Poisson), else poisson, gamma:CV, closed, uniform, burst:SIZE, diurnal:DEPTH.
+    trace. `arrivals`: "" keeps the trace's own times (a length-only trace or a named one then needs
+    a rate and is Poisson), else poisson, gamma:CV, closed, uniform, burst:SIZE, diurnal:DEPTH.
     """
 
     trace: Path | None = None

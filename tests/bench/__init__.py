@@ -1,0 +1,1 @@
+"""The load generator, against an endpoint that the tests script."""

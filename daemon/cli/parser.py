@@ -1,6 +1,8 @@
 """The one command line of llmd."""
 
 import argparse
+from collections.abc import Collection
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ _FLAGS: tuple[tuple[str, str, type, str, str], ...] = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of `llmd serve | check | ctl`."""
+def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
+    """The parser of every command. Those of the workbench bring libraries along, and their flags:
+    only the ones whose names are among `asked` are filled in, so that `serve` starts fast.
+    """
     parser = argparse.ArgumentParser(
         prog="llmd", description="Serve language models on this machine."
     )
@@ -35,6 +39,18 @@ def build_parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="show the configuration and the memory formula")
     _add_config(check)
     _add_ctl(commands.add_parser("ctl", help="ask a running daemon"))
+    for name, help_text in (
+        ("simulate", "the same scheduler on a workload, in virtual time"),
+        ("bench", "put a workload on a real endpoint"),
+        ("compare", "two reports side by side"),
+        ("profile", "measure this machine, or import a published table"),
+    ):
+        if name in asked:
+            import_module(f"daemon.cli.{name}").add_arguments(
+                commands.add_parser(name, help=help_text)
+            )
+        else:
+            commands.add_parser(name, help=help_text)
     return parser
 
 

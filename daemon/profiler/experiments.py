@@ -18,6 +18,7 @@ MOST_CONTEXT_TOKENS = 32 * 1024
 
 _DENSE = tuple(range(1, 17))
 _TILED = tuple(n for n in range(24, 129) if n % 16 in (0, 1) or n % 8 == 0)
+_BEFORE = (128, 1024, 4096)
 _HELD_OUT_MIXED = 18
 _HELD_OUT_SKEWED = 8
 
@@ -116,16 +117,15 @@ def _decodes(limits: Limits) -> list[Experiment]:
 def _prefills(limits: Limits) -> list[Experiment]:
     """Prompts that go on from stored tokens, and several prompts in one step."""
     found = []
-    for place, before in enumerate((128, 512, 2048, limits.max_len)):
-        for size, count in enumerate(_doubling(16, limits.max_batch_tokens, 2)):
+    for rank, before in enumerate(_BEFORE, 1):
+        for count in _doubling(16, limits.max_batch_tokens, 4):
             start = min(before, limits.max_len - count)
-            rank = 1 + size % 2 + place // 2
             found.append(_chunk(Kind.PREFILL, count, start, rank, sampled=False))
-    for rank, (number, count, before) in enumerate(
-        ((8, 16, 0), (4, 64, 0), (16, 4, 0), (4, 64, 256), (16, 8, 64), (2, 128, 0), (32, 2, 16))
+    for place, (number, count, before) in enumerate(
+        ((8, 16, 0), (4, 64, 0), (16, 4, 0), (16, 8, 64), (2, 128, 256), (32, 2, 16))
     ):
         rows = (Row(count, before),) * number
-        found.append(Experiment(Kind.PREFILL, rows, 1 + rank // 2))
+        found.append(Experiment(Kind.PREFILL, rows, 1 + place // 3))
     return found
 
 

@@ -6,11 +6,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from daemon.engine.protocol import Load, Loading, Plan, Ready, Reply
+from daemon.profiles.errors import ProfileError
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
-
-
-class ProfileError(Exception):
-    """The machine could not be measured, or a file not be used; the message says why."""
 
 
 class Timing(NamedTuple):

@@ -21,7 +21,7 @@ from daemon.wire.columns import UInt8
 
 
 class RecordedWorker:
-    """Takes as long for its n-th step as the journal says; for steps beyond, as long as the mean."""
+    """Takes as long for its n-th step as the journal says; beyond those, as long as the mean."""
 
     def __init__(self, steps: list[Step], warm_step_s: float, answers: Answers) -> None:
         self._durations_s = {step.number: step.end_s - step.start_s for step in steps}

@@ -9,8 +9,8 @@ from typing import Any, Self
 from aiohttp import web
 
 MODEL = "scripted"
+TEMPLATE_TOKENS = 30
 Body = dict[str, Any]
-Script = Callable[[int, Body, web.StreamResponse], Awaitable[None]]
 
 
 def event(choice: Body | None = None, **rest: Any) -> bytes:
@@ -20,58 +20,74 @@ def event(choice: Body | None = None, **rest: Any) -> bytes:
 
 
 def usage(body: Body, num_tokens: int, cached: int = 0) -> Body:
-    """The counts of an answer to `body`."""
-    prompt = body.get("prompt") or body["messages"][0]["content"]
-    count = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
-    count += 0 if "prompt" in body else 30  # a chat's template
-    details = {"cached_tokens": cached}
+    """The counts of an answer to `body`; a word is a token."""
+    if "messages" in body:
+        count = len(body["messages"][0]["content"].split()) + TEMPLATE_TOKENS
+    else:
+        prompt = body["prompt"]
+        count = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
     return {
         "prompt_tokens": count,
         "completion_tokens": num_tokens,
-        "prompt_tokens_details": details,
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
-def text(body: Body, words: str, reason: str | None = None) -> bytes:
-    """An event with text, in the shape that `body` asks for."""
-    shape = {"text": words} if "prompt" in body else {"delta": {"content": words}}
-    return event({**shape, "finish_reason": reason})
+class Stream:
+    """One streamed answer, as its script writes it."""
+
+    def __init__(self, index: int, body: Body, request: web.Request) -> None:
+        self.index = index  # in order of arrival
+        self.body = body
+        self.num_tokens: int = body["max_tokens"]
+        self.response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self._request = request
+
+    async def open(self) -> None:
+        """Send the head; a chat's opening event too."""
+        await self.response.prepare(self._request)
+        if "messages" in self.body:
+            await self.write(event({"delta": {"role": "assistant", "content": ""}}))
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        await self.response.write(data)
+
+    async def text(self, words: str, reason: str | None = None) -> None:
+        """An event with text, in the shape that was asked for."""
+        chat = "messages" in self.body
+        shape = {"delta": {"content": words} if words else {}} if chat else {"text": words}
+        await self.write(event({**shape, "finish_reason": reason}))
+
+    async def end(self, num_tokens: int, cached: int = 0) -> None:
+        """The counts and the end."""
+        await self.write(event(usage=usage(self.body, num_tokens, cached)) + b"data: [DONE]\n\n")
+
+    def cut(self) -> None:
+        """Close the connection in the middle."""
+        assert self._request.transport is not None
+        self._request.transport.abort()
 
 
-def end(body: Body, num_tokens: int) -> bytes:
-    """The counts and the end."""
-    return event(usage=usage(body, num_tokens)) + b"data: [DONE]\n\n"
-
-
-async def each_token(_: int, body: Body, response: web.StreamResponse) -> None:
-    """As many events as tokens were asked for, each sent on its own; a chat has an opening."""
-    if "messages" in body:
-        await response.write(event({"delta": {"role": "assistant", "content": ""}}))
-    for _token in range(body["max_tokens"]):
-        await response.write(text(body, "a"))
-    await response.write(text(body, "", "length"))
-    await response.write(end(body, body["max_tokens"]))
-
-
-class Refused(Exception):
-    """What a script raises at once to answer with an HTTP status instead of a stream."""
-
-    def __init__(self, status: int, body: str) -> None:
-        super().__init__(body)
-        self.status, self.body = status, body
+async def each_token(stream: Stream) -> None:
+    """An event for each token that was asked for, the reason, the counts."""
+    for _ in range(stream.num_tokens):
+        await stream.text("a")
+    await stream.text("", "length")
+    await stream.end(stream.num_tokens)
 
 
 class ScriptedServer:
-    """`bodies` are the streamed requests in order of arrival; probes are kept apart."""
+    """`bodies` are the streamed requests in order of arrival; `probes` those not streamed."""
 
-    def __init__(self, script: Script = each_token) -> None:
-        self.script = script
-        self.refuse: Callable[[Body], Refused | None] = lambda _: None
+    def __init__(self) -> None:
+        self.script: Callable[[Stream], Awaitable[None]] = each_token
+        self.refuse: Callable[[Body], tuple[int, str] | None] = lambda _: None
         self.cards: list[Body] = [{"id": MODEL, "max_model_len": 100}]
         self.bodies: list[Body] = []
         self.probes: list[Body] = []
-        self.headers: list[dict[str, str]] = []
-        self.arrived = asyncio.Condition()
+        self.authorization = ""
+        self._arrived = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
@@ -80,8 +96,7 @@ class ScriptedServer:
         app.router.add_post("/v1/chat/completions", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         return self
@@ -96,47 +111,28 @@ class ScriptedServer:
 
     async def until(self, count: int) -> None:
         """Wait for that many streamed requests."""
-        async with self.arrived:
-            await self.arrived.wait_for(lambda: len(self.bodies) >= count)
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.bodies) >= count)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
-        self.headers.append(dict(request.headers))
+        self.authorization = request.headers.get("Authorization", "")
         return web.json_response({"object": "list", "data": self.cards})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        refusal = self.refuse(body)
-        if refusal is not None:
-            return web.Response(status=refusal.status, text=refusal.body)
+        body: Body = await request.json()
         if not body["stream"]:
             self.probes.append(body)
+        else:
+            async with self._arrived:
+                self.bodies.append(body)
+                index = len(self.bodies) - 1
+                self._arrived.notify_all()
+        refusal = self.refuse(body)
+        if refusal is not None:
+            return web.Response(status=refusal[0], text=refusal[1])
+        if not body["stream"]:
             return web.json_response({"choices": [], "usage": usage(body, 1)})
-        async with self.arrived:
-            self.bodies.append(body)
-            index = len(self.bodies) - 1
-            self.arrived.notify_all()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        try:
-            response.enable_chunked_encoding()
-            await self.script(index, body, _Prepared(response, request))
-        except Refused as refused:
-            return web.Response(status=refused.status, text=refused.body)
-        return response
-
-
-class _Prepared(web.StreamResponse):
-    """Sends the head with the first write, so that a script may still refuse before."""
-
-    def __init__(self, response: web.StreamResponse, request: web.Request) -> None:
-        super().__init__()
-        self._inner, self._request = response, request
-
-    async def write(self, data: bytes) -> None:
-        if not self._inner.prepared:
-            await self._inner.prepare(self._request)
-        await self._inner.write(data)
-
-    def cut(self) -> None:
-        """Close the connection in the middle."""
-        assert self._request.transport is not None
-        self._request.transport.abort()
+        stream = Stream(index, body, request)
+        await stream.open()
+        await self.script(stream)
+        return stream.response

@@ -21,21 +21,17 @@ aside; `noise_sigma` is the tables' standard deviation over the mean of a whole 
 """
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
 from daemon.cost.curve import Curve
-from daemon.cost.profile import Fit, Operators, Profile
-from daemon.cost.step_cost import OperatorCost
-from daemon.cost.work import StepWork
+from daemon.cost.profile import Profile
+from daemon.profiles.composed import OperatorTables, fit_operators, held_out_fit
 from daemon.profiles.devices import find_device
 from daemon.profiles.errors import ProfileError
-from daemon.profiles.fitting import fit_curve, mape, medians, smoothed
-from daemon.profiles.grids import Cells, surface_of
+from daemon.profiles.fitting import fit_curve, medians, smoothed
+from daemon.profiles.grids import Cells
 from daemon.profiles.importers.naming import profile_name
 from daemon.profiles.importers.tables import Row, one_of, rows_of
 from daemon.profiles.models import Architecture, find_model
@@ -56,33 +52,17 @@ _NEIGHBOURS = 15  # of the running median over message sizes
 _NETWORK = "network/a100_dgx/all_reduce.csv"
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """What the files say, in seconds a step."""
-
-    by_tokens: dict[int, float]
-    prefill: Cells  # (chunk, before)
-    decode: Cells  # (decodes, context)
-    communication_s: Curve
-    noise_sigma: float
-
-
 def convert(source: Path, model: str, device: str, tp: int) -> Profile:
     """The profile from `source`, the folder with compute/ and network/. Raises ProfileError."""
     architecture = find_model(model)
-    tables = _read(source, architecture, device, tp)
-    held_out = sorted(tables.by_tokens)[2::_HOLD_OUT]
-    points = _steps(tables, held_out)
-    fitted = replace(_operators(tables, frozenset(held_out)), communication_s=Curve((0.0,), (0.0,)))
-    trial = OperatorCost(fitted)
-    error = mape([trial.step_s(work) for work, _ in points], [truth for _, truth in points])
+    tables, noise_sigma = _read(source, architecture, device, tp)
     return Profile(
         name=profile_name(model, device, tp),
         model=architecture.spec,
         device=find_device(device),
         tp=tp,
-        step=_operators(tables),
-        fit=Fit(num_points=len(points), mape=round(error, 4), noise_sigma=tables.noise_sigma),
+        step=fit_operators(tables),
+        fit=held_out_fit(tables, _HOLD_OUT, noise_sigma),
         source=(
             f"Vidur (MLSys 2024), compute and network tables of {architecture.published} on A100, "
             f"tensor parallel {tp}; MIT",
@@ -94,7 +74,9 @@ def convert(source: Path, model: str, device: str, tp: int) -> Profile:
     )
 
 
-def _read(source: Path, architecture: Architecture, device: str, tp: int) -> _Tables:
+def _read(
+    source: Path, architecture: Architecture, device: str, tp: int
+) -> tuple[OperatorTables, float]:
     hardware = device.partition("-")[0]
     _, _, short = architecture.published.partition("/")
     folder = source / "compute" / hardware
@@ -102,7 +84,8 @@ def _read(source: Path, architecture: Architecture, device: str, tp: int) -> _Ta
     by_tokens, noise_sigma = _linear(one_of(folder, f"**/{short}/mlp.csv"), layers, tp)
     prefill, decode = _attention(one_of(folder, f"**/{short}/attention.csv"), layers, tp)
     communication_s = _communication(source / _NETWORK, architecture, tp)
-    return _Tables(by_tokens, prefill, decode, communication_s, noise_sigma)
+    tables = OperatorTables(by_tokens, prefill, decode, communication_s=communication_s)
+    return tables, noise_sigma
 
 
 def _linear(path: Path, layers: int, tp: int) -> tuple[dict[int, float], float]:
@@ -172,33 +155,3 @@ def _communication(path: Path, architecture: Architecture, tp: int) -> Curve:
         raise ProfileError(f"{path}: too few rows of {tp} workers on one node: {len(tokens)}")
     places, values = medians(tokens, times)
     return fit_curve(places.tolist(), smoothed(values, _NEIGHBOURS).tolist(), tolerance=0.04)
-
-
-def _operators(tables: _Tables, without: Collection[int] = frozenset()) -> Operators:
-    """The fit, to all points or to those whose token count is not in `without`."""
-    tokens = [count for count in sorted(tables.by_tokens) if count not in without]
-    return Operators(
-        tokens_s=fit_curve(tokens, [tables.by_tokens[count] for count in tokens]),
-        prefill_s=surface_of(_rest(tables.prefill, without)),
-        decode_s=surface_of(_rest(tables.decode, without)),
-        communication_s=tables.communication_s,
-    )
-
-
-def _rest(cells: Cells, without: Collection[int]) -> Cells:
-    return {place: value for place, value in cells.items() if place[0] not in without}
-
-
-def _steps(tables: _Tables, held_out: list[int]) -> list[tuple[StepWork, float]]:
-    """Steps at the token counts left out, each with the sum of its measured operators."""
-    chosen = set(held_out)
-    points = []
-    for (chunk, before), attention_s in tables.prefill.items():
-        if chunk in chosen:
-            work = StepWork(0, 0, ((chunk, before),), 1)
-            points.append((work, tables.by_tokens[chunk] + attention_s))
-    for (decodes, context), attention_s in tables.decode.items():
-        if decodes in chosen:
-            work = StepWork(decodes, decodes * context, (), decodes)
-            points.append((work, tables.by_tokens[decodes] + attention_s))
-    return points

@@ -1,0 +1,126 @@
+"""`llmd simulate`: the daemon's Core on a workload, in virtual time."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from daemon.cli.outputs import add_output_flags, write_outputs
+from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
+from daemon.cli.workload_flags import add_workload_flags
+from daemon.journal.reader import JournalError
+from daemon.predict.lengths import PredictorError
+from daemon.profiles.errors import ProfileError
+from daemon.report.errors import ReportError
+from daemon.report.records import RunLog
+from daemon.report.report import Report
+from daemon.simulator.scenario import ScenarioError
+from daemon.simulator.simulator import Progress, SimulationError
+from daemon.workload.workload import WorkloadError
+
+FAULTS = (
+    ScenarioError,
+    WorkloadError,
+    ProfileError,
+    PredictorError,
+    ReportError,
+    JournalError,
+    SimulationError,
+    OSError,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmd simulate`."""
+    add_scenario_flags(parser)
+    add_workload_flags(parser)
+    add_output_flags(parser)
+    group = parser.add_argument_group("journals and traces")
+    group.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="a daemon's journal instead of a workload: repeated exactly, or simulated with "
+        "--policy (recorded step times) or --profile (its cost model)",
+    )
+    group.add_argument(
+        "--journal-out", type=Path, metavar="FOLDER", help="keep the simulated Core's journal"
+    )
+    group.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev"
+    )
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Simulate and report. 0: done; 1: it cannot be simulated."""
+    try:
+        run, report = _incident(arguments) if arguments.journal else _scenario(arguments)
+        write_outputs(arguments, run, report)
+        if arguments.perfetto is not None:
+            from daemon.report.perfetto import write_trace
+
+            write_trace(run, arguments.perfetto)
+    except FAULTS as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
+    from daemon.simulator.about import report_of
+    from daemon.simulator.run import Options, prepare, run
+
+    prepared = prepare(scenario_of(arguments))
+    with progress() as told:
+        options = Options(
+            journal=arguments.journal_out, spans=arguments.perfetto is not None, progress=told
+        )
+        log = run(prepared, options)
+    return log, report_of(prepared, log)
+
+
+def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
+    from daemon.profiles.load import load_profile
+    from daemon.report.summarize import About, summarize
+    from daemon.simulator.journal import read_incident, replayed
+    from daemon.simulator.rerun import rerun
+
+    incident = read_incident(arguments.journal)
+    profile = load_profile(arguments.profile) if arguments.profile else None
+    again = bool(arguments.policy or profile)
+    log = rerun(incident, arguments.policy or "", profile, arguments.seed) if again else None
+    about = About(
+        kind="simulated" if again else "measured",
+        label=f"journal {arguments.journal.name}, {len(incident.streams)} answers",
+        policy=arguments.policy or incident.config.policy,
+        profile=profile.name if profile else "recorded step times",
+        seed=arguments.seed,
+        predictor="none",
+    )
+    log = log or replayed(incident)
+    return log, summarize(log, about)
+
+
+@contextmanager
+def progress() -> Iterator[Progress | None]:
+    """A bar with an estimate on stderr; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("simulating"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def told(ended: int, total: int) -> None:
+            bar.update(task, completed=ended, total=total)
+
+        yield told

@@ -1,0 +1,5 @@
+"""What goes wrong with a plan, in one sentence that names the value."""
+
+
+class PlannerError(ValueError):
+    """A search, a price or a plot cannot be made; the message says why."""

@@ -1,0 +1,125 @@
+"""What a rate must satisfy to count as sustained: a goal, and the verdict on one run."""
+
+import msgspec
+import numpy as np
+
+from daemon.planner.errors import PlannerError
+from daemon.planner.simulate import about_of
+from daemon.planner.warm_up import warmed_up
+from daemon.report.records import RunLog
+from daemon.report.report import Report
+from daemon.report.summarize import Promise, summarize
+from daemon.simulator.run import Prepared
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every bound that is not 0 must hold over the requests after the warm-up.
+
+    Stability is always asked for: at the last arrival, of all requests' output tokens, at most
+    `unserved_fraction` are not out. Latencies alone do not tell: arrivals of a finite trace end, so
+    a policy that parks the work it dislikes until then serves the rest quickly at any rate.
+    Rejected and failed requests count as unserved, and miss their promises.
+    """
+
+    normalized_latency_s: float = 0.0  # the mean, at most
+    p99_normalized_latency_s: float = 0.0
+    ttft_s: float = 0.0  # promised to each request ...
+    tpot_s: float = 0.0  # ... together with this
+    attainment: float = 0.9  # share of requests for which both promises hold
+    p99_queueing_s: float = 0.0  # Vidur section 6: 5 s
+    unserved_fraction: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        for name in ("attainment", "unserved_fraction"):
+            if getattr(self, name) > 1.0:
+                raise ValueError(f"{name} is a share, at most 1, got {getattr(self, name)}")
+
+    @property
+    def words(self) -> str:
+        """The condition as a sentence for reports."""
+        parts = [
+            f"{name} <= {bound:g} s"
+            for name, bound in (
+                ("mean normalized latency", self.normalized_latency_s),
+                ("P99 normalized latency", self.p99_normalized_latency_s),
+                ("P99 queueing", self.p99_queueing_s),
+            )
+            if bound
+        ]
+        promises = [
+            f"{name} <= {bound:g} s"
+            for name, bound in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
+            if bound
+        ]
+        if promises:
+            parts.append(f"{' and '.join(promises)} for {100 * self.attainment:g} % of requests")
+        parts.append(
+            f"at the last arrival at most {100 * self.unserved_fraction:g} % of the asked output "
+            "tokens unserved"
+        )
+        return "; ".join(parts)
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One rate that was tried; measures after the warm-up, but `unserved` of the whole run."""
+
+    rate_rps: float
+    sustained: bool
+    failed: tuple[str, ...]  # the bounds that did not hold, by the goal's names
+    unserved_tokens_fraction: float
+    normalized_latency_s: float | None  # mean
+    p99_normalized_latency_s: float | None
+    p99_queueing_s: float | None
+    attainment: float | None  # None: nothing promised
+
+
+def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: int) -> Trial:
+    """The verdict on a run at its scenario's rate; `whole` is the run's report."""
+    rest = warmed_up(run, warm_up)
+    rest.requests.slo_class = np.zeros_like(rest.requests.slo_class)
+    promise = Promise("goal", goal.ttft_s, goal.tpot_s)
+    about = msgspec.structs.replace(about_of(prepared), classes=(promise,))
+    measured = summarize(rest, about)
+    limits: tuple[tuple[str, float | None, float], ...] = (
+        ("normalized_latency_s", measured.normalized_latency_s.mean, goal.normalized_latency_s),
+        (
+            "p99_normalized_latency_s",
+            measured.normalized_latency_s.p99,
+            goal.p99_normalized_latency_s,
+        ),
+        ("p99_queueing_s", measured.queueing_s.p99, goal.p99_queueing_s),
+    )
+    failed = [name for name, value, most in limits if most and (value is None or value > most)]
+    if measured.slo_attainment is not None and measured.slo_attainment < goal.attainment:
+        failed.append("attainment")
+    if whole.unserved_tokens_fraction > goal.unserved_fraction:
+        failed.append("unserved_fraction")
+    return Trial(
+        rate_rps=prepared.scenario.workload.rate,
+        sustained=not failed,
+        failed=tuple(failed),
+        unserved_tokens_fraction=whole.unserved_tokens_fraction,
+        normalized_latency_s=limits[0][1],
+        p99_normalized_latency_s=limits[1][1],
+        p99_queueing_s=limits[2][1],
+        attainment=measured.slo_attainment,
+    )
+
+
+def check_length(prepared: Prepared, goal: Goal) -> None:
+    """Refuse a workload that no rate could sustain: its last answer alone is too large a share.
+
+    Nothing of the last request is out when it arrives, however slow the arrivals. Raises
+    PlannerError.
+    """
+    asked = prepared.workload.output_tokens
+    share = float(asked[-1]) / float(asked.sum())
+    if share > goal.unserved_fraction:
+        raise PlannerError(
+            f"capacity: {len(asked)} requests are too few: the last one alone asks "
+            f"{100 * share:.1f} % of all output tokens, and at most "
+            f"{100 * goal.unserved_fraction:g} % may be unserved when it arrives"
+        )

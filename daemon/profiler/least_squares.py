@@ -1,0 +1,44 @@
+"""Least squares with solutions that are nowhere negative."""
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+
+_TOLERANCE = 1e-9
+
+
+def nonnegative(matrix: Float64, target: Float64) -> Float64:
+    """The x >= 0 [n] that brings matrix [m, n] @ x nearest to target [m].
+
+    Lawson and Hanson's active set: a variable enters where the error falls fastest, and leaves
+    when it would go below zero.
+    """
+    gram, moment = matrix.T @ matrix, matrix.T @ target
+    tolerance = _TOLERANCE * max(1.0, float(np.abs(moment).max(initial=0.0)))
+    solution = np.zeros(matrix.shape[1])
+    free = np.zeros(matrix.shape[1], bool)
+    for _ in range(3 * matrix.shape[1]):
+        slope = np.where(free, -np.inf, moment - gram @ solution)
+        entering = int(np.argmax(slope))
+        if slope[entering] <= tolerance:
+            break
+        free[entering] = True
+        solution = _settled(gram, moment, solution, free)
+    return solution
+
+
+def _settled(gram: Float64, moment: Float64, start: Float64, free: npt.NDArray[np.bool_]) -> Float64:
+    """The best solution over the free variables; those that would turn negative are let go."""
+    solution = start
+    while True:
+        wanted = np.zeros_like(start)
+        places = np.flatnonzero(free)
+        wanted[places] = np.linalg.lstsq(gram[np.ix_(free, free)], moment[free], rcond=None)[0]
+        below = places[wanted[places] <= 0.0]
+        if not below.size:
+            return wanted
+        shares = solution[below] / np.maximum(solution[below] - wanted[below], 1e-300)
+        solution = solution + float(shares.min()) * (wanted - solution)
+        free[below[shares <= shares.min()]] = False
+        solution[~free] = 0.0

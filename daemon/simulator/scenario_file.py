@@ -1,0 +1,29 @@
+"""Scenario files: TOML, unknown keys refused; relative traces are looked for beside the file."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.simulator.scenario import Scenario, ScenarioError
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario of a file. Raises ScenarioError, naming the file and the key."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: {error}") from None
+
+    def to_path(expected: type, value: Any) -> Any:
+        if expected is Path and isinstance(value, str):
+            return path.parent / value
+        raise NotImplementedError(f"expected {expected.__name__}")
+
+    try:
+        return msgspec.convert(data, Scenario, dec_hook=to_path)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(f"{path}: {error}") from None

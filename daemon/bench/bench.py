@@ -65,9 +65,9 @@ async def measure(
     async with Client(spec.url, spec.api_key, spec.timeout_s) as client:
         notes: list[str] = []
         card = await find_model(client, spec.model)
+        workload = build(wanted, spec.max_len or card.max_model_len or UNKNOWN_LEN)
         form = Form(card.id, spec.chat, "text" if spec.chat else spec.prompt_form, spec.ignore_eos)
         form = await settle_form(client, form, notes)
-        workload = build(wanted, spec.max_len or card.max_model_len or UNKNOWN_LEN)
         seed = secrets.randbits(32) if spec.prompt_seed is None else spec.prompt_seed
         notes.append(f"prompts are of --prompt-seed {seed}")
         prompts = Prompts(workload, seed)

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-_NUMBER = re.compile(r"\d+(\.\d+)?")
+_NUMBER = re.compile(r"(?<!HTTP )(?<![\d.])\d+(\.\d+)?")
 SHOWN_LETTERS = 300
 
 
@@ -12,7 +12,10 @@ class BenchError(Exception):
 
 
 class ErrorCounts:
-    """How often each error text came; texts that differ in numbers alone count as one."""
+    """How often each error text came; texts that differ in numbers alone count as one.
+
+    HTTP's status is kept apart.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -14,7 +14,7 @@ LATE_S = 0.050
 """Sends later than this at the 99th percentile are told in the report's label."""
 
 BUSY_SHARE = 0.7
-"""Of a core; above it, this process may be what is slow."""
+"""Of a core; above it, in runs of a second or more, this process may be what is slow."""
 
 
 def lateness_p99_s(sent: Sent, workload: Workload) -> float:
@@ -40,7 +40,7 @@ def findings(
     share = sent.cpu_s / wall_s
     yield (
         f"this process used {share:.0%} of a core for {num_events / wall_s:,.0f} events/s"
-        + (": it may be what is slow" if share > BUSY_SHARE else "")
+        + (": it may be what is slow" if share > BUSY_SHARE and wall_s >= 1 else "")
     )
     done = [answer for answer in sent.answers if answer.outcome is Outcome.FINISHED]
     yield from _token_findings(done)

@@ -42,6 +42,6 @@ def run_log(sent: Sent, workload: Workload, fixed_length: bool) -> RunLog:
     log.gap_request = np.repeat(np.arange(count, dtype=np.int32), num_gaps)
     wall_s = sent.end_s - sent.start_s
     first_s = float(log.arrival_s[0]) if count else 0.0
-    ended_s = [answer.ended_s for answer in answers]
-    last_s = float(np.nanmax(ended_s)) - sent.start_s if count else 0.0
+    ended_s = [answer.ended_s for answer in answers if not np.isnan(answer.ended_s)]
+    last_s = max(ended_s, default=sent.start_s + first_s) - sent.start_s
     return RunLog(log, instances=[], spans=[], virtual_s=last_s - first_s, wall_s=wall_s)

@@ -11,6 +11,8 @@ import msgspec
 from daemon.config.checks import check
 from daemon.config.instances import named
 from daemon.config.schema import Config
+from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.policies.base import Policy
 
 FLAGS = "flag"
 DEFAULT = "default"
@@ -48,7 +50,7 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     for key, value in flags.items():
         _set(data, key, value)
         sources[key] = FLAGS
-    config = _completed(_convert(data, "command line"), sources)
+    config = _completed(_convert(data, "command line"))
     for key, fault in check(config):
         source = sources.get(key, DEFAULT)
         place = "command line" if source == FLAGS else source
@@ -121,10 +123,11 @@ def _plain(message: str) -> str:
     return f"{place}: {text}" if place else text
 
 
-def _completed(config: Config, sources: dict[str, str]) -> Config:
-    """Names for instances, and a chunk that fits a smaller budget unless one was asked for."""
+def _completed(config: Config) -> Config:
+    """Names for instances, and the budgets that are left to the policy."""
     scheduler = config.scheduler
-    if "scheduler.prefill_chunk" not in sources:
-        chunk = min(scheduler.prefill_chunk, scheduler.max_batch_tokens)
-        scheduler = msgspec.structs.replace(scheduler, prefill_chunk=chunk)
+    own = POLICIES.get(scheduler.policy, Policy).batch_tokens
+    budget = scheduler.max_batch_tokens or own
+    chunk = scheduler.prefill_chunk or budget
+    scheduler = msgspec.structs.replace(scheduler, max_batch_tokens=budget, prefill_chunk=chunk)
     return msgspec.structs.replace(config, scheduler=scheduler, instance=named(config.instance))

@@ -32,9 +32,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[scheduler]`: who runs when."""
 
     policy: str = "sarathi"
-    max_running: int = 128  # sequences in a batch
-    max_batch_tokens: int = 512  # token budget of a step
-    prefill_chunk: int = 512  # most tokens of one sequence in a step
+    max_running: int = 256  # sequences in a batch
+    max_batch_tokens: int = 0  # token budget of a step; 0: the policy's own
+    prefill_chunk: int = 0  # most tokens of one sequence in a step; 0: as max_batch_tokens
     max_waiting: int = 1024  # sequences that may queue before a request is answered 429
     prefix_cache: bool = True
     depth: int = 0  # steps in flight; 0: chosen from the step time

@@ -15,6 +15,7 @@ from daemon.scheduler.scheduler import Limits, Scheduler
 from daemon.wire.columns import UInt8
 
 SLOW_STEP_S = 0.020
+_NEVER = float("inf")
 PLAN_GAP_S = 0.002
 """How long before the running step's expected end the next one is planned."""
 
@@ -74,10 +75,14 @@ class Instance:
 
     def plan_at_s(self, now: float) -> float:
         """When its next step should be planned: at once, late in the running step, or never."""
-        flying = len(self.scheduler.in_flight)
-        if self.state is not WorkerState.READY or flying >= self.depth:
-            return float("inf")
-        if not flying or self.config.stages > 1:
+        flying = len(self.scheduler.in_flight.steps)
+        if self.state is not WorkerState.READY:
+            return _NEVER
+        if not flying:
+            return now
+        if flying >= self.depth:
+            return _NEVER
+        if self.config.stages > 1:
             return now
         expected_s = self.step_time.predict_s(self.newest_work)
         return max(now, self.last_done_s + expected_s - PLAN_GAP_S)

@@ -6,6 +6,7 @@ from daemon.cost.profile import Operators, PhaseFit
 from daemon.cost.work import StepWork
 
 _DENSE_TOKENS = 8192
+_DENSE_SAMPLES = 1024
 
 
 class StepCost(Protocol):
@@ -41,6 +42,7 @@ class OperatorCost:
 
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
+        self._by_samples = [operators.sampled_s(count) for count in range(_DENSE_SAMPLES + 1)]
         self._by_tokens = [self._tokens_s(count) for count in range(_DENSE_TOKENS + 1)]
 
     def step_s(self, work: StepWork) -> float:
@@ -58,6 +60,8 @@ class OperatorCost:
             total_s += self._by_tokens[num_tokens]
         else:
             total_s += self._tokens_s(num_tokens)
+        if work.num_samples <= _DENSE_SAMPLES:
+            return total_s + self._by_samples[work.num_samples]
         return total_s + operators.sampled_s(work.num_samples)
 
     def _tokens_s(self, count: int) -> float:

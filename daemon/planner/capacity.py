@@ -10,6 +10,7 @@ rates that it did not try may differ. All tried rates are in the answer.
 """
 
 from collections.abc import Callable
+from math import isclose
 
 import msgspec
 
@@ -32,6 +33,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
     rps: float  # 0: no rate that was tried passed
     failed_rps: float  # the lowest rate tried that failed
+    limited_by: str  # the bounds that did not hold there, by the goal's names
     requests: int  # N
     warm_up_requests: int  # of them
     relative_width: float  # asked: (failed - passed) / passed, at most
@@ -47,6 +49,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
             "warm_up_requests": self.warm_up_requests,
             "relative_width": self.relative_width,
             "failed_rps": self.failed_rps,
+            "limited_by": self.limited_by,
             "rates_tried": msgspec.to_builtins(self.trials),
         }
         return msgspec.structs.replace(self.report, capacity_rps=self.rps, capacity=found)
@@ -123,22 +126,19 @@ class _Search:
             rate /= 2
             if self.sustains(rate):
                 return rate, 2 * rate
-            if self._is_hopeless():
-                break
+            if _alike(*self._trials[-2:]):
+                break  # requests do not meet each other any more: slower arrivals change nothing
         return 0.0, rate
-
-    def _is_hopeless(self) -> bool:
-        """Whether halving the rate changed nothing: requests do not meet each other any more."""
-        before, last = self._trials[-2:]
-        return msgspec.structs.replace(before, rate_rps=last.rate_rps) == last
 
     def found(self, passed: float, failed: float) -> Capacity:
         """The answer."""
         if self._best is None:
             raise PlannerError("capacity: no rate was tried")
+        at_failed = next(one for one in self._trials if one.rate_rps == failed)
         return Capacity(
             rps=passed,
             failed_rps=failed,
+            limited_by=", ".join(at_failed.failed),
             requests=self._best.requests,
             warm_up_requests=self._warm_up,
             relative_width=self._width,
@@ -146,3 +146,17 @@ class _Search:
             trials=tuple(self._trials),
             report=self._best,
         )
+
+
+def _alike(a: Trial, b: Trial) -> bool:
+    """Whether two trials measured the same, but for rounding."""
+    return all(
+        x == y if x is None or y is None else isclose(x, y, rel_tol=1e-6)
+        for x, y in (
+            (a.unserved_tokens_fraction, b.unserved_tokens_fraction),
+            (a.normalized_latency_s, b.normalized_latency_s),
+            (a.p99_normalized_latency_s, b.p99_normalized_latency_s),
+            (a.p99_queueing_s, b.p99_queueing_s),
+            (a.attainment, b.attainment),
+        )
+    )

@@ -13,14 +13,11 @@ import numpy as np
 
 from daemon.profiler.synthetic import Row, Rows
 
-MOST_CONTEXT_TOKENS = 32 * 1024
+MOST_CONTEXT_TOKENS = 16 * 1024
 """Tokens of stored context that one step may read: beyond, time grows in a straight line."""
 
-_DENSE = tuple(range(1, 17))
-_TILED = tuple(n for n in range(24, 129) if n % 16 in (0, 1) or n % 8 == 0)
 _BEFORE = (128, 1024, 4096)
-_HELD_OUT_MIXED = 18
-_HELD_OUT_SKEWED = 8
+_HELD_OUT = 24
 
 
 class Kind(StrEnum):
@@ -81,7 +78,13 @@ class Limits:
 
 def experiments(limits: Limits) -> list[Experiment]:
     """All that can be measured within the limits, in order of importance, each once."""
-    found = [*_tokens(limits), *_decodes(limits), *_prefills(limits), *_sampled(), *_held_out(limits)]
+    found = [
+        *_tokens(limits),
+        *_decodes(limits),
+        *_prefills(limits),
+        *_sampled(),
+        *_held_out(limits),
+    ]
     unique = {one.rows: one for one in reversed(found) if limits.allow(one.rows)}
     kept = [one for one in found if unique.get(one.rows) is one]
     # Of equals those of few tokens go first: they cost little and occur most.
@@ -92,11 +95,12 @@ def _tokens(limits: Limits) -> list[Experiment]:
     """Single prompts from their start: every token-level operator, and the tiles of its products."""
     most = limits.max_batch_tokens
     coarse = _doubling(2, most)
-    tiled = [edge + past for edge in range(192, most, 64) for past in (0, 1)]
+    finer = [3 * count // 2 for count in coarse]
+    past = [count + 1 for count in coarse if count >= 16]
     found = [_chunk(Kind.TOKENS, count, 0, 0) for count in coarse]
-    found += [_chunk(Kind.TOKENS, count, 0, 1) for count in (*_DENSE[2::3], *_TILED[::3])]
-    found += [_chunk(Kind.TOKENS, count, 0, 2) for count in (*tiled[::3], *_TILED)]
-    found += [_chunk(Kind.TOKENS, count, 0, 3) for count in (*_DENSE[1:], *tiled)]
+    found += [_chunk(Kind.TOKENS, count, 0, 1) for count in (*finer, *past)]
+    found += [_chunk(Kind.TOKENS, count, 0, 2) for count in (*range(2, 17), *range(24, 129, 8))]
+    found += [_chunk(Kind.TOKENS, count, 0, 3) for count in range(160, most, 32)]
     return found
 
 
@@ -104,13 +108,13 @@ def _decodes(limits: Limits) -> list[Experiment]:
     """Single-token rows of equal contexts, over a grid."""
     found = []
     coarse = _doubling(1, limits.max_slots)
-    finer = sorted({*_DENSE[:8], 12, 24, 33, 40, 48, 96})
-    contexts = [16, *_doubling(256, limits.max_len, 4)]
-    for rank, counts in ((0, coarse), (1, finer), (3, _DENSE)):
+    finer = sorted({3, 5, 6, 7, *(3 * count // 2 for count in coarse[2:]), 33})
+    contexts = [16, *(context for context in (256, 1024, 4096) if context <= limits.max_len)]
+    for rank, counts, columns in ((0, coarse, contexts), (1, finer, contexts[:3:2])):
         for count in counts:
-            for place, context in enumerate(contexts):
+            for place, context in enumerate(columns):
                 row = Row(1, context - 1)
-                found.append(Experiment(Kind.DECODE, (row,) * count, rank + (place > 1)))
+                found.append(Experiment(Kind.DECODE, (row,) * count, rank + (place > 2)))
     return found
 
 
@@ -132,7 +136,7 @@ def _prefills(limits: Limits) -> list[Experiment]:
 def _sampled() -> list[Experiment]:
     """The same rows with and without logits."""
     found = []
-    for rank, (number, count) in enumerate(((1, 64), (48, 1), (8, 16), (96, 1))):
+    for rank, (number, count) in enumerate(((48, 1), (1, 64), (8, 16))):
         for sampled in sorted({0, 1, 4, number // 2, number}):
             rows = tuple(Row(count, 16, index < sampled) for index in range(number))
             if sampled <= number:
@@ -144,8 +148,8 @@ def _held_out(limits: Limits) -> list[Experiment]:
     """Steps as they occur: decodes of unequal contexts, alone and beside chunks of prompts."""
     chance = np.random.default_rng(0)
     found = []
-    for number in range(_HELD_OUT_MIXED + _HELD_OUT_SKEWED):
-        mixed = number < _HELD_OUT_MIXED
+    for number in range(_HELD_OUT):
+        mixed = number % 3 != 2
         decodes = int(min(limits.max_slots - 1, 2 ** chance.uniform(0, 6.5)))
         rows = tuple(Row(1, _context(limits, chance)) for _ in range(decodes))
         if mixed:
@@ -154,7 +158,7 @@ def _held_out(limits: Limits) -> list[Experiment]:
             before = int(chance.integers(0, 2)) * _context(limits, chance)
             before = max(0, min(before, limits.max_len - count))
             rows = (*rows, Row(count, before, bool(chance.integers(0, 2))))
-        found.append(Experiment(Kind.MIXED if mixed else Kind.SKEWED, rows, number // 6))
+        found.append(Experiment(Kind.MIXED if mixed else Kind.SKEWED, rows, number // 8))
     return found
 
 

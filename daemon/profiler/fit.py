@@ -17,8 +17,8 @@ from daemon.profiler.points import Point, repeat_sigma, spread
 from daemon.profiler.terms import Knots, Terms
 from daemon.profiles.errors import ProfileError
 
-_STRAIGHT = (0.02, 0.1)  # strength of the wish for straight curves: of tokens, of surfaces
-_SMALL = 3e-3  # strength of the wish for small surfaces
+_STRAIGHT = (0.3, 0.3)  # strength of the wish for straight curves: of tokens, of surfaces
+_SMALL = 0.05  # strength of the wish that attention costs little where there is no context
 _LEAST_TOLERANCE = 0.01  # a bend of so much of a step is never worth a knot
 _SAMPLE_KNOTS = (0, 1, 8, 32, 64, 128, 256, 512)
 _COUNT_RATIO = 1.9  # knots of chunk lengths lie at least so far apart
@@ -66,8 +66,7 @@ def _error(operators: Operators, points: list[Point], num_known: int) -> Fit:
     cost = step_cost(operators)
     predicted = [cost.step_s(point.work) for point in held_out]
     errors = [
-        abs(guess / point.elapsed_s - 1.0)
-        for guess, point in zip(predicted, held_out, strict=True)
+        abs(guess / point.elapsed_s - 1.0) for guess, point in zip(predicted, held_out, strict=True)
     ]
     logs = [
         float(np.log(sample / guess))
@@ -108,15 +107,11 @@ def _rough(points: list[Point]) -> Curve:
 def _solve(terms: Terms, points: list[Point], rough: Curve) -> Float64:
     times = np.array([point.elapsed_s for point in points])
     measured = np.array([terms.row(point.work) for point in points]) / times[:, None]
-    bends = terms.bends(rough, _STRAIGHT)
-    width = measured.shape[1]
-    num_curves = sum(terms.sizes[:2])
-    small = np.eye(width)[num_curves:] * (_SMALL / float(np.median(times)))
-    matrix = np.concatenate([measured, bends, small])
-    target = np.concatenate([np.ones(len(points)), np.zeros(len(bends) + len(small))])
-    # Unknowns in units of a step, so that all columns are of like size.
+    wishes = terms.wishes(rough, _STRAIGHT, _SMALL)
+    target = np.concatenate([np.ones(len(points)), np.zeros(len(wishes))])
+    # In units of a step, so that all columns are of like size.
     scale = float(np.median(times))
-    return nonnegative(matrix * scale, target) * scale
+    return nonnegative(np.concatenate([measured, wishes]) * scale, target) * scale
 
 
 def _bent(knots: Knots, unknowns: Float64, rough: Curve, tolerance: float) -> Knots:

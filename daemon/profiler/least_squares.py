@@ -6,6 +6,7 @@ import numpy.typing as npt
 Float64 = npt.NDArray[np.float64]
 
 _TOLERANCE = 1e-9
+_RIDGE = 1e-12  # of the largest square: what equations leave open stays finite
 
 
 def nonnegative(matrix: Float64, target: Float64) -> Float64:
@@ -15,6 +16,7 @@ def nonnegative(matrix: Float64, target: Float64) -> Float64:
     when it would go below zero.
     """
     gram, moment = matrix.T @ matrix, matrix.T @ target
+    gram[np.diag_indices_from(gram)] += _RIDGE * max(1e-300, float(np.diag(gram).max(initial=0.0)))
     tolerance = _TOLERANCE * max(1.0, float(np.abs(moment).max(initial=0.0)))
     solution = np.zeros(matrix.shape[1])
     free = np.zeros(matrix.shape[1], bool)
@@ -28,13 +30,15 @@ def nonnegative(matrix: Float64, target: Float64) -> Float64:
     return solution
 
 
-def _settled(gram: Float64, moment: Float64, start: Float64, free: npt.NDArray[np.bool_]) -> Float64:
+def _settled(
+    gram: Float64, moment: Float64, start: Float64, free: npt.NDArray[np.bool_]
+) -> Float64:
     """The best solution over the free variables; those that would turn negative are let go."""
     solution = start
     while True:
         wanted = np.zeros_like(start)
         places = np.flatnonzero(free)
-        wanted[places] = np.linalg.lstsq(gram[np.ix_(free, free)], moment[free], rcond=None)[0]
+        wanted[places] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])
         below = places[wanted[places] <= 0.0]
         if not below.size:
             return wanted

@@ -1,8 +1,8 @@
 """The terms of `Operators` as columns of a linear model: every value at a knot is one unknown.
 
 Curves and surfaces are straight between knots, so a step's time is a weighted sum of their values
-at the knots around it. Attention never falls with context: its unknowns are the rises from one
-context to the next.
+at the knots around it. Attention never falls with context, nor sampling with rows: their unknowns are the
+rises from one knot to the next.
 """
 
 from bisect import bisect_right
@@ -45,7 +45,8 @@ class Terms:
     def sizes(self) -> tuple[int, int, int, int]:
         """Unknowns of tokens, samples, decode and prefill, in this order."""
         decode = len(self.decodes) * len(self.contexts)
-        return len(self.tokens), len(self.samples), decode, len(self.counts) * len(self.befores)
+        prefill = len(self.counts) * len(self.befores)
+        return len(self.tokens), len(self.samples) - 1, decode, prefill
 
     def row(self, work: StepWork) -> Float64:
         """The step's time as weights of the unknowns."""
@@ -57,26 +58,31 @@ class Terms:
             context = work.decode_context / work.num_decodes
             decode = self._cell(self.decodes, self.contexts, work.num_decodes, context)
         tokens = weights(self.tokens, work.num_tokens)
-        samples = weights(self.samples, work.num_samples)
+        samples = _of_rises(weights(self.samples, work.num_samples))[1:]
         return np.concatenate([tokens, samples, decode.ravel(), prefill.ravel()])
 
-    def bends(self, step_s: Curve, strengths: tuple[float, float]) -> Float64:
-        """Rows that ask for straight curves: of tokens and of surfaces, in shares of a step."""
-        of_tokens, of_surfaces = strengths
+    def wishes(self, step_s: Curve, straight: tuple[float, float], small: float) -> Float64:
+        """Rows whose product with the unknowns should be zero, in shares of a step of `step_s`.
+
+        Curves should be straight, of `straight` strength for (tokens, surfaces); and what attention
+        takes with hardly any context should be small: it is told from the tokens' share by nothing
+        else.
+        """
         offsets = np.cumsum((0, *self.sizes))
-        found = [_bends(self.tokens, step_s, offsets[0], 1, offsets[-1]) * of_tokens]
-        for place, lines, across in (
-            (2, self.decodes, len(self.contexts)),
-            (3, self.counts, len(self.befores)),
+        width = int(offsets[-1])
+        found = [straight[0] * _bends(self.tokens, step_s, 0, 1, width)]
+        for start, lines, along in (
+            (int(offsets[2]), self.decodes, self.contexts),
+            (int(offsets[3]), self.counts, self.befores),
         ):
+            across = len(along)
             for column in range(across):
-                start = offsets[place] + column
-                found.append(_bends(lines, step_s, start, across, offsets[-1]) * of_surfaces)
-        for place, lines, along in ((2, self.decodes, self.contexts), (3, self.counts, self.befores)):
+                bends = _bends(lines, step_s, start + column, across, width)
+                found.append(straight[1] * bends)
             for number, line in enumerate(lines):
-                start = offsets[place] + number * len(along)
-                rows = _rises(along, start, offsets[-1])
-                found.append(rows * (of_surfaces / step_s(line)))
+                first = start + number * across
+                found.append(_rises(along, first, width) * (straight[1] / step_s(line)))
+                found.append(np.eye(1, width, first) * (small / step_s(line)))
         return np.concatenate(found)
 
     def curves(self, unknowns: Float64) -> tuple[Curve, Curve, Surface, Surface]:
@@ -85,17 +91,20 @@ class Terms:
         tokens, samples, decode, prefill = np.split(unknowns, cuts)
         return (
             Curve(self.tokens, _values(tokens)),
-            Curve(self.samples, _values(samples)),
+            Curve(self.samples, (0.0, *_values(np.cumsum(samples)))),
             _surface(self.decodes, self.contexts, decode),
             _surface(self.counts, self.befores, prefill),
         )
 
     @staticmethod
     def _cell(lines: Knots, along: Knots, line: float, at: float) -> Float64:
-        """Weights of the rises: a value is the sum of all rises up to it."""
-        shares = weights(along, at)
-        sums = np.cumsum(shares[::-1])[::-1]
-        return np.outer(weights(lines, line), sums)
+        """Weights of a surface's rises."""
+        return np.outer(weights(lines, line), _of_rises(weights(along, at)))
+
+
+def _of_rises(shares: Float64) -> Float64:
+    """Weights of values as weights of rises: a value is the sum of all rises up to it."""
+    return np.cumsum(shares[::-1])[::-1]
 
 
 def _bends(lines: Knots, step_s: Curve, start: int, stride: int, width: int) -> Float64:

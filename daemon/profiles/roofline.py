@@ -46,8 +46,10 @@ def scaled_to(profile: Profile, device_name: str) -> Profile:
 
 
 def _bound_by_weights(curve: Curve, factor: float) -> Curve:
-    reading_s = curve.value[0] * factor
-    return replace(curve, value=tuple(rounded(max(value, reading_s)) for value in curve.value))
+    """The curve, nowhere under the time of reading the weights; no rows still take none."""
+    reading_s = next((value for value in curve.value if value), 0.0) * factor
+    values = tuple(rounded(max(value, reading_s)) if value else 0.0 for value in curve.value)
+    return replace(curve, value=values)
 
 
 def _bound_by_cache(surface: Surface, factor: float) -> Surface:

@@ -25,22 +25,22 @@ class InFlight:
     """The queue of them; answers come in the order of the plans."""
 
     def __init__(self) -> None:
-        self._steps: deque[InFlightStep] = deque()
+        self.steps: deque[InFlightStep] = deque()
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self.steps)
 
     @property
     def newest(self) -> InFlightStep:
         """The step planned last. Raises IndexError if none is in flight."""
-        return self._steps[-1]
+        return self.steps[-1]
 
     def add(self, step: InFlightStep) -> None:
         """Remember a step that was just planned."""
-        self._steps.append(step)
+        self.steps.append(step)
 
     def answer(self, step: int) -> InFlightStep | None:
         """The oldest step if it is the one that answered; None for an answer nobody awaits."""
-        if self._steps and self._steps[0].step == step:
-            return self._steps.popleft()
+        if self.steps and self.steps[0].step == step:
+            return self.steps.popleft()
         return None

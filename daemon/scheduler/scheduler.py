@@ -387,9 +387,9 @@ class Scheduler:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""
         table = self.slots
         slots = flown.slots
-        why = flown.finals * _LENGTH
-        if np.count_nonzero(reasons):
-            np.copyto(why, reasons, where=reasons != 0)
+        why = reasons
+        if np.count_nonzero(flown.finals):
+            why = np.where(reasons != 0, reasons, flown.finals * _LENGTH)
         rows = self._row_numbers[: slots.size]
         if table.departures != flown.departures:
             rows = rows[table.epoch[slots] == flown.epochs]

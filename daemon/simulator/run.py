@@ -96,7 +96,7 @@ def configured(prepared: Prepared) -> Configured:
     limits = scenario.limits
     max_batch_tokens = batch_tokens(limits, scenario.policy)
     instances = tuple(
-        InstanceConfig(f"{profile.name}#{index}", group.role, profile.device.name, profile.pp)
+        InstanceConfig(f"{index}:{profile.name}", group.role, profile.device.name, profile.pp)
         for index, (profile, group) in enumerate(
             zip(prepared.profiles, prepared.groups, strict=True)
         )

@@ -58,7 +58,7 @@ class Traffic:
     def log(self) -> RequestLog:
         """A log of these requests, to which nothing has happened yet."""
         log = RequestLog.empty(len(self))
-        log.arrival_s = np.array(self.arrival_s) - self.first_s
+        log.arrival_s = np.array(self.arrival_s)
         log.prompt_tokens = np.array(self.prompts, np.int32)
         log.asked_tokens = np.array(self.answers, np.int32)
         log.slo_class = self.slo_class

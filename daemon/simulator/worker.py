@@ -8,13 +8,12 @@ from daemon.batch import Batch
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
-from daemon.request import MAX_SEQUENCES_PER_REQUEST, FinishReason
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.simulator.links import Link
 from daemon.simulator.power import PowerMeter
 from daemon.wire.columns import Int32, UInt8
 
 _DRAWS = 4096
-_STOP = np.uint8(FinishReason.STOP)
 
 
 class Noise:
@@ -67,12 +66,12 @@ class Answers:
         if batch.joined_slots.size:
             requests = batch.joined_sequences // MAX_SEQUENCES_PER_REQUEST
             stops[batch.joined_slots] = self._stops_at[requests]
-        slots = batch.slots
+        slots = batch.slots.astype(np.intp)
         last = batch.starts + batch.counts >= stops[slots]
         samples = batch.samples
         if np.count_nonzero(samples) != samples.size:
             last = last[samples.view(bool)]
-        reasons: UInt8 = last * _STOP
+        reasons: UInt8 = last.view(np.uint8)  # true is FinishReason.STOP
         return reasons
 
 

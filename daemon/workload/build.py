@@ -137,7 +137,7 @@ def _times(spec: WorkloadSpec, kept: _Kept, rng: np.random.Generator) -> tuple[F
     times_s = own_s - own_s[0]
     if spec.rate_scale:
         return times_s / spec.rate_scale, f"own times, {spec.rate_scale:g} times as fast"
-    if not spec.rate:
+    if not spec.rate or count == 1:
         return times_s, "own times"
     if not times_s[-1]:
         raise WorkloadError(f"rate: {count} requests at one time cannot be stretched; use arrivals")

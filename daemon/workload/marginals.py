@@ -27,7 +27,8 @@ class Quantiles:
 
     def __call__(self, scores: Float64) -> Float64:
         """Lengths [N] of normal scores [N]."""
-        return np.interp(_share_below(scores), self.at, self.value)
+        shares: Float64 = _share_below(scores)
+        return np.interp(shares, self.at, self.value)
 
 
 @dataclass(frozen=True)

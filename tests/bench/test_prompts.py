@@ -38,7 +38,7 @@ def test_lengths_and_shared_blocks(rows: list[tuple[int, tuple[int, ...]]], seed
     for index, (length, prefix) in enumerate(rows):
         ids = prompts.of_request(index)
         assert ids.size == length
-        assert FIRST_ID <= ids.min() and ids.max() < LAST_ID
+        assert ids.min() >= FIRST_ID and ids.max() < LAST_ID
         for place, block in enumerate(prefix[: length // BLOCK]):
             tokens = ids[place * BLOCK : (place + 1) * BLOCK].tolist()
             assert blocks.setdefault(block, tokens) == tokens

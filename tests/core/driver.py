@@ -1,9 +1,8 @@
 """Drives a Core with model workers, as the runtime would, and checks its laws after every event."""
 
-from collections import Counter
-
 import numpy as np
 
+from daemon.batch import Batch
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import (
@@ -13,6 +12,7 @@ from daemon.core.events import (
     Event,
     Finish,
     InstanceConfig,
+    Predicted,
     RequestArrived,
     Sealed,
     StepDone,
@@ -20,15 +20,17 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.request import FinishReason, State, request_of, sequence_id
+from tests.core.laws import check_laws, check_nothing_left
 from tests.core.model_worker import ModelWorker, Truth
 
 
-def configured(policy: str = "sarathi", instances: int = 1, **changes: object) -> Configured:
+def configured(
+    policy: str = "sarathi", instances: int = 1, stages: int = 1, **changes: object
+) -> Configured:
     """A small daemon's configuration."""
-    names = tuple(InstanceConfig(chr(97 + i), "mixed", "cpu") for i in range(instances))
+    names = tuple(InstanceConfig(chr(97 + i), "mixed", "cpu", stages) for i in range(instances))
     fields: dict[str, object] = {
         "block_size": 4,
         "max_running": 8,
@@ -116,6 +118,9 @@ class Driver:
             first = len(live.hashes)
             self.handle(Sealed(self.now, sequence, first, hashes[first * HASH_BYTES :]))
 
+    def predict(self, request: int, num_tokens: int) -> None:
+        self.handle(Predicted(self.now, request, num_tokens))
+
     def finish(self, sequence: int) -> None:
         self.handle(Finish(self.now, sequence, 1))
 
@@ -179,8 +184,16 @@ class Driver:
         assert batch.slots.size <= self.config.max_running
         assert np.unique(batch.slots).size == batch.slots.size, "a slot is in a batch twice"
         assert (batch.counts > 0).all() and (batch.counts <= self._longest_chunk()).all()
+        if self.config.instances[batch.instance].stages > 1:
+            self._check_stages(batch)
         worker.submit(batch, self.truths, self.known)
         assert {worker.sequence[slot] for slot in batch.slots.tolist()} <= self.alive.keys()
+
+    def _check_stages(self, batch: Batch) -> None:
+        """A stage cannot use a token that a later stage has still to draw."""
+        fed_back = set(batch.slots[batch.fed == 0].tolist())
+        for step in self.workers[batch.instance].pending:
+            assert not fed_back & set(step.batch.slots.tolist()), "a sequence in two stages"
 
     def _longest_chunk(self) -> int:
         whole = self.config.policy in ("vllm", "orca", "static")
@@ -219,49 +232,9 @@ class Driver:
         relocated = sum(isinstance(event, WorkerLost) for event in self.events[-1:])
         if not relocated:
             assert core.num_waiting <= self.config.max_waiting + preempted
-        seats: Counter[int] = Counter()
-        for instance in core.instances:
-            self._check_instance(instance, seats)
-        for leader, followers in core.held_back.items():
-            assert leader in core.sequences
-            for follower in followers:
-                assert follower.state is State.WAITING and follower.slot < 0
-                seats[follower.id] += 1
-        once = Counter(dict.fromkeys(core.sequences, 1))
-        assert seats == once, "a sequence in two places or none"
-
-    def _check_instance(self, instance: Instance, seats: Counter[int]) -> None:
-        scheduler = instance.scheduler
-        kv, slots = scheduler.kv, scheduler.slots
-        kv.pool.check()
-        order = slots.order()
-        assert (np.diff(slots.rank[order]) >= 0).all()
-        assert sorted([*order.tolist(), *slots.vacant]) == list(range(slots.max_slots))
-        used = [kv.table.blocks(slot) for slot in order.tolist()]
-        owners = np.bincount(np.concatenate([[], *used]).astype(int), minlength=kv.pool.num_blocks)
-        assert np.array_equal(owners, kv.pool.owners()), "owners that are in no table"
-        assert (kv.table.held[order] * kv.block_size >= slots.computed[order]).all()
-        assert (slots.computed[order] <= slots.known[order]).all()
-        assert (slots.delivered[order] <= slots.known[order]).all()
-        for slot in order.tolist():
-            member = slots.member(slot)
-            assert member.state is State.RUNNING and member.slot == slot
-            assert member.instance == instance.index
-            seats[member.id] += 1
-        ranks = [one.rank for one in scheduler.waiting]
-        assert ranks == sorted(ranks)
-        for one in scheduler.waiting:
-            assert one.state in (State.WAITING, State.PREEMPTED) and one.slot < 0
-            assert one.instance == instance.index
-            seats[one.id] += 1
-        waiting = sum(one.num_known_tokens for one in scheduler.waiting)
-        assert scheduler.waiting.num_tokens == waiting
+        check_laws(core)
 
     def check_nothing_left(self) -> None:
         """Everything came back: the daemon is as it was before the first request."""
-        assert self.core.idle and not self.alive and not self.core.held_back
-        for instance in self.core.instances:
-            ledger = instance.scheduler.kv.pool.check()
-            assert ledger.held == 0 and ledger.fenced == 0, ledger
-            assert instance.scheduler.slots.num_running == 0
-            assert len(instance.scheduler.waiting) == 0
+        assert not self.alive
+        check_nothing_left(self.core)

@@ -33,6 +33,7 @@ class CoreMachine(RuleBasedStateMachine):
         budget=st.integers(4, 40),
         chunk=st.integers(1, 20),
         instances=st.integers(1, 2),
+        stages=st.sampled_from([1, 1, 2, 3]),
         max_waiting=st.integers(1, 12),
         prefix_cache=st.booleans(),
         step_s=st.sampled_from([0.001, 0.004, 0.03]),
@@ -46,6 +47,7 @@ class CoreMachine(RuleBasedStateMachine):
         budget: int,
         chunk: int,
         instances: int,
+        stages: int,
         max_waiting: int,
         prefix_cache: bool,
         step_s: float,
@@ -53,6 +55,7 @@ class CoreMachine(RuleBasedStateMachine):
         config = configured(
             policy,
             instances,
+            stages,
             depth=depth,
             max_running=max_running,
             max_batch_tokens=budget,
@@ -96,6 +99,11 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(index=indices)
     def finish(self, index: int) -> None:
         self.driver.finish(self._pick(sorted(self.driver.alive), index))
+
+    @precondition(lambda self: self.driver.requests)
+    @rule(index=indices, num_tokens=st.integers(1, 40))
+    def predict(self, index: int, num_tokens: int) -> None:
+        self.driver.predict(index % (self.driver.requests + 1), num_tokens)
 
     @precondition(lambda self: self.driver.requests)
     @rule(index=indices)

@@ -90,9 +90,14 @@ def _tables(
         by_tokens=by_tokens,
         prefill=_prefill(folder, heads, kv_heads, spec.num_layers, limit),
         decode=_decode(folder, heads, kv_heads, spec.num_layers, limit),
-        sampled_s=fit_curve(sorted(head), [head[m] for m in sorted(head)]),
+        sampled_s=_from_none(fit_curve(sorted(head), [head[m] for m in sorted(head)])),
         communication_s=_communication(folder, architecture, tp),
     )
+
+
+def _from_none(curve: Curve) -> Curve:
+    """The curve with no time where there is no row: a chunk in the middle draws nothing."""
+    return Curve((0.0, *curve.at), (0.0, *curve.value))
 
 
 def _gemms(path: Path) -> Gemms:

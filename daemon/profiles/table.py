@@ -1,0 +1,57 @@
+"""The list of shipped profiles in `docs/profiles.md`: `python -m daemon.profiles.table FILE`."""
+
+import argparse
+from pathlib import Path
+
+from daemon.cost.profile import PhaseFit, Profile
+from daemon.profiles.errors import ProfileError
+from daemon.profiles.load import load_profile, names
+
+BEGIN, END = "<!-- profiles: begin -->\n", "<!-- profiles: end -->\n"
+
+
+def listing() -> str:
+    """A Markdown table, one line a profile: its step model, its error, its source."""
+    lines = ["| Profile | Step | Error | Noise | Power | Source |", "|---|---|---|---|---|---|"]
+    lines += [_line(load_profile(name)) for name in names()]
+    return "\n".join(lines) + "\n"
+
+
+def written(document: Path) -> str:
+    """The table as the document has it. Raises ProfileError where it has none."""
+    return _parts(document)[1]
+
+
+def write(document: Path) -> None:
+    """Put the table into the document, between its markers. Raises ProfileError."""
+    head, _, tail = _parts(document)
+    document.write_text(head + BEGIN + listing() + END + tail, encoding="utf-8")
+
+
+def _parts(document: Path) -> tuple[str, str, str]:
+    text = document.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ProfileError(f"{document}: the markers {BEGIN.strip()} and {END.strip()} are missing")
+    head, rest = text.split(BEGIN)
+    table, tail = rest.split(END)
+    return head, table, tail
+
+
+def _line(profile: Profile) -> str:
+    kind = "phases" if isinstance(profile.step, PhaseFit) else "operators"
+    fit = profile.fit
+    error = f"{fit.mape:.1%} of {fit.num_points:,}" if fit.num_points else "not known"
+    power = "yes" if profile.power else "-"
+    cells = (f"`{profile.name}`", kind, error, f"{fit.noise_sigma:.1%}", power, profile.source[0])
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Bring the document's table up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("document", type=Path, metavar="FILE")
+    write(parser.parse_args().document)
+
+
+if __name__ == "__main__":
+    main()

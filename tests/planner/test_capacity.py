@@ -1,0 +1,117 @@
+"""Capacity against queueing theory, the stability rule, and what is refused."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from daemon.planner.capacity import find_capacity
+from daemon.planner.errors import PlannerError
+from daemon.planner.goal import Goal
+from daemon.planner.simulate import report_of
+from daemon.simulator.run import prepare, run
+from tests.planner.small import SERVICE_S, at_rate, scenario
+
+WIDTH = 0.02
+
+
+def test_equal_gaps_are_sustained_up_to_the_service_rate(tmp_path: Path) -> None:
+    """D/D/1: at rate r a share 1 - 1 / (r D) waits at the last arrival, and 2 % may."""
+    found = find_capacity(scenario(tmp_path, 1000, arrivals="uniform"), Goal())
+    most = 1 / SERVICE_S / (1 - 0.02)
+    assert most * 0.997 / (1 + WIDTH) < found.rps < most * 1.001
+    assert found.failed_rps <= found.rps * (1 + WIDTH)
+    assert found.limited_by == "unserved_fraction"
+    assert (found.requests, found.warm_up_requests) == (1000, 100)
+
+
+def test_poisson_arrivals_against_the_mean_wait_of_m_d_1(tmp_path: Path) -> None:
+    """Mean time in system D + rho D / (2 (1 - rho)) = 2 D at rho = 2/3."""
+    found = find_capacity(
+        scenario(tmp_path, 4000), Goal(normalized_latency_s=2 * SERVICE_S), relative_width=0.01
+    )
+    assert found.rps * SERVICE_S == pytest.approx(2 / 3, rel=0.04)
+    assert found.limited_by == "normalized_latency_s"
+    assert found.report.rate_rps == found.rps
+
+
+def test_the_bracket_is_found_from_above_too(tmp_path: Path) -> None:
+    one = scenario(tmp_path, 300, arrivals="uniform")
+    below, above = (
+        find_capacity(at_rate(one, 0.3), Goal()),
+        find_capacity(at_rate(one, 9.0), Goal()),
+    )
+    assert above.rps == pytest.approx(below.rps, rel=2 * WIDTH)
+    passed = [t.rate_rps for t in above.trials if t.sustained]
+    failed = [t.rate_rps for t in above.trials if not t.sustained]
+    assert max(passed) == above.rps < above.failed_rps == min(failed)
+
+
+def test_a_goal_that_an_idle_machine_misses_has_no_capacity(tmp_path: Path) -> None:
+    found = find_capacity(scenario(tmp_path, 200), Goal(ttft_s=SERVICE_S / 2))
+    assert found.rps == 0.0
+    assert found.limited_by == "attainment"
+    assert len(found.trials) < 24
+    assert not any(trial.sustained for trial in found.trials)
+
+
+def test_stability_bites_where_latencies_would_not(tmp_path: Path) -> None:
+    """Three quarters of short answers; serving those first keeps the promises at twice the rate."""
+    one = scenario(tmp_path, 400, policy="srtf")
+    trace = tmp_path / "lengths.csv"
+    rows = ["16,1" if row % 4 else "16,200" for row in range(400)]
+    trace.write_text("\n".join(["num_prefill_tokens,num_decode_tokens", *rows]) + "\n")
+    one = msgspec.structs.replace(one, predictor="oracle")
+    promise = {"ttft_s": 60.0, "attainment": 0.7}
+    loose = find_capacity(one, Goal(**promise, unserved_fraction=1.0))
+    strict = find_capacity(one, Goal(**promise))
+    assert strict.limited_by == "unserved_fraction"
+    assert strict.rps < 0.7 * loose.rps
+
+
+def test_the_lengths_and_draws_are_those_of_every_other_rate(tmp_path: Path) -> None:
+    one = scenario(tmp_path, 50, arrivals="gamma:3")
+    slow, fast = prepare(at_rate(one, 1.0)).workload, prepare(at_rate(one, 4.0)).workload
+    np.testing.assert_allclose(slow.arrival_s, 4 * fast.arrival_s)
+    np.testing.assert_array_equal(slow.output_tokens, fast.output_tokens)
+
+
+def test_the_report_at_capacity_says_how_it_was_found(tmp_path: Path) -> None:
+    one = scenario(tmp_path, 200)
+    goal = Goal(ttft_s=1.5, tpot_s=1.0, p99_queueing_s=5.0)
+    found = find_capacity(one, goal)
+    report = found.as_report()
+    single = prepare(at_rate(one, found.rps))
+    expected = report_of(single, run(single))
+    assert report.capacity_rps == found.rps
+    assert report.ttft_s == expected.ttft_s
+    assert report.capacity is not None
+    assert report.capacity["condition"] == (
+        "P99 queueing <= 5 s; TTFT <= 1.5 s and TPOT <= 1 s for 90 % of requests; "
+        "at the last arrival at most 2 % of the asked output tokens unserved"
+    )
+    assert len(report.capacity["rates_tried"]) == len(found.trials)
+    assert msgspec.json.decode(msgspec.json.encode(report))["capacity"]["requests"] == 200
+
+
+def test_progress_hears_every_rate(tmp_path: Path) -> None:
+    heard: list[float] = []
+    one = scenario(tmp_path, 100)
+    found = find_capacity(one, Goal(), progress=lambda trial: heard.append(trial.rate_rps))
+    assert heard == [trial.rate_rps for trial in found.trials]
+
+
+def test_what_has_no_capacity_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlannerError, match="closed arrivals have no rate"):
+        find_capacity(scenario(tmp_path, 10, arrivals="closed"), Goal())
+    with pytest.raises(
+        PlannerError, match="20 requests are too few: the last one alone asks 5.0 %"
+    ):
+        find_capacity(scenario(tmp_path, 20), Goal())
+    with pytest.raises(PlannerError, match="the width must be in"):
+        find_capacity(scenario(tmp_path, 100), Goal(), relative_width=0.0)
+    with pytest.raises(PlannerError, match="ttft_s must be 0 or more"):
+        Goal(ttft_s=-1.0)
+    with pytest.raises(PlannerError, match="attainment is a share"):
+        Goal(attainment=90.0)

@@ -1,0 +1,58 @@
+"""The front against its definition, and the plot."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.planner.errors import PlannerError
+from daemon.planner.pareto import Point, pareto_front, plot_pareto
+
+NUMBERS = st.integers(0, 8).map(float) | st.floats(0, 1e6) | st.just(float("nan"))
+POINTS = st.lists(st.builds(Point, st.sampled_from("abc"), NUMBERS, NUMBERS), max_size=20)
+
+
+def _dominates(a: Point, b: Point) -> bool:
+    no_worse = a.cost <= b.cost and a.latency_s <= b.latency_s
+    return no_worse and (a.cost < b.cost or a.latency_s < b.latency_s)
+
+
+@given(POINTS)
+def test_the_front_is_what_nothing_dominates(points: list[Point]) -> None:
+    known = [p for p in points if p.cost == p.cost and p.latency_s == p.latency_s]
+    expected = [p for p in known if not any(_dominates(other, p) for other in known)]
+    front = pareto_front(points)
+    assert sorted(front) == sorted(expected)
+    assert [p.cost for p in front] == sorted(p.cost for p in front)
+
+
+def test_an_infinite_number_is_no_point() -> None:
+    assert pareto_front([Point("a", float("inf"), 1.0), Point("b", 1.0, float("inf"))]) == []
+
+
+SOME = [Point("vllm", 3.0, 2.0), Point("$arathi$", 2.0, 3.0), Point("orca", 4.0, 4.0)]
+
+
+@pytest.mark.parametrize("name", ["front.svg", "front.png"])
+def test_the_same_points_give_the_same_file(tmp_path: Path, name: str) -> None:
+    files = [tmp_path / "a" / name, tmp_path / "b" / name]
+    for file in files:
+        file.parent.mkdir()
+        plot_pareto(SOME, file, "$ per hour", "P90 TTFT (s)")
+    assert files[0].read_bytes() == files[1].read_bytes()
+    if name.endswith(".svg"):
+        assert "orca" in files[0].read_text()
+
+
+def test_a_plot_that_cannot_be_made_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PlannerError, match=r"front\.gif: a plot is written as \.svg or \.png"):
+        plot_pareto(SOME, tmp_path / "front.gif")
+    with pytest.raises(PlannerError, match="No such file"):
+        plot_pareto(SOME, tmp_path / "nowhere" / "front.svg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(PlannerError, match=r"llmd-server\[plots\]"):
+        plot_pareto(SOME, tmp_path / "front.svg")

@@ -1,0 +1,1 @@
+"""Workloads: traces, distributions, arrivals, classes."""

@@ -28,7 +28,7 @@ from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
-from daemon.scheduler.scheduler import Answer
+from daemon.scheduler.answer import Answer
 from daemon.sequence import Sequence
 
 

@@ -82,7 +82,7 @@ def draw(run: RunLog, report: Report) -> "Figure":
 
     below_the_head = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.89), w_pad=0.12, h_pad=0.1)
     figure = Figure(figsize=(12, 7), layout=below_the_head)
-    figure.text(0.012, 0.955, _line(report.label, 90), fontsize=13, weight="bold")
+    figure.text(0.012, 0.955, _line(report.label, 115), fontsize=12, weight="bold")
     figure.text(0.012, 0.918, _line(_circumstances(report), 150), fontsize=9.5, color=MUTED)
     (ttft, tpot, normalized), (queue, memory, sizes) = figure.subplots(2, 3)
     latencies = measure(run.requests)
@@ -135,7 +135,8 @@ def _distribution(axes: "Axes", title: str, values: Float64) -> None:
     low, high = float(known.min()), float(known.max())
     if low > 0 and high > 10 * low:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+        ticks = (1, 2, 5) if high < 30 * low else (1, 3) if high < 1000 * low else (1,)
+        axes.xaxis.set_major_locator(LogLocator(subs=ticks))
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.locator_params(axis="x", nbins=6)

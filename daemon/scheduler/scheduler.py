@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.cost.work import StepWork, work_of
+from daemon.cost.work import work_of
 from daemon.memory.kv_cache import KVCache
 from daemon.request import FinishReason, State
+from daemon.scheduler.answer import Answer
 from daemon.scheduler.in_flight import InFlight, InFlightStep
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import StepBuilder
 from daemon.sequence import Sequence
-from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, int32
+from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
 
 _LENGTH = np.uint8(FinishReason.LENGTH)
 _NO_SLOTS = np.zeros(0, np.intp)
@@ -43,18 +44,6 @@ class Place(msgspec.Struct, frozen=True):
     matched: list[int]  # blocks of its prefix found in the cache
     num_shared_tokens: int  # already computed, by the leader or in the cache
     num_blocks: int  # in all
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What came of an answered step; T rows that count."""
-
-    rows: Int32  # [T] among the step's sampled rows
-    sequences: Int64  # [T]
-    reasons: UInt8  # [T] FinishReason
-    first: list[Sequence]  # those whose first token this was
-    ended: list[Sequence]
-    work: StepWork
-    planned_s: float
 
 
 class Scheduler:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from daemon.config.load import ConfigError, flatten, load, parse_value
-from daemon.config.schema import Config, InstanceSpec
+from daemon.config.schema import Config, InstanceSpec, SchedulerConfig
 from tests.house.source import ROOT
 
 
@@ -19,7 +19,9 @@ def write(folder: Path, text: str) -> Path:
 def test_without_file_and_flags_all_is_default() -> None:
     loaded = load()
     assert loaded.config == msgspec.structs.replace(
-        Config(), instance=(InstanceSpec(device="cpu", role="mixed", name="cpu"),)
+        Config(),
+        scheduler=SchedulerConfig(max_batch_tokens=512, prefill_chunk=512),
+        instance=(InstanceSpec(device="cpu", role="mixed", name="cpu"),),
     )
     assert {loaded.source(key) for key in flatten(loaded.config)} == {"default"}
 
@@ -105,6 +107,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_smaller_budget_takes_the_default_chunk_with_it() -> None:
     assert load(None, {"scheduler.max_batch_tokens": 64}).config.scheduler.prefill_chunk == 64
+
+
+def test_the_budget_is_the_policys_own_unless_given() -> None:
+    assert load(None, {"scheduler.policy": "vllm"}).config.scheduler.max_batch_tokens == 2560
+    given = {"scheduler.policy": "vllm", "scheduler.max_batch_tokens": 300}
+    assert load(None, given).config.scheduler.max_batch_tokens == 300
 
 
 def test_instances_get_names_of_their_own() -> None:

@@ -44,7 +44,7 @@ def test_a_bad_table_is_refused(tmp_path: Path, text: str, message: str) -> None
 
 
 def test_what_has_no_price_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PlannerError, match="'cpu'.*known: a100-80g, h100, h200"):
+    with pytest.raises(PlannerError, match=r"'cpu'.*known: a100-80g, h100, h200"):
         qps_per_dollar(1.0, profile(device="cpu"))
     with pytest.raises(PlannerError, match="at least one instance, got 0"):
         dollars_per_hour(profile(), 0)

@@ -31,7 +31,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 def tiled_ms(tokens: int) -> float:
     """A layer pays for whole tiles of 64 tokens."""
-    return LAYER_MS * (9 + -(-tokens // 64))
+    return LAYER_MS * (2 + -(-tokens // 64))
 
 
 def vidur(folder: Path, reduce_ms: float = 0.05) -> Path:

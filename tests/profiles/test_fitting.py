@@ -13,15 +13,15 @@ TIMES = st.lists(st.floats(0.01, 10.0), min_size=3, max_size=30)
 
 
 def test_a_fit_shows_the_steps_that_a_line_misses() -> None:
-    seen = [tokens for tokens in TOKENS if tokens % 24 != 16]
-    curve = fit_curve(seen, [tiled_ms(tokens) for tokens in seen])
-    line = np.polyfit(seen, [tiled_ms(tokens) for tokens in seen], 1)
-    for boundary in (64, 128, 192, 256):
-        assert curve(boundary) == pytest.approx(tiled_ms(boundary), rel=0.01)
-    left_out = [tokens for tokens in TOKENS if tokens % 24 == 16]
+    # Left out are the rows right behind a tile, where a straight line errs most.
+    left_out = [tokens for tokens in TOKENS if tokens > 128 and tokens % 64 == 8]
+    seen = [tokens for tokens in TOKENS if tokens not in left_out]
+    times = [tiled_ms(tokens) for tokens in seen]
+    curve, line = fit_curve(seen, times), np.polyfit(seen, times, 1)
+    assert curve(129) > 1.2 * curve(128)
     truths = [tiled_ms(tokens) for tokens in left_out]
-    assert mape([curve(tokens) for tokens in left_out], truths) < 0.012
-    assert mape(np.polyval(line, left_out).tolist(), truths) > 0.015
+    assert mape([curve(tokens) for tokens in left_out], truths) < 0.005
+    assert mape(np.polyval(line, left_out).tolist(), truths) > 0.04
 
 
 def test_a_step_is_a_jump_right_behind_the_tile() -> None:

@@ -45,7 +45,7 @@ def test_vidur_steps_are_sums_of_operators_over_layers(tmp_path: Path) -> None:
     layer_ms = tables.tiled_ms(16) + 0.01 + 1e-6 * 16 * 1000 + 2 * 0.05
     decodes = StepWork(16, 16 * 1000)
     assert seconds(profile, decodes) == pytest.approx((LAYERS * layer_ms + 0.01) / 1e3, rel=0.03)
-    assert profile.fit.num_points > 0 and profile.fit.mape < 0.05
+    assert profile.fit.num_points > 0 and 0.0 < profile.fit.mape < 0.1
     assert profile.fit.noise_sigma == pytest.approx(0.03)
 
 

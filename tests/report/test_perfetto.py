@@ -67,7 +67,7 @@ def test_spans_lie_on_lanes_of_their_track(tmp_path: Path) -> None:
     run = by_hand()
     run.spans = [
         Span("a", "decode", 1.0, 0.5, {"tokens": 3}),
-        Span("a", "decode", 1.5, 0.5),  # begins where the first ends: the same lane
+        Span("a", "decode", 1.25, 0.5),  # begins where the prefill ends: on its lane
         Span("a", "prefill", 0.25, 1.0),  # overlaps the first: another one
         Span("host to a", "copy", 1.0, 0.1),
     ]
@@ -83,7 +83,7 @@ def test_spans_lie_on_lanes_of_their_track(tmp_path: Path) -> None:
     assert [(e["ts"], e["dur"], lanes[e["pid"], e["tid"]]) for e in slices] == [
         (250_000, 1_000_000, "a"),
         (1_000_000, 500_000, "a (2)"),
-        (1_500_000, 500_000, "a"),
+        (1_250_000, 500_000, "a"),
         (1_000_000, 100_000, "host to a"),
     ]
     assert slices[1]["args"] == {"tokens": 3}

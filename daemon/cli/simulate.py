@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daemon.cli.outputs import add_output_flags, write_outputs
+from daemon.cli.plan import add_plan_flags, capacity, sweep_all
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.workload_flags import add_workload_flags
 from daemon.journal.reader import JournalError
+from daemon.planner.errors import PlannerError
 from daemon.predict.lengths import PredictorError
 from daemon.profiles.errors import ProfileError
 from daemon.report.errors import ReportError
@@ -20,6 +22,7 @@ from daemon.simulator.simulator import Progress, SimulationError
 from daemon.workload.workload import WorkloadError
 
 FAULTS = (
+    PlannerError,
     ScenarioError,
     WorkloadError,
     ProfileError,
@@ -36,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_flags(parser)
     add_workload_flags(parser)
     add_output_flags(parser)
+    add_plan_flags(parser)
     group = parser.add_argument_group("journals and traces")
     group.add_argument(
         "--journal",
@@ -55,6 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def simulate(arguments: argparse.Namespace) -> int:
     """Simulate and report. 0: done; 1: it cannot be simulated."""
     try:
+        if arguments.sweep:
+            return sweep_all(arguments)
+        if arguments.capacity:
+            return capacity(arguments)
         run, report = _incident(arguments) if arguments.journal else _scenario(arguments)
         write_outputs(arguments, run, report)
         if arguments.perfetto is not None:

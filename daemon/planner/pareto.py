@@ -76,7 +76,7 @@ def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figu
         "-o",
         where="post",
         color=BLUE,
-        label="no other is better in both",
+        label="Pareto front",
     )
     for point in known:
         axes.annotate(

@@ -66,7 +66,7 @@ def sweep(
 
     With a goal, each point is a search for its capacity. `workers` 0: one for each core. A point
     that fails is a row with its error, and the others go on. Leaving the iterator early drops what
-    has not begun. Processes are spawned: a script that calls this needs `if __name__ == "__main__"`.
+    has not begun. Processes are spawned: a script that calls this needs a `__main__` guard.
     """
     count = min(workers or len(os.sched_getaffinity(0)), max(1, len(scenarios)))
     # Spawned, not forked: a worker inherits no locks, threads or open files of the caller.

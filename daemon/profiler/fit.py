@@ -71,7 +71,7 @@ def _error(operators: Operators, points: list[Point], num_known: int) -> Fit:
     logs = [
         float(np.log(sample / guess))
         for guess, point in zip(predicted, held_out, strict=True)
-        for sample in point.samples_s
+        for sample in point.calm_s
     ]
     return Fit(num_points=num_known, mape=float(np.mean(errors)), noise_sigma=spread(logs))
 

@@ -8,6 +8,7 @@ import numpy as np
 from daemon.cost.work import StepWork
 from daemon.profiler.experiments import Kind
 
+_DISTURBED = 1.25  # times the fastest: such a measurement was disturbed by something else
 _SIGMA_OF_MAD = 1.4826  # standard deviation of a normal law over its median absolute deviation
 
 
@@ -20,9 +21,21 @@ class Point:
     samples_s: tuple[float, ...]
 
     @property
+    def calm_s(self) -> tuple[float, ...]:
+        """The measurements that nothing else on the machine disturbed."""
+        limit_s = _DISTURBED * min(self.samples_s)
+        return tuple(sample for sample in self.samples_s if sample <= limit_s)
+
+    @property
     def elapsed_s(self) -> float:
-        """The median of its measurements."""
-        return median(self.samples_s)
+        """The median of the calm measurements."""
+        return median(self.calm_s)
+
+
+def disturbed_share(points: list[Point]) -> float:
+    """The share of all measurements that were disturbed."""
+    calm = sum(len(point.calm_s) for point in points)
+    return 1.0 - calm / sum(len(point.samples_s) for point in points)
 
 
 def spread(logs: list[float]) -> float:
@@ -39,7 +52,7 @@ def repeat_sigma(points: list[Point]) -> float:
         [
             float(np.log(sample / point.elapsed_s))
             for point in points
-            if len(point.samples_s) > 2
-            for sample in point.samples_s
+            if len(point.calm_s) > 2
+            for sample in point.calm_s
         ]
     )

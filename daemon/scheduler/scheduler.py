@@ -220,7 +220,7 @@ class Scheduler:
             count = self._chunk(step, sequence.num_known_tokens - place.num_shared_tokens)
             if not count or not self._vacancy(sequence, place):
                 return
-            self.waiting.pop()
+            self.waiting.remove(sequence)
             step.add_prompt(self._seat(sequence, place), count)
 
     def _place(self, sequence: Sequence) -> Place:

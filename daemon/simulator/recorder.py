@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from daemon.core.instance import Instance
 from daemon.cost.profile import Profile
-from daemon.cost.work import StepWork
+from daemon.cost.work import NO_WORK, StepWork
 from daemon.report.records import InstanceLog, Outcome, RequestLog, Span
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.sequence import Sequence
@@ -60,6 +60,11 @@ class Recorder:
             name = "mixed" if work.chunks and work.num_decodes else ""
             name = name or ("prefill" if work.chunks else "decode")
             self.spans.append(Span(log.name, name, start_s, end_s - start_s, detail))
+
+    def answered(self, instance: Instance, now: float) -> None:
+        """A step answered; where none follows, the instance is looked at as it falls idle."""
+        if not instance.scheduler.in_flight.steps:
+            self._sample(self.instances[instance.index], instance, NO_WORK, now)
 
     def _sample(self, log: InstanceLog, instance: Instance, work: StepWork, now: float) -> None:
         scheduler = instance.scheduler

@@ -126,9 +126,10 @@ class Simulator:
             event = handlers[rank](now, what)
             if event is None:
                 continue
+            self._act(now, event)
             if rank == Rank.ANSWER:
                 last_s = now
-            self._act(now, event)
+                self._recorder.answered(self.core.instances[what[0]], now)
             if extras.after_event is not None:
                 extras.after_event(self.core)
             count += 1

@@ -16,8 +16,8 @@ import msgspec
 
 from daemon.planner.errors import PlannerError
 from daemon.planner.goal import Goal, Trial, check_length, judge
-from daemon.planner.simulate import report_of
 from daemon.report.report import Report
+from daemon.simulator.about import report_of
 from daemon.simulator.run import prepare, run
 from daemon.simulator.scenario import Scenario
 

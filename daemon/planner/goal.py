@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 
 from daemon.planner.errors import PlannerError
-from daemon.planner.simulate import about_of
 from daemon.planner.warm_up import warmed_up
 from daemon.report.records import RunLog
 from daemon.report.report import Report
 from daemon.report.summarize import Promise, summarize
+from daemon.simulator.about import about_of
 from daemon.simulator.run import Prepared
 
 

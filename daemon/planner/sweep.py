@@ -10,8 +10,8 @@ import msgspec
 
 from daemon.planner.capacity import find_capacity
 from daemon.planner.goal import Goal
-from daemon.planner.simulate import report_of
 from daemon.report.report import Report
+from daemon.simulator.about import report_of
 from daemon.simulator.run import prepare, run
 from daemon.simulator.scenario import Scenario
 

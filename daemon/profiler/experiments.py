@@ -92,7 +92,7 @@ def experiments(limits: Limits) -> list[Experiment]:
 
 
 def _tokens(limits: Limits) -> list[Experiment]:
-    """Single prompts from their start: every token-level operator, and the tiles of its products."""
+    """Single prompts from their start: the token-level operators, tiles of products included."""
     most = limits.max_batch_tokens
     coarse = _doubling(2, most)
     finer = [3 * count // 2 for count in coarse]

@@ -18,7 +18,7 @@ from daemon.profiler.terms import Knots, Terms
 from daemon.profiles.errors import ProfileError
 
 _STRAIGHT = (0.3, 0.3)  # strength of the wish for straight curves: of tokens, of surfaces
-_SMALL = 0.05  # strength of the wish that attention costs little where there is no context
+_SMALL = 0.15  # strength of the wish that attention costs little where there is no context
 _LEAST_TOLERANCE = 0.01  # a bend of so much of a step is never worth a knot
 _SAMPLE_KNOTS = (0, 1, 8, 32, 64, 128, 256, 512)
 _COUNT_RATIO = 1.9  # knots of chunk lengths lie at least so far apart

@@ -21,6 +21,7 @@ _MOST_SHARE = 0.012  # of the budget for one experiment: short steps are repeate
 _COPIED_BLOCKS = 64  # in one plan
 _SEEDED_BLOCKS = 8
 _WARM_TOKENS = 64  # steps up to here are computed once before they count
+_LEAST_SHARE = 0.4  # of the budget, however long the model took to load
 _WARM_SHARE = 0.1  # of the budget, at most, for steps that do not count
 
 Told = Callable[[float, str], None]
@@ -42,10 +43,15 @@ class Measurements:
 
 
 async def measure(load: Load, budget_s: float, told: Told) -> Measurements:
-    """Load a worker and measure it for `budget_s` seconds. Raises ProfileError."""
+    """Load a worker and measure it for `budget_s` seconds in all. Raises ProfileError.
+
+    A model that takes long to load gets a share of the time for its measurement all the same.
+    """
     told(0.0, "loading the model")
+    began_s = time.monotonic()
     async with MeasuredWorker(load) as worker:
-        return await _Session(worker, load, budget_s, told).run()
+        left_s = budget_s - (time.monotonic() - began_s)
+        return await _Session(worker, load, max(left_s, _LEAST_SHARE * budget_s), told).run()
 
 
 class _Session:

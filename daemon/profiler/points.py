@@ -52,7 +52,7 @@ def repeat_sigma(points: list[Point]) -> float:
         [
             float(np.log(sample / point.elapsed_s))
             for point in points
-            if len(point.calm_s) > 2
+            if len(point.calm_s) > 1
             for sample in point.calm_s
         ]
     )

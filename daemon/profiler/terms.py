@@ -1,8 +1,8 @@
 """The terms of `Operators` as columns of a linear model: every value at a knot is one unknown.
 
 Curves and surfaces are straight between knots, so a step's time is a weighted sum of their values
-at the knots around it. Attention never falls with context, nor sampling with rows: their unknowns are the
-rises from one knot to the next.
+at the knots around it. Attention never falls with context, nor sampling with rows: their unknowns are
+the rises from one knot to the next.
 """
 
 from bisect import bisect_right
@@ -71,6 +71,9 @@ class Terms:
         offsets = np.cumsum((0, *self.sizes))
         width = int(offsets[-1])
         found = [straight[0] * _bends(self.tokens, step_s, 0, 1, width)]
+        slopes = _rises(self.samples, int(offsets[1]) - 1, width)
+        scales = np.array([step_s(knot) for knot in self.samples[2:]])
+        found.append(straight[0] * slopes / scales[:, None])
         for start, lines, along in (
             (int(offsets[2]), self.decodes, self.contexts),
             (int(offsets[3]), self.counts, self.befores),
@@ -122,7 +125,10 @@ def _bends(lines: Knots, step_s: Curve, start: int, stride: int, width: int) -> 
 
 
 def _rises(along: Knots, start: int, width: int) -> Float64:
-    """For each inner stretch of a line: its slope less that of the stretch before it."""
+    """For each inner stretch of a line: its rise less that of the stretch before it, went it on.
+
+    Of L knots, rows 0..L-3; row k compares the rises to knots k + 1 and k + 2.
+    """
     rows = np.zeros((max(0, len(along) - 2), width))
     for place in range(2, len(along)):
         stretch = along[place] - along[place - 1]

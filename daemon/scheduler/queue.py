@@ -33,12 +33,6 @@ class WaitingQueue:
         insort(self._sequences, sequence, key=_rank)
         self.num_tokens += sequence.num_known_tokens
 
-    def pop(self) -> Sequence:
-        """Take the first."""
-        sequence = self._sequences.pop(0)
-        self.num_tokens -= sequence.num_known_tokens
-        return sequence
-
     def remove(self, sequence: Sequence) -> None:
         """Take one out, wherever it stands."""
         index = bisect_left(self._sequences, sequence.rank, key=_rank)

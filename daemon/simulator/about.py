@@ -1,4 +1,6 @@
-"""From a run to its report: what the log does not know comes from the scenario."""
+"""From a scenario's run to its report."""
+
+from collections import Counter
 
 from daemon.predict.lengths import length_predictor
 from daemon.report.records import RunLog
@@ -8,26 +10,31 @@ from daemon.simulator.run import Prepared
 
 
 def report_of(prepared: Prepared, run: RunLog) -> Report:
-    """The report of a simulated run."""
-    return summarize(run, about(prepared))
+    """The report of a finished run. Raises ReportError."""
+    return summarize(run, about_of(prepared))
 
 
-def about(prepared: Prepared) -> About:
+def about_of(prepared: Prepared) -> About:
     """What a report says of a scenario."""
     scenario, workload = prepared.scenario, prepared.workload
     predictor = length_predictor(scenario.predictor)
-    groups = (f"{group.count} x {group.profile}" for group in scenario.instance)
     return About(
         kind="simulated",
         label=workload.label,
         policy=scenario.policy,
-        profile=", ".join(groups),
+        profile=profile_line(prepared),
         seed=scenario.seed,
         dropped=workload.num_dropped,
-        rate_rps=workload.rate,
+        rate_rps=scenario.workload.rate or workload.rate,
         classes=tuple(
             Promise(one.name, one.ttft_s, one.tpot_s, one.normalized_latency_s)
             for one in workload.classes
         ),
-        predictor=predictor.declared if predictor else "none",
+        predictor=predictor.declared if predictor is not None else "none",
     )
+
+
+def profile_line(prepared: Prepared) -> str:
+    """The instances' profiles in one line, such as `4 x llama-2-70b@a100-80g-tp2`."""
+    counts = Counter(profile.name for profile in prepared.profiles)
+    return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())

@@ -70,7 +70,11 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
     config = configured(prepared)
     edges = prepared.profiles[0].edges
     traffic = traffic_of(
-        prepared.workload, prepared.max_len, scenario.limits.block_size, edges.request_s
+        prepared.workload,
+        prepared.max_len,
+        scenario.limits.block_size,
+        edges.request_s,
+        scenario.limits.exact_max_tokens,
     )
     names = [instance.name for instance in config.instances]
     recorder = Recorder(traffic.log(), list(prepared.profiles), names)

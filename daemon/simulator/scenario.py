@@ -30,6 +30,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_size: int = 16
     prefix_cache: bool = True
     depth: int = 0
+    exact_max_tokens: bool = (
+        False  # clients ask for as many tokens as they get, as `llmd bench` does
+    )
 
 
 class WorkerFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

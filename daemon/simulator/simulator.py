@@ -81,7 +81,7 @@ class Simulator:
         self._extras = extras or Extras()
         self._journal = self._extras.journal
         self._num_ended = 0
-        self._lives = [0] * len(machine.workers)  # answers of an earlier life are dropped
+        self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
         self._wake_s = float("inf")
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
@@ -104,7 +104,7 @@ class Simulator:
         """From the first arrival to the last event. Raises SimulationError if it gets stuck."""
         began_s = time.perf_counter()
         for instance in range(len(self._machine.workers)):
-            self._agenda.add(0.0, Rank.READY, instance)
+            self._agenda.add(0.0, Rank.READY, (instance, 0))
         for fault in self._extras.faults:
             self._agenda.add(fault.at_s, Rank.LOSS, fault)
         if len(self._traffic):
@@ -155,7 +155,10 @@ class Simulator:
 
     # What happens
 
-    def _ready(self, now: float, instance: int) -> Event:
+    def _ready(self, now: float, what: tuple[int, int]) -> Event | None:
+        instance, life = what
+        if life != self._lives[instance]:
+            return None
         num_blocks, block_bytes = self._machine.pools[instance]
         worker = self._machine.workers[instance]
         worker.restart(now)
@@ -172,7 +175,7 @@ class Simulator:
         self._lives[instance] += 1
         size_bytes = self._machine.weight_bytes[instance]
         loaded = self._machine.host.copy(now + fault.restart_s, size_bytes)
-        self._agenda.add(loaded.end_s, Rank.READY, instance)
+        self._agenda.add(loaded.end_s, Rank.READY, (instance, self._lives[instance]))
         return WorkerLost(now, instance)
 
     def _arrival(self, now: float, request: int) -> Event:

@@ -66,10 +66,17 @@ class Traffic:
 
 
 def traffic_of(
-    workload: Workload, max_len: int, block_size: int, request_s: float = 0.0
+    workload: Workload,
+    max_len: int,
+    block_size: int,
+    request_s: float = 0.0,
+    exact_max_tokens: bool = False,
 ) -> Traffic:
-    """A workload's requests; each may fill the model's context of `max_len` tokens."""
+    """A workload's requests; each may fill the model's context of `max_len` tokens, unless
+    `exact_max_tokens` says that clients ask for no more than they get.
+    """
     prompts: list[int] = workload.prompt_tokens.tolist()
+    answers: list[int] = workload.output_tokens.tolist()
     priorities = [one.priority for one in workload.classes]
 
     def hashes(request: int) -> bytes:
@@ -84,8 +91,8 @@ def traffic_of(
     return Traffic(
         arrival_s=workload.arrival_s.tolist(),
         prompts=prompts,
-        answers=workload.output_tokens.tolist(),
-        limits=[max_len - prompt for prompt in prompts],
+        answers=answers,
+        limits=answers if exact_max_tokens else [max_len - prompt for prompt in prompts],
         priorities=[priorities[index] for index in workload.slo_class.tolist()],
         slo_class=workload.slo_class,
         hashes=hashes,

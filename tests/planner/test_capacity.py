@@ -9,7 +9,7 @@ import pytest
 from daemon.planner.capacity import find_capacity
 from daemon.planner.errors import PlannerError
 from daemon.planner.goal import Goal
-from daemon.planner.simulate import report_of
+from daemon.simulator.about import report_of
 from daemon.simulator.run import prepare, run
 from tests.planner.small import SERVICE_S, at_rate, scenario
 

@@ -7,9 +7,9 @@ import pytest
 
 from daemon.planner.capacity import find_capacity
 from daemon.planner.goal import Goal
-from daemon.planner.simulate import report_of
 from daemon.planner.sweep import Key, grid, sweep, table
 from daemon.report.report import Report
+from daemon.simulator.about import report_of
 from daemon.simulator.run import prepare, run
 from tests.planner.small import scenario
 

@@ -10,9 +10,7 @@ from daemon.profiler.experiments import Experiment, Limits, experiments
 from daemon.profiler.points import Point
 from daemon.profiler.synthetic import PlanMaker
 
-LIMITS = Limits(
-    max_batch_tokens=512, max_slots=128, max_len=8192, num_blocks=8192, block_size=16
-)
+LIMITS = Limits(max_batch_tokens=512, max_slots=128, max_len=8192, num_blocks=8192, block_size=16)
 
 
 @dataclass(frozen=True)

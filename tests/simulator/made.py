@@ -6,7 +6,17 @@ import msgspec
 import numpy as np
 
 from daemon.core.events import Event
-from daemon.cost.profile import DeviceSpec, Edges, Fit, LinkSpec, ModelSpec, PhaseFit, Profile
+from daemon.cost.curve import Curve, Surface
+from daemon.cost.profile import (
+    DeviceSpec,
+    Edges,
+    Fit,
+    LinkSpec,
+    ModelSpec,
+    Operators,
+    PhaseFit,
+    Profile,
+)
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.memory.sizing import block_bytes
@@ -44,7 +54,7 @@ def phases(
     return PhaseFit(prefill_s=prefill, decode_s=decode, large_decode_s=decode, large_batch=1 << 30)
 
 
-def profile(step: PhaseFit, **changes: object) -> Profile:
+def profile(step: PhaseFit | Operators, **changes: object) -> Profile:
     """A profile of the tiny model, without noise."""
     fields: dict[str, object] = {
         "name": "tiny@made",
@@ -101,3 +111,14 @@ def prepared(
 def journalled(folder: Path) -> list[Event]:
     """The events of a run's journal, its configuration first."""
     return list(read_records(folder / FILE_NAME))  # type: ignore[arg-type]
+
+
+CURVES = Operators(
+    tokens_s=Curve((1, 64, 65, 256), (0.001, 0.001, 0.002, 0.004)),
+    prefill_s=Surface((1, 256), (0, 256), ((0.0, 1e-4), (1e-3, 2e-3))),
+    decode_s=Surface((1, 16), (1, 256), ((1e-5, 1e-4), (1e-4, 1e-3))),
+    sampled_s=Curve((1, 16), (1e-5, 1e-4)),
+    overhead_s=0.0005,
+    row_s=1e-6,
+)
+"""Steps with a tile's edge at 64 tokens."""

@@ -59,7 +59,7 @@ def test_the_journal_replays_to_the_same_actions(tmp_path: Path, seed: int) -> N
 
     log = run(eventful(seed), Options(journal=tmp_path, after_event=after_event))
     events = journalled(tmp_path)
-    repeated = [encoder().encode(actions) for _, actions in replay(events)]  # type: ignore[arg-type]
+    repeated = [encoder().encode(actions) for _, actions in replay(events)]
     assert repeated == did
     assert log.requests.preemptions.sum() > 0
     kinds: set[type[Event]] = {type(event) for event in events}

@@ -42,8 +42,7 @@ EQUATIONS = {
     "equation 3: two devices, one step": (
         1,
         PREFILL_S / SPEEDUP,
-        PREFILL_S / SPEEDUP
-        + RATE * PREFILL_S**2 / (2 * SPEEDUP * (SPEEDUP - RATE * PREFILL_S)),
+        PREFILL_S / SPEEDUP + RATE * PREFILL_S**2 / (2 * SPEEDUP * (SPEEDUP - RATE * PREFILL_S)),
     ),
 }
 

@@ -1,0 +1,173 @@
+"""`llmd profile`: measure this machine, fit a profile anew from a journal, or import a table."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from daemon.cli.parser import _add_config as add_config_flags
+from daemon.cli.parser import overrides
+from daemon.config.load import load
+from daemon.config.paths import default_cache
+from daemon.config.schema import Config
+from daemon.cost.profile import Profile
+from daemon.memory.sizing import SizingError
+from daemon.models.shape import ModelError
+from daemon.profiles.errors import ProfileError, unknown
+from daemon.profiles.load import load_profile, save_profile
+
+if TYPE_CHECKING:
+    from daemon.profiler.measure import Told
+    from daemon.profiler.run import Profiled
+
+BUDGET_S = 100.0
+LEAST_BUDGET_S = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmd profile` and of `llmd profile import`."""
+    add_config_flags(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: in the cache folder")
+    parser.add_argument(
+        "--budget-s",
+        type=float,
+        default=BUDGET_S,
+        metavar="S",
+        help="seconds to spend, the model's loading included; less of them measure less",
+    )
+    parser.add_argument(
+        "--name", default="", help="such as smollm2-135m-instruct@cpu-2, the default"
+    )
+    group = parser.add_argument_group("from live steps, instead of measuring")
+    group.add_argument("--journal", type=Path, metavar="FILE", help="a daemon's journal")
+    group.add_argument("--profile", metavar="P", help="the profile whose terms are scaled to it")
+    verbs = parser.add_subparsers(dest="verb", metavar="import")
+    importing = verbs.add_parser("import", help="convert a published table")
+    importing.add_argument("kind", metavar="KIND", help="distserve, vidur, splitwise, ...")
+    importing.add_argument("source", type=Path, metavar="SOURCE", help="its file or folder")
+    importing.add_argument("--model", dest="import_model", required=True, metavar="M")
+    importing.add_argument("--device", default="a100-80g", metavar="D")
+    importing.add_argument("--tp", type=int, default=1, metavar="N", help="tensor parallel degree")
+    # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
+    importing.add_argument("--out", type=Path, metavar="FILE", default=argparse.SUPPRESS)
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Make a profile and write it. 0: done; 1: it could not be made. Raises ConfigError."""
+    try:
+        if arguments.verb == "import":
+            return _import(arguments)
+        if arguments.journal is not None or arguments.profile is not None:
+            return _refit(arguments)
+        return _measure(arguments)
+    except (ProfileError, ModelError, SizingError, OSError) as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    if not arguments.budget_s >= LEAST_BUDGET_S:
+        raise ProfileError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
+    config = load(arguments.config, overrides(arguments)).config
+    from daemon.profiler.run import profile_machine  # here: a wrong configuration is told at once
+
+    with _progress() as told:
+        made = profile_machine(config, arguments.name, arguments.budget_s, told)
+    print("\n".join(summary(made)))
+    _write(made.profile, arguments.out or _default_out(config, made.profile))
+    return 0
+
+
+def _refit(arguments: argparse.Namespace) -> int:
+    if arguments.journal is None or arguments.profile is None or arguments.out is None:
+        raise ProfileError("fitting anew needs all of --journal, --profile and --out")
+    from daemon.profiler.refit import observations, refit
+
+    made = refit(load_profile(arguments.profile), observations(arguments.journal))
+    for name, factor in made.factors.items():
+        print(f"{name:<10} x {factor:.3f}")
+    fit = made.profile.fit
+    print(
+        f"{fit.num_points:,} steps; on those held out the error falls from {made.old_mape:.1%} "
+        f"to {fit.mape:.1%}, noise {fit.noise_sigma:.1%}"
+    )
+    _write(made.profile, arguments.out)
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from daemon.profiles.importers import IMPORTERS
+
+    convert = IMPORTERS.get(arguments.kind)
+    if convert is None:
+        raise ProfileError(unknown("kind of table", arguments.kind, IMPORTERS))
+    made = convert(arguments.source, arguments.import_model, arguments.device, arguments.tp)
+    print(f"{made.name}: {made.fit.num_points:,} points, error {made.fit.mape:.1%}")
+    _write(made, arguments.out or Path(f"{made.name}.json"))
+    return 0
+
+
+def summary(made: "Profiled") -> Iterator[str]:
+    """What was measured and how well the fit repeats it, as lines of a table."""
+    from daemon.profiler.experiments import HELD_OUT
+    from daemon.profiler.fit import step_errors
+
+    yield f"{'steps':<10}{'kinds':>7}{'measured':>10}{'from':>10}{'to':>10}{'error':>8}{'worst':>8}"
+    errors = step_errors(made.fitted.operators, made.measured.points)
+    for kind, found in errors.items():
+        points = [point for point in made.measured.points if point.kind is kind]
+        times = [point.elapsed_s for point in points]
+        samples = sum(len(point.samples_s) for point in points)
+        yield (
+            f"{kind:<10}{len(points):>7}{samples:>10}{_ms(min(times)):>10}{_ms(max(times)):>10}"
+            f"{np.mean(np.abs(found)):>8.1%}{np.max(np.abs(found)):>8.1%}"
+            f"{'  held out' if kind in HELD_OUT else ''}"
+        )
+    profile, device = made.profile, made.profile.device
+    yield f"error of steps held out {profile.fit.mape:.1%}, noise {profile.fit.noise_sigma:.1%}"
+    yield (
+        f"between steps {_ms(profile.edges.gap_s)}; block copies "
+        f"{made.measured.copy_bytes_per_s / 1e9:.1f} GB/s on the device, "
+        f"{device.host_link.bytes_per_s / 1e9:.1f} GB/s in host memory"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"
+
+
+def _default_out(config: Config, made: Profile) -> Path:
+    cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
+    return cache / "profiles" / f"{made.name}.json"
+
+
+def _write(made: Profile, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_profile(made, path)
+    print(path)
+
+
+@contextmanager
+def _progress() -> "Iterator[Told]":
+    """A bar on stderr with the share of the time that is spent; nothing where it is no terminal."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
+    with Progress(
+        *columns,
+        TextColumn("{task.description}"),
+        console=console,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def told(share: float, what: str) -> None:
+            bar.update(task, completed=min(1.0, share), description=what, refresh=True)
+
+        yield told

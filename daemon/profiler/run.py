@@ -1,0 +1,120 @@
+"""`llmd profile` from a configuration to a profile: find the model, measure its worker, fit."""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+
+import msgspec
+import uvloop
+
+from daemon.config.machine import gpu_memory_bytes
+from daemon.config.schema import Config
+from daemon.cost.profile import DeviceSpec, Edges, LinkSpec, ModelSpec, Profile
+from daemon.engine.protocol import Load
+from daemon.profiler.fit import Fitted, fit
+from daemon.profiler.host import copy_bytes_per_s, dense_flops
+from daemon.profiler.measure import Measurements, Told, measure
+from daemon.profiler.points import disturbed_share
+from daemon.runtime.model import ServedModel, find_model
+
+_ATTENTION = "attention and tokens are told apart by one least-squares fit over all steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """A profile, and what it was made from."""
+
+    profile: Profile
+    fitted: Fitted
+    measured: Measurements
+
+
+def profile_machine(config: Config, name: str, budget_s: float, told: Told) -> Profiled:
+    """Measure the first configured instance for about `budget_s` seconds, its load included.
+
+    Blocks. Raises ProfileError; ModelError and SizingError where there is nothing to measure.
+    """
+    told(0.0, "finding the model")
+    served = find_model(config)
+    load = served.load(config, 0)
+    measured: Measurements = uvloop.run(measure(load, budget_s, told))
+    told(1.0, "fitting")
+    fitted = fit(measured.points)
+    profile = Profile(
+        name=name or profile_name(served.name, load),
+        model=_model(served, load),
+        device=_device(served, load, measured),
+        step=fitted.operators,
+        fit=fitted.fit,
+        edges=Edges(gap_s=float(f"{measured.gap_s:.4g}")),
+        source=_source(load, measured, fitted),
+    )
+    return Profiled(profile, fitted, measured)
+
+
+def profile_name(model: str, load: Load) -> str:
+    """Such as smollm2-135m-instruct@cpu-2: the model, and the device with its cores."""
+    return f"{re.sub(r'[^a-z0-9.]+', '-', model.lower()).strip('-')}@{_device_name(load)}"
+
+
+def _device_name(load: Load) -> str:
+    kind = load.device.partition(":")[0]
+    return f"cpu-{_threads(load)}" if kind == "cpu" else kind
+
+
+def _threads(load: Load) -> int:
+    return load.num_threads or len(os.sched_getaffinity(0))
+
+
+def _model(served: ServedModel, load: Load) -> ModelSpec:
+    shape = msgspec.structs.asdict(served.shape)
+    known = {field: shape[field] for field in ModelSpec.__struct_fields__ if field in shape}
+    return ModelSpec(**{**known, "name": served.name, "dtype": load.dtype})
+
+
+def _device(served: ServedModel, load: Load, measured: Measurements) -> DeviceSpec:
+    """Its memory is what the pool's formula was given, so that a simulation finds the same pool."""
+    if load.device != "cpu":
+        memory = gpu_memory_bytes(int(load.device.partition(":")[2] or 0))
+        return DeviceSpec(
+            name=_device_name(load),
+            memory_bytes=memory[0] if memory else measured.num_blocks * measured.block_bytes,
+            bandwidth_bytes_per_s=float(f"{2.0 * measured.copy_bytes_per_s:.4g}"),
+        )
+    room = served.pools[0].room
+    copied = float(f"{copy_bytes_per_s(measured.block_bytes):.4g}")
+    return DeviceSpec(
+        name=_device_name(load),
+        memory_bytes=room.free_bytes if room is not None else 0,
+        flops=float(f"{dense_flops():.4g}"),
+        bandwidth_bytes_per_s=2.0 * copied,
+        host_link=LinkSpec(copied),
+        peer_link=LinkSpec(copied),
+    )
+
+
+def _source(load: Load, measured: Measurements, fitted: Fitted) -> tuple[str, ...]:
+    points = measured.points
+    samples = sum(len(point.samples_s) for point in points)
+    notes = [
+        f"llmd profile on {time.strftime('%Y-%m-%d', time.gmtime())}: {load.device}, {load.dtype}, "
+        f"{len(points)} of {measured.num_experiments} kinds of step, {samples} steps, "
+        f"{disturbed_share(points):.0%} of them over 1.25 times the fastest of their kind and "
+        "left out",
+        f"step times are the worker's own; {_ATTENTION}; mape and noise_sigma on mixed and skewed "
+        f"steps that were held out; equal steps vary by {fitted.repeat_sigma:.1%}",
+        f"gap_s is a plan's round trip less its step; {1e6 * measured.gap_per_row_s:.1f} us more "
+        "for each row were seen and are not modelled",
+    ]
+    if load.device == "cpu":
+        notes.append(
+            "memory is the RAM that was available; flops by a product in numpy's BLAS; links are "
+            "copies of whole KV blocks in host memory by one thread, bandwidth is twice that"
+        )
+    else:
+        notes.append(
+            "bandwidth is twice the rate of block copies on the device; copies to host memory are "
+            "not measured, since the worker has no order for them; power and peak are unknown"
+        )
+    return tuple(notes)

@@ -98,7 +98,7 @@ def bench(url: str, spec: WorkloadSpec) -> Measured:
     deadline_s = time.monotonic() + 120
     while True:
         ready = subprocess.run(
-            ["curl", "-sf", "-o", "/dev/null", f"{url}/health"], check=False
+            ["curl", "-sf", "-o", "/dev/null", f"{url}/ready"], check=False
         ).returncode
         if ready == 0:
             break

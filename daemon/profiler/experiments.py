@@ -154,7 +154,9 @@ def _held_out(limits: Limits) -> list[Experiment]:
         rows = tuple(Row(1, _context(limits, chance)) for _ in range(decodes))
         if mixed:
             room = max(2, limits.max_batch_tokens - decodes)
-            count = int(min(room, 2 ** chance.uniform(2, np.log2(limits.max_batch_tokens) + 0.3)))
+            # Evenly over the octaves, the longest ones more often: as the rest of a full budget.
+            octave = chance.uniform(min(2.0, np.log2(room)), np.log2(room) + 0.3)
+            count = int(min(room, 2**octave))
             before = int(chance.integers(0, 2)) * _context(limits, chance)
             before = max(0, min(before, limits.max_len - count))
             rows = (*rows, Row(count, before, bool(chance.integers(0, 2))))

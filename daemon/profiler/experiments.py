@@ -70,7 +70,7 @@ class Limits:
         return (
             0 < len(rows) <= self.max_slots
             and sum(row.count for row in rows) <= self.max_batch_tokens
-            and all(row.before + row.count <= self.max_len for row in rows)
+            and all(0 <= row.before <= self.max_len - row.count for row in rows)
             and blocks <= self.num_blocks
             and sum(row.before for row in rows) <= MOST_CONTEXT_TOKENS
         )
@@ -93,7 +93,7 @@ def experiments(limits: Limits) -> list[Experiment]:
 
 def _tokens(limits: Limits) -> list[Experiment]:
     """Single prompts from their start: the token-level operators, tiles of products included."""
-    most = limits.max_batch_tokens
+    most = min(limits.max_batch_tokens, limits.max_len)
     coarse = _doubling(2, most)
     finer = [3 * count // 2 for count in coarse]
     past = [count + 1 for count in coarse if count >= 16]

@@ -31,6 +31,7 @@ _HELD_OUT_EVERY = 5
 _ROUNDS = 12
 _HUBER = 1.5  # deviations; beyond, a step counts less
 _KEEP = 1e-4  # strength of the wish that a factor is 1, against the mean of all steps
+_LEAST_SHARE = 0.01  # of the largest term: one that no step shows keeps its factor
 _MARK = "refitted: "
 
 
@@ -103,7 +104,8 @@ def _errors(step: PhaseFit | Operators, observed: list[Observation]) -> tuple[fl
 
 def _factors(shares: Float64) -> Float64:
     """Factors [k] >= 0 whose sum of shares [n, k] comes nearest to 1, outliers weighed down."""
-    keep = np.eye(shares.shape[1]) * shares.mean(axis=0) * (_KEEP * len(shares)) ** 0.5
+    means = shares.mean(axis=0)
+    keep = np.diag(np.maximum(means, _LEAST_SHARE * means.max())) * (_KEEP * len(shares)) ** 0.5
     weights = np.ones(len(shares))
     factors = np.ones(shares.shape[1])
     for _ in range(_ROUNDS):

@@ -1,8 +1,8 @@
 """The terms of `Operators` as columns of a linear model: every value at a knot is one unknown.
 
 Curves and surfaces are straight between knots, so a step's time is a weighted sum of their values
-at the knots around it. Attention never falls with context, nor sampling with rows: their unknowns are
-the rises from one knot to the next.
+at the knots around it. Attention never falls with context, nor sampling with rows: there the
+unknowns are the rises from one knot to the next.
 """
 
 from bisect import bisect_right

@@ -30,7 +30,7 @@ class MeasuredWorker:
         self._worker = WorkerProcess(0, "profile", load, hooks)
         self._answer: asyncio.Future[Ready | Reply] | None = None
         self._life: asyncio.Task[None] | None = None
-        self.stage = "start"
+        self._fault = ""
 
     async def __aenter__(self) -> Self:
         self._answer = asyncio.get_running_loop().create_future()
@@ -52,8 +52,15 @@ class MeasuredWorker:
     ) -> None:
         await self._end()
 
+    @property
+    def pid(self) -> int:
+        """The process under measurement."""
+        return self._worker.pid
+
     async def run(self, plan: Plan) -> Timing:
         """Have a plan computed, with none other in flight."""
+        if self._fault:
+            raise ProfileError(self._fault)
         self._answer = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
         self._worker.send(plan)
@@ -68,8 +75,8 @@ class MeasuredWorker:
         if self._life is not None:
             await self._life
 
-    def _loading(self, _instance: int, progress: Loading) -> None:
-        self.stage = progress.stage
+    def _loading(self, _instance: int, _progress: Loading) -> None:
+        pass
 
     def _told_ready(self, _instance: int, ready: Ready) -> None:
         self._settle(ready)
@@ -88,5 +95,6 @@ class MeasuredWorker:
             self._answer.set_result(answer)
 
     def _fail(self, why: str) -> None:
+        self._fault = why
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ProfileError(why))

@@ -1,0 +1,119 @@
+"""The real worker of a tiny model, measured end to end; and the command around it."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daemon.cli.main import main
+from daemon.cost.profile import Operators
+from daemon.cost.step_cost import step_cost
+from daemon.cost.work import StepWork
+from daemon.journal.records import FILE_NAME
+from daemon.profiler.experiments import Kind
+from daemon.profiler.measure import measure
+from daemon.profiler.synthetic import PlanMaker
+from daemon.profiler.worker import MeasuredWorker
+from daemon.profiles.errors import ProfileError
+from daemon.profiles.load import load_profile
+from tests.core.driver import Driver, configured
+from tests.engine.process import cpu_load
+from tests.journal.life import record
+from tests.supervisor.model_folder import write_llama
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+def test_a_tiny_model_is_profiled(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "tiny.json"
+    flags = ["--max-batch-tokens", "48", "--set", "scheduler.max_running=8", "--kv-blocks", "64"]
+    arguments = ["profile", "--model", str(folder), "--out", str(out), "--budget-s", "5", *flags]
+    assert main([*arguments, "--name", "tiny@here"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.rstrip().endswith(str(out)) and "held out" in printed
+    profile = load_profile(str(out))
+    assert profile.name == "tiny@here" and profile.model.num_layers == 1
+    assert profile.model.dtype == "float32" and profile.device.name.startswith("cpu-")
+    assert isinstance(profile.step, Operators)
+    assert profile.fit.num_points > 20
+    assert np.isfinite(profile.fit.mape) and profile.fit.noise_sigma >= 0.0
+    assert 0.0 < profile.edges.gap_s < 0.1
+    assert profile.device.host_link.bytes_per_s > 1e8 and profile.device.flops > 1e8
+    assert profile.device.memory_bytes > 1e8
+    cost = step_cost(profile.step)
+    assert 1e-5 < cost.step_s(StepWork(1, 20, (), 1)) < 0.5
+    assert cost.step_s(StepWork(0, 0, ((48, 0),), 1)) > 1e-5
+
+
+async def test_every_experiment_is_measured_in_time(folder: Path) -> None:
+    told: list[float] = []
+    load = cpu_load(str(folder))
+    measured = await measure(load, 6.0, lambda share, _what: told.append(share))
+    assert told == sorted(told)
+    assert len(measured.points) > 20
+    assert {Kind.TOKENS, Kind.DECODE} <= {point.kind for point in measured.points}
+    assert all(min(point.samples_s) > 0.0 for point in measured.points)
+    assert all(len(point.samples_s) <= 12 for point in measured.points)
+    assert measured.gap_s > 0.0 and measured.block_bytes > 0
+
+
+async def test_a_model_that_cannot_load_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="profile"):
+        async with MeasuredWorker(cpu_load(str(tmp_path))):
+            pass
+
+
+async def test_a_worker_that_dies_is_told_and_none_is_left(folder: Path) -> None:
+    opening = PlanMaker(block_size=16, max_slots=8).opening()
+    worker = MeasuredWorker(cpu_load(str(folder)))
+
+    async def killed() -> None:
+        async with worker:
+            await worker.run(opening)
+            os.kill(worker.pid, signal.SIGKILL)
+            await worker.run(opening)
+
+    with pytest.raises(ProfileError, match="died"):
+        await killed()
+    assert worker.pid == 0
+
+
+def test_a_journal_fits_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    driver = Driver(configured(), 200)
+    for length in range(10, 60, 5):
+        driver.arrive(list(range(length)), max_tokens=12)
+    driver.settle()
+    record(tmp_path, driver)
+    out = tmp_path / "new.json"
+    journal = ["--journal", str(tmp_path / FILE_NAME), "--out", str(out)]
+    assert main(["profile", *journal, "--profile", "opt-13b@a100-80g"]) == 0
+    assert str(out) in capsys.readouterr().out
+    new, old = load_profile(str(out)), load_profile("opt-13b@a100-80g")
+    assert new.model == old.model and new.step != old.step
+    assert new.fit.num_points > 10
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (["--journal", "x"], "--profile"),
+        (["--journal", "x", "--profile", "no-such@device", "--out", "y"], "no profile is called"),
+        (["--budget-s", "0"], "at least 2 s"),
+        (["import", "nothing", "x", "--model", "opt-13b"], "no kind of table"),
+        (["import", "distserve", "missing.json", "--model", "opt-13b"], "missing.json"),
+        (["--model", "no-such-folder"], "no-such-folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    flags: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *flags]) == 1
+    error = capsys.readouterr().err
+    assert fault in error and error.startswith("llmd: ") and error.count("\n") == 1

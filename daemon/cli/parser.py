@@ -35,9 +35,9 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"llmd {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the daemon in the foreground")
-    _add_config(serve)
+    add_config_flags(serve)
     check = commands.add_parser("check", help="show the configuration and the memory formula")
-    _add_config(check)
+    add_config_flags(check)
     _add_ctl(commands.add_parser("ctl", help="ask a running daemon"))
     for name, help_text in (
         ("simulate", "the same scheduler on a workload, in virtual time"),
@@ -66,7 +66,8 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     return found | dict(arguments.set)
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
+def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmd serve`, for every command that starts what it would start."""
     parser.add_argument("--config", type=Path, metavar="F", help="TOML file; flags override it")
     for flag, key, kind, metavar, help_text in _FLAGS:
         parser.add_argument(flag, dest=key, type=kind, metavar=metavar, help=help_text)

@@ -11,8 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from daemon.cli.parser import _add_config as add_config_flags
-from daemon.cli.parser import overrides
+from daemon.cli.parser import add_config_flags, overrides
 from daemon.config.load import load
 from daemon.config.paths import default_cache
 from daemon.config.schema import Config

@@ -58,6 +58,8 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     profiles = tuple(known[group.profile] for group in groups)
     context = min(profile.model.context_len for profile in profiles)
     max_len = min(scenario.limits.max_len or context, context)
+    if scenario.fault and not profiles[0].device.host_link.bytes_per_s:
+        raise ScenarioError(f"fault: {profiles[0].name} has no host link to load weights over")
     return Prepared(
         scenario, profiles, groups, max_len, workload or build(scenario.workload, max_len)
     )

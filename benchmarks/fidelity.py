@@ -137,7 +137,7 @@ def calibrated(profile: Profile) -> Profile:
     mixed = WorkloadSpec(name="sharegpt", requests=40, arrivals="poisson", rate=2.5, seed=900)
     _, incident = live("sarathi", mixed)
     steps = [(step.work, step.elapsed_s) for step in incident.steps[50:]]
-    fitted = refit(profile, steps)
+    fitted = refit(profile, steps).profile
     slow = WorkloadSpec(name="alpaca", requests=20, arrivals="uniform", rate=1.0, seed=901)
     measured, incident = live("sarathi", slow)
     inside = replayed(incident).requests

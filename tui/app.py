@@ -24,6 +24,7 @@ from tui.instances import InstancesTable
 from tui.loading import LoadingPanel, is_loading
 from tui.palette import BLUE, TEAL, THEME, VIOLET
 from tui.plain import frame
+from tui.queues import QueuesTable
 from tui.rates import History
 from tui.sequences import SequencesTable
 from tui.style import CSS as STYLE
@@ -64,6 +65,7 @@ class LlmdTop(App[None]):
         self.blocks = BlockMap()
         self.queue = WaitingQueue()
         self.instances = InstancesTable()
+        self.queues = QueuesTable()
         self.sequences = SequencesTable()
         self.loading_panel = LoadingPanel()
         self.filter_line = FilterLine()
@@ -83,6 +85,7 @@ class LlmdTop(App[None]):
                 yield self.queue
             with Container(id="tables"):
                 yield self.instances
+                yield self.queues
                 yield self.sequences
                 yield self.loading_panel
         yield self.filter_line
@@ -126,6 +129,8 @@ class LlmdTop(App[None]):
         self.blocks.update_from(snapshot.instances)
         self.queue.update_from(snapshot)
         self.instances.update_from(snapshot.instances)
+        self.queues.update_from(snapshot, self.history.links())
+        self.body.set_class(self.queues.display, "-queues")
         self.sequences.update_from(snapshot)
         self.loading_panel.update_from(snapshot)
         self._show_table(not is_loading(snapshot))

@@ -19,7 +19,7 @@ class FilterLine(Input):
         """The line is gone; the keys are free again."""
 
     def __init__(self) -> None:
-        super().__init__(placeholder="id, state or instance", id="filter", compact=True)
+        super().__init__(placeholder="id, state, instance or place", id="filter", compact=True)
 
     def open(self) -> None:
         """Show the line and take the keys."""

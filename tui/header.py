@@ -83,6 +83,8 @@ def _spread(left: Text, right: list[Text], width: int) -> Text:
 def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
     counters = snapshot.counters
     cached = share(counters.cached_tokens, counters.prompt_tokens)
+    foretold = counters.prediction_count
+    error = share(counters.prediction_error_sum, foretold)
     figures = [
         (count(snapshot.running), "running", GREEN),
         (count(snapshot.waiting), "waiting", AMBER if snapshot.waiting else MUTED),
@@ -94,6 +96,8 @@ def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
         (count(counters.rejected), "rejected", AMBER if counters.rejected else MUTED),
         (count(counters.failed), "failed", RED if counters.failed else MUTED),
         (count(counters.preemptions), "preemptions", TEXT),
+        (count(counters.swaps_out), "swapped out", TEXT if counters.swaps_out else MUTED),
+        (percent(error).strip() if foretold else "–", "prediction error", TEXT),
     ]
     line = Text(no_wrap=True, end="")
     for value, label, colour in figures:

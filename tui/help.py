@@ -9,12 +9,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tui.palette import MUTED, STATE_LOOK, TEAL, TEXT, USE_LOOK
+from tui.sequences import residency_legend
 
 KEYS = (
     ("q", "quit"),
     ("p", "pause or go on; the daemon is not paused"),
     ("s", "next order of the sequences"),
-    ("/", "filter by id, state or instance; Esc clears"),
+    ("/", "filter by id, state, instance or place"),
     ("Tab", "next table; arrows and page keys scroll it"),
     ("?", "this help"),
 )
@@ -22,7 +23,11 @@ KEYS = (
 MEANINGS = (
     ("step", "smoothed time of one model step"),
     ("seq/tok", "sequences and tokens of the newest batch"),
-    ("pre", "how often the sequence gave up its blocks"),
+    ("pre", "how often the sequence gave up its place"),
+    ("◧ 3/9", "of its 9 blocks the host has copies of 3"),
+    ("pred", "predicted output tokens; ! exceeded already"),
+    ("levels", "bars, then level:sequences; 0 is served first"),
+    ("link", "share of time it copied, out and in together"),
     ("TTFT", "time to first token, mean of 30 s"),
 )
 
@@ -45,7 +50,7 @@ def help_text() -> Text:
     text.append("\n   blocks  ", TEXT)
     for name, colour in USE_LOOK.values():
         text.append("■ ", colour).append(f"{name}  ", MUTED)
-    return text
+    return text.append("\n    KV at", TEXT).append(residency_legend())
 
 
 class HelpScreen(ModalScreen[None]):

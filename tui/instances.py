@@ -1,5 +1,9 @@
 """The instances table: who serves, on which device, how full and how fast."""
 
+from collections.abc import Sequence
+
+from rich.text import Text
+
 from daemon.control.protocol import InstanceStatus
 from tui.format import bar, count, latency, percent, printable, share, size
 from tui.keyed_table import Cell, Column, KeyedTable
@@ -60,8 +64,14 @@ COLUMNS: list[Column[InstanceStatus]] = [
     Column("step", "step", 7, _step),
     Column("batch", "seq/tok", 9, _batch),
     Column("flight", "in flight", 9, lambda i, _: Cell(str(i.steps_in_flight)), rank=4),
-    Column("policy", "policy", 8, lambda i, _: Cell(i.policy, MUTED), rank=2),
 ]
+
+
+def ruled_by(instances: Sequence[InstanceStatus]) -> str:
+    """Which policies decide, and what becomes of a sequence that gives way."""
+    policies = ", ".join(sorted({printable(instance.policy) for instance in instances}))
+    modes = ", ".join(sorted({printable(instance.swap) for instance in instances}))
+    return f"policy {policies} · swap {modes}"
 
 
 class InstancesTable(KeyedTable[InstanceStatus]):
@@ -71,7 +81,12 @@ class InstancesTable(KeyedTable[InstanceStatus]):
         super().__init__(COLUMNS, id="instances")
         self.border_title = "instances"
         self.can_focus = True
+        self._ruled_by = ""
 
     def update_from(self, instances: tuple[InstanceStatus, ...]) -> None:
         """Show these instances, in the daemon's order."""
         self.show([(str(index), instance) for index, instance in enumerate(instances)])
+        text = ruled_by(instances)
+        if text != self._ruled_by:
+            self._ruled_by = text
+            self.border_subtitle = Text(text, MUTED)

@@ -83,6 +83,7 @@ class KeyedTable(DataTable[Text], Generic[Row]):
         )
         self._specs = {column.key: column for column in columns}
         self._fitted: list[FittedColumn] = []
+        self._hidden: frozenset[str] = frozenset()
         self._rows: list[tuple[str, Row]] = []
         self._shown: dict[str, tuple[Cell, ...]] = {}
         self._order: list[str] = []
@@ -100,9 +101,17 @@ class KeyedTable(DataTable[Text], Generic[Row]):
         if order != self._order:
             self._arrange(order)
 
+    def hide(self, keys: frozenset[str]) -> None:
+        """Leave out these columns, however much room there is."""
+        if keys != self._hidden:
+            self._hidden = keys
+            if self._fitted:
+                self.on_resize()
+
     def on_resize(self) -> None:
         """Choose the columns anew."""
-        fitted = fit(list(self._specs.values()), self.content_region.width - _SCROLLBAR_CELLS)
+        columns = [spec for key, spec in self._specs.items() if key not in self._hidden]
+        fitted = fit(columns, self.content_region.width - _SCROLLBAR_CELLS)
         if fitted == self._fitted:
             return
         self._fitted = fitted

@@ -1,5 +1,6 @@
 """Which sequences are shown and in what order: pure."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,14 +8,24 @@ from daemon.control.protocol import SequenceStatus
 
 _STATE_RANK = {"decode": 0, "prefill": 1, "preempted": 2, "waiting": 3}
 
+
+def tokens_left(sequence: SequenceStatus) -> float:
+    """Output tokens to come as predicted; without end where nothing is predicted."""
+    if sequence.predicted_tokens < 0:
+        return math.inf
+    return max(0, sequence.predicted_tokens - sequence.num_output_tokens)
+
+
 SORTS: dict[str, Callable[[SequenceStatus], Any] | None] = {
     "daemon's order": None,
     "oldest first": lambda s: -s.age_s,
     "state": lambda s: (_STATE_RANK.get(s.state, 9), -s.age_s),
     "most blocks": lambda s: -s.num_blocks,
     "most output": lambda s: -s.num_output_tokens,
+    "least left": tokens_left,
     "longest prompt": lambda s: -s.num_prompt_tokens,
     "priority": lambda s: (-s.priority, -s.age_s),
+    "level": lambda s: (s.level, -s.age_s),
 }
 
 
@@ -25,8 +36,8 @@ def next_sort(name: str) -> str:
 
 
 def matches(sequence: SequenceStatus, words: list[str]) -> bool:
-    """Whether each word is part of the id, the state or the instance's name."""
-    text = f"{sequence.sequence} {sequence.state} {sequence.instance}".lower()
+    """Whether each word is part of the id, the state, the instance's name or the residency."""
+    text = f"{sequence.sequence} {sequence.state} {sequence.instance} {sequence.residency}".lower()
     return all(word in text for word in words)
 
 

@@ -30,6 +30,13 @@ STATE_LOOK = {
     "lost": ("✕", RED),
 }
 
+RESIDENCY_LOOK = {
+    "gpu": ("■", TEAL),
+    "host": ("□", VIOLET),
+    "both": ("◧", BLUE),
+    "moving": ("⇄", AMBER),
+}
+
 ROLE_COLOUR = {"mixed": TEAL, "prefill": BLUE, "decode": GREEN}
 
 USE_LOOK = {
@@ -86,6 +93,11 @@ def drawn(text: str, style: str) -> Text:
     if start >= 0:
         line.stylize(FAINT, start, text.rfind(BAR_EMPTY) + 1)
     return line
+
+
+def residency_look(residency: str) -> tuple[str, str]:
+    """The sign and colour of the place where a sequence's blocks are."""
+    return RESIDENCY_LOOK.get(residency, ("?", MUTED))
 
 
 def state_look(state: str) -> tuple[str, str]:

@@ -16,15 +16,20 @@ from tui.format import (
     share,
     size,
 )
+from tui.queues import has_queues, level_counts
+from tui.sequences import predicted
 
 LISTED_SEQUENCES = 40
 _ASCII_BAR = str.maketrans(BAR_FULL + BAR_HALF + BAR_EMPTY, "##.")
 _LEFT_COLUMNS = {"INSTANCE", "ROLE", "DEVICE", "STATE", "KV USED"}
+_LEFT_COLUMNS |= {"POLICY", "SWAP", "HOST USED", "SEQUENCES BY LEVEL"}
 
 
 def frame(snapshot: Snapshot) -> str:
     """The whole frame, without a newline at its end."""
     parts = [_head(snapshot), _instances(snapshot.instances)]
+    if any(has_queues(instance) for instance in snapshot.instances):
+        parts.append(_queues(snapshot))
     if snapshot.sequences:
         parts.append(_sequences(snapshot))
     return "\n\n".join(parts)
@@ -52,9 +57,29 @@ def _head(snapshot: Snapshot) -> str:
             f"{count(counters.output_tokens)} output",
         ),
         ("since start", f"TTFT mean {latency(ttft_s)}, {count(per_s)} output tok/s"),
+        *_when_any(snapshot),
     ]
     title = f"llmd {printable(snapshot.version)}, pid {snapshot.pid}"
     return "\n".join([title, *(f"  {name:<12}{value}" for name, value in pairs)])
+
+
+def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """What was preempted and predicted, where anything was."""
+    counters, predictor = snapshot.counters, snapshot.predictor
+    pairs = []
+    if predictor.asks:
+        took = latency(share(predictor.took_sum_s, predictor.answers))
+        asked = f"{count(predictor.asks)} asks, {count(predictor.dropped)} dropped"
+        state = "up" if predictor.up else "down"
+        pairs.append(("predictor", f"{printable(predictor.kind)}, {state}; {asked}, {took} each"))
+    if counters.preemptions:
+        swaps = f"{count(counters.swaps_out)} swapped out, {count(counters.swaps_in)} back in"
+        pairs.append(("preempted", f"{count(counters.preemptions)} times; {swaps}"))
+    if counters.prediction_count:
+        error = percent(counters.prediction_error_sum / counters.prediction_count).strip()
+        finished = f"{count(counters.prediction_count)} finished with one"
+        pairs.append(("predictions", f"{finished}, wrong by {error} in the mean"))
+    return pairs
 
 
 def _instances(instances: Sequence[InstanceStatus]) -> str:
@@ -86,9 +111,31 @@ def _instance(instance: InstanceStatus) -> list[str]:
     ]
 
 
+def _queues(snapshot: Snapshot) -> str:
+    """Queue levels, host pools and swap links; what the links did since the start."""
+    header = ["INSTANCE", "POLICY", "SWAP", "HOST USED", "BLOCKS", "OUT", "IN", "LINK"]
+    header += ["SEQUENCES BY LEVEL"]
+    return _table(header, [_queue(one, snapshot.uptime_s) for one in snapshot.instances])
+
+
+def _queue(instance: InstanceStatus, uptime_s: float) -> list[str]:
+    used = share(instance.host_held, instance.host_blocks)
+    return [
+        printable(instance.name),
+        printable(instance.policy),
+        printable(instance.swap),
+        f"[{bar(used, 10).translate(_ASCII_BAR)}] {percent(used)}",
+        f"{instance.host_held}/{instance.host_blocks}",
+        size(instance.out_blocks * instance.kv_block_bytes),
+        size(instance.in_blocks * instance.kv_block_bytes),
+        percent(share(instance.link_s, uptime_s)).strip(),
+        level_counts(instance.levels) or "-",
+    ]
+
+
 def _sequences(snapshot: Snapshot) -> str:
-    header = ["ID", "STATE", "INSTANCE", "AGE", "PROMPT", "COMPUTED", "OUTPUT", "BLOCKS"]
-    header += ["PRIO", "PREEMPTED"]
+    header = ["ID", "STATE", "INSTANCE", "AGE", "PROMPT", "COMPUTED", "OUTPUT", "PREDICTED"]
+    header += ["LEVEL", "KV AT", "BLOCKS", "HOST", "PRIO", "PREEMPTED"]
     listed = snapshot.sequences[:LISTED_SEQUENCES]
     table = _table(header, [_sequence(sequence) for sequence in listed])
     more = snapshot.running + snapshot.waiting - len(listed)
@@ -105,7 +152,11 @@ def _sequence(sequence: SequenceStatus) -> list[str]:
         str(sequence.num_prompt_tokens),
         percent(share(computed, sequence.num_prompt_tokens)).strip(),
         f"{sequence.num_output_tokens}/{sequence.max_tokens}",
+        predicted(sequence) or "-",
+        str(sequence.level),
+        sequence.residency or "-",
         str(sequence.num_blocks),
+        str(sequence.num_host_blocks),
         str(sequence.priority),
         str(sequence.preemptions),
     ]

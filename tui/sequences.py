@@ -1,11 +1,24 @@
 """The sequences table: each token stream, how far it is and what it holds."""
 
+from rich.text import Text
+
 from daemon.control.protocol import SequenceStatus, Snapshot
 from tui.format import bar, count, duration, printable, share
 from tui.keyed_table import Cell, Column, KeyedTable
 from tui.ordering import SORTS, arranged, next_sort
-from tui.palette import AMBER, BLUE, FAINT, MUTED, TEXT, VIOLET, state_look
+from tui.palette import (
+    AMBER,
+    BLUE,
+    FAINT,
+    MUTED,
+    RESIDENCY_LOOK,
+    TEXT,
+    VIOLET,
+    residency_look,
+    state_look,
+)
 
+_TITLE = "sequences"
 _FIGURES, _PAIR = 7, 11  # cells of a prompt's length, and of output/max, beside their bars
 
 
@@ -38,6 +51,43 @@ def _output(sequence: SequenceStatus, width: int) -> Cell:
     return Cell(figures, TEXT if sequence.num_output_tokens else MUTED)
 
 
+def predicted(sequence: SequenceStatus) -> str:
+    """The predicted output tokens, marked where the answer is longer; "" without a prediction."""
+    if sequence.predicted_tokens < 0:
+        return ""
+    return f"{sequence.predicted_tokens}{'!' if exceeded(sequence) else ''}"
+
+
+def exceeded(sequence: SequenceStatus) -> bool:
+    """Whether the answer is longer already than predicted."""
+    return 0 <= sequence.predicted_tokens < sequence.num_output_tokens
+
+
+def _predicted(sequence: SequenceStatus, width: int) -> Cell:
+    """Output tokens of those predicted; the prediction alone where there is little room."""
+    if sequence.predicted_tokens < 0:
+        return Cell("–", FAINT)
+    pair = f"{sequence.num_output_tokens}/{predicted(sequence)}"
+    text = pair if width >= _PAIR else predicted(sequence)
+    return Cell(text, AMBER if exceeded(sequence) else MUTED)
+
+
+def _level(sequence: SequenceStatus, _width: int) -> Cell:
+    return Cell(str(sequence.level), MUTED if sequence.level else TEXT)
+
+
+def _blocks(sequence: SequenceStatus, width: int) -> Cell:
+    """Where its blocks are, and how many; copied/held where the host has a copy of the first."""
+    device, host = sequence.num_blocks, sequence.num_host_blocks
+    held = device or host
+    if not sequence.residency:
+        return Cell(count(held), TEXT if held else FAINT)
+    sign, colour = residency_look(sequence.residency)
+    pair = f"{sign} {host}/{device}"
+    copied = device and host and len(pair) <= width
+    return Cell(pair if copied else f"{sign} {count(held)}", colour)
+
+
 def _preemptions(sequence: SequenceStatus, _width: int) -> Cell:
     return Cell(str(sequence.preemptions), AMBER if sequence.preemptions else FAINT)
 
@@ -56,12 +106,33 @@ COLUMNS: list[Column[SequenceStatus]] = [
     Column("state", "state", 11, _state, left=True, grow=3),
     Column("instance", "inst", 6, _instance, left=True, rank=2, grow=4),
     Column("age", "age", 6, lambda s, _: Cell(duration(s.age_s))),
-    Column("prompt", "prompt", 12, _prompt, grow=10),
+    Column("prompt", "prompt", 11, _prompt, grow=11),
     Column("output", "output/max", 11, _output, grow=30),
-    Column("blocks", "blocks", 6, lambda s, _: Cell(count(s.num_blocks))),
-    Column("priority", "prio", 4, _priority),
+    Column("predicted", "pred", 6, _predicted, grow=5),
+    Column("level", "lv", 2, _level),
+    Column("blocks", "blocks", 8, _blocks, grow=2),
+    Column("priority", "prio", 4, _priority, rank=1),
     Column("preemptions", "pre", 3, _preemptions),
 ]
+
+
+def residency_legend() -> Text:
+    """Each place where a sequence's blocks can be, with its sign."""
+    legend = Text()
+    for place, (sign, colour) in RESIDENCY_LOOK.items():
+        legend.append(f"  {sign} ", colour).append(place, MUTED)
+    return legend
+
+
+def columns_without_news(snapshot: Snapshot) -> frozenset[str]:
+    """The columns that would say the same of every sequence: no levels, nothing predicted."""
+    predicts = snapshot.counters.prediction_count or any(
+        sequence.predicted_tokens >= 0 for sequence in snapshot.sequences
+    )
+    empty: set[str] = set() if predicts else {"predicted"}
+    if not any(instance.levels for instance in snapshot.instances):
+        empty.add("level")
+    return frozenset(empty)
 
 
 class SequencesTable(KeyedTable[SequenceStatus]):
@@ -69,14 +140,17 @@ class SequencesTable(KeyedTable[SequenceStatus]):
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="sequences")
-        self.border_title = "sequences"
+        self.border_title = _TITLE
         self.sort_name = next(iter(SORTS))
         self.filter_text = ""
         self._snapshot: Snapshot | None = None
+        self._legend_shown = False
 
     def update_from(self, snapshot: Snapshot) -> None:
         """Show this snapshot's sequences."""
         self._snapshot = snapshot
+        self.hide(columns_without_news(snapshot))
+        self._show_legend(any(instance.host_blocks for instance in snapshot.instances))
         self._reshow()
 
     def cycle_sort(self) -> None:
@@ -88,6 +162,12 @@ class SequencesTable(KeyedTable[SequenceStatus]):
         """Show only those that match each word of `text`."""
         self.filter_text = text
         self._reshow()
+
+    def _show_legend(self, wanted: bool) -> None:
+        """In the border, where blocks can be anywhere but on the device."""
+        if wanted != self._legend_shown:
+            self._legend_shown = wanted
+            self.border_title = Text(_TITLE).append(residency_legend()) if wanted else _TITLE
 
     def _reshow(self) -> None:
         if self._snapshot is None:

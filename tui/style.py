@@ -10,7 +10,7 @@ Screen {{ background: {BACKGROUND}; color: {TEXT}; layers: base; }}
 #banner {{ height: 1; background: {RED}; color: {BACKGROUND}; text-style: bold; }}
 #body {{ height: 1fr; }}
 
-.chart, #blocks, #waiting, #loading, #instances, #sequences {{
+.chart, #blocks, #waiting, #loading, #instances, #queues, #sequences {{
     border: round {LINE};
     border-title-color: {MUTED};
     border-subtitle-color: {MUTED};
@@ -29,10 +29,13 @@ DataTable {{
     &:focus > .datatable--header {{ background-tint: 0%; }}
     & > .datatable--hover {{ background: {BACKGROUND}; }}
 }}
-#instances:focus, #sequences:focus {{ border: round {FOCUS}; border-title-color: {TEXT}; }}
+#instances:focus, #queues:focus, #sequences:focus {{
+    border: round {FOCUS};
+    border-title-color: {TEXT};
+}}
 #body.-stale {{ opacity: 55%; }}
 
-#instances {{ height: auto; max-height: 40%; }}
+#instances, #queues {{ height: auto; max-height: 40%; }}
 #sequences, #loading {{ height: 1fr; min-height: 4; }}
 #filter {{ display: none; height: 1; border: none; padding: 0 1; background: {PANEL}; }}
 #filter.-open {{ display: block; }}
@@ -46,6 +49,8 @@ DataTable {{
 .-narrow #tables {{ height: 1fr; }}
 .-narrow.-short #blocks {{ max-height: 5; }}
 .-narrow.-short #instances {{ max-height: 6; }}
+.-narrow.-short #queues {{ max-height: 3; border: none; padding: 0 2; }}
+.-narrow.-short #body.-queues #charts {{ height: 3; }}
 .-narrow.-tall #charts {{ height: 7; }}
 .-narrow.-tall #blocks {{ height: 10; max-height: 10; }}
 .-narrow.-tall #waiting {{ display: block; height: 6; }}

@@ -10,7 +10,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.gpu.report import Check
-from daemon.engine.kernels import cache, decode, prefill
+from daemon.engine import packing as torch_packing
+from daemon.engine.kernels import cache, decode, packing, prefill
 from daemon.engine.kernels.tiles import Tiling
 
 SHARED_LIMITS_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
@@ -21,17 +22,26 @@ _POINTERS = {
     torch.float16: "*fp16",
     torch.float32: "*fp32",
 }
-_INT32_POINTERS = {
-    "blocks_ptr",
-    "offsets_ptr",
-    "lens_ptr",
-    "tables_ptr",
-    "starts_ptr",
-    "counts_ptr",
-    "sources_ptr",
-    "targets_ptr",
+_OWN_POINTERS = {
+    **dict.fromkeys(
+        (
+            "blocks_ptr",
+            "offsets_ptr",
+            "lens_ptr",
+            "tables_ptr",
+            "starts_ptr",
+            "counts_ptr",
+            "sources_ptr",
+            "targets_ptr",
+        ),
+        "*i32",
+    ),
+    **dict.fromkeys(("index_ptr", "fills_ptr"), "*i64"),
+    **dict.fromkeys(("partial_ptr", "weights_ptr"), "*fp32"),
+    "packed_ptr": "*u8",
+    "halves_ptr": "*fp16",
 }
-_FLOAT32_POINTERS = {"partial_ptr", "weights_ptr"}
+"""Of what does not have the type of the states."""
 _DIVISIBLE = [["tt.divisibility", 16]]
 
 
@@ -79,6 +89,11 @@ def _sizes(
         yield f"write_kv {name}", _shared(cache._write_kv, dtype, sizes, generation, 4)
         sizes = {"CELLS": 4096}
         yield f"copy_blocks {name}", _shared(cache._copy_blocks, dtype, sizes, generation, 4)
+        sizes = {"BLOCK_SIZE": 16, "TOKENS": 16, "CELLS": 512}
+        yield f"unpack_blocks {name}", _shared(packing._unpack, dtype, sizes, generation, 4)
+        sizes |= {"STEPS": float(torch_packing.NUM_STEPS), "LARGEST": torch_packing.LARGEST}
+        sizes |= {"WIDEN": torch_packing.WIDEN, "TINY": torch_packing.TINY}
+        yield f"pack_blocks {name}", _shared(packing._pack, dtype, sizes, generation, 4)
 
 
 def _shared(
@@ -105,6 +120,4 @@ def _shared(
 
 
 def _pointer(name: str, dtype: torch.dtype) -> str:
-    if name in _INT32_POINTERS:
-        return "*i32"
-    return "*fp32" if name in _FLOAT32_POINTERS else _POINTERS[dtype]
+    return _OWN_POINTERS.get(name, _POINTERS[dtype])

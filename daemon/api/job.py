@@ -25,6 +25,7 @@ class Job:
         self.requests: dict[int, int] = {}  # choices that run of each request
         self._cached: dict[int, int] = {}
         self._num_output_tokens = 0
+        self._lengths: dict[int, list[int]] = {}  # of each request, of choices that are complete
         self._text = text
         self._block_size = block_size
         self._output = output
@@ -78,6 +79,11 @@ class Job:
         cached = sum(self._cached.values())
         return usage(self.work.num_prompt_tokens, self._num_output_tokens, cached)
 
+    def num_output_tokens(self, request: int) -> int:
+        """The mean length of a request's answers; 0 while one is not complete, or was cut short."""
+        lengths = self._lengths.get(request, ())
+        return round(sum(lengths) / self.work.n) if len(lengths) == self.work.n else 0
+
     # What the choices find.
 
     def stop_found(self, choice: Choice) -> None:
@@ -93,6 +99,7 @@ class Job:
     def ended(self, choice: Choice) -> None:
         """A choice is complete; with the last one, so is the job."""
         self._num_output_tokens += choice.num_tokens
+        self._lengths.setdefault(request_of(choice.sequence), []).append(choice.num_tokens)
         self.leave(choice.sequence)
         if not self.choices:
             self._settle(self._accepted)

@@ -8,6 +8,8 @@ from daemon.api.choice import Choice
 from daemon.api.errors import ApiError, rejection, unavailable
 from daemon.api.job import Job
 from daemon.api.logprobs import Rows, asked, by_row
+from daemon.api.predictions import Predictions
+from daemon.predictor.protocol import Ask
 from daemon.request import FinishReason, request_of
 from daemon.runtime.protocol import (
     Abort,
@@ -37,6 +39,7 @@ class Link:
         on_lost: Callable[[], None],
     ) -> None:
         self.lost = False
+        self.predictions: Predictions | None = None
         self._on_serving = on_serving
         self._on_lost = on_lost
         self._encode = encoder().encode
@@ -52,25 +55,30 @@ class Link:
             raise unavailable("the runtime is gone")
         first = self._next_request
         self._next_request += len(job.work.prompts)
-        messages = job.begin(first, self._send, self._forget)
+        messages = job.begin(first, self.tell, self._forget)
         self._choices.update(job.choices)
         self._jobs.update(dict.fromkeys(job.requests, job))
         for message in messages:
-            self._send(message)
+            self.tell(message)
+        if self.predictions is not None:
+            for prompt, message in zip(job.work.prompts, messages, strict=True):
+                size = message.tokens.size
+                self.predictions.ask(Ask(message.request, prompt.words, size, message.max_tokens))
 
     def drop(self, job: Job) -> None:
         """The job's handler ends: abort what still runs of it. Twice is as good as once."""
         for request in sorted(job.requests):
-            self._send(Abort(request))
+            self.tell(Abort(request))
         for sequence in list(job.choices):
             job.leave(sequence)
+
+    def tell(self, message: FromApi) -> None:
+        """Send a message; without a runtime it is lost."""
+        self._channel.send(self._encode(message))
 
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
-
-    def _send(self, message: FromApi) -> None:
-        self._channel.send(self._encode(message))
 
     def _forget(self, sequence: int) -> None:
         self._choices.pop(sequence, None)
@@ -78,6 +86,8 @@ class Link:
         job = self._jobs.get(request)
         if job is not None and request not in job.requests:
             del self._jobs[request]
+            if self.predictions is not None:
+                self.predictions.ended(request, job.num_output_tokens(request))
 
     def _fail(self, job: Job, error: ApiError) -> None:
         job.fail(error)

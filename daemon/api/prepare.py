@@ -24,6 +24,8 @@ MAX_PROMPTS = 128
 MAX_CHOICES = 1024
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for a plain completion; a chat may fill the context."""
+DECODED_TOKENS = 256
+"""So much of a prompt of token ids is made text for predictors."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -54,7 +56,7 @@ def prepare_chat(request: ChatRequest, text: Text, serving: Serving) -> Work:
         limit = request.max_tokens
     _check_limit(limit, serving.max_len, name)
     tokens = text.chat(messages, serving.max_len)
-    prompt = text.prompt(tokens, serving.block_size)
+    prompt = text.prompt(tokens, serving.block_size, words=_asked(messages))
     return _work(request, [prompt], limit, serving, "messages")
 
 
@@ -66,12 +68,12 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     prompts = []
     for prompt in _separate(request.prompt):
         if isinstance(prompt, str):
-            tokens, echo = text.complete(prompt, serving.max_len), prompt
+            tokens, words = text.complete(prompt, serving.max_len), prompt
         else:
-            tokens, echo = _token_ids(prompt, serving), ""
-            if request.echo:
-                echo = text.decode(tokens)
-        prompts.append(text.prompt(tokens, serving.block_size, echo if request.echo else ""))
+            tokens = _token_ids(prompt, serving)
+            words = text.decode(tokens if request.echo else tokens[:DECODED_TOKENS])
+        echo = words if request.echo else ""
+        prompts.append(text.prompt(tokens, serving.block_size, echo, words))
     return _work(request, prompts, limit, serving, "prompt")
 
 
@@ -87,6 +89,12 @@ def _template_message(message: Message) -> dict[str, str]:
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
     return fields
+
+
+def _asked(messages: list[dict[str, str]]) -> str:
+    """What the user said last: what came before is much the same in every request, or an answer."""
+    spoken = [one["content"] for one in messages if one["role"] == "user"]
+    return spoken[-1] if spoken else messages[-1]["content"]
 
 
 def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:

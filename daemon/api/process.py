@@ -16,6 +16,7 @@ from daemon.api.deadline import HeaderDeadline
 from daemon.api.link import Link
 from daemon.api.middleware import Front
 from daemon.api.model import Model
+from daemon.api.predictions import Predictions
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class ApiProcess:
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._model = Model(config.model, self._pool)
         self._link = Link(channel, self._model.update, self._stop.set)
+        if config.predict.kind != "none":
+            self._link.predictions = Predictions(config, self._link.tell)
         self._deadline = HeaderDeadline()
         self._front = Front(config.cors_origins, self._deadline)
         self._api = Api(config, self._model, self._link, self._pool)
@@ -47,6 +50,7 @@ class ApiProcess:
         runner = self._runner()
         await runner.setup()
         server = await self._listen(runner)
+        predicting = asyncio.create_task(self._predict())
         ticker = asyncio.create_task(self._tick())
         _quieten_collector()
         await self._stop.wait()
@@ -54,7 +58,7 @@ class ApiProcess:
         server.close()
         await self._drain()
         ticker.cancel()
-        await runner.cleanup()
+        await asyncio.gather(runner.cleanup(), self._end(predicting))
         self._link.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -90,6 +94,19 @@ class ApiProcess:
         while True:
             await asyncio.sleep(self._config.keepalive_s / KEEP_ALIVE_TICKS)
             self._api.keep_alive()
+
+    async def _predict(self) -> None:
+        if self._link.predictions is None:
+            return
+        try:
+            await self._link.predictions.run()
+        except Exception:
+            log.exception("there are no predictions from here on")
+
+    async def _end(self, predicting: "asyncio.Task[None]") -> None:
+        if self._link.predictions is not None:
+            await self._link.predictions.close()
+        await predicting
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()

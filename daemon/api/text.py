@@ -18,6 +18,8 @@ from daemon.wire.columns import Int32, int32
 
 log = logging.getLogger(__name__)
 
+EXCERPT_CHARS = 8000
+
 
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt as the runtime wants it."""
@@ -25,6 +27,15 @@ class Prompt(msgspec.Struct, frozen=True):
     tokens: Int32  # [prompt length >= 1]
     hashes: bytes  # of its full blocks
     text: str = ""  # for `echo`
+    words: str = ""  # what a predictor of the answer's length reads: no template, not all of it
+
+
+def excerpt(text: str) -> str:
+    """A text's beginning and end, at most `EXCERPT_CHARS` in all: there instructions stand."""
+    if len(text) <= EXCERPT_CHARS:
+        return text
+    half = EXCERPT_CHARS // 2
+    return f"{text[:half]}\n{text[-half:]}"
 
 
 def too_long(num_tokens: str, max_tokens: int, max_len: int) -> ApiError:
@@ -63,9 +74,11 @@ class Text:
         """The tokens of a plain text, with the tokenizer's own special tokens around it."""
         return self._encode(prompt, True, max_len)
 
-    def prompt(self, tokens: Sequence[int], block_size: int, text: str = "") -> Prompt:
+    def prompt(
+        self, tokens: Sequence[int], block_size: int, text: str = "", words: str = ""
+    ) -> Prompt:
         """The prompt with its block hashes."""
-        return Prompt(int32(tokens), chain_hashes(tokens, block_size), text)
+        return Prompt(int32(tokens), chain_hashes(tokens, block_size), text, excerpt(words))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones."""

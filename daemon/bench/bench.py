@@ -20,7 +20,7 @@ from daemon.report.records import RunLog
 from daemon.report.report import Report
 from daemon.report.summarize import About, Promise, summarize
 from daemon.workload.build import build
-from daemon.workload.workload import Workload, WorkloadSpec
+from daemon.workload.workload import Workload, WorkloadSpec, asked_rate
 
 UNKNOWN_LEN = 2**31 - 1
 """Where neither the server nor the user says how long its context is, nothing is dropped."""
@@ -123,7 +123,7 @@ def _about(
         profile=spec.label or url,
         seed=wanted.seed,
         dropped=workload.num_dropped,
-        rate_rps=workload.rate,
+        rate_rps=asked_rate(wanted, workload),
         classes=tuple(
             Promise(c.name, c.ttft_s, c.tpot_s, c.normalized_latency_s) for c in workload.classes
         ),

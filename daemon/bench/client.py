@@ -9,7 +9,7 @@ import msgspec
 
 from daemon.bench.answer import Answer
 from daemon.bench.errors import BenchError
-from daemon.bench.sse import EventParser, error_text
+from daemon.bench.sse import UNREADABLE, EventParser, error_text
 from daemon.report.records import Outcome
 
 IDLE_CONNECTION_S = 2.0
@@ -52,7 +52,7 @@ class Client:
         await self._session.close()
 
     async def stream(self, path: str, body: bytes, answer: Answer) -> None:
-        """Send a request and follow its answer to the end. Raises nothing but CancelledError."""
+        """Send a request and follow its answer to the end; what goes wrong on the way fails it."""
         try:
             async with self._session.post(
                 self.url + path, data=body, trace_request_ctx=answer
@@ -66,7 +66,7 @@ class Client:
             answer.fail(f"no whole answer within {self._timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
             answer.fail(f"{type(error).__name__}: {error}")
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             answer.fail(f"an event that is not OpenAI's: {error}")
         finally:
             answer.ended_s = perf_counter()
@@ -100,7 +100,7 @@ def refusal_text(body: bytes) -> str:
     """What a server says in an answer that is an error."""
     try:
         decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return body.decode(errors="replace")
     if isinstance(decoded, dict) and "error" in decoded:
         return error_text(decoded["error"])

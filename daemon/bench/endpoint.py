@@ -8,7 +8,7 @@ import numpy as np
 from daemon.bench.client import Client, refusal_text
 from daemon.bench.errors import BenchError
 from daemon.bench.prompts import FIRST_ID, Int64, as_text
-from daemon.bench.sse import usage_of
+from daemon.bench.sse import UNREADABLE, usage_of
 
 PromptForm = Literal["ids", "text"]
 PROBE_TOKENS = 64
@@ -74,7 +74,7 @@ async def find_model(client: Client, wanted: str) -> Card:
         raise BenchError(f"{client.url}/v1/models: HTTP {status}: {refusal_text(body)}")
     try:
         cards = msgspec.json.decode(body, type=Cards).data
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise BenchError(f"{client.url}/v1/models is not OpenAI's: {error}") from error
     if not cards:
         raise BenchError(f"{client.url} serves no model")
@@ -107,7 +107,7 @@ async def settle_form(client: Client, form: Form, notes: list[str]) -> Form:
         return form
     try:
         counted = usage_of(body).prompt_tokens
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise BenchError(f"{client.url}{form.path} is not OpenAI's: {error}") from error
     return msgspec.structs.replace(form, extra_tokens=max(0, counted - PROBE_TOKENS))
 

@@ -63,7 +63,7 @@ class Load:
                 group.create_task(self._follow(body, answer))
 
     async def _follow(self, body: bytes, answer: Answer) -> None:
-        await self._client.stream(self._path, body, answer)
+        await _follow(self._client, self._path, body, answer)
         self.sent.ended += 1
 
 
@@ -72,5 +72,13 @@ async def send_at_once(client: Client, path: str, bodies: Sequence[bytes]) -> li
     answers = [Answer() for _ in bodies]
     async with asyncio.TaskGroup() as group:
         for body, answer in zip(bodies, answers, strict=True):
-            group.create_task(client.stream(path, body, answer))
+            group.create_task(_follow(client, path, body, answer))
     return answers
+
+
+async def _follow(client: Client, path: str, body: bytes, answer: Answer) -> None:
+    """Stream one answer. In a task group an error would end all the others: it fails this one."""
+    try:
+        await client.stream(path, body, answer)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+        answer.fail(f"{type(error).__name__}: {error}")

@@ -10,6 +10,9 @@ import msgspec
 
 DONE = b"[DONE]"
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""What decoding raises: the second where JSON's own bytes are not UTF-8."""
+
 
 class Delta(msgspec.Struct):
     """What a chat's event adds."""
@@ -84,7 +87,7 @@ class EventParser:
         self._decode = _decoder.decode
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that `data` completes. Raises msgspec.DecodeError where one is malformed."""
+        """The events that `data` completes. Raises UNREADABLE where one is malformed."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         events = []
@@ -104,7 +107,7 @@ def error_text(error: object) -> str:
 
 
 def usage_of(body: bytes) -> Usage:
-    """The counts of an answer that was not streamed. Raises msgspec.DecodeError."""
+    """The counts of an answer that was not streamed. Raises UNREADABLE."""
     return _decoder.decode(body).usage or Usage()
 
 

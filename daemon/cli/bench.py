@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import uvloop
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from daemon.bench.bench import BenchSpec, Measured, measure
 from daemon.bench.errors import BenchError
 from daemon.bench.load import Load
 from daemon.cli.outputs import add_output_flags, write_outputs
+from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.report.errors import ReportError
 from daemon.workload.workload import WorkloadError
@@ -77,7 +76,7 @@ def bench(arguments: argparse.Namespace) -> int:
     _raise_descriptor_limit()
     try:
         wanted = workload_spec(arguments)
-        measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _progress))
+        measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _following))
         for note in measured.notes:
             print(f"llmd bench: {note}", file=sys.stderr)
         write_outputs(arguments, measured.run, measured.report)
@@ -109,25 +108,14 @@ def _spec(arguments: argparse.Namespace) -> BenchSpec:
 
 
 @asynccontextmanager
-async def _progress(load: Load, num_requests: int) -> AsyncIterator[None]:
-    """A bar on stderr while the load runs; nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, auto_refresh=False, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=num_requests)
+async def _following(load: Load, num_requests: int) -> AsyncIterator[None]:
+    """Tell of the load while it runs."""
+    with progress() as told:
 
         async def follow() -> None:
             while True:
-                running = len(load.sent.answers) - load.sent.ended
-                bar.update(task, completed=load.sent.ended, description=f"{running:,} running")
-                bar.refresh()
+                ended, running = load.sent.ended, len(load.sent.answers) - load.sent.ended
+                told(ended, num_requests, f"{ended:,} of {num_requests:,}, {running:,} running")
                 await asyncio.sleep(REFRESH_S)
 
         following = asyncio.create_task(follow())
@@ -137,7 +125,6 @@ async def _progress(load: Load, num_requests: int) -> AsyncIterator[None]:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
-            bar.update(task, completed=load.sent.ended, description="done", refresh=True)
 
 
 def _raise_descriptor_limit() -> None:

@@ -7,6 +7,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from daemon.cli.parser import overrides
+from daemon.config.host_pool import HostPlan
 from daemon.config.load import Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
 from daemon.config.pool import PoolPlan, plan_pool
@@ -70,6 +71,7 @@ def pool_lines(spec: InstanceSpec, shape: ModelShape, plan: PoolPlan) -> Iterato
     yield f"instance {spec.name} on {spec.device} in {plan.dtype}"
     if plan.size is None:
         yield "  the GPU's memory cannot be read from here; the worker sizes its pool at its start"
+        yield host_line(plan.host)
         return
     size, demand = plan.size, plan.demand
     if plan.room is not None:
@@ -84,7 +86,19 @@ def pool_lines(spec: InstanceSpec, shape: ModelShape, plan: PoolPlan) -> Iterato
         f"{_mib(size.num_blocks * size.block_bytes).strip()}, "
         f"{size.num_blocks * demand.block_size:,} tokens"
     )
+    yield host_line(plan.host)
     yield f"  longest      {size.max_len:>10,} tokens of prompt and answer"
+
+
+def host_line(host: HostPlan) -> str:
+    """What an instance's blocks are swapped to."""
+    if not host.num_blocks:
+        return f"  host pool          none  ({_HOST_REASONS[host.reason]})"
+    return (
+        f"  host pool    {host.num_blocks:>10,}  ({_HOST_REASONS[host.reason]}) = "
+        f"{_mib(host.num_blocks * host.block_bytes).strip()}, "
+        f"{host.block_bytes / 1024:,.1f} KiB a block"
+    )
 
 
 _REASONS = {
@@ -92,6 +106,14 @@ _REASONS = {
     "kv_bytes": "memory.kv_bytes / block",
     "memory": "kv / block",
     "max_running": "all that max_running sequences of the longest length can use",
+}
+
+
+_HOST_REASONS = {
+    "swap": "who gives way is not swapped",
+    "host_bytes": "memory.host_bytes",
+    "kv": "as many bytes as the KV pool",
+    "ram": "this instance's share of available RAM",
 }
 
 

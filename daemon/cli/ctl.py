@@ -1,4 +1,4 @@
-"""`llmd ctl status`: one snapshot of a running daemon, for people or for scripts."""
+"""`llmd ctl`: one snapshot of a running daemon, for people or for scripts, and its policy."""
 
 import argparse
 import sys
@@ -7,22 +7,36 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from daemon.control.client import ControlError, attach_path, fetch_snapshot
+from daemon.control.client import ControlError, attach_path, choose_policy, fetch_snapshot
 from daemon.control.protocol import InstanceStatus, Snapshot
+from daemon.scheduler.policies import POLICIES
 
 TIMEOUT_S = 5.0
 
 
 def ctl(arguments: argparse.Namespace) -> int:
-    """Print the status. 0: the daemon answered; 1: none did."""
+    """Print what was asked for. 0: the daemon answered; 1: none did, or it refused."""
     path = arguments.socket or attach_path()
     try:
-        snapshot = fetch_snapshot(path, TIMEOUT_S)
+        if arguments.verb == "policy" and arguments.name is not None:
+            snapshot = choose_policy(path, arguments.name, TIMEOUT_S)
+        else:
+            snapshot = fetch_snapshot(path, TIMEOUT_S)
     except ControlError as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1
-    print(as_json(snapshot) if arguments.json else as_text(snapshot))
+    if arguments.verb == "policy":
+        print(policies(snapshot))
+    else:
+        print(as_json(snapshot) if arguments.json else as_text(snapshot))
     return 0
+
+
+def policies(snapshot: Snapshot) -> str:
+    """Every policy in a line of its own, with a star where an instance uses it."""
+    used = {instance.policy for instance in snapshot.instances}
+    names = [*POLICIES, *sorted(used - set(POLICIES))]
+    return "\n".join(f"{'*' if name in used else ' '} {name}" for name in names)
 
 
 def as_json(snapshot: Snapshot) -> str:
@@ -42,11 +56,27 @@ def as_text(snapshot: Snapshot) -> str:
         f"{snapshot.running} running, {snapshot.waiting} waiting; "
         f"{counters.finished} of {counters.requests} requests finished, "
         f"{counters.rejected} rejected, {counters.aborted} aborted, {counters.failed} failed",
+        *_predictor(snapshot),
         "",
         _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV FREE", "STEP"),
     ]
     lines += [_instance_row(instance) for instance in snapshot.instances]
     return "\n".join(lines)
+
+
+def _predictor(snapshot: Snapshot) -> list[str]:
+    """A line on how answer lengths are predicted; none where they are not."""
+    predictor, counters = snapshot.predictor, snapshot.counters
+    if predictor.kind == "none":
+        return []
+    line = f"predictor {predictor.kind}{'' if predictor.up else ' (its process is not up)'}: "
+    line += f"{predictor.answers} of {predictor.asks} answers foretold, {predictor.dropped} dropped"
+    if predictor.answers:
+        line += f", {predictor.took_sum_s / predictor.answers * 1e3:.2f} ms each"
+    if counters.prediction_count:
+        error = counters.prediction_error_sum / counters.prediction_count
+        line += f"; mean error {error:.0%} of {counters.prediction_count} finished"
+    return [line]
 
 
 def _instance_row(instance: InstanceStatus) -> str:

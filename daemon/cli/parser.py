@@ -10,6 +10,7 @@ from daemon import __version__
 from daemon.config.checks import DTYPES
 from daemon.config.instances import parse_instance
 from daemon.config.load import parse_value
+from daemon.predict.lengths import LIVE
 from daemon.scheduler.policies import POLICIES
 
 _FLAGS: tuple[tuple[str, str, type, str, str], ...] = (
@@ -18,6 +19,7 @@ _FLAGS: tuple[tuple[str, str, type, str, str], ...] = (
     ("--socket", "control.socket", str, "PATH", "control socket, read by llmd-top and llmd ctl"),
     ("--model", "model.path", str, "FOLDER|FILE.gguf", "model; without it the embedded one"),
     ("--policy", "scheduler.policy", str, "P", f"who runs when: {', '.join(POLICIES)}"),
+    ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}"),
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool, instead of the formula"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}"),
     ("--max-batch-tokens", "scheduler.max_batch_tokens", int, "N", "token budget of a step"),
@@ -38,7 +40,7 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     add_config_flags(serve)
     check = commands.add_parser("check", help="show the configuration and the memory formula")
     add_config_flags(check)
-    _add_ctl(commands.add_parser("ctl", help="ask a running daemon"))
+    _add_ctl(commands.add_parser("ctl", help="ask or direct a running daemon"))
     for name, help_text in (
         ("simulate", "the same scheduler on a workload, in virtual time"),
         ("bench", "put a workload on a real endpoint"),
@@ -93,8 +95,18 @@ def _add_ctl(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
     status.add_argument("--json", action="store_true", help="one JSON object")
-    # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
-    status.add_argument("--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS)
+    policy = verbs.add_parser(
+        "policy",
+        help="show the policies, or change to another one",
+        description="Without a name: every policy, with a star where one is in use. With a name: "
+        "sequences are ranked by that policy from now on, and none is lost. The token budget of "
+        "a step stays as configured; what becomes of victims is the policy's own choice unless "
+        "memory.swap is set. A restarted daemon has its configured policy again.",
+    )
+    policy.add_argument("name", nargs="?", metavar="NAME", help=", ".join(POLICIES))
+    for verb in (status, policy):
+        # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
+        verb.add_argument("--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS)
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -3,15 +3,13 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from daemon.cli.parser import add_config_flags, overrides
+from daemon.cli.progress import progress
 from daemon.config.load import load
 from daemon.config.paths import default_cache
 from daemon.config.schema import Config
@@ -22,7 +20,6 @@ from daemon.profiles.errors import ProfileError, unknown
 from daemon.profiles.load import load_profile, save_profile
 
 if TYPE_CHECKING:
-    from daemon.profiler.measure import Told
     from daemon.profiler.run import Profiled
 
 BUDGET_S = 100.0
@@ -76,8 +73,10 @@ def _measure(arguments: argparse.Namespace) -> int:
     config = load(arguments.config, overrides(arguments)).config
     from daemon.profiler.run import profile_machine  # here: a wrong configuration is told at once
 
-    with _progress() as told:
-        made = profile_machine(config, arguments.name, arguments.budget_s, told)
+    with progress() as told:
+        made = profile_machine(
+            config, arguments.name, arguments.budget_s, lambda share, what: told(share, 1.0, what)
+        )
     print("\n".join(summary(made)))
     _write(made.profile, arguments.out or _default_out(config, made.profile))
     return 0
@@ -154,23 +153,3 @@ def _write(made: Profile, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_profile(made, path)
     print(path)
-
-
-@contextmanager
-def _progress() -> "Iterator[Told]":
-    """A bar on stderr with the share of the time that is spent; nothing where it is no terminal."""
-    console = Console(stderr=True)
-    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
-    with Progress(
-        *columns,
-        TextColumn("{task.description}"),
-        console=console,
-        auto_refresh=False,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def told(share: float, what: str) -> None:
-            bar.update(task, completed=min(1.0, share), description=what, refresh=True)
-
-        yield told

@@ -2,23 +2,22 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.plan import add_plan_flags, capacity, sweep_all
+from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.workload_flags import add_workload_flags
 from daemon.journal.reader import JournalError
 from daemon.planner.errors import PlannerError
-from daemon.predict.lengths import PredictorError
+from daemon.predict.errors import PredictorError
 from daemon.profiles.errors import ProfileError
 from daemon.report.errors import ReportError
 from daemon.report.records import RunLog
 from daemon.report.report import Report
 from daemon.simulator.scenario import ScenarioError
-from daemon.simulator.simulator import Progress, SimulationError
+from daemon.simulator.simulator import SimulationError
 from daemon.workload.workload import WorkloadError
 
 FAULTS = (
@@ -82,7 +81,9 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     prepared = prepare(scenario_of(arguments))
     with progress() as told:
         options = Options(
-            journal=arguments.journal_out, spans=arguments.perfetto is not None, progress=told
+            journal=arguments.journal_out,
+            spans=arguments.perfetto is not None,
+            progress=lambda ended, total: told(ended, total, f"{ended:,} of {total:,} requests"),
         )
         log = run(prepared, options)
     return log, report_of(prepared, log)
@@ -108,27 +109,3 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     )
     log = log or replayed(incident)
     return log, summarize(log, about)
-
-
-@contextmanager
-def progress() -> Iterator[Progress | None]:
-    """A bar with an estimate on stderr; nothing where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = (
-        bars.TextColumn("simulating"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def told(ended: int, total: int) -> None:
-            bar.update(task, completed=ended, total=total)
-
-        yield told

@@ -2,34 +2,38 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from daemon.workload.slo import parse_class
 from daemon.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
+_VALUES = ("requests", "arrivals", "rate", "rate_scale", "seed")
+
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in a group of their own."""
+    """Add them, in a group of their own. What is not given is None: a file's value stands then."""
     group = parser.add_argument_group("workload")
     group.add_argument(
         "--trace", type=Path, metavar="FILE", help="requests of an Azure, Mooncake or length file"
     )
-    group.add_argument("--workload", default="", metavar="NAME", help=f"or a named one: {_names()}")
+    group.add_argument("--workload", metavar="NAME", help=f"or a named one: {_names()}")
     group.add_argument(
-        "--requests", type=int, default=0, metavar="N", help="how many; all of a trace, else 1000"
+        "--requests", type=int, metavar="N", help="how many; all of a trace, else 1000"
     )
     group.add_argument(
         "--arrivals",
-        default="",
         metavar="HOW",
         help="poisson, gamma:CV, closed (all at once), uniform, burst:SIZE or diurnal:DEPTH; "
         "without it a trace keeps its own times, and lengths alone arrive as poisson",
     )
     rate = group.add_mutually_exclusive_group()
-    rate.add_argument("--rate", type=float, default=0.0, metavar="R", help="requests/s on average")
+    rate.add_argument("--rate", type=float, metavar="R", help="requests/s on average")
     rate.add_argument(
-        "--rate-scale", type=float, default=0.0, metavar="X", help="a trace's times, X times faster"
+        "--rate-scale", type=float, metavar="X", help="a trace's times, X times faster"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="of lengths and times")
+    group.add_argument("--seed", type=int, metavar="S", help="of lengths and times (0)")
     group.add_argument(
         "--slo",
         type=_slo_class,
@@ -47,33 +51,46 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--slo-{name}",
             type=float,
-            default=0.0,
             metavar="S",
             help=f"seconds {what}, promised to every request",
         )
 
 
-def workload_spec(arguments: argparse.Namespace) -> WorkloadSpec:
-    """What the flags ask for. Raises WorkloadError where they contradict each other."""
+def workload_spec(arguments: argparse.Namespace, base: WorkloadSpec | None = None) -> WorkloadSpec:
+    """What the flags ask for, over `base` if there is one: each changes what it names.
+
+    Raises WorkloadError where they contradict each other or name no requests.
+    """
+    changes: dict[str, Any] = {
+        name: getattr(arguments, name) for name in _VALUES if getattr(arguments, name) is not None
+    }
+    if arguments.trace is not None or arguments.workload is not None:
+        changes |= {"trace": arguments.trace, "name": arguments.workload or ""}
+    elif base is None:
+        raise WorkloadError("which requests? give --trace FILE or --workload NAME")
+    # A rate, a scale of the trace's own times and a process instead of them exclude each other:
+    # a flag for one lets go of what `base` says of the others.
+    if "rate" in changes or changes.get("arrivals"):
+        changes.setdefault("rate_scale", 0.0)
+    elif "rate_scale" in changes:
+        changes = {"rate": 0.0, "arrivals": ""} | changes
+    classes = _classes(arguments)
+    if classes:
+        changes["classes"] = classes
+    return msgspec.structs.replace(base or WorkloadSpec(), **changes)
+
+
+def _classes(arguments: argparse.Namespace) -> tuple[SloClass, ...]:
+    """The classes that the flags name, or the one with their promises; none without such flags."""
     promises = {
         "ttft_s": arguments.slo_ttft,
         "tpot_s": arguments.slo_tpot,
         "normalized_latency_s": arguments.slo_normalized_latency,
     }
-    if arguments.slo and any(promises.values()):
+    given = {name: value for name, value in promises.items() if value is not None}
+    if arguments.slo and given:
         raise WorkloadError("--slo names classes, --slo-ttft and its like promise to all: use one")
-    if arguments.trace is None and not arguments.workload:
-        raise WorkloadError("which requests? give --trace FILE or --workload NAME")
-    return WorkloadSpec(
-        trace=arguments.trace,
-        name=arguments.workload,
-        requests=arguments.requests,
-        arrivals=arguments.arrivals,
-        rate=arguments.rate,
-        rate_scale=arguments.rate_scale,
-        seed=arguments.seed,
-        classes=tuple(arguments.slo) or (SloClass(**promises),),
-    )
+    return (SloClass(**given),) if given else tuple(arguments.slo)
 
 
 def _slo_class(text: str) -> SloClass:

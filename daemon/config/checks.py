@@ -1,13 +1,17 @@
 """What types cannot say: ranges, names, and values that must agree with each other."""
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instances import ROLES
 from daemon.config.schema import Config
+from daemon.memory.swap_space import SWAP_MODES
+from daemon.predict.lengths import LIVE, VECTOR_KINDS
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -31,7 +35,9 @@ _AT_LEAST: dict[str, float] = {
     "scheduler.depth": 0,
     "memory.kv_blocks": 0,
     "memory.kv_bytes": 0,
+    "memory.host_bytes": -1,
     "journal.max_bytes": 64 * 1024,
+    "predict.store_size": 1,
     "daemon.drain_s": 0,
     "daemon.threads": 0,
 }
@@ -44,6 +50,7 @@ def check(config: Config) -> Iterator[Fault]:
     yield from _memory(config)
     yield from _scheduler(config)
     yield from _instances(config)
+    yield from _predict(config)
 
 
 def _ranges(config: Config) -> Iterator[Fault]:
@@ -59,6 +66,7 @@ def _choices(config: Config) -> Iterator[Fault]:
     for key, choices in (
         ("model.dtype", DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
+        ("predict.kind", LIVE),
         ("daemon.log_level", LOG_LEVELS),
     ):
         value = _value(config, key)
@@ -71,6 +79,8 @@ def _memory(config: Config) -> Iterator[Fault]:
     size = memory.block_size
     if not 8 <= size <= 256 or size & (size - 1):
         yield "memory.block_size", f"must be a power of two from 8 to 256, got {size}"
+    if memory.swap and memory.swap not in SWAP_MODES:
+        yield "memory.swap", f"must be one of {', '.join(SWAP_MODES)}, got {memory.swap!r}"
     if memory.kv_blocks and memory.kv_bytes:
         yield "memory.kv_blocks", "is given together with memory.kv_bytes: give one of them"
     for key in ("memory.utilization", "memory.cpu_fraction"):
@@ -81,6 +91,8 @@ def _memory(config: Config) -> Iterator[Fault]:
 
 def _scheduler(config: Config) -> Iterator[Fault]:
     scheduler = config.scheduler
+    if not scheduler.starve_s > 0:
+        yield "scheduler.starve_s", f"must be above 0, got {scheduler.starve_s}"
     if scheduler.prefill_chunk > scheduler.max_batch_tokens:
         most = f"must not exceed scheduler.max_batch_tokens = {scheduler.max_batch_tokens}"
         yield "scheduler.prefill_chunk", f"{most}, got {scheduler.prefill_chunk}"
@@ -97,6 +109,17 @@ def _instances(config: Config) -> Iterator[Fault]:
             yield "instance", f"role {spec.role!r} is not supported yet: {_NO_HANDOFF}"
         if names.count(spec.name) > 1:
             yield "instance", f"two instances are named {spec.name!r}"
+
+
+def _predict(config: Config) -> Iterator[Fault]:
+    predict = config.predict
+    if not 0 < predict.max_age_days < math.inf:
+        yield (
+            "predict.max_age_days",
+            f"must be a number of days above 0, got {predict.max_age_days}",
+        )
+    if predict.kind in VECTOR_KINDS and encoder_folder() is None:
+        yield "predict.kind", f"{predict.kind} {MISSING}"
 
 
 def _value(config: Config, key: str) -> Any:

@@ -126,8 +126,7 @@ def _plain(message: str) -> str:
 def _completed(config: Config) -> Config:
     """Names for instances, and the budgets that are left to the policy."""
     scheduler = config.scheduler
-    own = POLICIES.get(scheduler.policy, Policy).batch_tokens
-    budget = scheduler.max_batch_tokens or own
+    budget = POLICIES.get(scheduler.policy, Policy).budget(scheduler.max_batch_tokens)
     chunk = scheduler.prefill_chunk or budget
     scheduler = msgspec.structs.replace(scheduler, max_batch_tokens=budget, prefill_chunk=chunk)
     return msgspec.structs.replace(config, scheduler=scheduler, instance=named(config.instance))

@@ -1,7 +1,11 @@
 """Where llmd keeps its files when the configuration does not say."""
 
 import os
+import re
 from pathlib import Path
+
+_UNFIT = re.compile(r"[^\w.-]")
+"""Characters of a model's name that a file's name does without."""
 
 
 def _systemd_folder(variable: str) -> Path | None:
@@ -28,3 +32,9 @@ def default_cache() -> Path:
 def default_journal() -> Path:
     """The journal's folder: below $STATE_DIRECTORY or the cache folder."""
     return (_systemd_folder("STATE_DIRECTORY") or default_cache()) / "journal"
+
+
+def default_predictions(model: str) -> Path:
+    """What was learned of a model's answers: below $STATE_DIRECTORY or the cache folder."""
+    folder = (_systemd_folder("STATE_DIRECTORY") or default_cache()) / "predict"
+    return folder / f"{_UNFIT.sub('_', model)}.lengths"

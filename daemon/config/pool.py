@@ -4,6 +4,7 @@ from typing import Protocol
 
 import msgspec
 
+from daemon.config.host_pool import HostPlan, plan_host_pool
 from daemon.config.machine import available_ram_bytes, gpu_memory_bytes
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.sizing import Demand, PoolSize, Room, Shape, cpu_weight_bytes, size_pool
@@ -25,12 +26,13 @@ class Model(Shape, Protocol):
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
-    """One instance's pool, and all that it was computed from."""
+    """One instance's pools, and all that they were computed from."""
 
     dtype: str
     demand: Demand
     room: Room | None  # None: a GPU whose memory cannot be read from here
     size: PoolSize | None  # None with room: the worker sizes the pool when it starts
+    host: HostPlan  # what its blocks are swapped to
 
 
 def instance_dtype(config: Config, device: str, stored: str) -> str:
@@ -46,7 +48,7 @@ def longest(config: Config, context_len: int) -> int:
 
 
 def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
-    """The pool of one instance. Raises SizingError where it would be of no use."""
+    """The pools of one instance. Raises SizingError where one would be of no use."""
     dtype = instance_dtype(config, spec.device, model.dtype)
     demand = Demand(
         dtype=dtype,
@@ -62,10 +64,12 @@ def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
     if spec.device == "cpu":
         weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
     room = _room(config, spec.device, weight_bytes)
-    if room is None and not (demand.kv_blocks or demand.kv_bytes):
-        return PoolPlan(dtype, demand, None, None)
-    known = room or Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)
-    return PoolPlan(dtype, demand, room, size_pool(model, demand, known))
+    size = None
+    if room is not None or demand.kv_blocks or demand.kv_bytes:
+        known = room or Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)
+        size = size_pool(model, demand, known)
+    host = plan_host_pool(config, model, spec.device, dtype, size)
+    return PoolPlan(dtype, demand, room, size, host)
 
 
 def _room(config: Config, device: str, weight_bytes: int) -> Room | None:

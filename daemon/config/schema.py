@@ -38,6 +38,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_waiting: int = 1024  # sequences that may queue before a request is answered 429
     prefix_cache: bool = True
     depth: int = 0  # steps in flight; 0: chosen from the step time
+    starve_s: float = 0.3  # after waiting so long a sequence may be promoted (mlfq, speculative)
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +49,9 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_bytes: int = 0  # 0: from the memory formula
     utilization: float = 0.9  # share of a GPU's memory that llmd may use
     cpu_fraction: float = 0.25  # share of available RAM that a CPU pool may use
+    swap: str = ""  # victims: proactive | reactive | recompute | defer; empty: as the policy has it
+    host_bytes: int = -1  # host memory that KV blocks are swapped to; -1: chosen, 0: none
+    compress: bool = False  # swapped blocks are kept as int8; the text may change slightly
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +68,15 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     folder: str = ""  # empty: $STATE_DIRECTORY or the cache folder, + journal
     max_bytes: int = 64 * 1024 * 1024  # of one file; one older file is kept
+
+
+class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[predict]`: how long answers will be."""
+
+    kind: str = "mean"  # none | mean | features | mlp | retrieval | ranges
+    store_size: int = 20_000  # finished requests remembered
+    max_age_days: float = 30.0
+    keep_text: bool = False  # of prompts, on disk; else embeddings and lengths only
 
 
 class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,4 +98,5 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: MemoryConfig = MemoryConfig()
     instance: tuple[InstanceSpec, ...] = ()
     journal: JournalConfig = JournalConfig()
+    predict: PredictConfig = PredictConfig()
     daemon: DaemonConfig = DaemonConfig()

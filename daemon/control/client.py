@@ -10,6 +10,7 @@ import msgspec
 from daemon.config.paths import default_socket
 from daemon.control.protocol import (
     FRAME_LIMIT_BYTES,
+    ChoosePolicy,
     FromViewer,
     Refused,
     Snapshot,
@@ -65,12 +66,21 @@ def _snapshot(payload: bytes) -> Snapshot:
 
 def fetch_snapshot(path: Path, timeout_s: float = 2.0) -> Snapshot:
     """The daemon's snapshot now, within `timeout_s` in all. Raises ControlError."""
+    return _ask(path, Status(), timeout_s)
+
+
+def choose_policy(path: Path, policy: str, timeout_s: float = 2.0) -> Snapshot:
+    """Make the daemon rank by `policy`; its snapshot after that. Raises ControlError."""
+    return _ask(path, ChoosePolicy(policy), timeout_s)
+
+
+def _ask(path: Path, message: FromViewer, timeout_s: float) -> Snapshot:
     deadline_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
             sock.settimeout(timeout_s)
             sock.connect(os.fspath(path))
-            sock.sendall(question(Status()))
+            sock.sendall(question(message))
             return _first_snapshot(sock, deadline_s)
         except OSError as error:
             raise ControlError(no_daemon(path, error)) from error

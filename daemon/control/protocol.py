@@ -8,9 +8,11 @@ from daemon.memory.block_pool import BlockUse
 __all__ = [
     "FRAME_LIMIT_BYTES",
     "BlockUse",
+    "ChoosePolicy",
     "Counters",
     "FromViewer",
     "InstanceStatus",
+    "PredictorStatus",
     "Refused",
     "SequenceStatus",
     "Snapshot",
@@ -32,10 +34,27 @@ class Watch(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     interval_s: float = 0.5
 
 
+class ChoosePolicy(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Rank sequences by another policy from now on; the answer is a `Snapshot` made after that."""
+
+    policy: str
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """The message was not understood or not allowed."""
 
     message: str
+
+
+class PredictorStatus(msgspec.Struct, frozen=True):
+    """How the predictor process does. Counts and sums are those of one life of the API process."""
+
+    kind: str = "none"
+    up: bool = False  # the process lives
+    asks: int = 0  # requests that were to be predicted
+    dropped: int = 0  # of them, those that ended first, waited too long or were lost
+    answers: int = 0
+    took_sum_s: float = 0.0  # of the process's time, over all that it answered
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
@@ -59,7 +78,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     running: int  # totals, also where `sequences` is cut
     waiting: int
     counters: Counters
+    predictor: PredictorStatus = PredictorStatus()
 
 
-FromViewer = Status | Watch
+FromViewer = Status | Watch | ChoosePolicy
 ToViewer = Snapshot | Refused

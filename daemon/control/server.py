@@ -1,7 +1,8 @@
 """The control socket: every viewer reads the same immutable snapshot, and none can slow the daemon.
 
 A tick makes one snapshot and one frame for all viewers that are due. A viewer that has not taken
-its last frame when the next one is due is cut off; it may connect again.
+its last frame when the next one is due is cut off; it may connect again. What an operator may
+change comes in here too: the policy.
 """
 
 import asyncio
@@ -18,11 +19,13 @@ import msgspec
 
 from daemon.control.protocol import (
     FRAME_LIMIT_BYTES,
+    ChoosePolicy,
     FromViewer,
     Refused,
     Snapshot,
     Watch,
 )
+from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame
 
@@ -69,11 +72,19 @@ class ControlServer:
     """Serves `snapshot()` on the Unix socket `path` (mode 0660), on the running event loop.
 
     `snapshot` is called on the loop, at most once each 50 ms, and only while somebody looks.
+    `choose_policy` is called on the loop too, with a policy's name; it may raise RefusalError.
+    Without it viewers can change nothing.
     """
 
-    def __init__(self, path: Path, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Callable[[], Snapshot],
+        choose_policy: Callable[[str], None] | None = None,
+    ) -> None:
         self._path = path
         self._snapshot = snapshot
+        self._choose_policy = choose_policy
         self._server: asyncio.Server | None = None
         self._inode = 0
         self._viewers: set[_Viewer] = set()
@@ -143,6 +154,8 @@ class ControlServer:
             message = self._decode(payload)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RefusalError(f"not understood: {error}") from error
+        if isinstance(message, ChoosePolicy):
+            self._choose(message.policy)
         if not isinstance(message, Watch):
             viewer.send(self._current_frame())
             return
@@ -151,6 +164,15 @@ class ControlServer:
         viewer.interval_s = message.interval_s
         viewer.due_s = asyncio.get_running_loop().time()
         self._someone_due.set()
+
+    def _choose(self, policy: str) -> None:
+        """Hand the choice on; snapshots from before it are old now."""
+        if self._choose_policy is None:
+            raise RefusalError("the policy cannot be changed here")
+        if policy not in POLICIES:
+            raise RefusalError(f"unknown policy {policy[:40]!r}; there are {', '.join(POLICIES)}")
+        self._choose_policy(policy)
+        self._frame_s = -math.inf
 
     async def _tick(self) -> None:
         """Give each watching viewer its snapshot when it is due."""

@@ -1,28 +1,40 @@
 """An idle Core as plain values, so that a journal can begin in the middle of a daemon's life."""
 
+from dataclasses import astuple
+
 import msgspec
 
 from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
+from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
+from daemon.memory.reserve import BurstReserve
 from daemon.scheduler.scheduler import Scheduler
-from daemon.wire.columns import Column
+from daemon.scheduler.seats import Moves
+from daemon.scheduler.swapper import Swapper
+from daemon.wire.columns import Column, int32
 
 
 class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     """A scheduler with no sequence and no step in flight: every block is free or cached."""
 
+    policy: str
     step: int
-    num_preemptions: int
-    num_recomputed_tokens: int
+    moves: tuple[int, int, int, int]  # counted, not yet among the counters
     left: list[int]
     vacant: list[int]
     num_blocks: int
     free: Column  # int32 [free blocks], in the order of the free list
     cached: Column  # int32 [cached blocks], longest idle first
     digests: bytes  # 16 bytes for each cached block
+    num_host_blocks: int
+    host_free: Column  # int32 [host blocks], in the order of the free list
+    done_copies: int
+    swapped: tuple[int, int, float]  # blocks out and in, link time
+    copy_time: tuple[float, float]
+    reserve: tuple[float, float, float, float]
 
 
 class InstanceState(msgspec.Struct, frozen=True, array_like=True):
@@ -88,32 +100,52 @@ def _instance(instance: Instance) -> InstanceState:
 
 
 def _scheduler(scheduler: Scheduler) -> SchedulerState:
+    seats, swapper = scheduler.seats, scheduler.swapper
     free, cached, digests = scheduler.kv.pool.idle_state()
+    space = swapper.space
+    host_free, _, _ = space.pool.idle_state()
     return SchedulerState(
-        step=scheduler.step,
-        num_preemptions=scheduler.num_preemptions,
-        num_recomputed_tokens=scheduler.num_recomputed_tokens,
-        left=list(scheduler.left),
+        policy=scheduler.policy.name,
+        step=seats.step,
+        moves=astuple(seats.moves),
+        left=list(seats.left),
         vacant=list(scheduler.slots.vacant),
         num_blocks=scheduler.kv.pool.num_blocks,
         free=free,
         cached=cached,
         digests=digests,
+        num_host_blocks=space.pool.num_blocks,
+        host_free=host_free,
+        done_copies=space.done_step,
+        swapped=(space.num_out, space.num_in, swapper.link_s),
+        copy_time=swapper.copy_time.state(),
+        reserve=swapper.reserve.state(),
     )
 
 
 def _restore_instance(instance: Instance, state: InstanceState) -> None:
     written = state.scheduler
-    instance.ready(written.num_blocks, state.block_bytes, 0.0)
+    instance.ready(written.num_blocks, state.block_bytes, 0.0, written.num_host_blocks)
     instance.state = WorkerState(state.worker)
     instance.last_done_s = state.last_done_s
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work
-    instance.step_time = StepTimeModel.restored(state.step_time)
     scheduler = instance.scheduler
-    scheduler.step = written.step
-    scheduler.num_preemptions = written.num_preemptions
-    scheduler.num_recomputed_tokens = written.num_recomputed_tokens
-    scheduler.left[:] = written.left
+    instance.choose(written.policy)
+    seats = scheduler.seats
+    seats.pace = instance.step_time = StepTimeModel.restored(state.step_time)
+    seats.step = written.step
+    seats.moves = Moves(*written.moves)
+    seats.left[:] = written.left
     scheduler.slots.vacant[:] = written.vacant
     scheduler.kv.pool.restore_idle(written.free, written.cached, written.digests)
+    _restore_swapper(scheduler.swapper, written)
+
+
+def _restore_swapper(swapper: Swapper, written: SchedulerState) -> None:
+    space = swapper.space
+    space.pool.restore_idle(written.host_free, int32(), b"")
+    space.done_step = written.done_copies
+    space.num_out, space.num_in, swapper.link_s = written.swapped
+    swapper.copy_time = CopyTime.restored(written.copy_time)
+    swapper.reserve = BurstReserve.restored(written.reserve)

@@ -11,9 +11,11 @@ from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Su
 from daemon.core.events import (
     Abort,
     Configured,
+    Copied,
     Drain,
     Event,
     Finish,
+    PolicyChosen,
     Predicted,
     RequestArrived,
     Sealed,
@@ -29,6 +31,7 @@ from daemon.memory.hashing import split_hashes
 from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
 from daemon.scheduler.answer import Answer
+from daemon.scheduler.seats import Moves
 from daemon.sequence import Sequence
 
 
@@ -54,6 +57,8 @@ class Core:
             RequestArrived: self._on_arrived,
             Predicted: self._on_predicted,
             StepDone: self._on_step_done,
+            Copied: self._on_copied,
+            PolicyChosen: self._on_policy_chosen,
             Sealed: self._on_sealed,
             Finish: self._on_finish,
             Abort: self._on_abort,
@@ -74,8 +79,8 @@ class Core:
 
     @property
     def idle(self) -> bool:
-        """Whether no sequence lives and no step is in flight."""
-        return not self.sequences and not any(len(i.scheduler.in_flight) for i in self.instances)
+        """Whether no sequence lives and no step or swap copy is in flight."""
+        return not self.sequences and not any(i.scheduler.busy for i in self.instances)
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
@@ -91,23 +96,29 @@ class Core:
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
         instance = self.instances[event.instance]
-        instance.ready(event.num_blocks, event.block_bytes, event.step_s)
-        self._rehome()
+        instance.ready(
+            event.num_blocks,
+            event.block_bytes,
+            event.step_s,
+            event.num_host_blocks,
+            event.copy_block_s,
+        )
+        self._rehome(event.now)
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
         self.instances[event.instance].lost()
-        self._rehome()
+        self._rehome(event.now)
 
-    def _rehome(self) -> None:
+    def _rehome(self, now: float) -> None:
         """Sequences that wait where nothing can run them go where something can."""
         if not any(instance.state is WorkerState.READY for instance in self.instances):
             return
         for instance in self.instances:
             for sequence in list(instance.scheduler.waiting):
                 if not instance.can_hold(sequence.limit):
-                    instance.scheduler.waiting.remove(sequence)
-                    self._place(sequence)
+                    instance.scheduler.withdraw(sequence)
+                    self._place(sequence, now)
 
     # Requests
 
@@ -131,17 +142,16 @@ class Core:
             self._num_held_back += len(followers)
             for follower in followers:
                 follower.leader = leader
-        self._place(leader)
+        self._place(leader, event.now)
 
     def _on_predicted(self, event: Predicted) -> None:
         for sequence in self._requests.get(event.request, ()):
             if sequence.state is State.FINISHED:
                 continue
-            if self._held_back(sequence):
-                sequence.predicted_tokens = event.num_tokens
-            else:
-                home = self.instances[sequence.instance].scheduler
-                home.predict(sequence, event.num_tokens)
+            sequence.predicted_tokens = sequence.expected_tokens = event.num_tokens
+            sequence.high_tokens = event.high_tokens
+            if not self._held_back(sequence):
+                self.instances[sequence.instance].scheduler.predict(sequence)
 
     def _held_back(self, sequence: Sequence) -> bool:
         """Whether it still waits for its leader's prompt."""
@@ -190,7 +200,7 @@ class Core:
             return [i for i in self.instances if i.state is WorkerState.LOST]
         return [i for i in ready if i.can_hold(num_tokens)]
 
-    def _place(self, sequence: Sequence) -> None:
+    def _place(self, sequence: Sequence, now: float) -> None:
         """Queue it where there is least to do; it fails if no worker, however late, can hold it."""
         able = self._able(sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
@@ -199,22 +209,22 @@ class Core:
             error = "the memory that is left cannot hold this sequence"
             self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), error))
             self.counters.failed += 1
-            self._forget(sequence)
+            self._forget(sequence, now)
             return
         chosen = able[0].index
         if len(able) > 1:
             chosen = least_loaded([instance.load() for instance in able])
-        self.instances[chosen].scheduler.add(sequence)
+        self.instances[chosen].scheduler.add(sequence, now)
 
-    def _release_followers(self, leader: Sequence) -> None:
+    def _release_followers(self, leader: Sequence, now: float) -> None:
         """Streams that waited for a leader's prompt may now share it."""
         for follower in self.held_back.pop(leader.id, ()):
             self._num_held_back -= 1
             home = self.instances[leader.instance]
             if leader.instance >= 0 and home.can_hold(follower.limit):
-                home.scheduler.add(follower)
+                home.scheduler.add(follower, now)
             else:
-                self._place(follower)
+                self._place(follower, now)
 
     # Steps
 
@@ -223,7 +233,8 @@ class Core:
         answer = instance.scheduler.complete(event.step, event.reasons)
         if answer is None:
             return
-        instance.step_time.observe(answer.work, event.elapsed_s)
+        if answer.work.num_tokens:
+            instance.step_time.observe(answer.work, event.elapsed_s)
         instance.last_done_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
         self.counters.output_tokens += answer.rows.size
@@ -233,7 +244,8 @@ class Core:
             )
         self._note_firsts(answer, event.now)
         for sequence in answer.ended:
-            self._forget(sequence)
+            self._note_prediction(sequence)
+            self._forget(sequence, event.now)
         if answer.ended:
             self.counters.finished += len(answer.ended)
             self.finish_rate.observe(event.now, len(answer.ended))
@@ -243,7 +255,23 @@ class Core:
             sequence.first_token_s = now
             self.counters.ttft_count += 1
             self.counters.ttft_sum_s += now - sequence.arrived_s
-            self._release_followers(sequence)
+            self._release_followers(sequence, now)
+
+    def _note_prediction(self, sequence: Sequence) -> None:
+        """Count how wrong a finished sequence's prediction was."""
+        if sequence.predicted_tokens >= 0 and sequence.num_output_tokens:
+            true = sequence.num_output_tokens
+            self.counters.prediction_count += 1
+            self.counters.prediction_error_sum += abs(sequence.predicted_tokens - true) / true
+
+    def _on_copied(self, event: Copied) -> None:
+        scheduler = self.instances[event.instance].scheduler
+        scheduler.swapper.observe(event.num_out, event.out_s, event.num_in, event.in_s)
+        scheduler.copied(event.step, event.now)
+
+    def _on_policy_chosen(self, event: PolicyChosen) -> None:
+        for instance in self.instances:
+            instance.choose(event.policy)
 
     def _plan(self, now: float) -> None:
         """Submit what can be sent now; ask to be woken when something should be planned later."""
@@ -261,21 +289,25 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        self.counters.preemptions += scheduler.num_preemptions
-        self.counters.recomputed_tokens += scheduler.num_recomputed_tokens
-        scheduler.num_preemptions = scheduler.num_recomputed_tokens = 0
+        self._count(scheduler.seats.take_moves())
         if batch is None:
             return False
         if len(scheduler.in_flight) == 1:
             instance.last_done_s = now
         instance.batch_rows = batch.slots.size
         instance.newest_work = work = scheduler.in_flight.newest.work
-        for sequence, num_cached in scheduler.started:
+        for sequence, num_cached in scheduler.seats.take_started():
             self.counters.cached_tokens += num_cached
             self._actions.append(Started(sequence.id, instance.index, num_cached))
-        scheduler.started.clear()
         self._actions.append(Submit(batch, work))
         return True
+
+    def _count(self, moves: Moves) -> None:
+        counters = self.counters
+        counters.preemptions += moves.preemptions
+        counters.recomputed_tokens += moves.recomputed_tokens
+        counters.swaps_out += moves.swaps_out
+        counters.swaps_in += moves.swaps_in
 
     # Endings
 
@@ -291,17 +323,18 @@ class Core:
     def _on_finish(self, event: Finish) -> None:
         sequence = self.sequences.get(event.sequence)
         if sequence is not None:
-            self._end(sequence, FinishReason.STOP)
+            self._end(sequence, FinishReason.STOP, event.now)
+            self._note_prediction(sequence)
             self.counters.finished += 1
             self.finish_rate.observe(event.now, 1)
 
     def _on_abort(self, event: Abort) -> None:
         for sequence in self._requests.get(event.request, [])[::-1]:
             if sequence.state is not State.FINISHED:
-                self._end(sequence, FinishReason.ABORT)
+                self._end(sequence, FinishReason.ABORT, event.now)
                 self.counters.aborted += 1
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         """End a sequence between steps."""
         if sequence.leader is not None and self._held_back(sequence):
             self.held_back[sequence.leader.id].remove(sequence)
@@ -310,11 +343,11 @@ class Core:
         else:
             self.instances[sequence.instance].scheduler.remove(sequence)
         self._actions.append(Finished(sequence.id, int(reason)))
-        self._forget(sequence)
+        self._forget(sequence, now)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _forget(self, sequence: Sequence, now: float) -> None:
         """Drop an ended sequence, and its request once none of its streams is left."""
-        self._release_followers(sequence)
+        self._release_followers(sequence, now)
         del self.sequences[sequence.id]
         request = sequence.request
         siblings = self._requests[request]

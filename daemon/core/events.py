@@ -31,6 +31,8 @@ class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
     max_len: int  # tokens of the longest sequence
     prefix_cache: bool
     depth: int = 0  # steps in flight; 0: 1 where a step takes over 20 ms, else 2
+    swap: str = ""  # what becomes of victims: one of SWAP_MODES, or "": as the policy has it
+    starve_s: float = 0.3  # how long a sequence may wait before it is promoted (FastServe's alpha)
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -41,6 +43,8 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_blocks: int
     block_bytes: int
     step_s: float
+    num_host_blocks: int = 0
+    copy_block_s: float = 0.0  # to swap one block out or in
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -67,7 +71,8 @@ class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     now: float
     request: int
-    num_tokens: int  # of output
+    num_tokens: int  # of output, the middle of what may come
+    high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
 
 
 class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -78,6 +83,28 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     step: int
     reasons: Column  # uint8 [R]: STOP where the drawn token ends the sequence
     elapsed_s: float
+
+
+class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Every swap copy of an instance's plans up to and including `step` is done.
+
+    Counts and times are of the copies since the last such event; times as the link was busy.
+    """
+
+    now: float
+    instance: int
+    step: int
+    num_out: int  # blocks
+    out_s: float
+    num_in: int
+    in_s: float
+
+
+class PolicyChosen(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The operator chose another policy; every sequence that waits or runs is ranked anew."""
+
+    now: float
+    policy: str
 
 
 class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -123,6 +150,8 @@ Event = (
     | RequestArrived
     | Predicted
     | StepDone
+    | Copied
+    | PolicyChosen
     | Sealed
     | Finish
     | Abort

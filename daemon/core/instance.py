@@ -12,6 +12,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.placement.least_loaded import Load
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Limits, Scheduler
+from daemon.scheduler.swapper import Swapper
 from daemon.wire.columns import UInt8
 
 SLOW_STEP_S = 0.020
@@ -41,8 +42,20 @@ class Instance:
         self.batch_rows = 0
         self.newest_work = NO_WORK
         self._core = core
-        limits = Limits(core.max_running, core.max_batch_tokens, core.prefill_chunk, config.stages)
-        self.scheduler = Scheduler(index, POLICIES[core.policy](), limits, self._memory(0))
+        policy = POLICIES[core.policy]()
+        self.scheduler = Scheduler(
+            index,
+            policy,
+            Limits(
+                core.max_running,
+                core.max_batch_tokens,
+                core.prefill_chunk,
+                config.stages,
+                core.starve_s,
+            ),
+            self._memory(0),
+            Swapper(core.swap or policy.swap, 0, 0.0),
+        )
 
     @property
     def capacity_tokens(self) -> int:
@@ -61,17 +74,32 @@ class Instance:
         spare = 0 if self.step_time.mean_s > SLOW_STEP_S else 1
         return self.config.stages + spare
 
-    def ready(self, num_blocks: int, block_bytes: int, step_s: float) -> None:
-        """Its worker can compute, with an empty pool."""
+    def ready(
+        self,
+        num_blocks: int,
+        block_bytes: int,
+        step_s: float,
+        num_host_blocks: int = 0,
+        copy_block_s: float = 0.0,
+    ) -> None:
+        """Its worker can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes = block_bytes
         self.step_time = StepTimeModel(step_s)
-        self.scheduler.lose(self._memory(num_blocks))
+        mode = self.scheduler.swapper.mode
+        swapper = Swapper(mode, num_host_blocks, copy_block_s)
+        self.scheduler.lose(self._memory(num_blocks), swapper, self.step_time)
 
     def lost(self) -> None:
         """Its worker died: what it held is gone, what ran waits again."""
         self.state = WorkerState.LOST
-        self.scheduler.lose(self._memory(0))
+        swapper = Swapper(self.scheduler.swapper.mode, 0, 0.0)
+        self.scheduler.lose(self._memory(0), swapper, self.step_time)
+
+    def choose(self, policy: str) -> None:
+        """Order its sequences by another policy from now on."""
+        chosen = POLICIES[policy]()
+        self.scheduler.choose(chosen, self._core.swap or chosen.swap)
 
     def plan_at_s(self, now: float) -> float:
         """When its next step should be planned: at once, late in the running step, or never."""
@@ -98,6 +126,8 @@ class Instance:
         """A copy of what a viewer wants to know."""
         pool = self.scheduler.kv.pool
         ledger = pool.ledger()
+        swapper = self.scheduler.swapper
+        host = swapper.space.pool.ledger()
         return InstanceStatus(
             name=self.config.name,
             role=self.config.role,
@@ -114,10 +144,17 @@ class Instance:
             kv_block_bytes=self.block_bytes,
             block_map=_shrink(pool.uses()),
             steps_in_flight=len(self.scheduler.in_flight),
-            steps=self.scheduler.step,
+            steps=self.scheduler.seats.step,
             step_s=self.step_time.mean_s,
             batch_rows=self.batch_rows,
             batch_tokens=self.newest_work.num_tokens,
+            swap=swapper.mode,
+            host_blocks=host.total,
+            host_held=host.held + host.fenced,
+            out_blocks=swapper.space.num_out,
+            in_blocks=swapper.space.num_in,
+            link_s=swapper.link_s,
+            levels=self.scheduler.levels(),
         )
 
     def _memory(self, num_blocks: int) -> KVCache:

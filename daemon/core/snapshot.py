@@ -32,6 +32,13 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     batch_tokens: int
     load_stage: str = ""
     load_fraction: float = 1.0
+    swap: str = "recompute"  # the swap mode
+    host_blocks: int = 0
+    host_held: int = 0  # blocks of the host pool that hold or will hold a sequence's KV
+    out_blocks: int = 0  # swapped so far; cumulative
+    in_blocks: int = 0
+    link_s: float = 0.0  # how long the swap link was busy, both directions; cumulative
+    levels: tuple[int, ...] = ()  # sequences in each queue level, waiting or running; () if none
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +55,10 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
     num_blocks: int
     priority: int
     preemptions: int
+    predicted_tokens: int = -1  # of output; -1: no prediction
+    level: int = 0  # of its policy's queues; 0 is served first
+    num_host_blocks: int = 0
+    residency: str = ""  # "" nowhere | "gpu" | "host" | "both" | "moving"
 
 
 class Counters(msgspec.Struct):
@@ -64,6 +75,10 @@ class Counters(msgspec.Struct):
     computed_tokens: int = 0
     output_tokens: int = 0
     recomputed_tokens: int = 0
+    swaps_out: int = 0  # sequences that left the device by swapping
+    swaps_in: int = 0
+    prediction_count: int = 0  # finished requests that had a prediction
+    prediction_error_sum: float = 0.0  # of |predicted - true| / true
     ttft_count: int = 0
     ttft_sum_s: float = 0.0
     worker_deaths: int = 0

@@ -24,7 +24,8 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
 
 
 def _status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
-    computed = blocks = 0
+    computed = blocks = num_host_blocks = 0
+    residency = ""
     outputs = sequence.num_output_tokens
     state = sequence.state.name.lower()
     instance = core.instances[sequence.instance] if sequence.instance >= 0 else None
@@ -34,6 +35,15 @@ def _status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         outputs = int(table.delivered[sequence.slot]) - sequence.num_prompt_tokens
         blocks = int(instance.scheduler.kv.table.held[sequence.slot])
         state = "decode" if computed >= table.fed_until[sequence.slot] else "prefill"
+    if instance is not None:
+        swapper = instance.scheduler.swapper
+        num_host_blocks = len(swapper.space.places(sequence.id))
+        if swapper.is_returning(sequence.slot):
+            residency = "moving"
+        elif blocks:
+            residency = "both" if num_host_blocks else "gpu"
+        elif num_host_blocks:
+            residency = "host"
     return SequenceStatus(
         sequence=sequence.id,
         state=state,
@@ -46,4 +56,8 @@ def _status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         num_blocks=blocks,
         priority=sequence.priority,
         preemptions=sequence.preemptions,
+        predicted_tokens=sequence.predicted_tokens,
+        level=sequence.level,
+        num_host_blocks=num_host_blocks,
+        residency=residency,
     )

@@ -7,6 +7,7 @@ measures the machine it runs on, and converters make them from published tables.
 import msgspec
 
 from daemon.cost.curve import Curve, Surface
+from daemon.memory.sizing import DTYPE_BYTES
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of the weights once loaded as `dtype`."""
-        return self.num_params * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
+        return self.num_params * DTYPE_BYTES[dtype]
 
 
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

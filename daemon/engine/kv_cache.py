@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from daemon.wire.columns import Column
+from daemon.wire.columns import Column, Int64
 
 
 class KVCache:
@@ -31,6 +31,8 @@ class KVCache:
         self.num_layers = num_layers
         self.block_size = block_size
         self.block_bytes = self.blocks[0].nbytes
+        # Tokens written of each block, in order from its first; all, where nobody counted them.
+        self.fills = np.full(num_blocks, block_size, np.int32)
         self._rows = self.blocks.view(-1, num_kv_heads, head_dim)
 
     @property
@@ -57,11 +59,20 @@ class KVCache:
             device = self.blocks.device
             index = torch.from_numpy(sources.astype(np.int64)).to(device)
             self.blocks[torch.from_numpy(targets.astype(np.int64)).to(device)] = self.blocks[index]
+            self.fills[targets] = self.fills[sources]
+
+    def fill(self, blocks: Int64, offsets: Int64) -> None:
+        """Note that a step writes these tokens [T]; of a block, in rising order."""
+        self.fills[blocks] = offsets + 1
 
 
 def _zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros; on a CPU the kernel's own zero pages, so that a block costs RAM only once used."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    pages = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
-    return torch.from_numpy(pages).view(dtype).view(shape)
+    return zero_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+
+
+def zero_pages(size_bytes: int) -> torch.Tensor:
+    """Zero bytes on the host that take RAM only once used."""
+    return torch.from_numpy(np.zeros(size_bytes, np.uint8))

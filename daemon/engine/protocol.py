@@ -1,7 +1,8 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
 Runtime -> worker: `Load` once, then `Plan`s, `Shutdown` at the end.
-Worker -> runtime: `Loading` (progress), `Ready` once, then one `Reply` a plan, or `Failed`.
+Worker -> runtime: `Loading` (progress), `Ready` once, then one `Reply` a plan, `Copied` as swap
+copies end, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -26,6 +27,8 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_threads: int = 0  # CPU compute threads; 0: all cores
     rank: int = 0
     world_size: int = 1
+    num_host_blocks: int = 0  # of the host pool that blocks are swapped to
+    compress: bool = False  # blocks in the host pool are int8, channel-wise (ALISE eq. 8)
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +56,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Progress while loading, for STATUS= and llmd-top."""
 
-    stage: str  # "weights", "fuse", "kv cache", "warm-up"
+    stage: str  # "weights", "kv cache", "host pool", "fuse", "warm-up"
     fraction: float  # 0..1
 
 
@@ -65,6 +68,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     weight_bytes: int
     load_s: float
     step_s: float  # time of one warm decode step of one sequence
+    num_host_blocks: int = 0
+    host_block_bytes: int = 0
+    copy_block_s: float = 0.0  # time to copy one block to the host pool or back, measured
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -83,8 +89,22 @@ class Reply(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: Column  # int32 [R]
     reasons: Column  # uint8 [R]: FinishReason.STOP where an end or stop token was drawn, else NONE
     elapsed_s: float  # time of the step in the worker
-    idle_s: float  # time the worker waited for this plan
+    idle_s: float  # time the worker waited for this plan, and for swap copies it awaits
     logprobs: Logprobs | None = None
+
+
+class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Every swap copy of the plans up to and including `step` is done.
+
+    The counts and times are of the copies since the last such message; a time is how long the
+    link was busy in that direction.
+    """
+
+    step: int
+    num_out: int  # blocks
+    out_s: float
+    num_in: int
+    in_s: float
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -94,4 +114,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToWorker = Load | Plan | Shutdown
-FromWorker = Loading | Ready | Reply | Failed
+FromWorker = Loading | Ready | Reply | Copied | Failed

@@ -14,6 +14,7 @@ from daemon.engine.protocol import Load
 from daemon.engine.sampler import Sampler
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
+from daemon.engine.swap import swap_link
 from daemon.engine.warm_up import warm_up
 from daemon.models.shape import ModelError, ModelShape, read_shape
 
@@ -24,7 +25,10 @@ Progress = Callable[[str, float], None]
 
 
 def start(load: Load, progress: Progress) -> tuple[Engine, float]:
-    """The engine, and the time of one warm decode step (seconds). Raises ModelError and others."""
+    """The engine, and the time of one warm decode step (seconds).
+
+    Raises ModelError, HostPoolError and others.
+    """
     if load.world_size != 1:
         raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
     torch.set_num_threads(load.num_threads or len(os.sched_getaffinity(0)))
@@ -37,6 +41,8 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float]:
     shape = read_shape(folder)
     progress("kv cache", 0.7)
     cache = _kv_cache(load, shape, device)
+    progress("host pool", 0.75)
+    swap = swap_link(cache, load.num_host_blocks, load.compress)
     progress("fuse", 0.8)
     backend = choose(device, torch_dtype(load.dtype))
     max_blocks = -(-load.max_len // load.block_size) + 1
@@ -46,6 +52,7 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float]:
         slots=Slots(load.max_slots, max_blocks, shape.eos_token_ids),
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
         backend=backend,
+        swap=swap,
     )
     progress("warm-up", 0.9)
     return engine, warm_up(engine, load)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daemon.batch import Batch
 from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch, flatten
@@ -12,6 +13,7 @@ from daemon.engine.model import Model
 from daemon.engine.protocol import Logprobs, Plan, Reply
 from daemon.engine.sampler import Sampler
 from daemon.engine.slots import Slots
+from daemon.engine.swap import SwapLink
 from daemon.wire.columns import Int32, int32
 
 
@@ -24,11 +26,17 @@ class Engine:
     slots: Slots
     sampler: Sampler
     backend: Backend
+    swap: SwapLink | None = None
 
     def run(self, plan: Plan, idle_s: float = 0.0) -> Reply:
-        """Apply a plan in its order (left, joined, tables, copies, step) and answer it."""
+        """Apply a plan in its order (left, joined, tables, copies, step) and answer it.
+
+        Swap copies begin at once and go on beside the step; the time for which it waits for those
+        that it awaits counts as idle.
+        """
         began = time.perf_counter()
         batch = plan.batch
+        waited_s = self._swap(batch)
         for slot in batch.left_slots.tolist():
             self.sampler.leave(slot)
         self.slots.join(plan.joins)
@@ -37,16 +45,26 @@ class Engine:
         self.slots.change_tables(batch)
         self.cache.copy(batch.copy_sources, batch.copy_targets)
         flat = flatten(batch, plan.inputs, self.slots, self.cache.block_size)
+        self.cache.fill(flat.blocks, flat.offsets)
         tokens, logprobs = self._draw(flat)
         self.slots.last_token[flat.sampled_slots] = tokens
         return Reply(
             step=batch.step,
             tokens=tokens,
             reasons=self.slots.reasons(flat.sampled_slots, tokens),
-            elapsed_s=time.perf_counter() - began,
-            idle_s=idle_s,
+            elapsed_s=time.perf_counter() - began - waited_s,
+            idle_s=idle_s + waited_s,
             logprobs=logprobs,
         )
+
+    def _swap(self, batch: Batch) -> float:
+        """Begin a plan's swap copies; how long it then waited for those it awaits (seconds)."""
+        if self.swap is not None:
+            self.swap.order(batch)
+            return self.swap.wait(batch.awaits)
+        if len(batch.out_blocks) or len(batch.in_blocks):
+            raise ValueError("the plan swaps blocks, but there is no host pool")
+        return 0.0
 
     def _draw(self, flat: FlatBatch) -> tuple[Int32, Logprobs | None]:
         """Compute the batch and draw its sampled rows' tokens [R]."""

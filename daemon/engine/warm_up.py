@@ -1,14 +1,21 @@
-"""The first steps, before anyone waits for them: kernels load and workspaces grow."""
+"""The first steps and copies, before anyone waits for them: kernels load and workspaces grow."""
 
+from queue import SimpleQueue
+
+import msgspec
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.protocol import Join, Load, Plan
+from daemon.engine.protocol import Copied, Join, Load, Plan
 from daemon.engine.step import Engine
+from daemon.engine.streams import StreamError
+from daemon.engine.swap import SwapLink
 from daemon.request import SamplingParams
-from daemon.wire.columns import int32
+from daemon.wire.columns import Column, int32
 
 _DECODE_STEPS = 4
+_COPIED_BLOCKS = 32
+_COPY_ROUNDS = 4
 
 
 def warm_up(engine: Engine, load: Load) -> float:
@@ -28,6 +35,35 @@ def warm_up(engine: Engine, load: Load) -> float:
     ]
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
     return min(times, default=0.0)
+
+
+def measure_copy(swap: SwapLink) -> float:
+    """Seconds to copy one block to the host pool or back: the mean of both ways, at their fastest.
+
+    As of one of several in a plan that lie apart, as they mostly do. Scribbles on the pool where
+    that is compressed. Raises StreamError if a copy fails.
+    """
+    count = min(_COPIED_BLOCKS, swap.cache.num_blocks, swap.pool.num_blocks)
+    places = int32(range(count))
+    blocks = int32(places[::-1])
+    answers: SimpleQueue[Copied | Exception] = SimpleQueue()
+    swap.listen(answers.put, answers.put)
+    plan = _plan(0, 1, int32(), (), ()).batch
+    fastest = []
+    for back in (False, True):
+        columns: dict[str, Column] = {"out_blocks": blocks, "out_places": places}
+        if back:
+            columns = {"in_places": places, "in_blocks": blocks}
+        order = msgspec.structs.replace(plan, **columns)
+        times = []
+        for _ in range(_COPY_ROUNDS):
+            swap.order(order)
+            copied = answers.get()
+            if not isinstance(copied, Copied):
+                raise StreamError(f"a first copy to the host pool failed: {copied}") from copied
+            times.append(copied.out_s + copied.in_s)
+        fastest.append(min(times) / count)
+    return sum(fastest) / len(fastest)
 
 
 def _plan(

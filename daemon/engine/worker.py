@@ -1,24 +1,35 @@
 """An engine worker process: `python -m daemon.engine.worker --fd N [--rank R]`.
 
 It inherits one end of a socketpair, takes a `Load`, answers `Ready` after a real first step, then
-one `Reply` for each `Plan` (rank 0 only). It exits 0 on `Shutdown` or when its daemon is gone,
-and 1 after `Failed`.
+one `Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). It exits 0 on
+`Shutdown` or when its daemon is gone, and 1 after `Failed`.
 """
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import TYPE_CHECKING
 
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
-from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
+from daemon.engine.protocol import (
+    Copied,
+    Failed,
+    FromWorker,
+    Load,
+    Loading,
+    Plan,
+    Ready,
+    ToWorker,
+)
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.parent import die_with_parent
@@ -33,6 +44,7 @@ class Worker:
     def __init__(self, channel: BlockingChannel, rank: int) -> None:
         self._channel = channel
         self._rank = rank
+        self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._encoder = encoder()
         self._decoder = decoder(ToWorker)
 
@@ -47,8 +59,7 @@ class Worker:
         except (BrokenPipeError, ConnectionResetError):
             return 0
         except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
-            traceback.print_exc()
-            self._send(Failed(f"{type(error).__name__}: {error}"))
+            self._fail(error)
             return 1
         return 0
 
@@ -57,9 +68,14 @@ class Worker:
         import torch
 
         from daemon.engine.start import start
+        from daemon.engine.warm_up import measure_copy
 
         with torch.inference_mode():
             engine, step_s = start(load, lambda stage, done: self._send(Loading(stage, done)))
+            swap, copy_block_s = engine.swap, 0.0
+            if swap is not None:
+                copy_block_s = measure_copy(swap)
+                swap.listen(self._copied, self._copy_failed)
         # What was loaded lives as long as the process: collections need not look at it again.
         gc.collect()
         gc.freeze()
@@ -70,6 +86,9 @@ class Worker:
                 weight_bytes=engine.model.weight_bytes,
                 load_s=time.perf_counter() - began,
                 step_s=step_s,
+                num_host_blocks=swap.pool.num_blocks if swap else 0,
+                host_block_bytes=swap.pool.block_bytes if swap else 0,
+                copy_block_s=copy_block_s,
             )
         )
         return engine
@@ -85,13 +104,31 @@ class Worker:
                 if self._rank == 0:
                     self._send(reply)
 
+    def _copied(self, copied: Copied) -> None:
+        """On the thread that watches the copies."""
+        if self._rank == 0:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
+                self._send(copied)
+
+    def _copy_failed(self, error: Exception) -> None:
+        """On the same thread, while `serve` may be waiting for a message that will not come."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._fail(error)
+        os._exit(1)
+
+    def _fail(self, error: Exception) -> None:
+        traceback.print_exception(error)
+        self._send(Failed(f"{type(error).__name__}: {error}"))
+
     def _receive(self) -> ToWorker | None:
         payload = self._channel.receive()
         message: ToWorker | None = None if payload is None else self._decoder.decode(payload)
         return message
 
     def _send(self, message: FromWorker) -> None:
-        self._channel.send(self._encoder.encode(message))
+        payload = self._encoder.encode(message)
+        with self._sending:
+            self._channel.send(payload)
 
 
 def main() -> int:

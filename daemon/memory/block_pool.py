@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.memory.hashing import split_hashes
 from daemon.memory.prefix_cache import PrefixCache
-from daemon.wire.columns import Blocks, Int32, UInt8, int32
+from daemon.wire.columns import Blocks, Bools, Int32, UInt8, int32
 
 
 class LedgerError(RuntimeError):
@@ -36,8 +36,9 @@ class BlockUse:
 class BlockPool:
     """`num_blocks` blocks with owners counted.
 
-    A block that its last owner released stays *fenced* while a step in flight names it: it is
-    coming, but nobody may take it yet. Then it is cached if its tokens are named, else free.
+    A block that its last owner released stays *fenced* while a step or a swap copy in flight names
+    it: it is coming, but nobody may take it yet. Then it is cached if its tokens are named, else
+    free. Copies are counted by the step whose plan ordered them.
 
     A few blocks are taken at a time, for which loops over plain arrays beat numpy's overhead;
     many come back at once. So owners are an array with a numpy view of the same memory.
@@ -52,7 +53,10 @@ class BlockPool:
         self._done_step = 0
         self._last_steps = np.zeros(num_blocks, np.int64)  # newest in which a former owner named it
         self._newest_step = 0  # of those
-        self._fenced: dict[int, None] = {}  # blocks without owner that wait for that step
+        self._done_copies = 0
+        self._last_copies = np.zeros(num_blocks, np.int64)  # newest that names it, owned or not
+        self._newest_copy = 0
+        self._fenced: dict[int, None] = {}  # blocks without owner that wait for steps or copies
         self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
@@ -62,7 +66,7 @@ class BlockPool:
 
     @property
     def num_fenced(self) -> int:
-        """Blocks that come back when steps in flight have answered."""
+        """Blocks that come back when steps and copies in flight have answered."""
         return len(self._fenced)
 
     def allocate(self, count: int) -> list[int]:
@@ -102,11 +106,22 @@ class BlockPool:
             self._last_steps[column] = np.maximum(self._last_steps[column], last_step)
             self._newest_step = max(self._newest_step, last_step)
         gone = self._disown(column)
-        if self._newest_step > self._done_step:
-            flying = self._last_steps[gone] > self._done_step
+        if self._newest_step > self._done_step or self._newest_copy > self._done_copies:
+            flying = self._flying(gone)
             self._fenced.update(dict.fromkeys(gone[flying].tolist()))
             gone = gone[~flying]
         self._free += self.cache.leave(gone)
+
+    def name_in_copy(self, blocks: list[int] | Blocks, step: int) -> None:
+        """The plan of `step` orders a swap copy to or from these blocks."""
+        self._last_copies[np.asarray(blocks, np.intp)] = step
+        self._newest_copy = step
+
+    def _flying(self, blocks: Blocks) -> Bools:
+        """Whether a step or a copy that names the block has not answered."""
+        steps = self._last_steps[blocks] > self._done_step
+        flying: Bools = steps | (self._last_copies[blocks] > self._done_copies)
+        return flying
 
     def _disown(self, blocks: Blocks) -> Blocks:
         """Count owners down; the blocks that nobody owns any more, each once."""
@@ -124,9 +139,18 @@ class BlockPool:
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""
         self._done_step = step
+        self._lift()
+
+    def copies_done(self, step: int) -> None:
+        """Every swap copy of the plans up to `step` has ended."""
+        self._done_copies = step
+        self._lift()
+
+    def _lift(self) -> None:
+        """Let go of fenced blocks that nothing in flight names any more."""
         if self._fenced:
             fenced = np.array(list(self._fenced), np.intp)
-            lifted = fenced[self._last_steps[fenced] <= step]
+            lifted = fenced[~self._flying(fenced)]
             for block in lifted.tolist():
                 del self._fenced[block]
             self._free += self.cache.leave(lifted)

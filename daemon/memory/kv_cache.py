@@ -34,10 +34,10 @@ class KVCache:
         useful = (sequence.num_known_tokens - 1) // self.block_size
         return self.pool.cache.match(sequence.hashes[:useful])
 
-    def fits(self, matched: list[int], num_new_blocks: int) -> bool:
-        """Whether so many new blocks are there besides the cached ones that would be shared."""
+    def lacking(self, matched: list[int], num_new_blocks: int) -> int:
+        """New blocks that are not there, besides the cached ones that would be shared; or <= 0."""
         idle = self.pool.idle_among(matched) if matched else 0
-        return num_new_blocks <= self.pool.num_available - idle
+        return num_new_blocks - (self.pool.num_available - idle)
 
     def admit(self, slot: int, matched: list[int], num_blocks: int) -> int:
         """Give a slot its cached prefix and new blocks up to `num_blocks`; cached tokens."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+from daemon.memory.sizing import DTYPE_BYTES
+
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 _HEADER_LIMIT_BYTES = 100 * 1024 * 1024
 

@@ -5,8 +5,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from daemon.planner.errors import PlannerError
-from daemon.report.plots import AMBER, BLUE, MUTED, STYLE, SUFFIXES
+from daemon.report.figures import AMBER, BLUE, MUTED, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,25 +37,8 @@ def pareto_front(points: Iterable[Point]) -> list[Point]:
 def plot_pareto(
     points: Sequence[Point], path: Path, cost_label: str = "cost", latency_label: str = "latency"
 ) -> None:
-    """Draw all points and their front into an SVG or PNG file, by suffix; the same points give the
-    same bytes.
-
-    Raises PlannerError where matplotlib is missing, the suffix is another or the file cannot be
-    written.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise PlannerError(f"{path}: a plot is written as {' or '.join(SUFFIXES)}")
-    try:
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise PlannerError("plots need matplotlib: pip install 'llmd-server[plots]'") from error
-    with rc_context(STYLE):
-        drawing = _draw(points, cost_label, latency_label)
-        undated = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
-        try:
-            drawing.savefig(path, dpi=150, metadata=undated)
-        except OSError as error:
-            raise PlannerError(f"{path}: {error.strerror}") from error
+    """Draw all points and their front into an SVG or PNG file, by suffix. Raises ReportError."""
+    save(lambda: _draw(points, cost_label, latency_label), path)
 
 
 def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figure":
@@ -65,8 +47,8 @@ def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figu
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.set_title("Cost against latency")
-    axes.set_xlabel(_plain(cost_label))
-    axes.set_ylabel(_plain(latency_label))
+    axes.set_xlabel(plain(cost_label))
+    axes.set_ylabel(plain(latency_label))
     front = pareto_front(points)
     known = [one for one in points if isfinite(one.cost) and isfinite(one.latency_s)]
     axes.plot([p.cost for p in known], [p.latency_s for p in known], "o", color=MUTED)
@@ -80,7 +62,7 @@ def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figu
     )
     for point in known:
         axes.annotate(
-            _plain(point.label),
+            plain(point.label),
             (point.cost, point.latency_s),
             xytext=(4, 4),
             textcoords="offset points",
@@ -91,8 +73,3 @@ def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figu
     if front:
         axes.legend()
     return figure
-
-
-def _plain(text: str) -> str:
-    """Text in which a dollar sign does not begin a formula."""
-    return text.replace("$", r"\$")

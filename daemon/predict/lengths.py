@@ -1,103 +1,67 @@
-"""Predictors of output length that need no prompt text; each declares its error in a sentence."""
+"""Predictors by the names that flags and configuration use."""
 
-import math
-from collections import defaultdict
-from typing import Protocol
+from collections.abc import Callable
 
+from daemon.predict.adversary import Adversary
+from daemon.predict.conditional_mean import ConditionalMean
+from daemon.predict.errors import PredictorError
+from daemon.predict.feature_model import FeatureModel
+from daemon.predict.learned import Learned
+from daemon.predict.mlp import Mlp
+from daemon.predict.noisy import Noisy
+from daemon.predict.oracle import Oracle
+from daemon.predict.prediction import Predictor
+from daemon.predict.ranges import GRANULARITIES, Ranges
+from daemon.predict.retrieval import Retrieval
+from daemon.predict.store import VectorStore
 
-class PredictorError(ValueError):
-    """No such predictor; the message lists those there are."""
+LIVE = ("none", "mean", "features", "mlp", "retrieval", "ranges")
+"""Those that a daemon can run: nobody tells it the truth."""
 
+VECTOR_KINDS = frozenset({"mlp", "retrieval", "ranges"})
+"""Those that look at the prompt's embedding, where there is one."""
 
-class LengthPredictor(Protocol):
-    """Says how many output tokens a request will have."""
+CHOICES = (
+    "none, mean, features, mlp, retrieval, ranges, ranges:TOKENS, oracle, noisy:SIGMA or adversary"
+)
+"""For help texts and messages."""
 
-    @property
-    def declared(self) -> str:
-        """Its name and its error, for every report."""
-
-    def predict(self, num_prompt_tokens: int, truth: int, chance: float) -> int:
-        """Predicted output tokens (>= 1). Only a simulation knows `truth`; `chance` is a draw from
-        the standard normal distribution.
-        """
-
-    def observe(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """Learn from a finished request."""
-
-
-class Oracle:
-    """Knows the answer; the bound that no predictor passes."""
-
-    declared = "oracle (no error)"
-
-    def predict(self, num_prompt_tokens: int, truth: int, chance: float) -> int:
-        """The truth."""
-        return truth
-
-    def observe(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """There is nothing to learn."""
-
-
-class Noisy:
-    """The truth with lognormal error: truth * exp(sigma * z)."""
-
-    def __init__(self, sigma: float) -> None:
-        if not 0.0 <= sigma < math.inf:
-            raise PredictorError(f"noisy:SIGMA needs a number from 0 on, got {sigma}")
-        self._sigma = sigma
-        self.declared = f"noisy:{sigma:g} (truth * lognormal error, sigma {sigma:g})"
-
-    def predict(self, num_prompt_tokens: int, truth: int, chance: float) -> int:
-        """The truth, times the error that `chance` draws."""
-        return max(1, round(truth * math.exp(self._sigma * chance)))
-
-    def observe(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """There is nothing to learn."""
+_MAKERS: dict[str, Callable[[VectorStore], Predictor]] = {
+    "mean": ConditionalMean,
+    "features": lambda store: Learned(store, FeatureModel(store)),
+    "mlp": lambda store: Learned(store, Mlp(store)),
+    "retrieval": lambda store: Learned(store, Retrieval(store, Mlp(store))),
+    "ranges": lambda store: Learned(store, Ranges(store)),
+    "oracle": lambda store: Oracle(),
+    "adversary": lambda store: Adversary(),
+}
 
 
-class ConditionalMean:
-    """Aladdin section 4: the mean output of finished requests whose prompts were about as long.
+def length_predictor(name: str, store: VectorStore | None = None) -> Predictor | None:
+    """The predictor of a flag's text; None for `none`. Raises PredictorError.
 
-    Prompts fall into classes by powers of two; a class counts once it has `LEAST` requests, before
-    that the mean of all does, and before anything finished, `FIRST` tokens.
+    Those that learn know what `store` remembers and add to it; without one they begin afresh.
     """
-
-    LEAST = 8
-    FIRST = 256
-    declared = (
-        "mean (of finished requests with prompts of the same power of two; error not bounded)"
-    )
-
-    def __init__(self) -> None:
-        self._sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])  # count, tokens
-        self._all = [0, 0]
-
-    def predict(self, num_prompt_tokens: int, truth: int, chance: float) -> int:
-        """The class's mean so far."""
-        count, total = self._sums[num_prompt_tokens.bit_length()]
-        if count < self.LEAST:
-            count, total = self._all
-        return max(1, round(total / count)) if count else self.FIRST
-
-    def observe(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """Count it in its class and among all."""
-        for sums in (self._sums[num_prompt_tokens.bit_length()], self._all):
-            sums[0] += 1
-            sums[1] += num_output_tokens
-
-
-def length_predictor(name: str) -> LengthPredictor | None:
-    """The predictor of a flag's text; None for `none`. Raises PredictorError."""
-    kind, _, value = name.partition(":")
+    kind, colon, value = name.partition(":")
+    store = VectorStore() if store is None else store
     if kind == "noisy":
-        try:
-            return Noisy(float(value))
-        except ValueError:
-            raise PredictorError(f"noisy:SIGMA needs a number from 0 on, got {value!r}") from None
-    makers: dict[str, type[Oracle | ConditionalMean]] = {
-        "oracle": Oracle,
-        "mean": ConditionalMean,
-    }
-    if value or kind not in {*makers, "none"}:
-        raise PredictorError(f"no predictor {name!r}: choose none, mean, oracle or noisy:SIGMA")
-    return makers[kind]() if kind in makers else None
+        return Noisy(_sigma(value))
+    if kind == "ranges" and colon:
+        return Learned(store, Ranges(store, _granularity(value)))
+    if colon or kind not in {*_MAKERS, "none"}:
+        raise PredictorError(f"no predictor {name!r}: choose {CHOICES}")
+    return _MAKERS[kind](store) if kind in _MAKERS else None
+
+
+def _sigma(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise PredictorError(f"noisy:SIGMA needs a number from 0 on, got {value!r}") from None
+
+
+def _granularity(value: str) -> int:
+    if value not in map(str, GRANULARITIES):
+        allowed = ", ".join(map(str, GRANULARITIES))
+        raise PredictorError(f"ranges:TOKENS needs one of {allowed}, got {value!r}")
+    return int(value)

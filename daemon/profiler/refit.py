@@ -11,17 +11,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from daemon.core.actions import Submit
-from daemon.core.events import StepDone, WorkerLost
 from daemon.cost.curve import Curve, Surface
 from daemon.cost.profile import Fit, Operators, PhaseFit, Profile
 from daemon.cost.step_cost import step_cost
-from daemon.cost.work import StepWork, work_of
-from daemon.journal.reader import JournalError, read_records
-from daemon.journal.replay import replay
+from daemon.cost.work import StepWork
+from daemon.journal.reader import JournalError
 from daemon.profiler.least_squares import Float64, nonnegative
 from daemon.profiler.points import spread
 from daemon.profiles.errors import ProfileError
+from daemon.simulator.journal import read_incident
 
 Observation = tuple[StepWork, float]
 """A step and the seconds that it took."""
@@ -46,23 +44,11 @@ class Refit:
 
 def observations(path: Path) -> list[Observation]:
     """Every answered step of a journal file, in order. Raises ProfileError."""
-    found: list[Observation] = []
-    in_flight: dict[tuple[int, int], StepWork] = {}
     try:
-        for event, actions in replay(read_records(path)):
-            if isinstance(event, StepDone):
-                work = in_flight.pop((event.instance, event.step), None)
-                if work is not None and work.num_tokens and event.elapsed_s > 0.0:
-                    found.append((work, event.elapsed_s))
-            elif isinstance(event, WorkerLost):
-                in_flight = {key: w for key, w in in_flight.items() if key[0] != event.instance}
-            for action in actions:
-                if isinstance(action, Submit):
-                    batch = action.batch
-                    in_flight[batch.instance, batch.step] = work_of(batch)
+        steps = read_incident(path).steps
     except (JournalError, OSError) as error:
         raise ProfileError(str(error)) from error
-    return found
+    return [(one.work, one.elapsed_s) for one in steps if one.elapsed_s > 0.0]
 
 
 def refit(profile: Profile, observed: list[Observation]) -> Refit:

@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from daemon.cost.curve import Curve, Surface
 from daemon.cost.profile import Operators, PhaseFit, Profile
+from daemon.memory.sizing import DTYPE_BYTES
 from daemon.profiles.errors import ProfileError
 
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _LAST_TOKENS = 8192.0
 
 
@@ -27,7 +27,7 @@ def staged(profile: Profile, pp: int) -> Profile:
     link = profile.device.peer_link
     if not link.bytes_per_s:
         raise ProfileError(f"{profile.name}: its device has no peer link for a pipeline's stages")
-    token_bytes = profile.model.hidden_size * _DTYPE_BYTES[profile.model.dtype]
+    token_bytes = profile.model.hidden_size * DTYPE_BYTES[profile.model.dtype]
     full_s = link.latency_s + _LAST_TOKENS * token_bytes / link.bytes_per_s
     note = f"cut into {pp} stages: each costs {share:.3g} of the layers"
     return replace(

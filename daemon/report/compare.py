@@ -6,15 +6,17 @@ from pathlib import Path
 import msgspec
 
 from daemon.report.errors import ReportError
-from daemon.report.numbers import aligned, seconds, three_digits, wrapped
+from daemon.report.numbers import aligned, percent, seconds, three_digits, wrapped
 from daemon.report.report import Report, Stats
 
 WIDTH = 100  # characters
 LATENCIES = {
     "TTFT": "ttft_s",
     "TPOT": "tpot_s",
+    "TBT": "tbt_s",
     "JCT": "jct_s",
     "JCT / token": "normalized_latency_s",
+    "queueing": "queueing_s",
 }
 CIRCUMSTANCES = ("kind", "label", "policy", "profile", "predictor", "seed", "requests", "rate_rps")
 
@@ -25,7 +27,7 @@ class Row(msgspec.Struct, frozen=True):
     """One measure of both runs; seconds where the unit is "s"."""
 
     measure: str
-    unit: str  # "s", "requests/s" or "" for a count
+    unit: str  # "s", "requests/s", "share" of 0..1, or "" for a count
     a: float | None
     b: float | None
     difference: float | None  # b / a - 1; None where a is unknown or zero, or b unknown
@@ -54,7 +56,7 @@ def read_report(path: Path) -> Report:
 
 
 def compare(a: Report, b: Report) -> Comparison:
-    """Latencies, throughput and preemptions of both, and how far B is from A."""
+    """Latencies, throughput, promises kept and preemptions of both, and how far B is from A."""
     rows = [
         _row(f"{name} {statistic}", "s", getattr(of_a, statistic), getattr(of_b, statistic))
         for name, field in LATENCIES.items()
@@ -62,6 +64,8 @@ def compare(a: Report, b: Report) -> Comparison:
         for statistic in Stats.__struct_fields__
     ]
     rows.append(_row("throughput", "requests/s", a.throughput_rps, b.throughput_rps))
+    rows.append(_row("goodput", "requests/s", a.goodput_rps, b.goodput_rps))
+    rows.append(_row("SLO attainment", "share", a.slo_attainment, b.slo_attainment))
     rows.append(_row("preemptions", "", a.preemptions, b.preemptions))
     notes = tuple(
         f"{name}: A {getattr(a, name)}, B {getattr(b, name)}"
@@ -89,6 +93,10 @@ def _row(measure: str, unit: str, a: float | None, b: float | None) -> Row:
 
 
 def _value(value: float | None, unit: str) -> str:
+    if unit == "share":
+        return percent(value)
+    if not unit and value is not None:
+        return f"{value:,.0f}"
     return seconds(value) if unit == "s" else three_digits(value, unit)
 
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daemon.report.errors import ReportError
+from daemon.report.figures import AMBER, BLUE, MUTED, TEAL, plain, save
 from daemon.report.measures import means_between, measure
 from daemon.report.numbers import percent, printable, seconds, three_digits
 from daemon.report.records import Float64, InstanceLog, RunLog
@@ -16,63 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".svg", ".png")
 NUM_POINTS = 400
 """Points of a curve: more cannot be seen, and a long run's file would grow without bound."""
 
 MARKED = (0.5, 0.9, 0.99)
 
-INK, MUTED, GRID = "#1f2733", "#6b7788", "#e4e8ee"
-BLUE, TEAL, AMBER = "#2c6fbb", "#1a9a86", "#d08a1c"
-"""Blue: latencies and what runs. Amber: what waits or is idle. Teal: what the tokens fill."""
-
-STYLE: dict[Any, Any] = {
-    "axes.edgecolor": MUTED,
-    "axes.grid": True,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 9,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.fontsize": 9,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "svg.hashsalt": "llmd",  # without it, ids in the file are random
-    "text.color": INK,
-    "xtick.color": MUTED,
-    "xtick.labelsize": 8.5,
-    "ytick.color": MUTED,
-    "ytick.labelsize": 8.5,
-}
-
 
 def plot(run: RunLog, report: Report, path: Path) -> None:
-    """Draw the run into an SVG or PNG file, by suffix; the same run gives the same bytes.
-
-    Raises ReportError where matplotlib is missing, the suffix is another or the file cannot be
-    written.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ReportError(f"{path}: a plot is written as {' or '.join(SUFFIXES)}")
-    try:
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise ReportError("plots need matplotlib: pip install 'llmd-server[plots]'") from error
-    with rc_context(STYLE):
-        drawing = draw(run, report)
-        undated = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
-        try:
-            drawing.savefig(path, dpi=150, metadata=undated)
-        except OSError as error:
-            raise ReportError(f"{path}: {error.strerror}") from error
+    """Draw the run into an SVG or PNG file, by suffix. Raises ReportError."""
+    save(lambda: draw(run, report), path)
 
 
 def draw(run: RunLog, report: Report) -> "Figure":
@@ -97,8 +49,7 @@ def draw(run: RunLog, report: Report) -> "Figure":
 
 
 def _line(text: str, width: int) -> str:
-    cut = shorten(printable(text), width, placeholder=" ...")
-    return cut.replace("$", r"\$")  # a dollar sign would begin a formula
+    return plain(shorten(printable(text), width, placeholder=" ..."))
 
 
 def _circumstances(report: Report) -> str:

@@ -120,4 +120,8 @@ class RunLog:
     spans: list[Span]  # empty unless asked for
     virtual_s: float  # from the first arrival to the last event
     wall_s: float
-    swaps: int = 0
+
+    @property
+    def swaps(self) -> int:
+        """Sequences that came back from host memory, each time."""
+        return sum(one.swaps for one in self.instances)

@@ -3,12 +3,22 @@
 import csv
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from daemon.report.measures import measure
-from daemon.report.numbers import aligned, percent, plain, printable, seconds, three_digits, wrapped
+from daemon.report.numbers import (
+    UNKNOWN,
+    aligned,
+    percent,
+    plain,
+    printable,
+    seconds,
+    three_digits,
+    wrapped,
+)
 from daemon.report.records import Outcome, RequestLog, RunLog
 from daemon.report.report import InstanceReport, Report, Stats
 
@@ -60,7 +70,8 @@ def as_csv(run: RunLog) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     yield report.label
-    who = f"{report.kind}, policy {report.policy}, {report.profile}, seed {report.seed}"
+    policy = f"policy {report.policy}, " if report.policy else ""
+    who = f"{report.kind}, {policy}{report.profile}, seed {report.seed}"
     yield f"{who}, predictor {report.predictor}" if report.predictor else who
     unfinished = report.requests - report.finished - report.rejected - report.failed
     dropped = f"; {report.dropped:,} more were too long" if report.dropped else ""
@@ -82,9 +93,7 @@ def _facts(report: Report) -> Iterator[str]:
     }
     if report.capacity_rps is not None:
         facts["capacity"] = f"{three_digits(report.capacity_rps)} requests/s"
-        for name, value in (report.capacity or {}).items():
-            if isinstance(value, str | int | float):
-                facts[f"  {name}"] = str(value)
+        facts |= _search(report.capacity or {})
     if report.slo_attainment is not None:
         facts["promises"] = (
             f"{percent(report.slo_attainment)} met, goodput {three_digits(report.goodput_rps)} "
@@ -96,16 +105,21 @@ def _facts(report: Report) -> Iterator[str]:
     facts["unserved"] = (
         f"{percent(report.unserved_tokens_fraction)} of the tokens asked, at the last arrival"
     )
-    facts["preemptions"] = (
-        f"{report.preemptions:,}; {percent(report.preempted_requests_fraction)} of requests after "
-        f"their first token; {report.recomputed_tokens:,} tokens recomputed, {report.swaps:,} swaps"
-    )
+    facts["preemptions"] = UNKNOWN
+    if report.preemptions is not None:
+        facts["preemptions"] = (
+            f"{report.preemptions:,}; {percent(report.preempted_requests_fraction)} of requests "
+            f"after their first token; {_count(report.recomputed_tokens)} tokens recomputed, "
+            f"{_count(report.swaps)} swaps"
+        )
     if report.kv_allocated_fraction is not None:
         facts["KV memory"] = (
             f"{percent(report.kv_allocated_fraction)} allocated, "
             f"{percent(report.kv_written_fraction)} written"
         )
-    if report.iterations:
+    if report.iterations is None:
+        facts["steps"] = UNKNOWN
+    elif report.iterations:
         facts["steps"] = (
             f"{report.iterations:,} of {three_digits(report.mean_step_tokens)} tokens, "
             f"MFU {percent(report.mfu)}"
@@ -117,6 +131,22 @@ def _facts(report: Report) -> Iterator[str]:
         )
     width = max(len(name) for name in facts)
     return (f"{name:<{width}}  {fact}" for name, fact in facts.items())
+
+
+def _search(found: dict[str, Any]) -> dict[str, str]:
+    """How a capacity was found, but for the rates tried, which JSON has."""
+    facts = {}
+    for name, value in found.items():
+        if isinstance(value, int):
+            facts[f"  {name}"] = _count(value)
+        elif isinstance(value, str | float):
+            text = value if isinstance(value, str) else three_digits(value)
+            facts[f"  {name}"] = text or UNKNOWN
+    return facts
+
+
+def _count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
 
 
 def _instance_rows(report: Report) -> list[list[str]]:

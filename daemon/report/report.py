@@ -60,14 +60,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     )  # share of all requests that met every promise; None: none promised
     goodput_rps: float | None
     slo_by_class: dict[str, float]
-    preemptions: int
-    preempted_requests_fraction: float  # preempted after their first token
-    recomputed_tokens: int
-    swaps: int
+    preemptions: int | None  # None, as the three below and `iterations`: seen by clients alone
+    preempted_requests_fraction: float | None  # preempted after their first token
+    recomputed_tokens: int | None
+    swaps: int | None
     kv_allocated_fraction: float | None  # mean over time, from 10 % to 90 % of completions
     kv_written_fraction: float | None
     unserved_tokens_fraction: float  # of the output tokens asked, undelivered at the last arrival
-    iterations: int
+    iterations: int | None
     mean_step_tokens: float | None
     mfu: float | None
     mean_power_w: float | None

@@ -55,6 +55,7 @@ def summarize(run: RunLog, about: About) -> Report:
     finished = requests.outcome == Outcome.FINISHED
     started = ~np.isnan(requests.started_s)
     rate = about.rate_rps
+    inside = bool(run.instances)  # clients see no instances, and nothing of what happens in them
     return Report(
         kind=about.kind,
         label=about.label,
@@ -82,14 +83,16 @@ def summarize(run: RunLog, about: About) -> Report:
         slo_attainment=None if attained is None else _share(attained.sum(), attained.size),
         goodput_rps=None if attained is None else _share(attained.sum(), run.virtual_s),
         slo_by_class=_by_class(requests, attained, about.classes),
-        preemptions=int(requests.preemptions.sum()),
-        preempted_requests_fraction=_share(requests.preempted_after_first.sum(), len(requests)),
-        recomputed_tokens=int(requests.recomputed_tokens.sum()),
-        swaps=run.swaps,
+        preemptions=int(requests.preemptions.sum()) if inside else None,
+        preempted_requests_fraction=(
+            _share(requests.preempted_after_first.sum(), len(requests)) if inside else None
+        ),
+        recomputed_tokens=int(requests.recomputed_tokens.sum()) if inside else None,
+        swaps=run.swaps if inside else None,
         kv_allocated_fraction=kv[0],
         kv_written_fraction=kv[1],
         unserved_tokens_fraction=_unserved(requests),
-        iterations=steps,
+        iterations=steps if inside else None,
         mean_step_tokens=sum(i.tokens for i in run.instances) / steps if steps else None,
         mfu=_mfu(run.instances, run.virtual_s),
         mean_power_w=_per_second(energy_j, run.virtual_s),

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from daemon.control.protocol import PredictorStatus
 from daemon.core.actions import Deliver, Finished, Rejected, Started
 from daemon.core.events import Abort as CoreAbort
 from daemon.core.events import Event, RequestArrived
 from daemon.core.events import Finish as CoreFinish
+from daemon.core.events import Predicted as CorePredicted
 from daemon.core.events import Sealed as CoreSealed
 from daemon.engine.protocol import Logprobs, Reply
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
@@ -35,6 +37,7 @@ class ApiLink:
         store: TokenStore,
         dispatch: Callable[[Event], None],
     ) -> None:
+        self.predictor: PredictorStatus | None = None  # as the process last said
         self._first_request = generation * _REQUESTS_PER_PROCESS
         self._first_sequence = self._first_request * MAX_SEQUENCES_PER_REQUEST
         self._store = store
@@ -121,6 +124,10 @@ class ApiLink:
                 self._dispatch(CoreFinish(now, own, message.at_token))
             case protocol.Abort():
                 self._dispatch(CoreAbort(now, message.request + self._first_request))
+            case protocol.Predicted():
+                self._predicted(message, now)
+            case protocol.Predicting():
+                self.predictor = message.status
 
     def _arrival(self, message: protocol.Generate, now: float) -> RequestArrived:
         request = message.request + self._first_request
@@ -135,6 +142,12 @@ class ApiLink:
             message.priority,
             message.hashes,
         )
+
+    def _predicted(self, message: protocol.Predicted, now: float) -> None:
+        request = message.request + self._first_request
+        if request in self._live:
+            tokens, high = message.num_tokens, message.high_tokens
+            self._dispatch(CorePredicted(now, request, tokens, high))
 
     def _closed(self, error: str) -> None:
         """The process is gone: so are its clients."""

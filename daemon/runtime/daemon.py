@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import uvloop
 
-from daemon.config.paths import default_journal, default_socket
+from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
-from daemon.control.server import ControlServer
+from daemon.control.server import ControlServer, RefusalError
 from daemon.core.actions import Rejected
 from daemon.core.events import Configured, Event, InstanceConfig, RequestArrived
-from daemon.engine.protocol import Loading, Plan, Ready, Reply
+from daemon.engine.protocol import Copied, Loading, Plan, Ready, Reply
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
@@ -70,7 +70,9 @@ class Daemon:
         listener = listen(self._config.server.host, self._config.server.port)
         self._status.url = url_of(listener)
         path = self._config.control.socket
-        control = ControlServer(Path(path) if path else default_socket(), self._status.snapshot)
+        control = ControlServer(
+            Path(path) if path else default_socket(), self._status.snapshot, self._choose_policy
+        )
         await control.start()
         api = self._start_api(listener)
         try:
@@ -110,7 +112,12 @@ class Daemon:
 
     def _start_api(self, listener: socket.socket) -> ApiProcess:
         server = self._config.server
-        fields = {**msgspec.structs.asdict(server), "model": self._status.model}
+        fields = {
+            **msgspec.structs.asdict(server),
+            "model": self._status.model,
+            "predict": self._config.predict,
+            "predict_store": str(default_predictions(self._status.model).absolute()),
+        }
         api = ApiProcess(
             listener, msgspec.json.encode(fields).decode(), self._connect_api, self._hopeless
         )
@@ -133,7 +140,12 @@ class Daemon:
         self._runtime.api = self._api
         self._status.begin(self._runtime, model)
         hooks = WorkerHooks(
-            self._on_loading, self._on_ready, self._on_reply, self._on_lost, self._on_hopeless
+            self._on_loading,
+            self._on_ready,
+            self._on_reply,
+            self._on_lost,
+            self._on_hopeless,
+            self._on_copied,
         )
         for index, spec in enumerate(self._config.instance):
             load = model.load(self._config, index)
@@ -157,6 +169,8 @@ class Daemon:
             max_len=model.max_len,
             prefix_cache=scheduler.prefix_cache,
             depth=scheduler.depth,
+            swap=self._config.memory.swap,
+            starve_s=scheduler.starve_s,
         )
 
     def _journal(self, configured: Configured) -> JournalWriter | None:
@@ -184,6 +198,17 @@ class Daemon:
         elif isinstance(event, RequestArrived) and self._api is not None:
             self._api.rejected(Rejected(event.request, "not_ready", self._status.sentence, 1.0))
 
+    def _choose_policy(self, policy: str) -> None:
+        """The operator chose, on the control socket. Raises RefusalError before there is a Core."""
+        if self._runtime is None:
+            raise RefusalError(f"no policy can be chosen yet: {self._status.sentence}")
+        try:
+            self._runtime.choose_policy(policy)
+        except Exception as error:  # as in `_callback_failed`: a Core must not go on by halves
+            self._hopeless(f"internal error: {error}")
+            raise
+        log.info("the policy is %s now", policy)
+
     def _send_plan(self, instance: int, plan: Plan) -> None:
         self._workers[instance].send(plan)
 
@@ -203,6 +228,14 @@ class Daemon:
             ready.weight_bytes,
             ready.load_s,
         )
+        if ready.num_host_blocks:
+            log.info(
+                "worker %s: %d blocks of %d bytes in host memory, %.2f ms to copy one",
+                name,
+                ready.num_host_blocks,
+                ready.host_block_bytes,
+                1e3 * ready.copy_block_s,
+            )
         gc.collect()
         gc.freeze()
         self._tell_serving()
@@ -212,6 +245,9 @@ class Daemon:
 
     def _on_reply(self, instance: int, reply: Reply) -> None:
         self._running().reply(instance, reply)
+
+    def _on_copied(self, instance: int, copied: Copied) -> None:
+        self._running().copied(instance, copied)
 
     def _on_lost(self, instance: int) -> None:
         self._running().worker_lost(instance)

@@ -42,6 +42,8 @@ class ServedModel(msgspec.Struct, frozen=True):
             max_len=self.max_len,
             max_batch_tokens=config.scheduler.max_batch_tokens,
             num_threads=config.daemon.threads,
+            num_host_blocks=pool.host.num_blocks,
+            compress=config.memory.compress,
         )
 
 

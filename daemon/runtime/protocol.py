@@ -1,12 +1,14 @@
 """Messages between the API process and the runtime: one frozen, tagged struct each.
 
-API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`.
+API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`; where lengths are predicted also
+`Predicted` and `Predicting`.
 Runtime -> API: `Serving` (first, and on every change), then `Rejected` or, for each sequence,
 `Started`, `Tokens`, and at the end a reason in `Tokens` or one `Finished`.
 """
 
 import msgspec
 
+from daemon.control.protocol import PredictorStatus
 from daemon.engine.protocol import Logprobs
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
@@ -43,6 +45,20 @@ class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The client went away: end every sequence of the request."""
 
     request: int
+
+
+class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How long a request's answers will be; it was sent before, and may be over by now."""
+
+    request: int
+    num_tokens: int  # of output, the middle of what may come
+    high_tokens: int  # nine answers in ten are no longer
+
+
+class Predicting(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How prediction does: at first, and now and then while there is something new."""
+
+    status: PredictorStatus
 
 
 class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -93,5 +109,5 @@ class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     retry_after_s: float  # estimated wait for queue_full; 0: retrying will not help
 
 
-FromApi = Generate | Sealed | Finish | Abort
+FromApi = Generate | Sealed | Finish | Abort | Predicted | Predicting
 ToApi = Serving | Started | Tokens | Finished | Rejected

@@ -10,7 +10,18 @@ from typing import Any
 
 from daemon.core.actions import Deliver, Finished, Rejected, Started, Submit, WakeAt
 from daemon.core.core import Core
-from daemon.core.events import Configured, Drain, Event, StepDone, Tick, WorkerLost, WorkerReady
+from daemon.core.events import (
+    Configured,
+    Copied,
+    Drain,
+    Event,
+    PolicyChosen,
+    StepDone,
+    Tick,
+    WorkerLost,
+    WorkerReady,
+)
+from daemon.engine.protocol import Copied as WorkerCopied
 from daemon.engine.protocol import Plan, Ready, Reply
 from daemon.journal.writer import JournalWriter
 from daemon.runtime.api_link import ApiLink
@@ -65,7 +76,17 @@ class Runtime:
         """An instance's worker can compute."""
         self._planners[instance] = Planner(self._store)
         now = time.monotonic()
-        self.dispatch(WorkerReady(now, instance, ready.num_blocks, ready.block_bytes, ready.step_s))
+        self.dispatch(
+            WorkerReady(
+                now,
+                instance,
+                ready.num_blocks,
+                ready.block_bytes,
+                ready.step_s,
+                ready.num_host_blocks,
+                ready.copy_block_s,
+            )
+        )
 
     def worker_lost(self, instance: int) -> None:
         """An instance's worker is gone."""
@@ -77,6 +98,16 @@ class Runtime:
         self.last_step_s = now = time.monotonic()
         self.dispatch(StepDone(now, instance, reply.step, reply.reasons, reply.elapsed_s))
         self._reply = None
+
+    def copied(self, instance: int, copied: WorkerCopied) -> None:
+        """A worker's swap copies are done."""
+        now = time.monotonic()
+        counts = copied.num_out, copied.out_s, copied.num_in, copied.in_s
+        self.dispatch(Copied(now, instance, copied.step, *counts))
+
+    def choose_policy(self, policy: str) -> None:
+        """Rank every sequence, those to come included, by another policy: one of POLICIES."""
+        self.dispatch(PolicyChosen(time.monotonic(), policy))
 
     def drain(self) -> None:
         """Take no new requests."""

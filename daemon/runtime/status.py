@@ -7,7 +7,7 @@ import msgspec
 
 from daemon import __version__
 from daemon.config.schema import Config
-from daemon.control.protocol import Snapshot
+from daemon.control.protocol import PredictorStatus, Snapshot
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
@@ -15,6 +15,7 @@ from daemon.engine.protocol import Loading
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Serving
 from daemon.runtime.runtime import Runtime
+from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import int32
 
 
@@ -105,7 +106,14 @@ class DaemonStatus:
             running=core.running if core else 0,
             waiting=core.waiting if core else 0,
             counters=core.counters if core else Counters(),
+            predictor=self._predictor(),
         )
+
+    def _predictor(self) -> PredictorStatus:
+        """What the API process last said of its predictor."""
+        api = self._runtime.api if self._runtime is not None else None
+        said = api.predictor if api is not None else None
+        return said or PredictorStatus(kind=self._config.predict.kind)
 
     def _with_progress(self, instances: tuple[InstanceStatus, ...]) -> list[InstanceStatus]:
         """The instances, with how far their workers have loaded."""
@@ -121,13 +129,14 @@ class DaemonStatus:
 
     def _planned(self) -> tuple[InstanceStatus, ...]:
         """The configured instances, before the Core exists."""
+        policy = POLICIES[self._config.scheduler.policy]
         return tuple(
             InstanceStatus(
                 name=spec.name,
                 role=spec.role,
                 device=spec.device,
                 state=WorkerState.LOADING.value,
-                policy=self._config.scheduler.policy,
+                policy=policy.name,
                 running=0,
                 waiting=0,
                 kv_blocks=0,
@@ -144,6 +153,7 @@ class DaemonStatus:
                 batch_tokens=0,
                 load_stage=self.stage,
                 load_fraction=0.0,
+                swap=self._config.memory.swap or policy.swap,
             )
             for spec in self._config.instance
         )

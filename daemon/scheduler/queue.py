@@ -2,16 +2,15 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import attrgetter
 
 from daemon.sequence import Sequence
 
-
-def _rank(sequence: Sequence) -> int:
-    return sequence.rank
+_PLACE = attrgetter("place")
 
 
 class WaitingQueue:
-    """A list kept sorted by rank; equal ranks keep their order of insertion."""
+    """A list kept sorted by place, which is unique: rank, then arrival."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
@@ -29,14 +28,16 @@ class WaitingQueue:
         return self._sequences[0]
 
     def push(self, sequence: Sequence) -> None:
-        """Insert by rank."""
-        insort(self._sequences, sequence, key=_rank)
+        """Insert by place."""
+        insort(self._sequences, sequence, key=_PLACE)
         self.num_tokens += sequence.num_known_tokens
+
+    def take_all(self) -> list[Sequence]:
+        """Empty the queue."""
+        taken, self._sequences, self.num_tokens = self._sequences, [], 0
+        return taken
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out, wherever it stands."""
-        index = bisect_left(self._sequences, sequence.rank, key=_rank)
-        while self._sequences[index] is not sequence:
-            index += 1
-        del self._sequences[index]
+        del self._sequences[bisect_left(self._sequences, sequence.place, key=_PLACE)]
         self.num_tokens -= sequence.num_known_tokens

@@ -1,15 +1,15 @@
 """The iteration-level scheduler of one instance: add, remove, schedule, complete, lose.
 
 Each step takes decodes and prompt chunks under a token budget, in the policy's order; when blocks
-run out the last in that order is preempted and later recomputed.
+run out the last in that order gives way.
 """
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from daemon.batch import Batch
+from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import work_of
 from daemon.memory.kv_cache import KVCache
 from daemon.request import FinishReason, State
@@ -17,8 +17,11 @@ from daemon.scheduler.answer import Answer
 from daemon.scheduler.in_flight import InFlight, InFlightStep
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.step import StepBuilder
+from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
 
@@ -35,77 +38,129 @@ class Limits:
     max_batch_tokens: int
     prefill_chunk: int
     stages: int = 1  # of a pipeline
-
-
-class Place(msgspec.Struct, frozen=True):
-    """How a waiting sequence would be seated."""
-
-    leader: int  # slot whose prompt it shares, or -1
-    matched: list[int]  # blocks of its prefix found in the cache
-    num_shared_tokens: int  # already computed, by the leader or in the cache
-    num_blocks: int  # in all
+    starve_s: float = 0.3
 
 
 class Scheduler:
     """One instance's queue, running slots and KV memory under one policy."""
 
-    def __init__(self, instance: int, policy: Policy, limits: Limits, kv: KVCache) -> None:
+    def __init__(
+        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, swapper: Swapper
+    ) -> None:
         self.instance = instance
-        self.policy = policy
-        self.kv = kv
-        self.slots = SlotTable(limits.max_running)
-        self.waiting = WaitingQueue()
+        self.seats = Seats(instance, policy, limits.max_running, kv, swapper)
         self.in_flight = InFlight()
-        self.started: list[tuple[Sequence, int]] = []  # (seated first time, cached tokens)
-        self.num_preemptions = 0
-        self.num_recomputed_tokens = 0
-        self.step = 0
         self._answered_step = 0
         self._limits = limits
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
-        self.left: list[int] = []
-        self._joined: list[int] = []
+
+    @property
+    def policy(self) -> Policy:
+        """Who goes first."""
+        return self.seats.policy
+
+    @property
+    def slots(self) -> SlotTable:
+        """Those that run."""
+        return self.seats.slots
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """Those that wait."""
+        return self.seats.waiting
+
+    @property
+    def kv(self) -> KVCache:
+        """The device's KV memory."""
+        return self.seats.kv
+
+    @property
+    def swapper(self) -> Swapper:
+        """The host's share of it."""
+        return self.seats.swapper
 
     @property
     def num_running(self) -> int:
         """Sequences with a slot."""
         return self.slots.num_running
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence that waits or was preempted."""
-        sequence.instance = self.instance
-        sequence.rank = self.policy.rank(sequence)
-        self.waiting.push(sequence)
+    @property
+    def busy(self) -> bool:
+        """Whether a step or a swap copy is in flight."""
+        return bool(len(self.in_flight) or self.swapper.space.num_flying)
 
-    def predict(self, sequence: Sequence, num_tokens: int) -> None:
-        """Take a prediction of a sequence's output; it moves in the order if it waits."""
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence that is new here."""
+        self.swapper.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
+        self.seats.meet(sequence, now)
+
+    def predict(self, sequence: Sequence) -> None:
+        """A sequence's prediction has come: it may move in the order."""
+        seats = self.seats
         if sequence.slot >= 0:
-            sequence.predicted_tokens = num_tokens
-            return
-        self.waiting.remove(sequence)
-        sequence.predicted_tokens = num_tokens
-        self.add(sequence)
+            seats.look_at(sequence)
+        seats.policy.foretold(sequence)
+        seats.rerank(sequence)
+
+    def choose(self, policy: Policy, swap: str) -> None:
+        """Change the policy and the swap mode; nobody loses anything but a place in the order."""
+        seats = self.seats
+        seats.policy, seats.swapper.mode = policy, swap
+        seats.starvation = Starvation()
+        for slot in seats.slots.order().tolist():
+            sequence = seats.slots.member(slot)
+            seats.look_at(sequence)
+            policy.enter(sequence, seats.pace)
+            seats.rerank(sequence)
+        for sequence in sorted(seats.waiting.take_all(), key=lambda one: one.waiting_since_s):
+            seats.meet(sequence, sequence.waiting_since_s)
 
     def remove(self, sequence: Sequence) -> None:
         """End a sequence at whatever stage; its blocks come back when no step names them."""
         if sequence.state is State.RUNNING:
-            self._vacate([sequence.slot])
+            self.seats.vacate([sequence.slot])
         else:
             self.waiting.remove(sequence)
+        self.swapper.leave(sequence)
         sequence.move(State.FINISHED)
 
-    def lose(self, kv: KVCache) -> None:
-        """The worker died: all that ran waits again, for the empty memory `kv`."""
+    def withdraw(self, sequence: Sequence) -> None:
+        """Give up a waiting sequence to another instance."""
+        self.waiting.remove(sequence)
+        self.swapper.leave(sequence)
+
+    def lose(self, kv: KVCache, swapper: Swapper, pace: StepTimeModel) -> None:
+        """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
+        seats = self.seats
         for slot in self.slots.order().tolist():
-            self._preempt(slot)
-        self.kv = kv
+            seats.preempt(slot, keep=False)
+        for sequence in seats.waiting:
+            sequence.parked_tokens = 0
+        seats.kv, seats.swapper, seats.pace = kv, swapper, pace
+        seats.left.clear()
+        seats.joined.clear()
         self.in_flight = InFlight()
-        self.left.clear()
-        self._joined.clear()
+
+    def copied(self, step: int, now: float) -> None:
+        """Every swap copy of the plans up to `step` has ended."""
+        self.kv.pool.copies_done(step)
+        self.swapper.copies_done(step, self.slots, now)
+
+    def levels(self) -> tuple[int, ...]:
+        """Sequences at each level of the policy's queues, running or waiting."""
+        counts = [0] * self.policy.num_levels
+        if counts:
+            members = (one for one in self.slots.members if one is not None)
+            for sequence in (*members, *self.waiting):
+                counts[sequence.level] += 1
+        return tuple(counts)
 
     def schedule(self, now: float) -> Batch | None:
-        """The next step, or None when there is nothing that can run now."""
+        """The next step, or None when there is nothing that can run or move now."""
+        seats = self.seats
+        seats.now = now
+        self._promote(now)
         step = StepBuilder(self._limits.max_batch_tokens, self.slots)
         decodes, prompts = self._runnable()
         if self.policy.prefill_alone:
@@ -117,10 +172,9 @@ class Scheduler:
             self._decode(step, decodes)
             self._continue_prompts(step, prompts)
             self._admit(step)
-        if step.empty:
-            return None
+        self.swapper.copy_ahead(self.slots, self.kv, seats.step + 1, seats.pace.mean_s, now)
         slots, counts = step.rows()
-        if not slots.size:
+        if not slots.size and not self.swapper.space.has_orders:
             return None
         batch = self._emit(slots, counts, now)
         self._seal_prompts(step.prompts)
@@ -137,12 +191,42 @@ class Scheduler:
         self.kv.pool.step_done(step)
         return self._deliver(flown, reasons)
 
+    # The order
+
+    def _promote(self, now: float) -> None:
+        """Let the policy promote those that starve."""
+        seats = self.seats
+        policy = seats.policy
+        if not policy.promotes:
+            return
+        starve_s = self._limits.starve_s
+        for sequence in seats.starvation.waiting(now, starve_s):
+            here = sequence.instance == seats.instance
+            if here and policy.starves(sequence, now, starve_s, seats.pace):
+                policy.promote(sequence, seats.pace)
+                seats.rerank(sequence)
+
+    def _review(self, order: Slots) -> None:
+        """Let the policy look again at those that reached the count it named."""
+        table, seats = self.slots, self.seats
+        if not seats.policy.reviews:
+            return
+        for slot in order[table.known[order] >= table.review_at[order]].tolist():
+            sequence = table.member(slot)
+            seats.look_at(sequence)
+            num_output_tokens = int(table.known[slot]) - sequence.num_prompt_tokens
+            seats.policy.review(sequence, num_output_tokens, seats.pace)
+            seats.rerank(sequence)
+
     # Filling a step
 
     def _runnable(self) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
+        self._review(table.order())
         order = table.order()
+        if self.swapper.num_returning:
+            order = order[table.arrives[order] <= self.swapper.space.done_step]
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1
         if self._limits.stages > 1:
@@ -183,7 +267,7 @@ class Scheduler:
             if self.kv.pool.num_fenced:
                 return False
             victim = int(self.slots.order()[-1])
-            self._preempt(victim)
+            self.seats.preempt(victim)
             if victim == slot:
                 return False
         self.kv.grow_each(np.array([slot]))
@@ -210,108 +294,27 @@ class Scheduler:
 
     def _admit(self, step: StepBuilder) -> None:
         """Seat waiting sequences while budget, slots and memory last, in order."""
-        if self.policy.gang and self.num_running:
+        seats = self.seats
+        if seats.policy.gang and self.num_running:
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
-            if self.slots.full and not self._displaceable(sequence):
+            if self.slots.full and not seats.may_displace(sequence):
                 return
-            place = self._place(sequence)
+            place = seats.place_of(sequence)
             count = self._chunk(step, sequence.num_known_tokens - place.num_shared_tokens)
-            if not count or not self._vacancy(sequence, place):
+            if not count or not seats.vacancy(sequence, place):
                 return
-            self.waiting.remove(sequence)
-            step.add_prompt(self._seat(sequence, place), count)
-
-    def _place(self, sequence: Sequence) -> Place:
-        """Where its computed tokens would come from, and the blocks it would take."""
-        reserve = sequence.limit if self.policy.reserve_limit else sequence.num_known_tokens
-        num_blocks = self.kv.blocks_for(reserve)
-        leader = self._leader_slot(sequence)
-        if leader >= 0:
-            return Place(leader, [], sequence.num_prompt_tokens - 1, num_blocks)
-        matched = self.kv.match(sequence)
-        return Place(-1, matched, len(matched) * self.kv.block_size, num_blocks)
-
-    def _leader_slot(self, sequence: Sequence) -> int:
-        """The slot of the running stream whose computed prompt this one can share, or -1."""
-        leader = sequence.leader
-        if leader is None or leader.slot < 0 or leader.instance != self.instance:
-            return -1
-        computed = self.slots.computed[leader.slot] >= sequence.num_prompt_tokens
-        return leader.slot if computed and not sequence.num_output_tokens else -1
-
-    def _vacancy(self, sequence: Sequence, place: Place) -> bool:
-        """Whether a slot and the blocks are there, displacing others if the policy says so."""
-        new_blocks = place.num_blocks - place.num_shared_tokens // self.kv.block_size
-        while True:
-            spare = max(1, self.kv.pool.num_blocks // 100) if self.num_running else 0
-            if not self.slots.full and self.kv.fits(place.matched, new_blocks + spare):
-                return True
-            if self.kv.pool.num_fenced or not self.num_running:
-                return False
-            victim = self._displaceable(sequence)
-            if victim is None:
-                return False
-            self._preempt(victim.slot)
-
-    def _displaceable(self, sequence: Sequence) -> Sequence | None:
-        """The running sequence whose place this one may take, if the policy says so."""
-        last = self.slots.member(int(self.slots.order()[-1]))
-        allowed = last is not sequence.leader and self.policy.displaces(sequence, last, self.step)
-        return last if allowed else None
-
-    def _seat(self, sequence: Sequence, place: Place) -> int:
-        sequence.rank = self.policy.seated_rank(sequence, self.step)
-        slot = self.slots.join(sequence, place.num_shared_tokens)
-        if place.leader >= 0:
-            self.kv.fork(place.leader, slot, place.num_shared_tokens, place.num_blocks)
-            self.slots.last_step[place.leader] = self.step + 1
-        else:
-            self.kv.admit(slot, place.matched, place.num_blocks)
-        sequence.move(State.RUNNING)
-        sequence.num_sealed_blocks = place.num_shared_tokens // self.kv.block_size
-        self._joined.append(slot)
-        if not sequence.started:
-            sequence.started = True
-            self.started.append((sequence, place.num_shared_tokens))
-        return slot
-
-    # Leaving
-
-    def _preempt(self, slot: int) -> None:
-        """Give up a running sequence's place; what it computed is computed again later."""
-        self.num_preemptions += 1
-        num_computed = int(self.slots.computed[slot])
-        self.num_recomputed_tokens += num_computed
-        (sequence,) = self._vacate([slot])
-        sequence.preemptions += 1
-        sequence.recomputed_tokens += num_computed
-        if sequence.num_output_tokens:
-            sequence.preemptions_after_first += 1
-        sequence.move(State.PREEMPTED)
-        self.add(sequence)
-
-    def _vacate(self, slots: list[int]) -> list[Sequence]:
-        """Empty these slots, their blocks in one go; the sequences that had them."""
-        table = self.slots
-        last_step = 0
-        for slot in slots:
-            self.kv.seal(table.member(slot), int(table.computed[slot]))
-            last_step = max(last_step, int(table.last_step[slot]))
-        self.kv.release_each(slots, last_step)
-        for slot in slots:
-            if slot in self._joined:
-                self._joined.remove(slot)
-            else:
-                self.left.append(slot)
-        return [table.leave(slot) for slot in slots]
+            slot = seats.seat(sequence, place)
+            if not self.swapper.is_returning(slot):
+                step.add_prompt(slot, count)
 
     # Sending and answering
 
     def _emit(self, slots: Slots, counts: Int32, now: float) -> Batch:
         """Turn rows into the plan, and count its tokens as computed."""
-        self.step += 1
+        seats = self.seats
+        seats.step += 1
         table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
@@ -321,11 +324,12 @@ class Scheduler:
         finals = ends == table.last_position[slots]
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
-        table.last_step[slots] = self.step
-        joined = np.array(self._joined, np.intp) if self._joined else _NO_SLOTS
+        table.last_step[slots] = seats.step
+        joined = np.array(seats.joined, np.intp) if seats.joined else _NO_SLOTS
+        awaits = self.swapper.awaited(seats.step)
         batch = Batch(
             self.instance,
-            self.step,
+            seats.step,
             slots.astype(np.int32),
             starts,
             counts,
@@ -333,12 +337,14 @@ class Scheduler:
             fed.view(np.uint8),
             *self.kv.table.take_changes(),
             *self.kv.take_copies(),
-            int32(self.left) if self.left else _NONE,
+            int32(seats.left) if seats.left else _NONE,
             joined.astype(np.int32),
             table.sequence[joined],
+            *self.swapper.space.take_orders(seats.step),
+            awaits=awaits,
         )
-        self.left.clear()
-        self._joined.clear()
+        seats.left.clear()
+        seats.joined.clear()
         self._remember(batch, slots, samples, finals, now)
         return batch
 
@@ -392,7 +398,8 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        ended = self._vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
+        ended = self.seats.vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
         for sequence in ended:
+            self.swapper.leave(sequence)
             sequence.move(State.FINISHED)
         return Answer(rows, sequences, why, first, ended, flown.work, flown.planned_s)

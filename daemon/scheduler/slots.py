@@ -24,7 +24,10 @@ class SlotTable:
         self.fed_until = np.zeros(max_slots, np.int32)
         self.last_position = np.zeros(max_slots, np.int32)
         self.last_step = np.zeros(max_slots, np.int64)
-        self.rank = np.zeros(max_slots, np.int64)
+        self.rank = np.zeros(max_slots, np.float64)
+        self.arrival = np.zeros(max_slots, np.int64)
+        self.review_at = np.zeros(max_slots, np.int32)
+        self.arrives = np.zeros(max_slots, np.int64)  # plan whose swap copies bring its blocks
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
@@ -32,7 +35,7 @@ class SlotTable:
         self._new: list[int] = []  # slots that joined since
         self._gone = False  # whether any left since
         self._sorted = True
-        self._top_rank = -(1 << 62)
+        self._top = (float("-inf"), 0)  # highest place that ever joined since the order was empty
 
     @property
     def num_running(self) -> int:
@@ -56,13 +59,21 @@ class SlotTable:
         self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
         self.last_position[slot] = sequence.limit - 1
         self.last_step[slot] = 0
-        self.rank[slot] = sequence.rank
+        self.arrival[slot] = sequence.arrival
+        self.review_at[slot] = sequence.review_at
+        self.arrives[slot] = 0
         self._new.append(slot)
-        if sequence.rank < self._top_rank:
-            self._sorted = False
-        self._top_rank = max(self._top_rank, sequence.rank)
         sequence.slot = slot
+        self.place(slot, sequence.rank)
         return slot
+
+    def place(self, slot: int, rank: float) -> None:
+        """Give a slot its rank in the order."""
+        self.rank[slot] = rank
+        place = (rank, int(self.arrival[slot]))
+        if place < self._top or slot not in self._new:
+            self._sorted = False
+        self._top = max(self._top, place)
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; answers of steps in flight for it are told apart by the epoch."""
@@ -95,7 +106,8 @@ class SlotTable:
             self._order = np.concatenate([self._order, np.array(self._new, np.intp)])
             self._new.clear()
         if not self._sorted:
-            self._order = self._order[np.argsort(self.rank[self._order], kind="stable")]
+            order = self._order
+            self._order = order[np.lexsort((self.arrival[order], self.rank[order]))]
             self._sorted = True
         return self._order
 

@@ -40,7 +40,7 @@ class StepBuilder:
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""
-        if self.prompts or len(self._decodes) > 1:
+        if self.prompts or len(self._decodes) != 1:
             slots = np.concatenate([*self._decodes, np.array(self.prompts, np.intp)])
         else:
             slots = self._decodes[0]

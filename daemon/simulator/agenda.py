@@ -9,11 +9,14 @@ class Rank(IntEnum):
     """Of what happens at the same time, the lower comes first; equal ones in order of adding."""
 
     READY = 0
-    ANSWER = 1
-    LOSS = 2
-    ARRIVAL = 3
-    PREDICTION = 4
-    WAKE = 5
+    COPIED = 1
+    ANSWER = 2
+    LOSS = 3
+    RELOAD = 4
+    ARRIVAL = 5
+    PREDICTION = 6
+    TOLD = 7
+    WAKE = 8
 
 
 class Agenda:

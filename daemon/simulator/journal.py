@@ -12,12 +12,22 @@ from pathlib import Path
 import numpy as np
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit
-from daemon.core.events import Configured, Event, RequestArrived, StepDone, WorkerReady
+from daemon.core.events import (
+    Configured,
+    Copied,
+    Event,
+    RequestArrived,
+    StepDone,
+    WorkerLost,
+    WorkerReady,
+)
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.replay import replay
 from daemon.report.records import InstanceLog, Outcome, RequestLog, RunLog
 from daemon.request import FinishReason, sequence_id
+from daemon.simulator.copies import Ended
+from daemon.simulator.pool import Pool
 from daemon.simulator.traffic import Traffic
 
 
@@ -51,9 +61,9 @@ class Incident:
     config: Configured
     streams: dict[int, Stream] = field(default_factory=dict)  # by sequence, in order of arrival
     steps: list[Step] = field(default_factory=list)
-    pools: dict[int, tuple[int, int]] = field(default_factory=dict)  # instance: (blocks, bytes)
+    copies: dict[tuple[int, int], Ended] = field(default_factory=dict)  # by instance and step
+    pools: dict[int, Pool] = field(default_factory=dict)  # by instance
     warm_step_s: dict[int, float] = field(default_factory=dict)
-    rejected: list[RequestArrived] = field(default_factory=list)
 
 
 def read_incident(path: Path) -> Incident:
@@ -77,6 +87,7 @@ class _Reader:
     def __init__(self, incident: Incident) -> None:
         self._incident = incident
         self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
+        self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
 
     def take(self, event: Event, actions: list[Action]) -> None:
@@ -85,10 +96,16 @@ class _Reader:
             for index in range(event.n):
                 incident.streams[sequence_id(event.request, index)] = Stream(event)
         elif isinstance(event, WorkerReady):
-            incident.pools[event.instance] = (event.num_blocks, event.block_bytes)
+            incident.pools[event.instance] = Pool(
+                event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
+            )
             incident.warm_step_s[event.instance] = event.step_s
         elif isinstance(event, StepDone):
             self._answer(event)
+        elif isinstance(event, Copied):
+            self._copied(event)
+        elif isinstance(event, WorkerLost):
+            self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
         for action in actions:
             self._action(event.now, action)
 
@@ -101,10 +118,19 @@ class _Reader:
             step = Step(event.instance, event.step, sent[1], start_s, event.now, event.elapsed_s)
             self._incident.steps.append(step)
 
+    def _copied(self, event: Copied) -> None:
+        """A plan's copies ended: how long after it was sent, in `Ended.end_s`."""
+        sent_s = self._copying.pop((event.instance, event.step), event.now)
+        self._incident.copies[event.instance, event.step] = Ended(
+            event.now - sent_s, event.num_out, event.out_s, event.num_in, event.in_s
+        )
+
     def _action(self, now: float, action: Action) -> None:
         streams = self._incident.streams
         if isinstance(action, Submit):
             self._sent[action.batch.instance, action.batch.step] = (now, action.work)
+            if action.batch.out_blocks.size or action.batch.in_blocks.size:
+                self._copying[action.batch.instance, action.batch.step] = now
         elif isinstance(action, Started):
             stream = streams[action.sequence]
             stream.started_s, stream.instance = now, action.instance
@@ -120,10 +146,8 @@ class _Reader:
             streams[action.sequence].outcome = Outcome.FAILED if failed else Outcome.FINISHED
         elif isinstance(action, Rejected):
             for index in range(len(streams)):
-                gone = streams.pop(sequence_id(action.request, index), None)
-                if gone is None:
+                if streams.pop(sequence_id(action.request, index), None) is None:
                     break
-                self._incident.rejected.append(gone.arrival)
 
 
 def replayed(incident: Incident) -> RunLog:

@@ -1,8 +1,9 @@
-"""Links with contention: copies queue at a link's engine and take its whole bandwidth in turn."""
+"""Links with contention: what passes a link queues for it and has its whole bandwidth in turn."""
 
 from dataclasses import dataclass
 
 from daemon.cost.profile import LinkSpec
+from daemon.report.records import Span
 
 
 @dataclass(slots=True, frozen=True)
@@ -14,27 +15,38 @@ class Copy:
 
 
 class Link:
-    """One direction of a host or peer link. A copy engine serves in the order of asking, so that
-    the last of several copies ends when their bytes have passed, however they are cut.
+    """One direction of a host link, or the way from one pipeline stage to the next.
+
+    It serves in the order of asking. So those who share one ask when their time has come, never
+    ahead of it: else a copy of later would hold up one of earlier.
     """
 
-    def __init__(self, spec: LinkSpec, name: str = "link") -> None:
+    def __init__(
+        self, name: str, what: str, unit: str = "tokens", spans: list[Span] | None = None
+    ) -> None:
+        """`what` passes, counted in `unit`; each time is added to `spans`, if there is a list."""
         self.name = name
-        self.busy_s = 0.0
-        self.size_bytes = 0
-        self._spec = spec
+        self._what = what
+        self._unit = unit
+        self._spans = spans
         self._free_s = 0.0
 
-    def copy(self, now: float, size_bytes: int) -> Copy:
-        """Queue a copy. Raises ValueError where the link's bandwidth is unknown."""
-        if self._spec.bytes_per_s <= 0.0:
-            raise ValueError(f"{self.name}: the profile gives it no bandwidth")
-        self.size_bytes += size_bytes
-        return self.hold(now, self._spec.latency_s + size_bytes / self._spec.bytes_per_s)
-
-    def hold(self, now: float, duration_s: float) -> Copy:
+    def hold(self, now: float, duration_s: float, amount: int) -> Copy:
         """Queue something that takes the link for a known time."""
         start_s = max(now, self._free_s)
         self._free_s = start_s + duration_s
-        self.busy_s += duration_s
+        if self._spans is not None:
+            detail: dict[str, float | int | str] = {self._unit: amount}
+            self._spans.append(Span(self.name, self._what, start_s, duration_s, detail))
         return Copy(start_s, self._free_s)
+
+    def clear(self, now: float) -> None:
+        """Nothing is on its way."""
+        self._free_s = now
+
+
+def transfer_s(spec: LinkSpec, size_bytes: float, link: str) -> float:
+    """How long a copy has a link of this kind. Raises ValueError where its speed is unknown."""
+    if spec.bytes_per_s <= 0.0:
+        raise ValueError(f"{link}: the profile gives it no bandwidth")
+    return spec.latency_s + size_bytes / spec.bytes_per_s

@@ -1,8 +1,38 @@
-"""The KV pool of a simulated instance: the daemon's own formula over a profile's devices."""
+"""The KV pools of a simulated instance: the daemon's own formula over a profile's devices."""
 
+from dataclasses import dataclass
+
+from daemon.core.events import Configured
 from daemon.cost.profile import Profile
 from daemon.memory.sizing import GPU_RUNTIME_BYTES, Demand, PoolSize, Room, SizingError, size_pool
-from daemon.simulator.scenario import ScenarioError
+from daemon.simulator.scenario import InstanceGroup, ScenarioError
+
+MOST_HOST_POOLS = 32
+"""A host pool of more device pools would never fill."""
+
+
+@dataclass(slots=True, frozen=True)
+class Pool:
+    """What a worker tells of its memory when it is ready."""
+
+    num_blocks: int
+    block_bytes: int
+    num_host_blocks: int = 0
+    copy_block_s: float = 0.0
+
+
+def pools_of(profile: Profile, group: InstanceGroup, config: Configured) -> Pool:
+    """Device and host pool of one instance; no host pool where the link's bandwidth is unknown."""
+    size = pool_of(
+        profile, group.kv_bytes, config.block_size, config.max_running, config.max_batch_tokens
+    )
+    link = profile.device.host_link
+    if not link.bytes_per_s:
+        return Pool(size.num_blocks, size.block_bytes)
+    copy_block_s = size.block_bytes / (link.bytes_per_s * profile.num_devices)
+    most = MOST_HOST_POOLS * size.num_blocks
+    num_host_blocks = min(int(group.host_bytes) // size.block_bytes, most)
+    return Pool(size.num_blocks, size.block_bytes, num_host_blocks, copy_block_s)
 
 
 def pool_of(

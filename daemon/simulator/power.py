@@ -2,6 +2,7 @@
 
 from daemon.cost.profile import PowerSpec, Profile
 from daemon.cost.work import StepWork
+from daemon.simulator.scenario import ScenarioError
 
 
 class PowerMeter:
@@ -28,13 +29,30 @@ class PowerMeter:
         self._busy_s += duration_s
         if self._spec is not None:
             share = min(_draw(self._spec, work), self._cap)
-            self._busy_j += share * self._limit_w * duration_s
+            self._busy_j += max(share * self._limit_w, self._idle_w) * duration_s
 
     def energy_j(self, run_s: float) -> float | None:
         """Energy over the run; None where the profile knows nothing of power."""
         if self._spec is None or not self._limit_w:
             return None
         return self._busy_j + self._idle_w * max(0.0, run_s - self._busy_s)
+
+
+def check_cap(profile: Profile, cap: float) -> None:
+    """Refuse a cap of which the profile does not know what it costs. Raises ScenarioError."""
+    if cap >= 1.0:
+        return
+    spec = profile.power
+    if spec is None:
+        raise ScenarioError(
+            f"instance.power_cap {cap:g}: {profile.name} says nothing of power, so that nobody "
+            "knows how much slower its steps would be"
+        )
+    least = max(spec.prefill_slowdown.at[0], spec.decode_slowdown.at[0])
+    if cap < least:
+        raise ScenarioError(
+            f"instance.power_cap {cap:g}: {profile.name} was measured at caps from {least:g} on"
+        )
 
 
 def _is_prefill(work: StepWork) -> bool:

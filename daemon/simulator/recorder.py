@@ -1,5 +1,7 @@
 """Writes down what a Core's actions mean for clients and instances; sums it up at the end."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -8,7 +10,7 @@ from daemon.cost.profile import Profile
 from daemon.cost.work import NO_WORK, StepWork
 from daemon.report.records import InstanceLog, Outcome, RequestLog, Span
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
-from daemon.sequence import Sequence
+from daemon.sequence import Sequence as Running
 
 SAMPLE_STEPS = 4
 """Every so many steps of an instance, its memory and queue are looked at."""
@@ -17,11 +19,14 @@ SAMPLE_STEPS = 4
 class Recorder:
     """The log of one run. Tokens are kept as they come, columns by columns, and sorted once."""
 
-    def __init__(self, log: RequestLog, profiles: list[Profile], names: list[str]) -> None:
+    def __init__(
+        self, log: RequestLog, profiles: Sequence[Profile | None], names: list[str]
+    ) -> None:
+        """A profile, or None where the devices are unknown: their operations are not counted."""
         self.log = log
         self.instances = [_instance_log(*one) for one in zip(names, profiles, strict=True)]
         self.spans: list[Span] | None = None  # a list: steps are wanted one by one
-        self.sequences: list[Sequence | None] = [None] * len(log)
+        self.sequences: list[Running | None] = [None] * len(log)
         self._flops = [_FlopCount(profile) for profile in profiles]
         self._token_s: list[float] = []
         self._token_sequences: list[npt.NDArray[np.int64]] = []
@@ -31,7 +36,7 @@ class Recorder:
         self._token_s.append(now)
         self._token_sequences.append(sequences)
 
-    def started(self, now: float, sequence: Sequence, instance: int) -> None:
+    def started(self, now: float, sequence: Running, instance: int) -> None:
         """A sequence got its first place in a batch."""
         request = sequence.request
         self.sequences[request] = sequence
@@ -86,15 +91,20 @@ class Recorder:
             requests = np.concatenate(self._token_sequences) // MAX_SEQUENCES_PER_REQUEST
             times = np.repeat(np.array(self._token_s), sizes)
             _fill_tokens(log, requests.astype(np.int32), times)
+        swaps = np.zeros(len(log), np.int32)
         for request, sequence in enumerate(self.sequences):
             if sequence is not None:
                 log.preemptions[request] = sequence.preemptions
                 log.preempted_after_first[request] = sequence.preemptions_after_first > 0
                 log.recomputed_tokens[request] = sequence.recomputed_tokens
+                log.swap_s[request] = sequence.swap_s
+                swaps[request] = sequence.swaps
         whole = (log.output_tokens == log.asked_tokens) & (log.outcome == Outcome.UNFINISHED)
         log.outcome[whole] = Outcome.FINISHED
         for instance, one in enumerate(self.instances):
-            one.preemptions = int(log.preemptions[log.instance == instance].sum())
+            here = log.instance == instance
+            one.preemptions = int(log.preemptions[here].sum())
+            one.swaps = int(swaps[here].sum())
         return log
 
 
@@ -119,10 +129,12 @@ def _fill_tokens(
 class _FlopCount:
     """Multiply-adds of a step, two operations each: every weight once a token, and attention."""
 
-    def __init__(self, profile: Profile) -> None:
-        model = profile.model
-        self._token = 2.0 * model.num_params
-        self._pair = 4.0 * model.num_layers * model.num_heads * model.head_dim
+    def __init__(self, profile: Profile | None) -> None:
+        self._token = self._pair = 0.0
+        if profile is not None:
+            model = profile.model
+            self._token = 2.0 * model.num_params
+            self._pair = 4.0 * model.num_layers * model.num_heads * model.head_dim
 
     def of(self, work: StepWork) -> float:
         _, pairs = work.prompts()
@@ -130,6 +142,8 @@ class _FlopCount:
         return self._token * work.num_tokens + self._pair * attended
 
 
-def _instance_log(name: str, profile: Profile) -> InstanceLog:
+def _instance_log(name: str, profile: Profile | None) -> InstanceLog:
+    if profile is None:
+        return InstanceLog(name)
     devices = profile.num_devices
     return InstanceLog(name, devices, peak_flops=profile.device.flops * devices)

@@ -9,20 +9,20 @@ import numpy as np
 from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig
 from daemon.cost.profile import Profile
-from daemon.cost.step_cost import step_cost
 from daemon.journal.writer import JournalWriter
+from daemon.memory.swap_space import SWAP_MODES
 from daemon.predict.lengths import length_predictor
+from daemon.predict.prediction import Predictor
 from daemon.profiles.load import load_profile
 from daemon.report.records import RunLog
 from daemon.scheduler.policies import POLICIES
 from daemon.simulator.links import Link
-from daemon.simulator.pool import pool_of
-from daemon.simulator.power import PowerMeter
+from daemon.simulator.pool import pools_of
 from daemon.simulator.recorder import Recorder
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
+from daemon.simulator.scenario import InstanceGroup, Scenario, ScenarioError
 from daemon.simulator.simulator import Extras, Machine, Progress, Simulator
 from daemon.simulator.traffic import Traffic, traffic_of
-from daemon.simulator.worker import Answers, Noise, SimulatedWorker, Worker
+from daemon.simulator.workers import simulated_workers
 from daemon.workload.build import build
 from daemon.workload.workload import Workload
 
@@ -37,6 +37,7 @@ class Options:
     spans: bool = False  # every step, for the trace viewer
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None
+    predictor: Predictor | None = None  # instead of the one that the scenario names
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
     streams = np.random.SeedSequence(scenario.seed).spawn(1 + len(names))
     chances = [np.random.default_rng(stream) for stream in streams]
     extras = Extras(
-        predictor=length_predictor(scenario.predictor),
+        predictor=options.predictor or length_predictor(scenario.predictor),
         chance=chances[0],
         journal=journal,
         faults=scenario.fault,
@@ -100,7 +101,7 @@ def configured(prepared: Prepared) -> Configured:
     """The Core's configuration."""
     scenario = prepared.scenario
     limits = scenario.limits
-    max_batch_tokens = batch_tokens(limits, scenario.policy)
+    max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
     instances = tuple(
         InstanceConfig(f"{index}:{profile.name}", group.role, profile.device.name, profile.pp)
         for index, (profile, group) in enumerate(
@@ -119,42 +120,26 @@ def configured(prepared: Prepared) -> Configured:
         max_len=prepared.max_len,
         prefix_cache=limits.prefix_cache,
         depth=limits.depth,
+        swap=limits.swap,
+        starve_s=limits.starve_s,
     )
-
-
-def batch_tokens(limits: Limits, policy: str) -> int:
-    """The token budget of a step."""
-    return limits.max_batch_tokens or POLICIES[policy].batch_tokens
 
 
 def _machine(
     prepared: Prepared, config: Configured, traffic: Traffic, chances: list[np.random.Generator]
 ) -> Machine:
-    scenario = prepared.scenario
-    costs = {profile.name: step_cost(profile.step) for profile in set(prepared.profiles)}
-    first = prepared.profiles[0]
-    peer = Link(first.device.peer_link, "peer link")
-    stops_at = traffic.stops_at
-    workers: list[Worker] = []
-    pools = []
-    for profile, group, chance in zip(prepared.profiles, prepared.groups, chances, strict=True):
-        sigma = profile.fit.noise_sigma if scenario.noise else 0.0
-        worker = SimulatedWorker(
-            profile,
-            costs[profile.name],
-            Answers(stops_at, config.max_running),
-            Noise(sigma, chance),
-            PowerMeter(profile, group.power_cap),
-            peer,
-        )
-        size = pool_of(
-            profile, group.kv_bytes, config.block_size, config.max_running, config.max_batch_tokens
-        )
-        workers.append(worker)
-        pools.append((size.num_blocks, size.block_bytes))
-    weights = [one.model.weight_bytes(one.model.dtype) for one in prepared.profiles]
-    host = Link(first.device.host_link, "host link")
-    return Machine(workers, pools, weights, host, first.edges.delivery_s)
+    profiles, groups = prepared.profiles, prepared.groups
+    caps = [group.power_cap for group in groups]
+    pools = [
+        pools_of(profile, group, config) for profile, group in zip(profiles, groups, strict=True)
+    ]
+    noisy = prepared.scenario.noise
+    workers = simulated_workers(
+        profiles, caps, traffic.stops_at, config.max_running, chances, pools, noisy
+    )
+    weights = [one.model.weight_bytes(one.model.dtype) for one in profiles]
+    host = Link(profiles[0].device.host_link, "host link")
+    return Machine(list(workers), pools, weights, host, profiles[0].edges.delivery_s)
 
 
 def _check(scenario: Scenario) -> None:
@@ -162,6 +147,10 @@ def _check(scenario: Scenario) -> None:
         raise ScenarioError("a scenario needs at least one [[instance]] with a profile")
     if scenario.policy not in POLICIES:
         raise ScenarioError(f"policy must be one of {', '.join(POLICIES)}, got {scenario.policy!r}")
+    if scenario.limits.swap not in ("", *SWAP_MODES):
+        raise ScenarioError(
+            f"limits.swap must be one of {', '.join(SWAP_MODES)}, got {scenario.limits.swap!r}"
+        )
     for group in scenario.instance:
         if group.count < 1:
             raise ScenarioError(f"instance.count must be at least 1, got {group.count}")

@@ -15,6 +15,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     profile: str  # a name such as opt-13b@a100-80g, or a file
     count: int = 1
     kv_bytes: float = 0.0  # of each; 0: from the memory formula
+    host_bytes: float = 64e9  # host memory of each, that KV blocks are swapped to
     power_cap: float = 1.0  # share of the devices' limit
     role: str = "mixed"
 
@@ -30,6 +31,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_size: int = 16
     prefix_cache: bool = True
     depth: int = 0
+    swap: str = ""  # "": the policy's own
+    starve_s: float = 0.3
     exact_max_tokens: bool = (
         False  # clients ask for as many tokens as they get, as `llmd bench` does
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Su
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
+    Copied,
     Event,
     Predicted,
     StepDone,
@@ -19,16 +20,16 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.journal.writer import JournalWriter
-from daemon.predict.lengths import LengthPredictor
+from daemon.predict.prediction import Predictor
 from daemon.report.records import Outcome, RunLog
 from daemon.request import FinishReason, request_of
 from daemon.simulator.agenda import Agenda, Rank
 from daemon.simulator.links import Link
+from daemon.simulator.pool import Pool
 from daemon.simulator.recorder import Recorder
 from daemon.simulator.scenario import WorkerFault
 from daemon.simulator.traffic import Traffic
 from daemon.simulator.worker import Worker
-from daemon.wire.columns import UInt8
 
 PROGRESS_EVENTS = 2048
 Progress = Callable[[int, int], None]
@@ -41,10 +42,10 @@ class SimulationError(RuntimeError):
 
 @dataclass(slots=True)
 class Machine:
-    """What the Core's instances run on; `pools` has (blocks, bytes of a block) of each."""
+    """What the Core's instances run on."""
 
     workers: list[Worker]
-    pools: list[tuple[int, int]]
+    pools: list[Pool]
     weight_bytes: list[int]
     host: Link  # shared: weights come over it
     delivery_s: float = 0.0  # from a step's answer to the client's token
@@ -54,7 +55,7 @@ class Machine:
 class Extras:
     """What a run may have besides."""
 
-    predictor: LengthPredictor | None = None
+    predictor: Predictor | None = None
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     journal: JournalWriter | None = None
     faults: tuple[WorkerFault, ...] = ()
@@ -85,7 +86,8 @@ class Simulator:
         self._wake_s = float("inf")
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
-            Rank.ANSWER: self._answer,
+            Rank.COPIED: self._told,
+            Rank.ANSWER: self._told,
             Rank.LOSS: self._loss,
             Rank.ARRIVAL: self._arrival,
             Rank.PREDICTION: self._prediction,
@@ -127,9 +129,9 @@ class Simulator:
             if event is None:
                 continue
             self._act(now, event)
-            if rank == Rank.ANSWER:
+            if isinstance(event, StepDone):
                 last_s = now
-                self._recorder.answered(self.core.instances[what[0]], now)
+                self._recorder.answered(self.core.instances[event.instance], now)
             if extras.after_event is not None:
                 extras.after_event(self.core)
             count += 1
@@ -159,16 +161,22 @@ class Simulator:
         instance, life = what
         if life != self._lives[instance]:
             return None
-        num_blocks, block_bytes = self._machine.pools[instance]
+        pool = self._machine.pools[instance]
         worker = self._machine.workers[instance]
         worker.restart(now)
-        return WorkerReady(now, instance, num_blocks, block_bytes, worker.warm_step_s())
+        return WorkerReady(
+            now,
+            instance,
+            pool.num_blocks,
+            pool.block_bytes,
+            worker.warm_step_s(),
+            pool.num_host_blocks,
+            pool.copy_block_s,
+        )
 
-    def _answer(self, now: float, what: tuple[int, int, int, UInt8, float]) -> Event | None:
-        instance, life, step, reasons, elapsed_s = what
-        if life != self._lives[instance]:
-            return None
-        return StepDone(now, instance, step, reasons, elapsed_s)
+    def _told(self, now: float, what: tuple[int, StepDone | Copied]) -> Event | None:
+        life, event = what
+        return event if life == self._lives[event.instance] else None
 
     def _loss(self, now: float, fault: WorkerFault) -> Event:
         instance = fault.instance
@@ -182,16 +190,17 @@ class Simulator:
         following = request + 1
         if following < len(self._traffic):
             self._agenda.add(self._traffic.core_s(following), Rank.ARRIVAL, following)
-        predictor = self._extras.predictor
-        if predictor is not None:
-            chance = float(self._extras.chance.standard_normal())
-            truth = self._traffic.answers[request]
-            num_tokens = predictor.predict(self._traffic.prompts[request], truth, chance)
-            self._agenda.add(now, Rank.PREDICTION, Predicted(now, request, num_tokens))
+        if self._extras.predictor is not None:
+            self._agenda.add(now, Rank.PREDICTION, request)
         return self._traffic.event(request)
 
-    def _prediction(self, now: float, event: Predicted) -> Event:
-        return event
+    def _prediction(self, now: float, request: int) -> Event | None:
+        predictor = self._extras.predictor
+        if predictor is None:
+            return None
+        chance = float(self._extras.chance.standard_normal())
+        said = predictor.predict(self._traffic.asked(request, chance))
+        return Predicted(now, request, said.middle, said.high)
 
     def _wake(self, now: float, wake_s: float) -> Event | None:
         if wake_s != self._wake_s:
@@ -205,10 +214,17 @@ class Simulator:
         batch, work = action.batch, action.work
         instance = batch.instance
         worker = self._machine.workers[instance]
-        start_s, end_s, reasons = worker.compute(now, batch, work)
-        what = (instance, self._lives[instance], batch.step, reasons, end_s - start_s)
-        self._agenda.add(end_s, Rank.ANSWER, what)
-        self._recorder.step(self.core.instances[instance], work, start_s, end_s)
+        life = self._lives[instance]
+        done = worker.compute(now, batch, work)
+        start_s, end_s = done.start_s, done.end_s
+        answer = StepDone(end_s, instance, batch.step, done.reasons, end_s - start_s)
+        self._agenda.add(end_s, Rank.ANSWER, (life, answer))
+        if done.copies is not None:
+            copied_s, *counts = astuple(done.copies)
+            copied = Copied(copied_s, instance, batch.step, *counts)
+            self._agenda.add(copied_s, Rank.COPIED, (life, copied))
+        if work.num_tokens:
+            self._recorder.step(self.core.instances[instance], work, start_s, end_s)
 
     def _deliver(self, now: float, action: Deliver) -> None:
         self._recorder.delivered(now + self._machine.delivery_s, action.sequences)
@@ -222,7 +238,7 @@ class Simulator:
         if predictor is None:
             return
         for request in map(request_of, sequences):
-            predictor.observe(self._traffic.prompts[request], self._traffic.answers[request])
+            predictor.observe(self._traffic.asked(request), self._traffic.answers[request])
 
     def _started(self, now: float, action: Started) -> None:
         self._recorder.started(now, self.core.sequences[action.sequence], action.instance)

@@ -7,6 +7,7 @@ import numpy as np
 
 from daemon.core.events import RequestArrived
 from daemon.memory.hashing import chain_hashes
+from daemon.predict.prediction import Asked
 from daemon.report.records import RequestLog
 from daemon.wire.columns import Int32, UInt8
 from daemon.workload.workload import Workload
@@ -53,6 +54,15 @@ class Traffic:
             self.limits[request],
             priority=self.priorities[request],
             hashes=self.hashes(request),
+        )
+
+    def asked(self, request: int, chance: float = 0.0) -> Asked:
+        """It as a predictor sees it; `chance` is a draw for those that err as they declare."""
+        return Asked(
+            self.prompts[request],
+            self.limits[request],
+            truth=self.answers[request],
+            chance=chance,
         )
 
     def log(self) -> RequestLog:

@@ -1,7 +1,9 @@
 """A simulated worker: it takes plans, spends virtual time on them, and knows when answers end."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from daemon.batch import Batch
@@ -9,6 +11,7 @@ from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.simulator.copies import CopyEngine, Ended
 from daemon.simulator.links import Link
 from daemon.simulator.power import PowerMeter
 from daemon.wire.columns import Int32, UInt8
@@ -34,11 +37,21 @@ class Noise:
         return self._factors.pop()
 
 
+class Computed(msgspec.Struct, frozen=True, gc=False):
+    """A plan's step, and its swap copies if it orders any."""
+
+    start_s: float
+    end_s: float
+    busy_s: float  # of that, the time in which a device of the instance computes, on average
+    reasons: UInt8
+    copies: Ended | None
+
+
 class Worker(Protocol):
     """What the simulator asks of an instance's worker."""
 
-    def compute(self, now: float, batch: Batch, work: StepWork) -> tuple[float, float, UInt8]:
-        """Take a plan; (start, end, reasons) of its step. A worker computes plans in order."""
+    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
+        """Take a plan. A worker computes plans in order."""
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
@@ -85,28 +98,42 @@ class SimulatedWorker:
         answers: Answers,
         noise: Noise,
         power: PowerMeter,
-        peer: Link,
+        handovers: Sequence[Link],
+        copies: CopyEngine,
     ) -> None:
+        """`handovers` are the ways from each stage to the next, of this instance alone."""
         self._profile = profile
         self._cost = cost
         self._answers = answers
         self._noise = noise
         self._power = power
-        self._peer = peer
+        self._handovers = tuple(handovers)
+        self._copies = copies
         self._stage_free_s = [0.0] * profile.pp
         self._gap_s = profile.edges.gap_s
 
-    def compute(self, now: float, batch: Batch, work: StepWork) -> tuple[float, float, UInt8]:
-        """Take a plan; (start, end, reasons) of its step. A worker computes plans in order."""
-        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
+    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
+        """Take a plan. A worker computes plans in order."""
         free = self._stage_free_s
+        copies = self._copies.order(now, free[-1], batch)
+        if not work.num_tokens:
+            # Answers come in the order of the plans, also of those that only copy.
+            done_s = max(now, free[-1])
+            return Computed(done_s, done_s, 0.0, self._answers.reasons(batch), copies)
+        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
         start_s = max(now + self._gap_s, free[0])
+        if batch.awaits and copies is not None:
+            start_s = max(start_s, copies.end_s)
         end_s = free[0] = start_s + step_s
-        for stage in range(1, len(free)):
-            handed = self._peer.hold(end_s, self._profile.stage_s(work.num_tokens))
-            end_s = free[stage] = max(handed.end_s, free[stage]) + step_s
+        if self._handovers:
+            num_tokens = work.num_tokens
+            handing_s = self._profile.stage_s(num_tokens)
+            # A link has one asker, whose steps come in order: booked ahead, yet in time's order.
+            for stage, link in enumerate(self._handovers, 1):
+                handed_s = link.hold(end_s, handing_s, num_tokens).end_s
+                end_s = free[stage] = max(handed_s, free[stage]) + step_s
         self._power.spend(work, step_s)
-        return start_s, end_s, self._answers.reasons(batch)
+        return Computed(start_s, end_s, step_s, self._answers.reasons(batch), copies)
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
@@ -119,3 +146,6 @@ class SimulatedWorker:
     def restart(self, now: float) -> None:
         """A new process: nothing of the old one's steps is left."""
         self._stage_free_s = [now] * self._profile.pp
+        for link in self._handovers:
+            link.clear(now)
+        self._copies.restart(now)

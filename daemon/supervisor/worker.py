@@ -9,7 +9,17 @@ from signal import SIGKILL
 
 import msgspec
 
-from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, Reply, Shutdown
+from daemon.engine.protocol import (
+    Copied,
+    Failed,
+    FromWorker,
+    Load,
+    Loading,
+    Plan,
+    Ready,
+    Reply,
+    Shutdown,
+)
 from daemon.supervisor.child import Child, start_child
 from daemon.supervisor.restarts import Restarts
 from daemon.wire.channel import Channel
@@ -28,6 +38,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     reply: Callable[[int, Reply], None]
     lost: Callable[[int], None]
     hopeless: Callable[[int, str], None]
+    copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
 
 
 class WorkerProcess:
@@ -111,6 +122,8 @@ class WorkerProcess:
         match message:
             case Reply():
                 self._hooks.reply(self.instance, message)
+            case Copied():
+                self._hooks.copied(self.instance, message)
             case Loading():
                 self._hooks.loading(self.instance, message)
             case Ready():

@@ -1,6 +1,7 @@
 """The worker's end of a channel: plain blocking calls, no event loop."""
 
 import os
+import select
 import socket
 from collections import deque
 
@@ -33,6 +34,12 @@ class BlockingChannel:
                 return None
             self._ready.extend(self._reader.payloads())
         return self._ready.popleft()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether something comes within so long: a frame, a piece of one, or the peer's end."""
+        if self._ready:
+            return True
+        return bool(select.select([self._sock], [], [], max(0.0, timeout_s))[0])
 
     def close(self) -> None:
         """Close the socket and what was never read."""

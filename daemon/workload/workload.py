@@ -66,3 +66,12 @@ class Workload:
         """Requests per second over the arrivals; infinite for a closed workload."""
         span_s = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) > 1 else 0.0
         return (len(self) - 1) / span_s if span_s else float("inf")
+
+
+def asked_rate(spec: WorkloadSpec, workload: Workload) -> float | None:
+    """Requests per second that `spec` asks for: its rate, else that of the trace's own times, with
+    their scale. None: all at once. What the draws came to instead is `Workload.rate`.
+    """
+    if spec.arrivals == "closed":
+        return None
+    return spec.rate or workload.rate

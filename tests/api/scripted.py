@@ -24,6 +24,8 @@ from daemon.runtime.protocol import (
     Finished,
     FromApi,
     Generate,
+    Predicted,
+    Predicting,
     Rejected,
     Sealed,
     Serving,
@@ -190,7 +192,7 @@ class ScriptedRuntime:
         elif isinstance(message, Finish):
             self._end(message.sequence, FinishReason.STOP)
         else:
-            assert isinstance(message, Sealed)
+            assert isinstance(message, Sealed | Predicted | Predicting)
 
     def _end(self, sequence: int, reason: int, error: str = "") -> None:
         if self._running.pop(sequence, None) is not None:

@@ -82,8 +82,9 @@ class ScriptedServer:
 
     def __init__(self) -> None:
         self.script: Callable[[Stream], Awaitable[None]] = each_token
-        self.refuse: Callable[[Body], tuple[int, str] | None] = lambda _: None
+        self.refuse: Callable[[Body], tuple[int, str | bytes] | None] = lambda _: None
         self.cards: list[Body] = [{"id": MODEL, "max_model_len": 100}]
+        self.raw_cards: bytes | None = None  # instead of them
         self.bodies: list[Body] = []
         self.probes: list[Body] = []
         self.authorization = ""
@@ -116,6 +117,8 @@ class ScriptedServer:
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         self.authorization = request.headers.get("Authorization", "")
+        if self.raw_cards is not None:
+            return web.Response(body=self.raw_cards)
         return web.json_response({"object": "list", "data": self.cards})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -129,7 +132,8 @@ class ScriptedServer:
                 self._arrived.notify_all()
         refusal = self.refuse(body)
         if refusal is not None:
-            return web.Response(status=refusal[0], text=refusal[1])
+            status, said = refusal
+            return web.Response(status=status, body=said)
         if not body["stream"]:
             return web.json_response({"choices": [], "usage": usage(body, 1)})
         stream = Stream(index, body, request)

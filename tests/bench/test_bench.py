@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from daemon.bench.answer import Answer
 from daemon.bench.bench import BenchSpec, Measured, measure
+from daemon.bench.client import Client
 from daemon.bench.errors import BenchError
 from daemon.report.records import Outcome
 from daemon.workload.workload import SloClass, WorkloadSpec
@@ -50,6 +52,19 @@ async def test_counts_lengths_and_drops(server: ScriptedServer, lengths: Path) -
     assert (report.kind, report.profile, report.dropped) == ("measured", server.url, 1)
     assert report.rate_rps is None and report.slo_attainment is None
     assert not result.interrupted
+
+
+async def test_the_rate_is_the_one_that_was_asked(server: ScriptedServer, lengths: Path) -> None:
+    asked = await measured(server, lengths, arrivals="poisson", rate=50)
+    assert asked.report.rate_rps == 50
+    at_once = await measured(server, lengths, arrivals="closed", rate=50)
+    assert at_once.report.rate_rps is None
+
+
+async def test_what_no_client_can_know_is_unknown(server: ScriptedServer, lengths: Path) -> None:
+    report = (await measured(server, lengths)).report
+    assert (report.preemptions, report.preempted_requests_fraction) == (None, None)
+    assert (report.recomputed_tokens, report.swaps, report.iterations) == (None, None, None)
 
 
 async def test_what_a_request_says(server: ScriptedServer, lengths: Path) -> None:
@@ -115,6 +130,45 @@ async def test_refusals_failures_and_cut_streams(server: ScriptedServer, lengths
     assert told(result, "1 x HTTP 503: the queue is full")
     assert told(result, "1 x the stream ended without a finish reason")
     assert told(result, "1 x ClientPayloadError") or told(result, "1 x ClientOSError")
+
+
+async def test_bytes_that_are_no_text_fail_one_answer_alone(
+    server: ScriptedServer, lengths: Path
+) -> None:
+    async def garbled(stream: Stream) -> None:
+        if stream.num_tokens == 3:
+            await stream.write(b'data: {"choices": [{"index": 0, "text": "\xff"}]}\n\n')
+        await each_token(stream)
+
+    server.script = garbled
+    result = await measured(server, lengths)
+    assert outcomes(result) == [Outcome.FAILED, *[Outcome.FINISHED] * (CLOSED - 1)]
+    assert told(result, "1 x an event that is not OpenAI's: ")
+
+
+async def test_a_refusal_that_is_no_text_is_told(server: ScriptedServer, lengths: Path) -> None:
+    said = b'{"error": {"message": "full \xff"}}'
+    server.refuse = lambda body: (429, said) if body["max_tokens"] == 3 else None
+    result = await measured(server, lengths)
+    assert outcomes(result) == [Outcome.REJECTED, *[Outcome.FINISHED] * (CLOSED - 1)]
+    assert told(result, '1 x HTTP 429: {"error": {"message": "full \ufffd"}}')
+
+
+async def test_whatever_goes_wrong_with_an_answer_fails_it_alone(
+    server: ScriptedServer, lengths: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Client.stream
+
+    async def stream(client: Client, path: str, body: bytes, answer: Answer) -> None:
+        if json.loads(body)["max_tokens"] == 3:
+            raise ZeroDivisionError("nobody thought of this")
+        await whole(client, path, body, answer)
+
+    monkeypatch.setattr(Client, "stream", stream)
+    result = await measured(server, lengths, warm_up=2)
+    assert outcomes(result) == [Outcome.FAILED, *[Outcome.FINISHED] * (CLOSED - 1)]
+    assert told(result, "1 x ZeroDivisionError: nobody thought of this")
+    assert told(result, "in the warm-up: 1 x ZeroDivisionError: nobody thought of this")
 
 
 async def test_answers_that_take_too_long_fail(server: ScriptedServer, lengths: Path) -> None:

@@ -66,6 +66,16 @@ async def test_what_nothing_helps_is_an_error_with_the_servers_words(
         await settled(server, Form(MODEL, ignore_eos=False))
 
 
+async def test_what_is_no_text_is_not_openais(server: ScriptedServer) -> None:
+    server.raw_cards = b'{"data": [{"id": "\xff"}]}'
+    async with Client(server.url, "", 5.0) as client:
+        with pytest.raises(BenchError, match="/v1/models is not OpenAI's: "):
+            await find_model(client, "")
+    server.refuse = lambda _: (200, b'{"choices": [{"text": "\xff"}]}')
+    with pytest.raises(BenchError, match="/v1/completions is not OpenAI's: "):
+        await settled(server, Form(MODEL, prompt="text"))
+
+
 async def test_nobody_listens() -> None:
     async with Client("127.0.0.1:1", "", 5.0) as client:
         with pytest.raises(BenchError, match=r"GET http://127\.0\.0\.1:1/v1/models: "):

@@ -60,6 +60,19 @@ def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"longest +1,024 tokens", out)
 
 
+def test_the_host_pool_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["check", "--model", str(model), "--kv-blocks", "8"]
+    assert main(flags) == 0
+    said = r"host pool +8  \(as many bytes as the KV pool\) = 0\.1 MiB, 8\.0 KiB a block"
+    assert re.search(said, capsys.readouterr().out)
+    assert main([*flags, "--set", "memory.compress=true"]) == 0
+    assert re.search(r"host pool +25  .* 2\.5 KiB a block", capsys.readouterr().out)
+    assert main([*flags, "--set", "memory.swap=recompute"]) == 0
+    assert re.search(r"host pool +none  \(who gives way is not swapped\)", capsys.readouterr().out)
+    assert main([*flags, "--set", "memory.host_bytes=100"]) == 1
+    assert "does not hold one block of 8192 bytes" in capsys.readouterr().err
+
+
 def test_an_override_replaces_the_formula(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--model", str(model), "--kv-blocks", "8"]) == 0
     assert re.search(r"longest +128 tokens", capsys.readouterr().out)

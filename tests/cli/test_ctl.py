@@ -1,4 +1,4 @@
-"""`llmd ctl status` against a real control socket."""
+"""`llmd ctl` against a real control socket."""
 
 import asyncio
 import json
@@ -7,12 +7,24 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from daemon.cli.ctl import as_text, policies
 from daemon.cli.main import main
-from daemon.control.protocol import Counters, InstanceStatus, SequenceStatus, Snapshot
+from daemon.control.protocol import (
+    Counters,
+    InstanceStatus,
+    PredictorStatus,
+    SequenceStatus,
+    Snapshot,
+)
 from daemon.control.server import ControlServer
+from daemon.scheduler.policies import POLICIES
+
+CHOSEN: list[str] = []
+"""The policies chosen on the served socket, the configured one first."""
 
 
 def snapshot() -> Snapshot:
@@ -45,7 +57,7 @@ def instance(name: str, state: str, fraction: float) -> InstanceStatus:
         role="mixed",
         device="cuda:0",
         state=state,
-        policy="sarathi",
+        policy=CHOSEN[-1],
         running=1,
         waiting=2,
         kv_blocks=4,
@@ -68,13 +80,14 @@ def instance(name: str, state: str, fraction: float) -> InstanceStatus:
 @pytest.fixture
 def socket_path() -> Iterator[Path]:
     """A served control socket, its loop in a thread of its own since the client blocks."""
+    CHOSEN[:] = ["sarathi"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "llmd.sock")
         serving, ended = threading.Event(), asyncio.Event()
         loop = asyncio.new_event_loop()
 
         async def serve() -> None:
-            server = ControlServer(path, snapshot)
+            server = ControlServer(path, snapshot, CHOSEN.append)
             await server.start()
             serving.set()
             await ended.wait()
@@ -111,10 +124,69 @@ def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixtu
     assert "gpu1" in lines[-1] and "weights 40%" in lines[-1]
 
 
-def test_without_a_daemon_one_line_and_status_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_text_tells_how_lengths_are_predicted() -> None:
+    CHOSEN[:] = ["sarathi"]
+    assert "predictor" not in as_text(snapshot())
+    status = PredictorStatus("features", True, asks=10, dropped=1, answers=8, took_sum_s=0.004)
+    counters = Counters(prediction_count=4, prediction_error_sum=1.0)
+    seen = msgspec.structs.replace(snapshot(), predictor=status, counters=counters)
+    assert as_text(seen).splitlines()[3] == (
+        "predictor features: 8 of 10 answers foretold, 1 dropped, 0.50 ms each; "
+        "mean error 25% of 4 finished"
+    )
+    seen = msgspec.structs.replace(snapshot(), predictor=PredictorStatus("mean"))
+    assert as_text(seen).splitlines()[3] == (
+        "predictor mean (its process is not up): 0 of 0 answers foretold, 0 dropped"
+    )
+
+
+def test_without_a_name_every_policy_is_listed_and_nothing_chosen(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ctl", "--socket", str(tmp_path / "none.sock"), "status"]) == 1
+    assert main(["ctl", "--socket", str(socket_path), "policy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[2:] for line in lines] == list(POLICIES)
+    assert [line for line in lines if line.startswith("*")] == ["* sarathi"]
+    assert CHOSEN == ["sarathi"]
+
+
+def test_a_name_changes_the_policy(socket_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ctl", "policy", "srtf", "--socket", str(socket_path)]) == 0
+    assert CHOSEN == ["sarathi", "srtf"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("*")] == ["* srtf"]
+
+
+def test_an_unknown_policy_is_one_line_with_the_names_and_status_1(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ctl", "--socket", str(socket_path), "policy", "best"]) == 1
+    assert CHOSEN == ["sarathi"]
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    names = ", ".join(POLICIES)
+    assert streams.err == f"llmd: the daemon refused: unknown policy 'best'; there are {names}\n"
+
+
+def test_a_policy_that_this_program_does_not_know_is_listed_too() -> None:
+    CHOSEN[:] = ["from-a-newer-daemon"]
+    assert policies(snapshot()).splitlines()[-1] == "* from-a-newer-daemon"
+
+
+def test_the_help_says_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["ctl", "policy", "--help"])
+    assert exit_.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "token budget of a step stays as configured" in said
+    assert all(name in said for name in POLICIES)
+
+
+@pytest.mark.parametrize("verb", ["status", "policy"])
+def test_without_a_daemon_one_line_and_status_1(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ctl", "--socket", str(tmp_path / "none.sock"), verb]) == 1
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.startswith("llmd: no llmd daemon answers at ")

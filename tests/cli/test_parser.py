@@ -48,7 +48,15 @@ def test_a_malformed_set_is_refused(text: str, capsys: pytest.CaptureFixture[str
     assert "expected section.key=value" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("order", [("--socket", "/x", "status"), ("status", "--socket", "/x")])
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("--socket", "/x", "status"),
+        ("status", "--socket", "/x"),
+        ("--socket", "/x", "policy", "srtf"),
+        ("policy", "srtf", "--socket", "/x"),
+    ],
+)
 def test_ctl_takes_its_socket_before_or_after_the_verb(order: tuple[str, ...]) -> None:
     assert build_parser().parse_args(["ctl", *order]).socket == Path("/x")
 

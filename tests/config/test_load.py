@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from daemon.config import encoder
 from daemon.config.load import ConfigError, flatten, load, parse_value
 from daemon.config.schema import Config, InstanceSpec, SchedulerConfig
 from tests.house.source import ROOT
@@ -65,6 +66,10 @@ def test_the_documented_example_names_every_value() -> None:
         ("[daemon]\ndrain_s = nan", "daemon.drain_s: must be at least 0"),
         ("[model]\ndtype = 'int8'", "model.dtype: must be one of auto"),
         ("[scheduler]\nprefill_chunk = 513", "must not exceed scheduler.max_batch_tokens = 512"),
+        ("[predict]\nkind = 'guess'", "predict.kind: must be one of none, mean, features"),
+        ("[predict]\nkind = 'oracle'", "predict.kind: must be one of none, mean, features"),
+        ("[predict]\nstore_size = 0", "predict.store_size: must be at least 1"),
+        ("[predict]\nmax_age_days = inf", "predict.max_age_days: must be a number of days above 0"),
         ("[[instance]]\ndevice = 'tpu'", "device must be cpu or cuda:N, got 'tpu'"),
         ("[[instance]]\ndevice = 'cuda'", "device must be cpu or cuda:N, got 'cuda'"),
         ("[[instance]]\ndevice = 'cpu'\nrole = 'decode'", "role 'decode' is not supported yet"),
@@ -127,3 +132,16 @@ def test_instances_get_names_of_their_own() -> None:
 )
 def test_values_of_set_are_toml_or_text(text: str, value: object) -> None:
     assert parse_value(text) == value
+
+
+def test_a_predictor_that_reads_embeddings_needs_the_encoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encoder, "PACKAGE", "no_such_encoder")
+    for kind in ("none", "mean", "features"):
+        assert load(None, {"predict.kind": kind}).config.predict.kind == kind
+    for kind in ("mlp", "retrieval", "ranges"):
+        with pytest.raises(
+            ConfigError, match=f"predict.kind: {kind} needs .*llmd-server.retrieval"
+        ):
+            load(None, {"predict.kind": kind})

@@ -38,3 +38,11 @@ def test_systemd_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert paths.default_socket() == Path("/run/llmd/llmd.sock")
     assert paths.default_cache() == Path("/var/cache/llmd")
     assert paths.default_journal() == Path("/var/lib/llmd/journal")
+
+
+def test_each_model_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("/home/anna/.cache/llmd/predict")
+    assert paths.default_predictions("SmolLM2-1.7B") == folder / "SmolLM2-1.7B.lengths"
+    assert paths.default_predictions("../a b/c").parent == folder
+    monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/llmd")
+    assert paths.default_predictions("x") == Path("/var/lib/llmd/predict/x.lengths")

@@ -5,16 +5,32 @@ import random
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from daemon.control.client import ControlError, SnapshotReader, fetch_snapshot, question
-from daemon.control.protocol import FRAME_LIMIT_BYTES, Refused, Snapshot, Status, ToViewer, Watch
-from daemon.control.server import MAX_VIEWERS, ControlServer
-from daemon.wire.columns import decoder
+from daemon.control.client import (
+    ControlError,
+    SnapshotReader,
+    choose_policy,
+    fetch_snapshot,
+    question,
+)
+from daemon.control.protocol import (
+    FRAME_LIMIT_BYTES,
+    ChoosePolicy,
+    Refused,
+    Snapshot,
+    Status,
+    ToViewer,
+    Watch,
+)
+from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
+from daemon.scheduler.policies import POLICIES
+from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameReader, inline_frame, memfd_frame
 from tests.tui import scenario
 
@@ -32,8 +48,10 @@ class Counted:
 
 
 @asynccontextmanager
-async def serving(path: Path, source: Counted) -> AsyncIterator[ControlServer]:
-    server = ControlServer(path, source)
+async def serving(
+    path: Path, source: Counted, choose: Callable[[str], None] | None = None
+) -> AsyncIterator[ControlServer]:
+    server = ControlServer(path, source, choose)
     await server.start()
     try:
         yield server
@@ -148,6 +166,76 @@ async def test_each_kind_of_nonsense_is_named(path: Path) -> None:
             assert "not understood" in await refusal(path, inline_frame(b""))
             assert "not understood" in await refusal(path, inline_frame(b"\x91" * 5000))
             assert "not understood" in await refusal(path, inline_frame(b"\x81\xa4type\xa3Nah"))
+
+
+async def test_a_policy_is_chosen_and_the_answer_was_made_after_it(path: Path) -> None:
+    source, chosen = Counted(), []
+
+    def choose(policy: str) -> None:
+        chosen.append((policy, source.calls))
+
+    async with serving(path, source, choose):
+        before = await asyncio.to_thread(fetch_snapshot, path)
+        after = await asyncio.to_thread(choose_policy, path, "srtf")
+    assert chosen == [("srtf", 1)]
+    assert after.time_s > before.time_s
+
+
+async def test_an_unknown_policy_is_refused_with_the_names_and_nothing_happens(path: Path) -> None:
+    chosen: list[str] = []
+    async with serving(path, Counted(), chosen.append):
+        for name in ("fcfs", "", "SRTF", "x" * 100_000):
+            answer = await refusal(path, question(ChoosePolicy(name)))
+            assert answer.startswith(f"unknown policy {name[:40]!r}; there are ")
+            assert answer.split("there are ")[1].split(", ") == list(POLICIES)
+        assert (await asyncio.to_thread(fetch_snapshot, path)).ready
+    assert chosen == []
+
+
+async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(path: Path) -> None:
+    def too_early(_policy: str) -> None:
+        raise RefusalError("no policy can be chosen yet")
+
+    def broken(_policy: str) -> None:
+        raise RuntimeError("half done")
+
+    asked = question(ChoosePolicy("srtf"))
+    for choose, said in (
+        (too_early, "no policy can be chosen yet"),
+        (broken, "internal error"),
+        (None, "the policy cannot be changed here"),
+    ):
+        async with serving(path, Counted(), choose):
+            assert await refusal(path, asked) == said
+            with pytest.raises(ControlError, match=said):
+                await asyncio.to_thread(choose_policy, path, "srtf")
+
+
+def test_a_snapshot_of_an_older_daemon_is_understood() -> None:
+    """One from before levels, swapping and predictions: its viewers fill in that there are none."""
+    newest = scenario.snapshot(5)
+    plain = msgspec.msgpack.decode(encoder().encode(newest))
+    added = ("swap", "host_blocks", "host_held", "out_blocks", "in_blocks", "link_s", "levels")
+    for instance in plain["instances"]:
+        for name in added:
+            del instance[name]
+    for name in ("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum"):
+        del plain["counters"][name]
+    plain["sequences"] = [sequence[:11] for sequence in plain["sequences"]]
+    old = decoder(ToViewer).decode(msgspec.msgpack.encode(plain))
+    assert old.sequences == newest.sequences and old.counters == newest.counters
+    assert old.instances[0].block_map.tolist() == newest.instances[0].block_map.tolist()
+    assert [getattr(old.instances[0], name) for name in added] == ["recompute", 0, 0, 0, 0, 0.0, ()]
+
+
+async def test_levels_and_residency_cross_the_socket(path: Path) -> None:
+    source = Counted()
+    server = ControlServer(path, lambda: scenario.swapping(source.calls))
+    await server.start()
+    seen = await asyncio.to_thread(fetch_snapshot, path)
+    await server.close()
+    assert seen.sequences == scenario.swapping(0).sequences
+    assert seen.instances[0].levels == (12, 8, 0, 3, 0, 0, 1, 0)
 
 
 async def test_viewers_are_bounded(path: Path) -> None:

@@ -8,10 +8,12 @@ from daemon.core.core import Core
 from daemon.core.events import (
     Abort,
     Configured,
+    Copied,
     Drain,
     Event,
     Finish,
     InstanceConfig,
+    PolicyChosen,
     Predicted,
     RequestArrived,
     Sealed,
@@ -47,7 +49,16 @@ def configured(
 class Driver:
     """A Core, its workers, and what a client would have seen."""
 
-    def __init__(self, config: Configured, num_blocks: int = 0, step_s: float = 0.001) -> None:
+    def __init__(
+        self,
+        config: Configured,
+        num_blocks: int = 0,
+        step_s: float = 0.001,
+        num_host_blocks: int = 0,
+        copy_block_s: float = 1e-5,
+    ) -> None:
+        self.num_host_blocks = num_host_blocks
+        self.copy_block_s = copy_block_s
         self.config = config
         self.core = Core(config)
         self.now = 0.0
@@ -72,10 +83,15 @@ class Driver:
 
     def ready(self, instance: int, num_blocks: int) -> None:
         config = self.config
+        num_host_blocks = self.num_host_blocks
         self.workers[instance] = ModelWorker(
-            num_blocks, config.block_size, config.max_running, config.max_len
+            num_blocks, config.block_size, config.max_running, config.max_len, num_host_blocks
         )
-        self.handle(WorkerReady(self.now, instance, num_blocks, 1, self.step_s))
+        self.handle(
+            WorkerReady(
+                self.now, instance, num_blocks, 1, self.step_s, num_host_blocks, self.copy_block_s
+            )
+        )
 
     def lose(self, instance: int) -> None:
         self.workers.pop(instance, None)
@@ -110,6 +126,21 @@ class Driver:
         self.handle(StepDone(self.now, instance, step.batch.step, reasons, self.step_s))
         return True
 
+    def copied(self, instance: int = 0) -> bool:
+        """The oldest swap copies of an instance end."""
+        worker = self.workers.get(instance)
+        if worker is None or not (worker.copies or worker.ended):
+            return False
+        if not worker.ended:
+            worker.end_copies()
+        step, num_out, num_in = worker.ended.popleft()
+        out_s, in_s = num_out * self.copy_block_s, num_in * self.copy_block_s
+        self.handle(Copied(self.now, instance, step, num_out, out_s, num_in, in_s))
+        return True
+
+    def choose(self, policy: str) -> None:
+        self.handle(PolicyChosen(self.now, policy))
+
     def seal(self, sequence: int) -> None:
         """Tell the hashes of the blocks that the sequence's answer has filled."""
         live = self.core.sequences.get(sequence)
@@ -141,6 +172,7 @@ class Driver:
         """Answer steps until nothing is in flight; fails if that never comes."""
         for _ in range(rounds):
             answered = [self.answer(instance) for instance in list(self.workers)]
+            answered += [self.copied(instance) for instance in list(self.workers)]
             if not any(answered):
                 return
             if self.wake_at_s <= self.now + self.step_s:
@@ -180,7 +212,8 @@ class Driver:
         worker = self.workers[batch.instance]
         depth = self.core.instances[batch.instance].depth
         assert len(worker.pending) < depth, "more steps in flight than the depth"
-        assert 0 < batch.num_tokens <= self.config.max_batch_tokens
+        assert batch.num_tokens <= self.config.max_batch_tokens
+        assert batch.num_tokens or batch.out_blocks.size or batch.in_blocks.size
         assert batch.slots.size <= self.config.max_running
         assert np.unique(batch.slots).size == batch.slots.size, "a slot is in a batch twice"
         assert (batch.counts > 0).all() and (batch.counts <= self._longest_chunk()).all()
@@ -196,7 +229,7 @@ class Driver:
             assert not fed_back & set(step.batch.slots.tolist()), "a sequence in two stages"
 
     def _longest_chunk(self) -> int:
-        whole = self.config.policy in ("vllm", "orca", "static")
+        whole = self.core.instances[0].scheduler.policy.whole_prompts
         return self.config.max_batch_tokens if whole else self.config.prefill_chunk
 
     def _deliver(self, action: Deliver) -> None:

@@ -29,6 +29,8 @@ def check_nothing_left(core: Core) -> None:
     for instance in core.instances:
         ledger = instance.scheduler.kv.pool.check()
         assert ledger.held == 0 and ledger.fenced == 0, ledger
+        host = instance.scheduler.swapper.space.pool.check()
+        assert host.free == host.total, host
         assert instance.scheduler.slots.num_running == 0
         assert len(instance.scheduler.waiting) == 0
 
@@ -38,6 +40,7 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     kv, slots = scheduler.kv, scheduler.slots
     kv.pool.check()
     order = slots.order()
+    _check_host(instance)
     assert (np.diff(slots.rank[order]) >= 0).all()
     assert sorted([*order.tolist(), *slots.vacant]) == list(range(slots.max_slots))
     used = [kv.table.blocks(slot) for slot in order.tolist()]
@@ -54,11 +57,25 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
         assert member.state is State.RUNNING and member.slot == slot
         assert member.instance == instance.index
         seats[member.id] += 1
-    ranks = [one.rank for one in scheduler.waiting]
-    assert ranks == sorted(ranks)
+    places = [one.place for one in scheduler.waiting]
+    assert places == sorted(places)
     for one in scheduler.waiting:
         assert one.state in (State.WAITING, State.PREEMPTED) and one.slot < 0
         assert one.instance == instance.index
         seats[one.id] += 1
     waiting = sum(one.num_known_tokens for one in scheduler.waiting)
     assert scheduler.waiting.num_tokens == waiting
+
+
+def _check_host(instance: Instance) -> None:
+    """Host blocks have one owner each, and parked tokens lie in them."""
+    scheduler = instance.scheduler
+    space, block_size = scheduler.swapper.space, scheduler.kv.block_size
+    space.pool.check()
+    running = [scheduler.slots.member(slot) for slot in scheduler.slots.order().tolist()]
+    kept = [space.places(one.id) for one in (*running, *scheduler.waiting)]
+    owned = np.flatnonzero(space.pool.owners()).tolist()
+    assert sorted(place for places in kept for place in places) == owned
+    for one in scheduler.waiting:
+        assert one.parked_tokens <= len(space.places(one.id)) * block_size
+        assert one.parked_tokens < max(1, one.num_known_tokens)

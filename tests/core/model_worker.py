@@ -1,10 +1,12 @@
 """A worker without a model: it keeps the tokens in the blocks and reads each row's history back.
 
 The next token is a function of the history that the row *attends to*, so a block that two
-sequences share by mistake, or that was given away too early, shows as a wrong token.
+sequences share by mistake, or that was given away too early, shows as a wrong token. Swap copies
+end when the driver says so; until then what they bring is poison, and what they read must stay.
 """
 
 import zlib
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +15,7 @@ from daemon.batch import Batch
 from daemon.wire.columns import Int32, int32
 
 VOCABULARY = 50
+POISON = -7
 
 
 def next_token(sequence: int, history: Int32) -> int:
@@ -42,11 +45,30 @@ class Executed:
     named: dict[int, set[tuple[int, int]]] = field(default_factory=dict)  # block -> residences
 
 
-class ModelWorker:
-    """One instance's worker: blocks, block table, last tokens."""
+@dataclass
+class Copies:
+    """The swap copies of one plan, on their way."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_slots: int, max_len: int) -> None:
+    step: int
+    outs: list[tuple[int, int, Int32]]  # device block, host block, what it held
+    ins: list[tuple[int, int]]  # host block, device block
+
+
+class ModelWorker:
+    """One instance's worker: blocks, block table, last tokens, and the host's blocks."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_slots: int,
+        max_len: int,
+        num_host_blocks: int = 0,
+    ) -> None:
         self.block_size = block_size
+        self.host = np.full((num_host_blocks, block_size), -1, np.int32)
+        self.copies: deque[Copies] = deque()
+        self.ended: deque[tuple[int, int, int]] = deque()  # (step, blocks out, in), not told yet
         self.contents = np.full((num_blocks, block_size), -1, np.int32)
         self.table = np.full((max_slots, -(-max_len // block_size)), -1, np.int32)
         self.sequence: dict[int, int] = {}
@@ -59,6 +81,7 @@ class ModelWorker:
         """Compute a step as daemon/batch.py says, checking all that a real worker relies on."""
         self._seat(batch)
         self._change_table(batch)
+        self._order_copies(batch)
         done = Executed(batch, [])
         self._copy(batch, done)
         rows = list(
@@ -95,6 +118,37 @@ class ModelWorker:
         assert len(set(cells)) == len(cells), "a table cell is written twice in one step"
         assert all(slot in self.sequence for slot, _ in cells), "a change of a vacant slot"
         self.table[batch.table_slots, batch.table_indices] = batch.table_blocks
+
+    def _order_copies(self, batch: Batch) -> None:
+        """Start a plan's swap copies; those that its step awaits end at once."""
+        outs = list(zip(batch.out_blocks.tolist(), batch.out_places.tolist(), strict=True))
+        ins = list(zip(batch.in_places.tolist(), batch.in_blocks.tolist(), strict=True))
+        assert len({place for _, place in outs}) == len(outs), "a host block is written twice"
+        assert len({block for _, block in ins}) == len(ins), "a block is brought twice"
+        flying = {place for one in self.copies for _, place, _ in one.outs}
+        flying |= {place for one in self.copies for place, _ in one.ins}
+        assert not flying & {place for _, place in outs}, "a host block is written while in use"
+        for _, block in ins:
+            for step in self.pending:
+                assert block not in step.named, "a block is brought while a step names it"
+            self.contents[block] = POISON
+        kept = [(block, place, self.contents[block].copy()) for block, place in outs]
+        for block, _, content in kept:
+            assert POISON not in content, f"block {block} goes out before it came in"
+        if outs or ins:
+            self.copies.append(Copies(batch.step, kept, ins))
+        while self.copies and self.copies[0].step <= batch.awaits:
+            self.end_copies()
+
+    def end_copies(self) -> None:
+        """The oldest plan's copies end."""
+        ended = self.copies.popleft()
+        for block, place, content in ended.outs:
+            assert np.array_equal(self.contents[block], content), "written while it was copied"
+            self.host[place] = content
+        for place, block in ended.ins:
+            self.contents[block] = self.host[place]
+        self.ended.append((ended.step, len(ended.outs), len(ended.ins)))
 
     def _copy(self, batch: Batch, done: Executed) -> None:
         sources, targets = batch.copy_sources.tolist(), batch.copy_targets.tolist()

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver, configured
 
@@ -37,6 +38,9 @@ class CoreMachine(RuleBasedStateMachine):
         max_waiting=st.integers(1, 12),
         prefix_cache=st.booleans(),
         step_s=st.sampled_from([0.001, 0.004, 0.03]),
+        swap=st.sampled_from(SWAP_MODES),
+        num_host_blocks=st.sampled_from([0, 6, 40, 200]),
+        copy_block_s=st.sampled_from([1e-6, 1e-3]),
     )
     def begin(
         self,
@@ -51,6 +55,9 @@ class CoreMachine(RuleBasedStateMachine):
         max_waiting: int,
         prefix_cache: bool,
         step_s: float,
+        swap: str,
+        num_host_blocks: int,
+        copy_block_s: float,
     ) -> None:
         config = configured(
             policy,
@@ -63,9 +70,11 @@ class CoreMachine(RuleBasedStateMachine):
             max_waiting=max_waiting,
             prefix_cache=prefix_cache,
             max_len=96,
+            swap=swap,
+            starve_s=0.005,
         )
         self.num_blocks = num_blocks
-        self.driver = Driver(config, num_blocks, step_s)
+        self.driver = Driver(config, num_blocks, step_s, num_host_blocks, copy_block_s)
 
     def _pick(self, options: list[int], index: int) -> int:
         return options[index % len(options)]
@@ -89,6 +98,15 @@ class CoreMachine(RuleBasedStateMachine):
             busy = [i for i, worker in self.driver.workers.items() if worker.pending]
             if busy:
                 self.driver.answer(self._pick(busy, index), stops)
+
+    @rule(index=indices)
+    def copied(self, index: int) -> None:
+        self.driver.copied(index % len(self.driver.config.instances))
+
+    @rule(policy=st.sampled_from(sorted(POLICIES)), seldom=st.integers(0, 7))
+    def choose(self, policy: str, seldom: int) -> None:
+        if seldom == 0:
+            self.driver.choose(policy)
 
     @precondition(lambda self: self.driver.alive)
     @rule(index=indices)

@@ -2,6 +2,7 @@
 
 import random
 
+from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver, configured
 
@@ -25,14 +26,20 @@ def random_driver(chance: random.Random) -> Driver:
         max_waiting=chance.randint(1, 12),
         prefix_cache=chance.random() < 0.8,
         max_len=96,
+        swap=chance.choice(SWAP_MODES),
+        starve_s=chance.choice([0.005, 0.3]),
     )
     step_s = chance.choice([0.001, 0.004, 0.03])
-    return Driver(config, chance.randint(8, 40), step_s)
+    num_host_blocks = chance.choice([0, 6, 40, 200])
+    copy_block_s = chance.choice([1e-6, 1e-3])
+    return Driver(config, chance.randint(8, 40), step_s, num_host_blocks, copy_block_s)
 
 
 def random_event(driver: Driver, chance: random.Random) -> None:
     """One thing happens; most often a step answers."""
     instance = chance.randrange(len(driver.config.instances))
+    if chance.random() < 0.2 and driver.copied(instance):
+        return
     kind = chance.random()
     if kind < 0.2:
         max_tokens, n = chance.randint(1, 30), chance.choice([1, 1, 1, 2, 4])
@@ -48,6 +55,10 @@ def random_event(driver: Driver, chance: random.Random) -> None:
         driver.abort(chance.randrange(driver.requests))
     elif kind < 0.955:
         driver.lose(instance)
+    elif kind < 0.96:
+        driver.choose(chance.choice(sorted(POLICIES)))
+    elif kind < 0.98 and driver.requests:
+        driver.predict(chance.randrange(driver.requests), chance.randint(1, 30))
     else:
         driver.tick()
 

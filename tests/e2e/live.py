@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class LiveDaemon:
-    """`llmd serve` with its own port, control socket, journal and log."""
+    """`llmd serve` with its own port, control socket, journal, log and memory of answers."""
 
     def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="llmd-e2e-")
@@ -41,9 +41,10 @@ class LiveDaemon:
         command = [sys.executable, "-m", "daemon.cli.main", "serve"]
         command += ["--port", str(self.port), "--socket", str(self.socket)]
         command += ["--set", f'journal.folder="{self.folder / "journal"}"', *flags]
+        state = {"STATE_DIRECTORY": str(self.folder)}  # what it learns is not the user's
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **(env or {})}
+                command, stdout=log, stderr=log, env={**os.environ, **state, **(env or {})}
             )
 
     def __enter__(self) -> Self:

@@ -1,10 +1,13 @@
 """Greedy answers of the embedded model equal transformers' own, whatever the scheduler does."""
 
+import asyncio
+import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
+from daemon.control.client import choose_policy
 from tests.e2e.exact import Case, ask_all, cases, differences
 from tests.e2e.live import LiveDaemon
 
@@ -51,6 +54,45 @@ async def test_small_chunks_under_preemption(served: Served) -> None:
         seen = daemon.idle_snapshot()
     assert seen.counters.preemptions > 0
     assert seen.instances[0].kv_free == seen.instances[0].kv_blocks == 20
+
+
+async def restless(daemon: LiveDaemon, seed: int) -> None:
+    """Choose another policy every now and then: whoever runs may have to leave at any token."""
+    chance = random.Random(seed)
+    while True:
+        await asyncio.sleep(chance.uniform(0.05, 0.4))
+        policy = chance.choice(("mlfq", "speculative", "srtf", "priority"))
+        await asyncio.to_thread(choose_policy, daemon.socket, policy)
+
+
+async def check_with_swaps(daemon: LiveDaemon, asked: list[Case], seed: int) -> int:
+    """Answers stay the same while sequences go out and come back; how many came back."""
+    disturbing = asyncio.create_task(restless(daemon, seed))
+    try:
+        await check(daemon, asked, at_once=24)
+    finally:
+        disturbing.cancel()
+    seen = daemon.idle_snapshot()
+    assert seen.instances[0].kv_free == seen.instances[0].kv_blocks
+    assert seen.instances[0].host_held == 0
+    return seen.counters.swaps_in
+
+
+@pytest.mark.parametrize("mode", ["proactive", "reactive"])
+async def test_swaps_at_random_change_no_token(served: Served, mode: str) -> None:
+    flags = ["--policy", "mlfq", "--kv-blocks", "20", "--set", f'memory.swap="{mode}"']
+    asked = [case for case in served.cases if 20 < len(case.expected.prompt) < 200]
+    with LiveDaemon(*flags, "--set", "scheduler.prefix_cache=false") as daemon:
+        assert await check_with_swaps(daemon, asked * 4, seed=1) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+async def test_two_hundred_answers_under_swaps(served: Served, seed: int) -> None:
+    asked = [case for case in served.cases if len(case.expected.prompt) < 300]
+    asked = (asked * (200 // len(asked) + 1))[:200]
+    with LiveDaemon("--policy", "mlfq", "--kv-blocks", "30") as daemon:
+        assert await check_with_swaps(daemon, asked, seed) > 20
 
 
 @pytest.mark.parametrize(

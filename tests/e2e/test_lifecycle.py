@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from daemon.control.client import choose_policy
 from daemon.core.actions import Deliver
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
@@ -165,6 +166,7 @@ async def test_a_full_queue_answers_429_and_loses_nothing(folder: Path) -> None:
 
 async def test_viewers_and_the_journal_of_a_live_daemon(folder: Path) -> None:
     with LiveDaemon("--model", str(folder)) as daemon:
+        choose_policy(daemon.socket, "mlfq")
         await text_of(daemon.url, daemon.model()["id"], prompt=[5, 6], max_tokens=20)
         daemon.idle_snapshot()
         for words in (["daemon.cli.main", "ctl", "status", "--json"], ["tui.app", "-1"]):
@@ -181,6 +183,7 @@ async def test_viewers_and_the_journal_of_a_live_daemon(folder: Path) -> None:
                 wanted = ["name", "role", "device", "running", "waiting", "kv_blocks", "kv_free"]
                 assert all(name in instance for name in wanted)
         seen = daemon.idle_snapshot()
+        assert seen.instances[0].policy == "mlfq"
         daemon.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(daemon.process.wait, 20)
         history = list(replay(read_records(daemon.folder / "journal" / FILE_NAME)))

@@ -41,6 +41,9 @@ class Driver:
     left: list[int] = field(default_factory=list)
     table: list[tuple[int, int, int]] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
+    outs: list[tuple[int, int]] = field(default_factory=list)  # (block, place)
+    ins: list[tuple[int, int]] = field(default_factory=list)  # (place, block)
+    awaits: int = 0
 
     def add(
         self, slot: int, prompt: list[int], sampling: SamplingParams = GREEDY, shared: Any = ()
@@ -51,6 +54,14 @@ class Driver:
         running = Running(slot, list(prompt), len(prompt), list(shared), sampling=sampling)
         running.num_computed = len(running.blocks) * self.block_size
         self.table += [(slot, index, block) for index, block in enumerate(running.blocks)]
+        return running
+
+    def back(self, slot: int, gone: Running, places: list[int]) -> Running:
+        """A sequence that left takes a slot again; its blocks come back from the host pool."""
+        running = self.add(slot, gone.tokens, gone.sampling)
+        running.num_computed = gone.num_computed
+        self._grow(running, gone.num_computed)
+        self.ins += zip(places, running.blocks, strict=True)
         return running
 
     def leave(self, running: Running) -> None:
@@ -69,7 +80,7 @@ class Driver:
             if known:
                 inputs += running.tokens[start:end]
             rows.append((running.slot, start, count, end >= len(running.tokens), known))
-        slots, starts, counts, samples, fed = zip(*rows, strict=True)
+        slots, starts, counts, samples, fed = zip(*rows, strict=True) if rows else ((),) * 5
         batch = Batch(
             instance=0,
             step=self.step,
@@ -86,9 +97,15 @@ class Driver:
             left_slots=int32(self.left),
             joined_slots=int32([join.slot for join in self.joins]),
             joined_sequences=np.array([join.sequence for join in self.joins], np.int64),
+            out_blocks=int32([pair[0] for pair in self.outs]),
+            out_places=int32([pair[1] for pair in self.outs]),
+            in_places=int32([pair[0] for pair in self.ins]),
+            in_blocks=int32([pair[1] for pair in self.ins]),
+            awaits=self.awaits,
         )
         plan = Plan(batch, int32(inputs), tuple(self.joins))
         self.joins, self.left, self.table, self.copies = [], [], [], []
+        self.outs, self.ins, self.awaits = [], [], 0
         return plan
 
     def take(self, work: list[tuple[Running, int]], reply: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.engine.protocol import Failed, Ready, Reply, Shutdown
+from daemon.engine.protocol import Copied, Failed, Ready, Reply, Shutdown
 from daemon.request import FinishReason, SamplingParams
 from tests.engine.driver import GREEDY, Driver, Running
 from tests.engine.process import WorkerProcess, cpu_load
@@ -102,10 +102,57 @@ def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path) -> None:
 
 def test_another_rank_computes_and_keeps_silent(folder: str) -> None:
     with WorkerProcess(rank=1) as worker:
-        assert isinstance(worker.load(cpu_load(folder)), Ready)
+        assert isinstance(worker.load(cpu_load(folder, num_host_blocks=2)), Ready)
         plans = Driver(16, list(range(64)))
+        plans.outs = [(0, 1)]
         worker.send(plans.plan([(plans.add(0, PROMPT), len(PROMPT))]))
         worker.send(Shutdown())
         assert worker.exit_status() == 0
         with pytest.raises(AssertionError, match="closed its end"):
             worker.receive()
+
+
+def test_a_worker_swaps_and_says_when_it_is_done(folder: str) -> None:
+    with WorkerProcess() as worker:
+        ready = worker.load(cpu_load(folder, num_host_blocks=9))
+        assert isinstance(ready, Ready), ready
+        assert ready.num_host_blocks == 9
+        assert ready.host_block_bytes == ready.block_bytes
+        assert ready.copy_block_s > 0
+        plans = Driver(16, list(range(64)))
+        running = plans.add(0, PROMPT)
+        finish(worker, plans, [running], 3)
+        plans.outs = [(running.blocks[0], 7)]
+        plans.leave(running)
+        worker.send(plans.plan([]))
+        answers = [worker.receive(), worker.receive()]  # in either order, though no plan follows
+        (reply,) = [answer for answer in answers if isinstance(answer, Reply)]
+        (copied,) = [answer for answer in answers if isinstance(answer, Copied)]
+        assert (reply.step, reply.tokens.size) == (plans.step, 0)
+        assert (copied.step, copied.num_out, copied.num_in) == (plans.step, 1, 0)
+        back = plans.back(5, running, [7])
+        assert back.blocks != running.blocks
+        plans.awaits = plans.step + 1
+        worker.send(plans.plan([(back, 1)]))
+        answers = [worker.receive(), worker.receive()]
+        (reply,) = [answer for answer in answers if isinstance(answer, Reply)]
+        plans.take([(back, 1)], reply)
+        finish(worker, plans, [back], 6)
+        assert running.outputs + back.outputs == greedy(reference("llama"), PROMPT, 9)
+        worker.send(Shutdown())
+        assert worker.exit_status() == 0
+
+
+def test_a_worker_whose_blocks_are_compressed(folder: str) -> None:
+    with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
+        ready = worker.load(cpu_load(folder, num_host_blocks=4, compress=True))
+        assert isinstance(ready, Ready), ready
+        assert ready.host_block_bytes == 2 * 2 * 2 * 16 * (16 + 4)
+        assert ready.num_host_blocks == 4 and ready.copy_block_s > 0
+        plans = Driver(16, list(range(64)))
+        plans.ins = [(4, 0)]
+        worker.send(plans.plan([]))
+        answer = worker.receive()
+        assert isinstance(answer, Failed)
+        assert "blocks 4 .. 4 of a host pool of 4" in answer.message
+        assert worker.exit_status() == 1

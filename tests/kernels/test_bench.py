@@ -17,7 +17,8 @@ def test_dry_run_measures_every_part(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(written.read_text())["rows"]}
-    for part in ("copy,", "bf16 matmul", "decode attention", "prefill attention", "copy_blocks"):
+    parts = ("copy,", "bf16 matmul", "decode attention", "prefill attention", "copy_blocks", "swap")
+    for part in parts:
         assert any(name.startswith(part) for name in rows)
     assert {"decode batch 1", "decode batch 2", "prefill 20"} <= set(rows)
     assert all(row["value"] > 0 for row in rows.values())

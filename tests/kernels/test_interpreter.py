@@ -30,7 +30,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("kernel", "at_least"),
-    [("decode", 10), ("prefill", 17), ("write_kv", 9), ("copy_blocks", 9), ("engine", 2)],
+    [
+        ("decode", 10),
+        ("prefill", 17),
+        ("write_kv", 9),
+        ("copy_blocks", 9),
+        ("pack_blocks", 30),
+        ("unpack_blocks", 15),
+        ("engine", 2),
+    ],
 )
 def test_kernel_is_its_reference(rows: list[dict[str, Any]], kernel: str, at_least: int) -> None:
     mine = [row for row in rows if row["name"].startswith(kernel)]

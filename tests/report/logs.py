@@ -39,7 +39,7 @@ def by_hand() -> RunLog:
     log.transfer_s[4] = 0.25
     log.gap_s = np.asarray([0.5, 1, 0.5, 2, 2], np.float32)
     log.gap_request = np.asarray([0, 0, 0, 2, 2], np.int32)
-    return RunLog(log, [_first(), _second()], [], virtual_s=8.0, wall_s=0.5, swaps=3)
+    return RunLog(log, [_first(), _second()], [], virtual_s=8.0, wall_s=0.5)
 
 
 def _first() -> InstanceLog:
@@ -51,6 +51,7 @@ def _first() -> InstanceLog:
     log.sample_running = [1, 2, 0]
     log.sample_waiting = [0, 1, 0]
     log.sample_step_tokens = [10, 40, 30]
+    log.swaps = 2
     return log
 
 
@@ -63,6 +64,7 @@ def _second() -> InstanceLog:
     log.sample_running = [1]
     log.sample_waiting = [0]
     log.sample_step_tokens = [20]
+    log.swaps = 1
     return log
 
 
@@ -99,7 +101,7 @@ def busy(num_requests: int = 400, seed: int = 1) -> RunLog:
         for i in instances
         for at_s, tokens in zip(i.sample_s, i.sample_step_tokens, strict=True)
     ]
-    return RunLog(log, instances, spans, virtual_s=end_s - log.arrival_s[0], wall_s=0.5, swaps=0)
+    return RunLog(log, instances, spans, virtual_s=end_s - log.arrival_s[0], wall_s=0.5)
 
 
 def _busy_instance(name: str, end_s: float, chance: np.random.Generator) -> InstanceLog:

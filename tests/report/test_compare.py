@@ -36,13 +36,38 @@ def test_differences_are_relative_to_a() -> None:
 
 def test_every_latency_has_all_its_statistics() -> None:
     found = compare(report(), report())
-    assert len(found.rows) == 4 * 5 + 2
+    assert len(found.rows) == 6 * 5 + 4
     assert {row.difference for row in found.rows} == {0}
 
 
 def test_nothing_is_relative_to_zero() -> None:
     rows = {row.measure: row for row in compare(report(preemptions=0), report()).rows}
     assert rows["preemptions"].difference is None
+
+
+def test_promises_and_gaps_are_compared() -> None:
+    slower = report(slo_attainment=0.3, goodput_rps=0.125, queueing_s=Stats(1.5, 1, 1, 1, 1))
+    rows = {row.measure: row for row in compare(report(), slower).rows}
+    assert (rows["SLO attainment"].a, rows["SLO attainment"].b) == (0.4, 0.3)
+    assert rows["goodput"].difference == -0.5
+    assert rows["queueing mean"].difference == 1
+    assert rows["TBT mean"].difference == 0
+    shown = as_text(compare(report(), slower))
+    assert "40.0 %" in shown and "30.0 %" in shown
+
+
+def test_what_a_client_cannot_know_is_compared_by_no_ratio() -> None:
+    seen = by_hand()
+    seen.instances = []
+    outside = summarize(seen, msgspec.structs.replace(ABOUT, classes=()))
+    for a, b in ((report(), outside), (outside, report())):
+        found = compare(a, b)
+        rows = {row.measure: row for row in found.rows}
+        for measure in ("preemptions", "SLO attainment", "goodput"):
+            assert rows[measure].difference is None
+            assert (rows[measure].a is None) == (a is outside)
+        (line,) = (line for line in as_text(found).splitlines() if line.startswith("preemptions"))
+        assert sorted(line.split()) == ["-", "-", "3", "preemptions"]
 
 
 def test_other_circumstances_are_noted() -> None:

@@ -172,7 +172,9 @@ def test_a_run_seen_from_outside_has_no_instances() -> None:
     found = summarize(run, ABOUT)
     assert found.kv_allocated_fraction is None and found.kv_written_fraction is None
     assert found.mean_step_tokens is None and found.mfu is None and found.energy_j is None
-    assert (found.iterations, found.instances) == (0, [])
+    assert (found.iterations, found.instances) == (None, [])
+    assert (found.preemptions, found.preempted_requests_fraction) == (None, None)
+    assert (found.recomputed_tokens, found.swaps) == (None, None)
 
 
 def test_an_idle_instance_counts_as_empty() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from daemon.control.protocol import PredictorStatus
 from daemon.core.actions import Deliver, Finished, Rejected, Started
-from daemon.core.events import Abort, Event, Finish, RequestArrived, Sealed
+from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, Sealed
 from daemon.engine.protocol import Logprobs, Reply
 from daemon.request import FinishReason, sequence_id
 from daemon.runtime import protocol
@@ -76,6 +77,26 @@ async def test_messages_become_events_with_ids_of_the_generation(line: Link) -> 
     assert isinstance(event, Finish) and (event.sequence, event.at_token) == (core, 4)
     event = await line.take(protocol.Abort(5))
     assert isinstance(event, Abort) and event.request == FIRST + 5
+
+
+async def test_predictions_of_living_requests_become_events(line: Link) -> None:
+    await line.take(generate(5, [1, 2, 3]))
+    event = await line.take(protocol.Predicted(5, 40, 90))
+    assert isinstance(event, Predicted)
+    assert (event.request, event.num_tokens, event.high_tokens) == (FIRST + 5, 40, 90)
+    line.link.finished(Finished(sequence_id(FIRST + 5, 0), int(FinishReason.STOP)))
+    line.api.send(protocol.Predicted(5, 41, 91))
+    event = await line.take(generate(6, [1]))
+    assert isinstance(event, RequestArrived), "of a request that is over nobody hears"
+    assert len(line.events) == 3
+
+
+async def test_what_is_said_of_the_predictor_is_kept(line: Link) -> None:
+    assert line.link.predictor is None
+    status = PredictorStatus("mean", True, 5, 2, 3, 0.25)
+    line.api.send(protocol.Predicting(status))
+    await until(lambda: line.link.predictor is not None)
+    assert line.link.predictor == status and not line.events
 
 
 async def test_actions_become_messages_with_the_process_s_own_ids(line: Link) -> None:

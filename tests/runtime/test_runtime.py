@@ -16,6 +16,7 @@ from daemon.request import FinishReason, sequence_id
 from daemon.runtime import protocol
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.token_store import TokenStore
+from daemon.scheduler.policies import POLICIES
 from tests.runtime.ends import House, generate, until
 from tests.runtime.scripted import expected
 
@@ -198,6 +199,28 @@ async def test_draining_an_idle_runtime_ends_at_once(house_of: Build) -> None:
     assert house.runtime.empty.is_set()
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_no_request_is_lost_as_policies_change(house_of: Build, depth: int) -> None:
+    house = house_of(num_blocks=24, depth=depth)
+    house.ready()
+    house.paused = True
+    prompts = [[i, *PROMPT] for i in range(6)]
+    for request, prompt in enumerate(prompts):
+        house.api.send(generate(request, prompt, 24))
+    await until(lambda: house.link.num_requests == len(prompts))
+    names = [name for name in POLICIES for _ in range(2)]
+    while len(house.api.ends) < len(prompts):
+        house.runtime.choose_policy(names[0])
+        assert house.runtime.core.instances[0].status().policy == names[0]
+        names = [*names[1:], names[0]]
+        if house.plans:
+            house.answer()
+        await asyncio.sleep(0)
+    for request, prompt in enumerate(prompts):
+        check_answers(house, request, prompt, 24)
+    house.check_nothing_left()
+
+
 async def test_the_newest_wake_up_alone_rings(
     house_of: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,9 +249,10 @@ async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) ->
     journal = JournalWriter(tmp_path, 1 << 20, config)
     runtime = Runtime(config, TokenStore(), journal, lambda _instance, _plan: None)
     runtime.worker_lost(0)
+    runtime.choose_policy("srtf")
     runtime.drain()
     runtime.close()
     files = list(tmp_path.iterdir())
     assert len(files) == 1
     names = [type(record).__name__ for record in read_records(files[0])]
-    assert names == ["Configured", "WorkerLost", "Drain"]
+    assert names == ["Configured", "WorkerLost", "PolicyChosen", "Drain"]

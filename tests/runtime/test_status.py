@@ -4,14 +4,23 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from daemon.config.schema import Config, InstanceSpec, MemoryConfig
-from daemon.control.protocol import Snapshot
+from daemon.config.schema import (
+    Config,
+    InstanceSpec,
+    MemoryConfig,
+    PredictConfig,
+    SchedulerConfig,
+)
+from daemon.control.protocol import PredictorStatus, Snapshot
 from daemon.engine.protocol import Loading
 from daemon.models.shape import ModelShape
 from daemon.runtime.model import ServedModel
+from daemon.runtime.protocol import Predicting
 from daemon.runtime.status import DaemonStatus
+from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from tests.runtime.ends import House, generate, until
 
@@ -53,6 +62,28 @@ def test_before_the_model_is_known(status: DaemonStatus) -> None:
     (one,) = snapshot.instances
     assert (one.name, one.device, one.state) == ("first", "cpu", "loading")
     assert (one.load_stage, one.load_fraction) == ("preparing the model", 0.0)
+    assert (one.policy, one.swap) == ("sarathi", "recompute")
+
+
+def test_before_the_core_exists_the_swap_mode_is_the_one_it_will_have() -> None:
+    for swap, wanted in (("", POLICIES["mlfq"].swap), ("reactive", "reactive")):
+        config = msgspec.structs.replace(
+            CONFIG, scheduler=SchedulerConfig(policy="mlfq"), memory=MemoryConfig(swap=swap)
+        )
+        (one,) = DaemonStatus(config, "tiny").snapshot().instances
+        assert (one.policy, one.swap) == ("mlfq", wanted)
+
+
+async def test_a_chosen_policy_is_seen_by_viewers(status: DaemonStatus, house_of: Build) -> None:
+    house = house_of()
+    status.begin(house.runtime, SERVED)
+    house.ready()
+    before = status.snapshot().instances[0]
+    assert (before.policy, before.levels) == ("sarathi", ())
+    house.runtime.choose_policy("mlfq")
+    after = status.snapshot().instances[0]
+    assert after.policy == "mlfq"
+    assert len(after.levels) == POLICIES["mlfq"].num_levels
 
 
 async def test_while_a_worker_loads(status: DaemonStatus, house_of: Build) -> None:
@@ -81,6 +112,18 @@ async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: B
     await house.ended(1)
     assert 0.0 <= status.serving().last_step_age_s < 5.0
     assert status.snapshot().counters.finished == 1
+
+
+async def test_the_predictor_as_the_api_process_last_told_of_it(house_of: Build) -> None:
+    config = msgspec.structs.replace(CONFIG, predict=PredictConfig("features"))
+    status = DaemonStatus(config, "tiny")
+    assert status.snapshot().predictor == PredictorStatus("features")
+    house = house_of()
+    status.begin(house.runtime, SERVED)
+    assert status.snapshot().predictor == PredictorStatus("features")
+    told = PredictorStatus("features", True, 9, 1, 8, 0.5)
+    house.api.send(Predicting(told))
+    await until(lambda: status.snapshot().predictor == told)
 
 
 async def test_a_lost_worker_and_draining_are_not_ready(

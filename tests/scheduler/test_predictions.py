@@ -54,15 +54,17 @@ def test_the_shorter_takes_the_longer_ones_place_and_not_an_equal_ones() -> None
     assert driver.core.counters.preemptions == 1
 
 
-def test_a_prediction_for_who_runs_counts_once_it_waits_again() -> None:
-    """It was seated as a long one; put back as a short one it comes before who took its place."""
+def test_a_prediction_for_who_runs_counts_at_once() -> None:
+    """It was seated as a long one; as a short one it keeps its place before who comes then."""
     driver = srtf()
     driver.arrive(PROMPT, 60)
     driver.answer()
     driver.predict(0, 4)
     live = driver.core.sequences[0]
-    assert (live.predicted_tokens, live.remaining_tokens) == (4, 4)
+    assert (live.predicted_tokens, live.remaining_tokens) == (4, 3)
     driver.arrive(PROMPT, 20)
+    driver.answer()
+    assert driver.core.counters.preemptions == 0
     driver.settle()
     assert driver.num_outputs(0) == 60 and driver.num_outputs(128) == 20
     driver.check_nothing_left()

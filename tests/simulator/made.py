@@ -96,12 +96,16 @@ def prepared(
     requests: Workload,
     num_blocks: int = 1000,
     limits: Limits | None = None,
+    host_bytes: float = 64e9,
     **changes: object,
 ) -> Prepared:
     """A scenario of one instance for each profile, each with `num_blocks` blocks."""
     limits = limits or Limits()
     size_bytes = float(num_blocks * block_bytes(MODEL, limits.block_size, MODEL.dtype))
-    groups = tuple(InstanceGroup(profile=one.name, kv_bytes=size_bytes) for one in profiles)
+    groups = tuple(
+        InstanceGroup(profile=one.name, kv_bytes=size_bytes, host_bytes=host_bytes)
+        for one in profiles
+    )
     scenario = Scenario(workload=WorkloadSpec(name="made"), instance=groups, limits=limits)
     scenario = msgspec.structs.replace(scenario, **{"predictor": "none", **changes})
     max_len = limits.max_len or MODEL.context_len

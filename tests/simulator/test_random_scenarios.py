@@ -9,6 +9,7 @@ import pytest
 
 from daemon.core.core import Core
 from daemon.cost.profile import Fit, Operators, PhaseFit, Profile
+from daemon.memory.swap_space import SWAP_MODES
 from daemon.report.records import Outcome, RequestLog
 from daemon.scheduler.policies import POLICIES
 from daemon.simulator.run import Options, Prepared, run
@@ -60,6 +61,8 @@ def draw(seed: int) -> Prepared:
         block_size=chance.choice([4, 16]),
         prefix_cache=chance.random() < 0.7,
         depth=chance.choice([0, 0, 1, 2, 3]),
+        swap=chance.choice(["", *SWAP_MODES]),
+        starve_s=chance.choice([0.02, 0.3]),
     )
     least = MAX_LEN // limits.block_size
     faults = [
@@ -76,9 +79,10 @@ def draw(seed: int) -> Prepared:
         num_blocks=chance.randint(least, 2 * least),
         limits=limits,
         policy=sorted(POLICIES)[seed % len(POLICIES)],
-        predictor=chance.choice(["none", "mean", "oracle", "noisy:1.5"]),
+        predictor=chance.choice(["none", "mean", "oracle", "noisy:1.5", "adversary"]),
         seed=seed,
         fault=tuple(faults),
+        host_bytes=chance.choice([0.0, 30_000.0, 64e9]),
     )
 
 
@@ -131,9 +135,12 @@ def test_every_law_holds(seed: int) -> None:
 
 
 def test_the_scenarios_are_hard_enough() -> None:
-    """Among them are preemption, refusal, deaths, pipelines and shared prefixes."""
+    """Among them are preemption, swaps, refusal, deaths, pipelines and shared prefixes."""
     plans = [draw(seed) for seed in range(50)]
-    logs = [run(plan).requests for plan in plans]
+    runs = [run(plan) for plan in plans]
+    logs = [one.requests for one in runs]
+    assert sum(one.swaps > 0 for one in runs) >= 5
+    assert sum(bool(log.recomputed_tokens.any()) for log in logs) >= 5
     assert sum(bool(log.preemptions.any()) for log in logs) >= 10
     assert sum(bool((log.outcome == Outcome.REJECTED).any()) for log in logs) >= 2
     assert sum(bool(plan.scenario.fault) for plan in plans) >= 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engine.protocol import Load, Loading, Ready, Reply
+from daemon.engine.protocol import Copied, Load, Loading, Ready, Reply
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
@@ -31,8 +31,11 @@ class Told:
         self.story: list[str] = []
         self.readies: list[Ready] = []
         self.replies: list[Reply] = []
+        self.copies: list[Copied] = []
         self.why = ""
-        hooks = WorkerHooks(self._loading, self._ready, self._reply, self._lost, self._hopeless)
+        hooks = WorkerHooks(
+            self._loading, self._ready, self._reply, self._lost, self._hopeless, self._copied
+        )
         self.worker = WorkerProcess(4, "first", load, hooks)
 
     def _tell(self, instance: int, word: str) -> None:
@@ -52,6 +55,10 @@ class Told:
         self.replies.append(reply)
         self._tell(instance, "reply")
 
+    def _copied(self, instance: int, copied: Copied) -> None:
+        self.copies.append(copied)
+        self._tell(instance, "copied")
+
     def _lost(self, instance: int) -> None:
         self._tell(instance, "lost")
 
@@ -70,7 +77,7 @@ class Told:
 
 async def test_a_worker_s_life(folder: str) -> None:
     before = open_descriptors()
-    told = Told(cpu_load(folder))
+    told = Told(cpu_load(folder, num_host_blocks=2))
     assert told.worker.pid == 0
     running = asyncio.create_task(told.worker.run())
     await until(lambda: len(told.readies) == 1)
@@ -83,9 +90,14 @@ async def test_a_worker_s_life(folder: str) -> None:
     assert second != first and not exists(first)
     assert await told.first_token() == token, "it computes as its predecessor did"
     assert told.story == ["loading", "ready", "reply", "lost", "loading", "ready", "reply"]
+    plans = Driver(16, [])
+    plans.outs = [(3, 1)]
+    told.worker.send(plans.plan([]))
+    await until(lambda: len(told.copies) == 1)
+    assert (told.copies[0].step, told.copies[0].num_out) == (1, 1)
     assert await told.worker.close() == 0
     await asyncio.wait_for(running, 5)
-    assert told.story[-1] == "reply", "an end that was asked for is no loss"
+    assert told.story.count("lost") == 1, "an end that was asked for is no loss"
     assert told.worker.pid == 0 and not exists(second)
     await asyncio.sleep(0.01)
     assert open_descriptors() == before

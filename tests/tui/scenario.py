@@ -9,6 +9,7 @@ from daemon.control.protocol import (
     BlockUse,
     Counters,
     InstanceStatus,
+    PredictorStatus,
     SequenceStatus,
     Snapshot,
 )
@@ -154,6 +155,62 @@ def snapshot(
             ttft_count=requests,
             ttft_sum_s=requests * 0.16 + 0.6 * math.sin(step / 5),
         ),
+    )
+
+
+PLACES = ("gpu", "gpu", "both", "gpu", "moving", "host")
+RATE_OUT, RATE_IN = 3, 2  # blocks swapped each half second
+
+
+def swapping(
+    step: int, *, names: tuple[str, ...] = ("gpu0", "gpu1"), num_running: int = 24
+) -> Snapshot:
+    """The busy daemon with queue levels, a host pool and predictions."""
+    busy = snapshot(step, names=names, num_running=num_running)
+    instances = tuple(
+        msgspec.structs.replace(
+            one,
+            policy="mlfq",
+            swap="proactive",
+            host_blocks=1024,
+            host_held=320 + step % 64,
+            out_blocks=RATE_OUT * step,
+            in_blocks=RATE_IN * step,
+            link_s=0.17 * step,
+            levels=(12 + step % 3, 8, 0, 3, 0, 0, 1, 0),
+        )
+        for one in busy.instances
+    )
+    counters = msgspec.structs.replace(
+        busy.counters,
+        preemptions=40,
+        swaps_out=30,
+        swaps_in=28,
+        prediction_count=50,
+        prediction_error_sum=11.5,
+    )
+    sequences = tuple(_foreseen(one) for one in busy.sequences)
+    return msgspec.structs.replace(
+        busy,
+        instances=instances,
+        sequences=sequences,
+        counters=counters,
+        predictor=PredictorStatus("mean", up=True, asks=60, dropped=2, answers=50, took_sum_s=0.01),
+    )
+
+
+def _foreseen(one: SequenceStatus) -> SequenceStatus:
+    """The sequence with a prediction, a level and a place for its blocks."""
+    if one.state == "waiting":
+        return msgspec.structs.replace(one, predicted_tokens=-1, level=1)
+    index = one.sequence - 1000
+    place = PLACES[index % len(PLACES)]
+    return msgspec.structs.replace(
+        one,
+        predicted_tokens=60 + 20 * (index % 5),
+        level=index % 4,
+        residency=place,
+        num_host_blocks={"gpu": 0, "host": 41}.get(place, 12),
     )
 
 

@@ -11,6 +11,7 @@ from daemon.control.server import ControlServer
 from tests.tui import scenario
 from tui.app import LlmdTop
 
+LEVELLED = ((80, 24), (140, 42))
 SIZES = ((80, 24), (80, 50), (120, 30), (120, 40), (200, 60))
 EIGHT = tuple(f"gpu{index}" for index in range(8))
 
@@ -18,13 +19,19 @@ EIGHT = tuple(f"gpu{index}" for index in range(8))
 class Moving:
     """A source whose snapshots move on by half a second a call."""
 
-    def __init__(self, start: int = 0, names: tuple[str, ...] = ("gpu0", "gpu1")) -> None:
+    def __init__(
+        self,
+        start: int = 0,
+        names: tuple[str, ...] = ("gpu0", "gpu1"),
+        made: Callable[..., Snapshot] = scenario.snapshot,
+    ) -> None:
         self.step = start
         self.names = names
+        self._made = made
 
     def __call__(self) -> Snapshot:
         self.step += 1
-        return scenario.snapshot(self.step, names=self.names, num_running=12 * len(self.names))
+        return self._made(self.step, names=self.names, num_running=12 * len(self.names))
 
 
 async def shoot(
@@ -57,6 +64,9 @@ async def main(folder: Path) -> None:
     """One picture a size, and one of each special state."""
     for width, height in SIZES:
         await shoot(folder / f"top-{width}x{height}.svg", (width, height), Moving(240))
+    for width, height in LEVELLED:
+        picture = folder / f"swapping-{width}x{height}.svg"
+        await shoot(picture, (width, height), Moving(240, made=scenario.swapping))
     wide = (120, 40)
     await shoot(folder / "lost.svg", wide, Moving(240), lose=True)
     await shoot(folder / "loading.svg", wide, lambda: scenario.starting(0.43))

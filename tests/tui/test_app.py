@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from daemon.control.protocol import Snapshot
 from daemon.control.server import ControlServer
 from tests.tui import scenario
+from tui import format as human
 from tui.app import LlmdTop
 from tui.help import HelpScreen
 from tui.ordering import SORTS
@@ -95,6 +96,57 @@ async def test_the_picture_fits_and_says_it_all(path: Path, size: tuple[int, int
     for key in ("q quit", "p pause", "s sort", "/ filter", "? help", "tab focus"):
         assert key in text.splitlines()[-1]
     assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 42)])
+async def test_levels_and_swapping_have_their_place(path: Path, size: tuple[int, int]) -> None:
+    async with watching(path, size, scenario.swapping(10)) as (daemon, app, pilot):
+        daemon.snapshot = scenario.swapping(12)
+        await until(pilot, lambda: "34 %" in screen_text(app))
+        text = screen_text(app)
+        shown = app.sequences.size.height - 1
+        exceeded = app.sequences.get_cell("1005", "predicted").plain
+        place = app.sequences.get_cell("1005", "blocks").plain
+    block_bytes = 2 * scenario.RATE_OUT * scenario.BLOCK_BYTES
+    assert f"{human.size(block_bytes)}/s" in text
+    for word in ("levels", "█▅·▂··▁ 0:12 1:8 3:3 6:1", "host used", "32 %", "link", "out", "in"):
+        assert word in text
+    for word in ("policy mlfq · swap proactive", "■ gpu  □ host  ◧ both  ⇄ moving"):
+        assert word in text
+    for word in ("pred", "lv", "◧ 12/94", "● decode", "output/max", "TTFT", "held", "? help"):
+        assert word in text
+    assert (exceeded.strip(), place.strip()) == ("60!", "□ 41")
+    assert shown >= 3
+    assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+async def test_without_levels_or_a_host_pool_nothing_is_said_of_them(path: Path) -> None:
+    async with watching(path) as (daemon, app, pilot):
+        await pilot.pause(0.3)
+        before = screen_text(app)
+        daemon.snapshot = scenario.swapping(12)
+        await until(pilot, lambda: app.queues.row_count == 2)
+        await until(pilot, lambda: "host used" in screen_text(app) and "lv" in screen_text(app))
+        daemon.snapshot = scenario.snapshot(14)
+        await until(pilot, lambda: app.queues.row_count == 0)
+        await until(pilot, lambda: "host used" not in screen_text(app))
+        after = screen_text(app)
+    for text in (before, after):
+        for word in ("host used", " lv ", " pred ", "□ host"):
+            assert word not in text
+    assert "policy sarathi · swap recompute" in after
+
+
+async def test_tab_reaches_the_queues_while_they_are_shown(path: Path) -> None:
+    async with watching(path, (80, 24), scenario.swapping(10)) as (_daemon, app, pilot):
+        await until(pilot, lambda: app.queues.row_count == 2)
+        height = app.queues.size.height
+        await pilot.press("tab", "tab")
+        assert app.queues.has_focus
+        await pilot.pause(0.1)
+        assert app.queues.size.height == height
+        await pilot.press("tab")
+        assert app.sequences.has_focus
 
 
 async def test_only_changed_cells_are_written(path: Path) -> None:
@@ -235,6 +287,15 @@ async def test_loading_is_shown_as_progress(path: Path) -> None:
         await until(pilot, lambda: app.sequences.display)
         assert not app.loading_panel.display
         await until(pilot, lambda: app.sequences.has_focus)
+
+
+async def test_the_help_fits_the_smallest_screen(path: Path) -> None:
+    async with watching(path, (80, 24)) as (_daemon, app, pilot):
+        await pilot.press("question_mark")
+        await pilot.pause(0.1)
+        text = screen_text(app)
+    for words in ("q  quit", "0 is served first", "■ held", "■ gpu  □ host  ◧ both  ⇄ moving"):
+        assert words in text
 
 
 async def test_help_opens_and_closes_while_snapshots_come(path: Path) -> None:

@@ -15,6 +15,25 @@ def test_the_frame_is_the_golden_one() -> None:
     assert frame(scenario.snapshot(20, num_running=6, num_waiting=2)) + "\n" == GOLDEN.read_text()
 
 
+def test_levels_swapping_and_predictions_are_in_the_frame() -> None:
+    text = frame(scenario.swapping(20, num_running=6))
+    assert "  predictor   mean, up; 60 asks, 2 dropped, 200 us each\n" in text
+    assert "  preempted   40 times; 30 swapped out, 28 back in\n" in text
+    assert "  predictions 50 finished with one, wrong by 23 % in the mean\n" in text
+    lines = [line.split() for line in text.splitlines()]
+    header = next(line for line in lines if "POLICY" in line)
+    row = next(line for line in lines if "proactive" in line)
+    assert header[:3] + header[-6:] == [
+        "INSTANCE", "POLICY", "SWAP", "OUT", "IN", "LINK", "SEQUENCES", "BY", "LEVEL",
+    ]  # fmt: skip
+    assert row == [
+        "gpu0", "mlfq", "proactive", "[####......]", "33", "%", "340/1024",
+        "84.4", "MiB", "56.2", "MiB", "0", "%", "0:14", "1:8", "3:3", "6:1",
+    ]  # fmt: skip
+    second = next(line for line in lines if line[:1] == ["1002"])
+    assert second[-8:] == ["106/256", "100!", "2", "both", "96", "12", "1", "0"]
+
+
 def test_loading_shows_its_progress() -> None:
     text = frame(scenario.starting(0.4))
     assert "loading weights 40 %" in text

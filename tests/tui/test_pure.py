@@ -11,8 +11,11 @@ from tui.blocks import fit_map, map_lines
 from tui.chart import chart_lines, nice_ceiling
 from tui.keyed_table import fit
 from tui.ordering import SORTS, arranged, next_sort
-from tui.rates import History, Moment, rates_between
-from tui.sequences import COLUMNS
+from tui.palette import AMBER, FAINT, MUTED, RESIDENCY_LOOK, TEXT
+from tui.queues import COLUMNS as QUEUES
+from tui.queues import QueueRow, has_queues, level_bars, level_counts
+from tui.rates import History, LinkRates, Moment, Swapped, link_rates_between, rates_between
+from tui.sequences import COLUMNS, columns_without_news
 
 
 def moment(time_s: float, *, pid: int = 1, **counters: float) -> Moment:
@@ -112,6 +115,14 @@ def test_sorts_and_filters() -> None:
     assert both
     assert {(s.state, s.instance) for s in both} == {("decode", "gpu1")}
     assert [s.sequence for s in arranged(sequences, "state", "1007")] == [1007]
+    placed = scenario.swapping(9).sequences
+    assert {s.residency for s in arranged(placed, "level", "host")} == {"host"}
+    levels = [s.level for s in arranged(placed, "level", "")]
+    assert levels == sorted(levels) and levels[0] < levels[-1]
+    left = [s.predicted_tokens - s.num_output_tokens for s in arranged(placed, "least left", "")]
+    known = left[: left.index(-1)]  # what has no prediction, and no output, comes last
+    assert [max(0, n) for n in known] == sorted(max(0, n) for n in known)
+    assert set(left[len(known) :]) == {-1}
     assert arranged(sequences, "state", "nothing-like-it") == []
 
 
@@ -124,11 +135,120 @@ def test_the_sort_cycle_comes_round() -> None:
 
 
 def test_columns_fit_from_80_cells_up() -> None:
+    plain = [c for c in COLUMNS if c.key not in columns_without_news(scenario.snapshot(1))]
     for available in range(74, 260):
-        fitted = fit(COLUMNS, available)
+        fitted = fit(plain, available)
         assert sum(column.padded for column in fitted) <= available
-        assert [column.key for column in fitted] == [column.key for column in COLUMNS]
-    assert [c.key for c in fit(COLUMNS, 68)] == [c.key for c in COLUMNS if c.key != "instance"]
+        assert [column.key for column in fitted] == [column.key for column in plain]
+    assert [c.key for c in fit(plain, 68)] == [c.key for c in plain if c.key != "instance"]
+
+
+def test_levels_and_predictions_take_the_place_of_others_at_80_cells() -> None:
+    assert not columns_without_news(scenario.swapping(1))
+    shown = {column.key for column in fit(COLUMNS, 74)}
+    assert {c.key for c in COLUMNS} - shown == {"instance", "priority"}
+    assert sum(column.padded for column in fit(COLUMNS, 74)) <= 74
+    assert sum(column.padded for column in fit(QUEUES, 74)) <= 74
+    assert [column.key for column in fit(COLUMNS, 90)] == [column.key for column in COLUMNS]
+
+
+def test_columns_come_with_what_they_show() -> None:
+    plain, full = scenario.snapshot(1), scenario.swapping(1)
+    assert columns_without_news(plain) == {"predicted", "level"}
+    learned = msgspec.structs.replace(plain, counters=Counters(prediction_count=1))
+    assert columns_without_news(learned) == {"level"}
+    unlevelled = tuple(msgspec.structs.replace(i, levels=()) for i in full.instances)
+    assert columns_without_news(msgspec.structs.replace(full, instances=unlevelled)) == {"level"}
+
+
+def cell(key: str, width: int, **changes: object) -> tuple[str, str]:
+    """Text and colour of a sequence's cell."""
+    fields = {"num_output_tokens": 80, "num_blocks": 9, **changes}
+    changed = msgspec.structs.replace(scenario.sequence(0, 1, ("gpu0",)), **fields)
+    return next(column for column in COLUMNS if column.key == key).cell(changed, width)
+
+
+def test_a_prediction_is_marked_once_it_is_exceeded() -> None:
+    assert cell("predicted", 6) == ("–", FAINT)
+    assert cell("predicted", 6, predicted_tokens=96) == ("96", MUTED)
+    assert cell("predicted", 11, predicted_tokens=80) == ("80/80", MUTED)
+    assert cell("predicted", 6, predicted_tokens=79) == ("79!", AMBER)
+    assert cell("predicted", 11, predicted_tokens=79) == ("80/79!", AMBER)
+
+
+def test_blocks_say_where_they_are() -> None:
+    assert cell("blocks", 8) == ("9", TEXT)
+    assert cell("blocks", 8, residency="gpu") == ("■ 9", RESIDENCY_LOOK["gpu"][1])
+    host = {"residency": "host", "num_blocks": 0, "num_host_blocks": 1240}
+    assert cell("blocks", 8, **host) == ("□ 1.24 k", RESIDENCY_LOOK["host"][1])
+    both = {"residency": "both", "num_host_blocks": 4}
+    assert cell("blocks", 8, **both) == ("◧ 4/9", RESIDENCY_LOOK["both"][1])
+    assert cell("blocks", 8, **{**both, "num_blocks": 90_000}).text == "◧ 90.0 k"
+    assert cell("blocks", 8, residency="moving") == ("⇄ 9", RESIDENCY_LOOK["moving"][1])
+    assert cell("blocks", 8, residency="elsewhere")[0] == "? 9"
+
+
+def test_levels_are_a_bar_row_and_counts() -> None:
+    assert level_bars((12, 6, 0, 3, 0, 0)) == "█▄·▂"
+    assert level_bars((0, 0, 5)) == "··█"
+    assert level_bars((1000, 1)) == "█▁"
+    assert level_bars((0, 0)) == level_bars(()) == ""
+    assert level_counts((12, 6, 0, 3, 0)) == "0:12 1:6 3:3"
+
+
+def queue_cells(link: LinkRates, **changes: object) -> dict[str, str]:
+    """An instance's row in the queues table."""
+    instance = msgspec.structs.replace(scenario.swapping(1).instances[0], **changes)
+    return {c.key: c.cell(QueueRow(instance, link), c.width).text for c in QUEUES}
+
+
+def test_a_row_of_the_queues_table() -> None:
+    cells = queue_cells(LinkRates(0.34, 3e8, 0.0), host_held=512)
+    assert cells == {
+        "name": "gpu0",
+        "levels": "█▅·▂··▁ 0:13 1:8 3:3 6:1",
+        "host": "━╸─  50 %",
+        "pool": "512/1.02 k",
+        "link": " 34 %",
+        "out": "286 MiB/s",
+        "in": "0 B/s",
+    }
+    unknown = queue_cells(LinkRates(), levels=(0, 0), host_blocks=0)
+    assert [unknown[key] for key in ("levels", "host", "link", "out")] == ["empty", "–", "–", "–"]
+    assert queue_cells(LinkRates(), levels=())["levels"] == "–"
+
+
+def test_only_what_has_levels_or_a_host_pool_has_queues() -> None:
+    plain, full = scenario.snapshot(1).instances[0], scenario.swapping(1).instances[0]
+    assert has_queues(full) and not has_queues(plain)
+    assert has_queues(msgspec.structs.replace(plain, levels=(0, 0)))
+    assert has_queues(msgspec.structs.replace(plain, host_blocks=1))
+
+
+def test_link_rates_are_differences_over_the_daemons_clock() -> None:
+    old = Moment(1, 10.0, Counters(), (Swapped(1000, 500, 1.0), Swapped(0, 0, 0.0)))
+    new = Moment(1, 12.0, Counters(), (Swapped(5000, 500, 2.5), Swapped(0, 8, 4.0)))
+    assert link_rates_between(old, new) == [
+        LinkRates(0.75, 2000.0, 0.0),
+        LinkRates(2.0, 0.0, 4.0),
+    ]
+    unknown = [LinkRates()] * 2
+    assert link_rates_between(new, new) == unknown
+    assert link_rates_between(Moment(2, 1.0, Counters(), old.swapped), new) == unknown
+    assert link_rates_between(Moment(1, 1.0, Counters()), new) == unknown
+    started_anew = link_rates_between(new, Moment(1, 13.0, Counters(), old.swapped))
+    assert started_anew == [LinkRates(0.0, 0.0, 0.0)] * 2
+
+
+def test_the_history_knows_the_links_of_the_last_seconds() -> None:
+    history = History()
+    assert history.links() == []
+    for step in range(21):
+        history.add(scenario.swapping(step))
+    link = history.links()[1]
+    assert link.busy == pytest.approx(0.34)
+    assert link.out_bytes_per_s == pytest.approx(2 * scenario.RATE_OUT * scenario.BLOCK_BYTES)
+    assert link.in_bytes_per_s == pytest.approx(2 * scenario.RATE_IN * scenario.BLOCK_BYTES)
 
 
 def test_a_long_id_keeps_its_end() -> None:

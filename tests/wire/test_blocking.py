@@ -80,3 +80,16 @@ def test_a_broken_peer_is_an_error(pair: Pair) -> None:
     with pytest.raises(FrameError):
         right.receive()
     right.close()
+
+
+def test_waiting_ends_with_a_frame_the_end_or_the_time(pair: Pair) -> None:
+    left, right = map(BlockingChannel, pair)
+    assert not right.wait(0.0) and not right.wait(-1.0)
+    left.send(b"one")
+    left.send(b"two")
+    assert right.wait(5.0) and right.receive() == b"one"
+    assert right.wait(0.0), "what was read already counts too"
+    assert right.receive() == b"two" and not right.wait(0.01)
+    left.close()
+    assert right.wait(5.0) and right.receive() is None
+    right.close()

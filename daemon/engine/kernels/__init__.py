@@ -3,7 +3,7 @@
 Shapes, everywhere: query [T, heads, head_dim]; kv_cache [block, layer, 2, block_size, kv_head,
 head_dim] addressed by strides (head_dim contiguous), keys at 0 and values at 1; block_tables
 [B, max_blocks] int32, whose entries past a row's tokens are never read. `reference` holds the same
-functions in plain torch; they define what is right.
+functions in plain torch, `daemon.engine.packing` those that pack blocks; they define what is right.
 """
 
 from importlib import import_module
@@ -13,20 +13,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daemon.engine.kernels.cache import copy_blocks, write_kv
     from daemon.engine.kernels.decode import paged_decode_attention
+    from daemon.engine.kernels.packing import pack_blocks, unpack_blocks
     from daemon.engine.kernels.prefill import paged_prefill_attention
 
 __all__ = [
     "available",
     "copy_blocks",
+    "pack_blocks",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "unpack_blocks",
     "write_kv",
 ]
 
 _MODULES = {
     "copy_blocks": "daemon.engine.kernels.cache",
+    "pack_blocks": "daemon.engine.kernels.packing",
     "paged_decode_attention": "daemon.engine.kernels.decode",
     "paged_prefill_attention": "daemon.engine.kernels.prefill",
+    "unpack_blocks": "daemon.engine.kernels.packing",
     "write_kv": "daemon.engine.kernels.cache",
 }
 

@@ -1,13 +1,17 @@
 """The policies, by the name that configuration and clients use."""
 
 from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.scheduler.policies.orca import Orca
 from daemon.scheduler.policies.priority import Priority
 from daemon.scheduler.policies.sarathi import Sarathi
+from daemon.scheduler.policies.sjf import Sjf
+from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.policies.srtf import Srtf
 from daemon.scheduler.policies.static import Static
 from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Vllm, Sarathi, Orca, Static, Priority, Srtf)
+    policy.name: policy
+    for policy in (Vllm, Sarathi, Orca, Static, Priority, Sjf, Srtf, Mlfq, Speculative)
 }

@@ -2,17 +2,17 @@
 
 from typing import ClassVar
 
-from daemon.sequence import Sequence
-
-ARRIVAL_BITS = 40
-"""Ranks are int64: a policy's own key above, the arrival count below as tie-breaker."""
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.swap_space import RECOMPUTE
+from daemon.sequence import NEVER, Sequence
 
 
 class Policy:
     """First come first served, prompts in chunks mixed with decodes; others differ in a line.
 
     A policy never allocates and holds no state of its own: it ranks sequences and says what a
-    step may be made of. The sequence of highest rank is the victim when memory runs out.
+    step may be made of. Equal ranks go by arrival. The sequence of highest rank is the victim when
+    memory runs out. What it must know of speed, it asks `pace`, which is fitted and errs.
     """
 
     name: ClassVar[str]
@@ -26,15 +26,44 @@ class Policy:
     """Nobody joins while anybody runs."""
     batch_tokens: ClassVar[int] = 512
     """Token budget of a step, where the configuration leaves it to the policy."""
+    swap: ClassVar[str] = RECOMPUTE
+    """What becomes of victims, where the configuration leaves it to the policy."""
+    displaces: ClassVar[bool] = False
+    """A sequence that waits may take the place of one that runs and ranks behind it."""
+    counts_down: ClassVar[bool] = False
+    """Ranks are seconds that are left: those that run come nearer to their end, and keep the rank
+    that they had when they were seated plus the time of that moment."""
+    reviews: ClassVar[bool] = False
+    """Sequences have a `review_at`."""
+    promotes: ClassVar[bool] = False
+    """Sequences that starve are promoted."""
+    num_levels: ClassVar[int] = 0
+    """Queues; 0: the policy has none."""
 
-    def rank(self, sequence: Sequence) -> int:
+    @classmethod
+    def budget(cls, asked_tokens: int) -> int:
+        """Token budget of a step: what was asked for, or the policy's own where that is 0."""
+        return asked_tokens or cls.batch_tokens
+
+    def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
+        """Meet a sequence: as it arrives, or as this policy is chosen."""
+        sequence.level = 0
+        sequence.promoted = False
+        sequence.review_at = NEVER
+
+    def foretold(self, sequence: Sequence) -> None:
+        """Its prediction has come; its rank is asked for afterwards."""
+
+    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
         """The sequence's place; lower runs first."""
-        return sequence.arrival
+        return 0.0
 
-    def seated_rank(self, sequence: Sequence, step: int) -> int:
-        """Its place among those that run, from the moment when it is seated, after `step`."""
-        return sequence.rank
+    def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
+        """Look again at one that reached `review_at`; its rank is asked for afterwards."""
 
-    def displaces(self, waiting: Sequence, running: Sequence, step: int) -> bool:
-        """Whether a waiting sequence may preempt a running one to get its place."""
+    def starves(self, sequence: Sequence, now: float, starve_s: float, pace: StepTimeModel) -> bool:
+        """Whether one that waits has waited too long."""
         return False
+
+    def promote(self, sequence: Sequence, pace: StepTimeModel) -> None:
+        """Let one that starves run soon."""

@@ -1,6 +1,7 @@
 """Priority: the client's number decides, then arrival; a better one takes a worse one's place."""
 
-from daemon.scheduler.policies.base import ARRIVAL_BITS, Policy
+from daemon.cost.step_time import StepTimeModel
+from daemon.scheduler.policies.base import Policy
 from daemon.sequence import Sequence
 
 
@@ -8,11 +9,8 @@ class Priority(Policy):
     """Stall-free mixing ordered by (priority, arrival), with preemption."""
 
     name = "priority"
+    displaces = True
 
-    def rank(self, sequence: Sequence) -> int:
-        """Priority above, arrival below."""
-        return (sequence.priority << ARRIVAL_BITS) + sequence.arrival
-
-    def displaces(self, waiting: Sequence, running: Sequence, step: int) -> bool:
-        """Only strictly better priority preempts."""
-        return waiting.priority < running.priority
+    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+        """The client's number."""
+        return float(sequence.priority)

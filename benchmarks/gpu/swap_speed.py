@@ -1,0 +1,98 @@
+"""Swap copies against plain copies of pinned memory."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.report import Figure
+from benchmarks.gpu.swap_checks import plan
+from benchmarks.gpu.timing import seconds
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.protocol import Copied
+from daemon.engine.swap import SwapLink, swap_link
+from daemon.wire.columns import int32
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The shape of a model's blocks, and how many are swapped."""
+
+    name: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    blocks: int  # on their way at a time, in each direction
+    repeats: int
+
+
+FULL = (Case("Llama 3 8B", 32, 8, 128, 256, 10), Case("135M", 30, 3, 64, 1024, 10))
+TINY = (Case("tiny", 2, 1, 16, 4, 2),)
+
+
+def swap_figures(device: str, cases: tuple[Case, ...]) -> Iterator[Figure]:
+    """Each case out, in and both ways at once, plain and int8, in bytes of KV a second."""
+    for case in cases:
+        for compress in (False, True):
+            yield from _figures(device, case, compress)
+
+
+def _figures(device: str, case: Case, compress: bool) -> Iterator[Figure]:
+    count = case.blocks
+    shape = (case.layers, 16, case.kv_heads, case.head_dim)
+    cache = KVCache(3 * count, *shape, torch.bfloat16, torch.device(device))
+    link = swap_link(cache, 2 * count, compress)
+    assert link is not None
+    size_bytes = count * cache.block_bytes
+    # Device blocks lie apart, as they do after a while; the host pool's are still in order.
+    apart = np.random.default_rng(0).permutation(2 * count).astype(np.int32)
+    out = apart[:count], int32(range(count))
+    back = int32(range(count, 2 * count)), apart[count:]
+    copied: SimpleQueue[Copied | Exception] = SimpleQueue()
+    link.listen(copied.put, copied.put)
+    runs = [_run(link, copied, step, out, None) for step in range(case.repeats)]
+    ways = [_run(link, copied, step, None, back) for step in range(case.repeats)]
+    both = [_run(link, copied, step, out, back) for step in range(case.repeats)]
+    link.close()
+    kind = f"{case.name} {'int8' if compress else 'plain'}"
+    limits = (None, None) if compress else _pinned_rates(device, link.pool.rows, case.repeats)
+    each = f"{cache.block_bytes / 2**20:.2f} MiB a block"
+    out_s, in_s = min(one.out_s for one, _ in runs), min(one.in_s for one, _ in ways)
+    yield Figure(f"swap out {kind}", size_bytes / out_s / 1e9, "GB/s", limits[0], each)
+    yield Figure(f"swap in {kind}", size_bytes / in_s / 1e9, "GB/s", limits[1], each)
+    both_s = min(max(one.out_s, one.in_s) for one, _ in both)
+    yield Figure(f"swap both ways {kind}", 2 * size_bytes / both_s / 1e9, "GB/s")
+    ordering_s = min(order_s for _, order_s in runs)
+    yield Figure(f"swap order {kind}", ordering_s / count * 1e6, "us/block")
+
+
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
+def _run(
+    link: SwapLink,
+    copied: "SimpleQueue[Copied | Exception]",
+    step: int,
+    outs: Pairs | None,
+    ins: Pairs | None,
+) -> tuple[Copied, float]:
+    """What a plan's copies took, and how long the thread that ordered them was busy."""
+    began = time.perf_counter()
+    link.order(plan(step, outs, ins))
+    order_s = time.perf_counter() - began
+    answer = copied.get()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer, order_s
+
+
+def _pinned_rates(device: str, host: torch.Tensor, repeats: int) -> tuple[float, float]:
+    """GB/s of one copy of half the host pool, to the host and from it."""
+    host = host[: len(host) // 2]
+    there = torch.empty(host.shape, dtype=host.dtype, device=device)
+    out_s = seconds(lambda: host.copy_(there, non_blocking=True), device, repeats)
+    in_s = seconds(lambda: there.copy_(host, non_blocking=True), device, repeats)
+    return host.nbytes / out_s / 1e9, host.nbytes / in_s / 1e9

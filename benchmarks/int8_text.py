@@ -1,0 +1,150 @@
+"""What int8 KV does to the embedded model's text: `python -m benchmarks.int8_text`.
+
+Every sequence leaves for the host pool and comes back in the middle of its greedy answer, packed as
+ALISE's equation 8 says, once or after every so many tokens. Each answer is compared with the one of
+a sequence that stayed. Swapped plain, answers must not differ at all.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from itertools import islice, product
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from daemon.config.paths import default_cache
+from daemon.engine.process import keep_compiled
+from daemon.engine.protocol import Load, Reply
+from daemon.engine.start import start
+from daemon.engine.step import Engine
+from daemon.models.embedded import model_folder
+from daemon.request import SamplingParams
+from tests.engine.driver import Driver, Running
+
+BLOCK_SIZE, NUM_BLOCKS, BATCH = 16, 512, 8
+SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True, logprobs=0)
+TASKS = (
+    "Explain {} to a child.",
+    "Write a short story about {}.",
+    "List five facts about {}.",
+    "Compare {} with something else that people know.",
+    "Why does {} matter? Answer briefly.",
+    "Here are notes: {0} is old; {0} is useful; {0} is hard to make. Sum them up.",
+)
+TOPICS = ("gravity", "a lighthouse", "bread", "the number seven", "chess", "rain", "steel", "sleep")
+
+
+def main() -> None:
+    """Print a line for each way of swapping."""
+    parser = argparse.ArgumentParser(prog="int8_text", description=__doc__)
+    parser.add_argument("--prompts", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    arguments = parser.parse_args()
+    folder = model_folder("", default_cache())
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    prompts = [tokenizer.encode(text).ids for text in islice(_texts(), arguments.prompts)]
+    with torch.inference_mode():
+        stayed = Answers(_engine(folder, False), prompts, arguments.tokens, ())
+        for name, compress, every in (("plain", False, 16), ("int8", True, 0), ("int8", True, 16)):
+            moments = range(8, arguments.tokens, every) if every else (8,)
+            swapped = Answers(_engine(folder, compress), prompts, arguments.tokens, moments)
+            print(f"{name}, {len(moments)} round trips: {_compared(stayed, swapped)}", flush=True)
+
+
+def _texts() -> Iterator[str]:
+    for topic, task in product(TOPICS, TASKS):
+        asked = task.format(topic)
+        yield f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def _engine(folder: Path, compress: bool) -> Engine:
+    load = Load(
+        model=str(folder),
+        device="cpu",
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        num_blocks=NUM_BLOCKS,
+        max_slots=BATCH,
+        max_len=1024,
+        max_batch_tokens=128,
+        num_host_blocks=NUM_BLOCKS,
+        compress=compress,
+    )
+    return start(load, lambda stage, done: None)[0]
+
+
+class Answers:
+    """The greedy answers [prompt, token] to some prompts, and the log-probability of each token."""
+
+    def __init__(
+        self, engine: Engine, prompts: list[list[int]], num_tokens: int, moments: range | tuple
+    ) -> None:
+        """At `moments`, numbers of tokens, each sequence leaves and comes back."""
+        self._engine = engine
+        tokens, scores = [], []
+        for first in range(0, len(prompts), BATCH):
+            part = prompts[first : first + BATCH]
+            columns = list(self._steps(part, num_tokens, moments))
+            tokens.append(np.stack([reply.tokens for reply in columns], 1))
+            scores.append(np.stack([reply.logprobs.chosen for reply in columns], 1))
+        self.tokens, self.scores = np.concatenate(tokens), np.concatenate(scores)
+
+    def _steps(
+        self, prompts: list[list[int]], num_tokens: int, moments: range | tuple
+    ) -> Iterator[Reply]:
+        plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+        rows = [plans.add(slot, prompt, SAMPLING) for slot, prompt in enumerate(prompts)]
+        yield self._run(plans, rows)
+        for count in range(1, num_tokens):
+            if count in moments:
+                self._swap(plans, rows)
+            yield self._run(plans, rows)
+        for row in rows:
+            plans.leave(row)
+        self._engine.run(plans.plan([]))
+
+    def _run(self, plans: Driver, rows: list[Running]) -> Reply:
+        work = [(row, len(row.tokens) - row.num_computed) for row in rows]
+        reply = self._engine.run(plans.plan(work))
+        plans.take(work, reply)
+        return reply
+
+    def _swap(self, plans: Driver, rows: list[Running]) -> None:
+        """Every block out, then in again, in its old place."""
+        blocks = [block for row in rows for block in row.blocks]
+        plans.outs = [(block, place) for place, block in enumerate(blocks)]
+        self._engine.run(plans.plan([]))
+        plans.ins = [(place, block) for place, block in enumerate(blocks)]
+        plans.awaits = plans.step + 1
+        self._engine.run(plans.plan([]))
+
+
+def _compared(stayed: Answers, swapped: Answers) -> str:
+    same = stayed.tokens == swapped.tokens
+    whole = same.all(1)
+    common = np.where(whole, same.shape[1], same.argmin(1))
+    # While two texts are one, their scores are of the same tokens.
+    errors = [
+        abs(one[:count] - other[:count]).mean()
+        for one, other, count in zip(stayed.scores, swapped.scores, common.tolist(), strict=True)
+    ]
+    return (
+        f"{whole.mean():.0%} of {len(whole)} answers the same, "
+        f"{common.mean() / same.shape[1]:.0%} of their tokens before the first other one, "
+        f"log-probabilities {fmean(errors):.1e} apart, "
+        f"their perplexity {_perplexity(stayed):.4f} and {_perplexity(swapped):.4f}"
+    )
+
+
+def _perplexity(answers: Answers) -> float:
+    return float(np.exp(-answers.scores.mean()))
+
+
+if __name__ == "__main__":
+    os.environ["TQDM_DISABLE"] = "1"
+    keep_compiled(default_cache())
+    main()

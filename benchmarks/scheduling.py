@@ -1,0 +1,191 @@
+"""Who waits under which policy: preemption at every token and swapping, in the simulator.
+
+latency    OPT-13B under DistServe's fit, 12e9 bytes of KV, the first 6,000 rows within 2,048 tokens
+           of a ShareGPT length file (--trace), Gamma arrivals of CV 4 at 2.9 requests/s, several
+           seeds, predictions with lognormal error of sigma 0.5. Each policy on the same arrivals;
+           ratios are of the means over the seeds. The same with 50e9 bytes, where all fits.
+capacity   The highest Poisson rate with a mean of 0.1 s and a P99 of 0.5 s per output token and at
+           most 2 % of the asked tokens unserved at the last arrival, 24,000 requests, on the trace
+           and on `skew`.
+
+    python -m benchmarks.scheduling --trace FILE [--seeds 3] [--capacity] [--out FILE]
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from daemon.planner.capacity import find_capacity
+from daemon.planner.goal import Goal
+from daemon.report.report import Report
+from daemon.simulator.about import report_of
+from daemon.simulator.run import prepare, run
+from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.workload.workload import WorkloadSpec
+
+PROFILE = "opt-13b@a100-80g"
+KV_BYTES, PLENTY_BYTES = 12e9, 50e9
+MAX_LEN = 2048
+GOAL = Goal(normalized_latency_s=0.1, p99_normalized_latency_s=0.5)
+
+
+class Way(NamedTuple):
+    """A policy, what becomes of its victims, and what it is told of answers' lengths."""
+
+    policy: str
+    swap: str = ""
+    predictor: str = "none"
+
+    @property
+    def name(self) -> str:
+        """As the table calls it."""
+        told = f" {self.predictor}" if self.predictor != "none" else ""
+        return f"{self.policy}{' ' + self.swap if self.swap else ''}{told}"
+
+
+NOISY = "noisy:0.5"
+WAYS = (
+    Way("vllm"),
+    Way("vllm", "proactive"),
+    Way("sarathi"),
+    Way("sarathi", "proactive"),
+    Way("mlfq"),
+    Way("mlfq", "reactive"),
+    Way("mlfq", "recompute"),
+    Way("mlfq", "defer"),
+    Way("sjf", "", NOISY),
+    Way("speculative", "", NOISY),
+    Way("speculative", "reactive", NOISY),
+    Way("speculative", "recompute", NOISY),
+    Way("speculative", "defer", NOISY),
+    Way("speculative", "", "none"),
+    Way("speculative", "", "adversary"),
+    Way("srtf", "", "oracle"),
+)
+
+
+def scenario(way: Way, workload: WorkloadSpec, kv_bytes: float, seed: int) -> Scenario:
+    """One run."""
+    return Scenario(
+        workload=workload,
+        instance=(InstanceGroup(profile=PROFILE, kv_bytes=kv_bytes),),
+        policy=way.policy,
+        predictor=way.predictor,
+        seed=seed,
+        limits=Limits(max_len=MAX_LEN, swap=way.swap),
+    )
+
+
+def one_report(way: Way, trace: Path, kv_bytes: float, rate: float, seed: int) -> Report:
+    """The report of one way under one seed."""
+    workload = WorkloadSpec(trace=trace, requests=6000, arrivals="gamma:4", rate=rate, seed=seed)
+    prepared = prepare(scenario(way, workload, kv_bytes, seed))
+    return report_of(prepared, run(prepared))
+
+
+def latency(
+    trace: Path, ways: Sequence[Way], seeds: int, kv_bytes: float, rate: float
+) -> dict[Way, list[Report]]:
+    """Every way under every seed, on all cores."""
+    jobs = [(way, trace, kv_bytes, rate, seed) for way in ways for seed in range(seeds)]
+    with ProcessPoolExecutor() as pool:
+        reports = list(pool.map(one_report, *zip(*jobs, strict=True)))
+    return {way: reports[row * seeds : (row + 1) * seeds] for row, way in enumerate(ways)}
+
+
+def mean(reports: list[Report], measure: str, stat: str = "mean") -> float:
+    """A measure's mean over the seeds."""
+    return statistics.fmean(getattr(getattr(report, measure), stat) for report in reports)
+
+
+def table(found: dict[Way, list[Report]]) -> list[str]:
+    """A row for each way: normalised latency and its ratios, JCT, TTFT, moves."""
+    base = {name: mean(found[Way(name)], "normalized_latency_s") for name in ("vllm", "sarathi")}
+    lines = [
+        f"{'policy':<34}{'s/token':>9}{'vs vllm':>9}{'vs sar.':>9}{'spread':>16}{'JCT':>8}"
+        f"{'P99 JCT':>9}{'TTFT':>8}{'swaps':>8}{'recomp.':>9}{'stall':>8}"
+    ]
+    for way, reports in found.items():
+        each = [report.normalized_latency_s.mean or 0.0 for report in reports]
+        value = statistics.fmean(each)
+        stall = mean(reports, "swap_s") / mean(reports, "jct_s")
+        lines.append(
+            f"{way.name:<34}{value:>9.4f}{value / base['vllm']:>9.2f}{value / base['sarathi']:>9.2f}"
+            f"{f'{min(each):.3f}-{max(each):.3f}':>16}{mean(reports, 'jct_s'):>8.1f}"
+            f"{mean(reports, 'jct_s', 'p99'):>9.1f}{mean(reports, 'ttft_s'):>8.2f}"
+            f"{statistics.fmean(r.swaps for r in reports):>8.0f}"
+            f"{statistics.fmean(r.recomputed_tokens for r in reports):>9.0f}{100 * stall:>7.2f}%"
+        )
+    return lines
+
+
+CAPACITY_WAYS = (
+    Way("vllm"),
+    Way("sarathi"),
+    Way("mlfq"),
+    Way("speculative", "", NOISY),
+    Way("srtf", "", "oracle"),
+)
+
+
+def capacity_of(way: Way, workload: WorkloadSpec) -> float:
+    """The highest rate within the goal."""
+    found = find_capacity(scenario(way, workload, KV_BYTES, 0), GOAL)
+    return found.rps
+
+
+def capacities(trace: Path, requests: int) -> dict[str, dict[str, float]]:
+    """By workload and way."""
+    workloads = {
+        "trace": WorkloadSpec(trace=trace, requests=requests, arrivals="poisson", rate=3.0),
+        "skew": WorkloadSpec(
+            name="skew", trace=trace, requests=requests, arrivals="poisson", rate=3.0
+        ),
+    }
+    jobs = [(way, name) for name in workloads for way in CAPACITY_WAYS]
+    with ProcessPoolExecutor() as pool:
+        rates = pool.map(capacity_of, (way for way, _ in jobs), (workloads[n] for _, n in jobs))
+        found: dict[str, dict[str, float]] = {name: {} for name in workloads}
+        for (way, name), rate in zip(jobs, rates, strict=True):
+            found[name][way.name] = rate
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trace", type=Path, required=True, help="a ShareGPT length file")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=2.9)
+    parser.add_argument("--only", default="", help="ways whose names contain this, and baselines")
+    parser.add_argument("--plenty", action="store_true", help="with 50e9 bytes of KV too")
+    parser.add_argument("--capacity", action="store_true")
+    parser.add_argument("--requests", type=int, default=24_000, help="of the capacity search")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    kept = [w for w in WAYS if arguments.only in w.name or w in (Way("vllm"), Way("sarathi"))]
+    results: dict[str, object] = {}
+    for kv_bytes in (KV_BYTES, PLENTY_BYTES) if arguments.plenty else (KV_BYTES,):
+        found = latency(arguments.trace, kept, arguments.seeds, kv_bytes, arguments.rate)
+        print(f"{kv_bytes:.0e} bytes of KV, {arguments.rate} requests/s, {arguments.seeds} seeds")
+        print("\n".join(table(found)), flush=True)
+        results[f"{kv_bytes:.0e}"] = {
+            way.name: [report.normalized_latency_s.mean for report in reports]
+            for way, reports in found.items()
+        }
+    if arguments.capacity:
+        rates = capacities(arguments.trace, arguments.requests)
+        for name, by_way in rates.items():
+            for way_name, rate in by_way.items():
+                told = f"{rate / by_way['vllm']:.2f}x vllm, {rate / by_way['sarathi']:.2f}x sarathi"
+                print(f"capacity, {name}: {way_name:<26}{rate:>8.3f} requests/s  {told}")
+        results["capacity_rps"] = rates
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Predictions of how long answers will be: asked for late, never waited for, dropped when old."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from daemon.api.config import ApiConfig
+from daemon.control.protocol import PredictorStatus
+from daemon.predictor.protocol import Ask, Ended, Foretold
+from daemon.runtime.protocol import FromApi, Predicted, Predicting
+from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
+
+MOST_WAITING = 256
+"""Asks that wait for their turn; one more, and the oldest goes: its request may run by now."""
+AT_ONCE = 2
+"""Asks at the process: one it works on, one so that it never idles. The others can be dropped."""
+REPORT_S = 0.5
+
+
+class Predictions:
+    """Asks the predictor process about requests, and tells the runtime what it foretold."""
+
+    def __init__(self, config: ApiConfig, tell: Callable[[FromApi], None]) -> None:
+        arguments = ["--config", msgspec.json.encode(config.predict).decode()]
+        arguments += ["--store", config.predict_store]
+        hooks = PredictorHooks(self._send_waiting, self._foretold, self._lost)
+        self._process = PredictorProcess(arguments, hooks)
+        self._kind = config.predict.kind
+        self._tell = tell
+        self._waiting: dict[int, Ask] = {}  # by request, the oldest first
+        self._unanswered: set[int] = set()
+        self._remembered: set[int] = set()  # requests whose end the process wants to know
+        self._num_asks = self._num_dropped = self._num_answers = 0
+        self._took_sum_s = 0.0
+        self._reporting: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Keep the process running until `close`."""
+        self._report()
+        await self._process.run()
+
+    async def close(self) -> None:
+        """End the process; it saves what it has learned."""
+        if self._reporting is not None:
+            self._reporting.cancel()
+        await self._process.close()
+
+    def ask(self, ask: Ask) -> None:
+        """Ask about a request that the runtime has by now."""
+        self._num_asks += 1
+        if len(self._waiting) >= MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+            self._num_dropped += 1
+        self._waiting[ask.request] = ask
+        self._send_waiting()
+
+    def ended(self, request: int, num_output_tokens: int) -> None:
+        """A request is over; 0 tokens: cut short. One that was never asked about is no matter."""
+        if self._waiting.pop(request, None) is not None:
+            self._num_dropped += 1
+            self._report_soon()
+        elif request in self._remembered:
+            self._remembered.remove(request)
+            self._process.send(Ended(request, num_output_tokens))
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self._process.up and len(self._unanswered) < AT_ONCE:
+            request = next(iter(self._waiting))
+            self._process.send(self._waiting.pop(request))
+            self._unanswered.add(request)
+            self._remembered.add(request)
+        self._report_soon()
+
+    def _foretold(self, message: Foretold) -> None:
+        self._unanswered.discard(message.request)
+        self._took_sum_s += message.took_s
+        if message.num_tokens:
+            self._num_answers += 1
+            self._tell(Predicted(message.request, message.num_tokens, message.high_tokens))
+        else:
+            self._num_dropped += 1
+        self._send_waiting()
+
+    def _lost(self) -> None:
+        self._num_dropped += len(self._unanswered)
+        self._unanswered.clear()
+        self._remembered.clear()
+        self._report_soon()
+
+    def _report_soon(self) -> None:
+        if self._reporting is None:
+            self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report)
+
+    def _report(self) -> None:
+        self._reporting = None
+        status = PredictorStatus(
+            kind=self._kind,
+            up=self._process.up,
+            asks=self._num_asks,
+            dropped=self._num_dropped,
+            answers=self._num_answers,
+            took_sum_s=self._took_sum_s,
+        )
+        self._tell(Predicting(status))

@@ -1,0 +1,50 @@
+"""Host memory that KV blocks are swapped to."""
+
+import numpy as np
+import torch
+
+from daemon.engine.kv_cache import KVCache, zero_pages
+from daemon.engine.packing import packed_bytes
+
+
+class HostPoolError(Exception):
+    """The host pool cannot be had; the message says what would help."""
+
+
+class HostPool:
+    """Rows of bytes, one a block: a KV block as it is, or packed (see `daemon.engine.packing`).
+
+    Beside a CPU the kernel's zero pages, which cost RAM only once used; beside a GPU the same pages
+    pinned, so that copies run at the link's speed and nobody waits for them.
+    """
+
+    def __init__(self, num_blocks: int, cache: KVCache, compress: bool) -> None:
+        """Raises HostPoolError where the memory cannot be had or pinned."""
+        self.num_blocks = num_blocks
+        self.compressed = compress
+        self.block_bytes = packed_bytes(cache.blocks.shape) if compress else cache.block_bytes
+        self.rows = self._pages(cache.blocks.is_cuda).view(num_blocks, self.block_bytes)
+        # Tokens written of what each row holds, as `KVCache.fills`.
+        self.fills = np.full(num_blocks, cache.block_size, np.int32)
+        self._block_shape = cache.blocks.shape[1:]
+        self._dtype = cache.blocks.dtype
+
+    @property
+    def blocks(self) -> torch.Tensor:
+        """A plain pool as [block, layer, 2, block_size, kv_head, head_dim]."""
+        return self.rows.view(self._dtype).view(self.num_blocks, *self._block_shape)
+
+    def _pages(self, pinned: bool) -> torch.Tensor:
+        size_bytes = self.num_blocks * self.block_bytes
+        advice = "lower memory.host_bytes"
+        try:
+            pages = zero_pages(size_bytes)
+        except MemoryError:
+            raise HostPoolError(f"no {size_bytes} bytes for the host pool: {advice}") from None
+        if pinned:
+            # torch's own pinned allocator would round the size up to a power of two.
+            status = torch.cuda.cudart().cudaHostRegister(pages.data_ptr(), size_bytes, 0)
+            if int(status):
+                fault = f"the driver does not pin the host pool's {size_bytes} bytes"
+                raise HostPoolError(f"{fault} (error {int(status)}): {advice}")
+        return pages

@@ -1,0 +1,58 @@
+"""How much memory the next burst of arrivals will want (FastServe section 4.2)."""
+
+from math import exp, sqrt
+
+WINDOW_S = 0.5
+"""Arrivals are counted over windows of about the time that making room takes."""
+_MEMORY_S = 60.0
+_DEVIATIONS = 2.0
+
+
+class BurstReserve:
+    """Blocks wanted by the arrivals of a window: their mean and two deviations, from history.
+
+    Windows are forgotten exponentially over a minute; quiet ones count too. Burstier traffic with
+    the same mean gives a larger reserve.
+    """
+
+    def __init__(self) -> None:
+        self._window_end_s = 0.0
+        self._blocks = 0
+        self._mean = 0.0
+        self._square = 0.0
+
+    def arrived(self, now: float, num_blocks: int) -> None:
+        """A request that wants so many blocks came."""
+        self._advance(now)
+        self._blocks += num_blocks
+
+    def num_blocks(self, now: float) -> int:
+        """The reserve at `now`."""
+        self._advance(now)
+        deviation = sqrt(max(0.0, self._square - self._mean * self._mean))
+        return round(self._mean + _DEVIATIONS * deviation)
+
+    def state(self) -> tuple[float, float, float, float]:
+        """All it has learned, as plain numbers."""
+        return self._window_end_s, float(self._blocks), self._mean, self._square
+
+    @classmethod
+    def restored(cls, state: tuple[float, float, float, float]) -> "BurstReserve":
+        """The reserve whose `state` this was."""
+        reserve = cls()
+        reserve._window_end_s, blocks, reserve._mean, reserve._square = state
+        reserve._blocks = int(blocks)
+        return reserve
+
+    def _advance(self, now: float) -> None:
+        """Close the windows that have passed; those in which nothing came together."""
+        if now < self._window_end_s:
+            return
+        keep = exp(-WINDOW_S / _MEMORY_S)
+        self._mean += (1.0 - keep) * (self._blocks - self._mean)
+        self._square += (1.0 - keep) * (self._blocks**2 - self._square)
+        self._blocks = 0
+        quiet = int((now - self._window_end_s) / WINDOW_S) if self._window_end_s else 0
+        self._mean *= keep**quiet
+        self._square *= keep**quiet
+        self._window_end_s = now + WINDOW_S

@@ -1,0 +1,22 @@
+"""The adversary: as wrong as a predictor can be, and sure of it. For simulations and tests."""
+
+from daemon.predict.calibration import ordered
+from daemon.predict.prediction import Asked, Prediction
+
+
+class Adversary:
+    """Reverses the order of lengths: long for short answers, short for long ones.
+
+    Answers are mirrored at `MIRROR` tokens: twice as long becomes half as long.
+    """
+
+    MIRROR = 256
+    declared = f"adversary (lengths mirrored at {MIRROR} tokens: the order is reversed)"
+
+    def predict(self, asked: Asked) -> Prediction:
+        """The mirrored truth, with no doubt at all."""
+        said = self.MIRROR * self.MIRROR / max(1, asked.truth)
+        return ordered(said, said, said)
+
+    def observe(self, asked: Asked, num_tokens: int) -> None:
+        """It does not want to learn."""

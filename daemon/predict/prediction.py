@@ -1,0 +1,52 @@
+"""What a predictor is asked, and what it answers."""
+
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as predictors see it: counts and vectors, never text.
+
+    Only a simulation knows `truth`, the output tokens; `chance` is its draw from the standard
+    normal distribution.
+    """
+
+    num_prompt_tokens: int
+    max_tokens: int = 0  # 0: unknown
+    features: Float32 | None = None  # [F]: cheap numbers of the text, see daemon.predict.features
+    vector: Float32 | None = None  # [D]: the text's embedding, of length 1
+    truth: int = -1
+    chance: float = 0.0
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """Output tokens of one answer: calibrated quantiles; all at least 1, in rising order."""
+
+    low: int  # one answer in ten is shorter
+    middle: int  # what schedulers order by
+    high: int  # one answer in ten is longer
+
+    def beyond(self, num_tokens: int) -> int:
+        """The answer's length now that `num_tokens` of it came and it goes on: ALISE doubles."""
+        if num_tokens < self.middle:
+            return self.middle
+        return self.high if num_tokens < self.high else 2 * num_tokens
+
+
+class Predictor(Protocol):
+    """Says how many output tokens a request will have, and learns from those that finish."""
+
+    @property
+    def declared(self) -> str:
+        """Its name and its error in a sentence, for every report."""
+
+    def predict(self, asked: Asked) -> Prediction:
+        """The answer's length as far as it can be told."""
+
+    def observe(self, asked: Asked, num_tokens: int) -> None:
+        """A request finished with so many output tokens."""

@@ -1,0 +1,46 @@
+"""ALISE's Algorithm 1: the lengths of the most similar requests that finished."""
+
+import numpy as np
+
+from daemon.predict.learned import Model
+from daemon.predict.prediction import Asked
+from daemon.predict.store import VectorStore
+
+
+class Retrieval:
+    """The mean length of up to `most` neighbours, weighted by similarity; a fallback without any.
+
+    Neighbours are requests whose vector has at least the cosine `least_cosine` (the paper's s0)
+    with this one's.
+    """
+
+    MOST = 8  # the paper's k
+    LEAST_COSINE = 0.7
+    declared = (
+        "retrieval (mean of similar finished requests, else a regressor; error calibrated on"
+        " recent answers)"
+    )
+
+    def __init__(
+        self,
+        store: VectorStore,
+        fallback: Model,
+        most: int = MOST,
+        least_cosine: float = LEAST_COSINE,
+    ) -> None:
+        self._store = store
+        self._fallback = fallback
+        self._most = most
+        self._least_cosine = least_cosine
+
+    def guess(self, asked: Asked) -> float:
+        """Case II of the algorithm where similar requests are stored, else case I."""
+        if asked.vector is not None:
+            cosines, rows = self._store.nearest(asked.vector, self._most, self._least_cosine)
+            if cosines.size:
+                return float(np.average(rows["num_tokens"], weights=cosines))
+        return self._fallback.guess(asked)
+
+    def learn(self) -> None:
+        """The store is the memory; the fallback learns."""
+        self._fallback.learn()

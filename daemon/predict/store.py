@@ -1,0 +1,133 @@
+"""What finished requests were like and how long their answers became: bounded, aged, no text."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from daemon.predict.features import NUM_FEATURES
+from daemon.predict.prediction import Asked, Float32
+
+Rows = npt.NDArray[np.void]
+"""Rows of `ROW`, oldest first."""
+
+ROW = np.dtype(
+    [
+        ("time_s", "<f8"),  # when it finished, of any clock that survives a restart
+        ("num_prompt_tokens", "<i4"),
+        ("max_tokens", "<i4"),
+        ("num_tokens", "<i4"),  # of the answer
+        ("guess", "<i4"),  # what the store's predictor would have said just before; 0: nothing
+        ("features", "<f4", (NUM_FEATURES,)),
+    ]
+)
+
+_FIRST_CAPACITY = 256
+_MOST_TOKENS = (1 << 31) - 1
+
+
+class VectorStore:
+    """At most `max_rows` finished requests, none older than `max_age_s`; the oldest go first.
+
+    Rows lie in order of time in one piece of memory, so that a search is one product of a matrix
+    and a vector: for N rows of D components N * D multiplications.
+    """
+
+    def __init__(self, max_rows: int = 20_000, max_age_s: float = math.inf) -> None:
+        self.max_rows = max(1, max_rows)
+        self.max_age_s = max_age_s
+        self.guesser = ""  # who made the guesses: they calibrate nobody else
+        self._now_s = -math.inf
+        self._first = self._end = 0  # of the rows that count
+        self._rows: Rows = np.zeros(min(_FIRST_CAPACITY, self._most_capacity), ROW)
+        self._vectors: Float32 = np.zeros((self._rows.size, 0), np.float32)
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    @property
+    def rows(self) -> Rows:
+        """[N] of `ROW`, oldest first: a view, good until the next change."""
+        return self._rows[self._first : self._end]
+
+    @property
+    def vectors(self) -> Float32:
+        """[N, D]: a view likewise; zeros for a request without a vector. D is 0 if none had one."""
+        return self._vectors[self._first : self._end]
+
+    @property
+    def dim(self) -> int:
+        """D, the components of a vector."""
+        return int(self._vectors.shape[1])
+
+    def advance(self, now_s: float) -> None:
+        """It is `now_s`: rows that are too old go. Time never runs backwards here."""
+        self._now_s = max(self._now_s, now_s)
+        oldest_s = self._now_s - self.max_age_s
+        if len(self) and self._rows["time_s"][self._first] < oldest_s:
+            self._first += int(np.searchsorted(self.rows["time_s"], oldest_s))
+
+    def add(self, asked: Asked, num_tokens: int, guess: float = 0.0) -> None:
+        """Remember a request that finished now, with so many output tokens."""
+        self._make_room(asked.vector)
+        self._rows[self._end] = (
+            max(self._now_s, 0.0),
+            asked.num_prompt_tokens,
+            min(asked.max_tokens, _MOST_TOKENS),
+            num_tokens,
+            min(round(guess), _MOST_TOKENS),
+            0.0 if asked.features is None else asked.features,
+        )
+        if self.dim:
+            self._vectors[self._end] = 0.0 if asked.vector is None else asked.vector
+        self._end += 1
+        self._first = max(self._first, self._end - self.max_rows)
+
+    def nearest(self, vector: Float32, most: int, least_cosine: float) -> tuple[Float32, Rows]:
+        """Cosines and rows of the up to `most` nearest that are at least so near.
+
+        `vector` has length 1. Among equals the newest count.
+        """
+        if vector.size != self.dim:
+            return np.zeros(0, np.float32), self.rows[:0]
+        cosines = self.vectors @ vector
+        found = np.flatnonzero(cosines >= least_cosine)
+        if found.size > most:
+            found = found[np.lexsort((found, cosines[found]))[-most:]]
+        return cosines[found], self.rows[found]
+
+    def signed_by(self, guesser: str) -> None:
+        """Guesses are this predictor's from now on; those of another are forgotten."""
+        if self.guesser != guesser:
+            self.rows["guess"] = 0
+            self.guesser = guesser
+
+    def fill(self, rows: Rows, vectors: Float32) -> None:
+        """Take these rows instead of its own, the newest where they are too many."""
+        rows, vectors = rows[-self.max_rows :], vectors[-self.max_rows :]
+        self._rows, self._vectors = rows.copy(), vectors.copy()
+        self._first, self._end = 0, rows.size
+        self._now_s = float(rows["time_s"][-1]) if rows.size else -math.inf
+
+    @property
+    def _most_capacity(self) -> int:
+        """Rows are moved to the front once a quarter of them is new: seldom enough."""
+        return self.max_rows + max(64, self.max_rows // 4)
+
+    def _make_room(self, vector: Float32 | None) -> None:
+        """Room for one more row, and for its vector; vectors of another encoder are dropped."""
+        count = len(self)
+        dim = self.dim if vector is None else vector.size
+        full = self._end == self._rows.size
+        if not full and dim == self.dim:
+            return
+        capacity = self._rows.size
+        if full and 2 * count >= capacity:
+            capacity = min(max(2 * capacity, _FIRST_CAPACITY), self._most_capacity)
+        rows = np.zeros(capacity, ROW)
+        vectors = np.zeros((capacity, dim), np.float32)
+        rows[:count] = self.rows
+        if dim == self.dim:
+            vectors[:count] = self.vectors
+        self._rows, self._vectors = rows, vectors
+        self._first, self._end = 0, count

@@ -1,0 +1,92 @@
+"""A network that learns from a store a few rows at a time: what MLP and ranges share."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from daemon.predict.inputs import NUM_COLUMNS, columns_of, columns_of_rows, with_vectors
+from daemon.predict.network import Network
+from daemon.predict.prediction import Asked, Float32
+from daemon.predict.store import Rows, VectorStore
+
+Slopes = Callable[[Rows, Float32], Float32]
+"""From stored rows [N] and the network's outputs of them [N, O] to the loss's gradient [N, O]."""
+
+
+class Trained:
+    """Draws rows from the store and takes some steps for every request that finishes.
+
+    The cost of learning is so spread evenly: no request waits while a whole model is fitted. Only
+    when the store has doubled it begins anew, with columns scaled as they are by then.
+    """
+
+    ROWS = 64  # of one step
+    STEPS = 2  # for each finished request
+    FEW_ROWS = 512  # with fewer, weights are drawn to zero no more strongly: they would die
+    FIRST_ROWS = 32  # before that it learns nothing
+    FIRST_STEPS = (300, 2000)  # when it begins: at least, at most
+    FARTHEST = 4.0  # standard deviations; what was never seen is not extrapolated further
+    LEAST_SCALE = 0.1  # a column that hardly differs is not blown up further
+
+    def __init__(
+        self,
+        store: VectorStore,
+        slopes: Slopes,
+        shape: tuple[int, int],
+        doubt: float,
+        seed: int = 0,
+    ) -> None:
+        """`shape`: hidden units (0: the model is linear) and outputs. `doubt`: how strongly weights
+        are drawn to zero, against the evidence of one row.
+        """
+        self._store = store
+        self._slopes = slopes
+        self._shape = shape
+        self._doubt = doubt
+        self._seed = seed
+        self._begin()
+
+    def __call__(self, asked: Asked) -> Float32:
+        """[O]: the network's outputs for a request; vectors of other encoders are ignored."""
+        vector = np.zeros((1, self._dim), np.float32)
+        if asked.vector is not None and asked.vector.size == self._dim:
+            vector[0] = asked.vector
+        outputs: Float32 = self._network(self._scaled(columns_of(asked)[None], vector))[0]
+        return outputs
+
+    def learn(self) -> None:
+        """Some steps; from the beginning where vectors are of another encoder now."""
+        if self._store.dim != self._dim or len(self._store) >= self._next_rows:
+            self._begin()
+        elif len(self._store) >= self.FIRST_ROWS:
+            self._take(self.STEPS)
+
+    def _begin(self) -> None:
+        num_rows = len(self._store)
+        self._dim = self._store.dim
+        self._next_rows = max(2 * num_rows, self.FIRST_ROWS)
+        sizes = [size for size in (NUM_COLUMNS + self._dim, *self._shape) if size]
+        self._network = Network(sizes, self._seed)
+        self._chance = np.random.default_rng(self._seed)
+        columns = columns_of_rows(self._store.rows)
+        self._centre = columns.mean(axis=0) if num_rows else np.zeros(NUM_COLUMNS, np.float32)
+        spread = columns.std(axis=0) if num_rows else np.ones(NUM_COLUMNS, np.float32)
+        self._scale = np.maximum(spread, np.float32(self.LEAST_SCALE))
+        if num_rows >= self.FIRST_ROWS:
+            least, most = self.FIRST_STEPS
+            self._take(min(max(least, 2 * self.STEPS * num_rows), most))
+
+    def _take(self, num_steps: int) -> None:
+        rows, vectors = self._store.rows, self._store.vectors
+        decay = self._doubt / max(rows.size, self.FEW_ROWS)
+        for _ in range(num_steps):
+            drawn = self._chance.integers(rows.size, size=self.ROWS)
+            some = rows[drawn]
+            inputs = self._scaled(columns_of_rows(some), vectors[drawn])
+            self._network.step(inputs, partial(self._slopes, some), decay)
+
+    def _scaled(self, columns: Float32, vectors: Float32) -> Float32:
+        """[N, 2 + F + D]: what the network sees."""
+        scaled = (columns - self._centre) / self._scale
+        return with_vectors(scaled.clip(-self.FARTHEST, self.FARTHEST), vectors)

@@ -1,0 +1,1 @@
+"""The predictor process: it reads prompts, foretells how long answers will be, and learns."""

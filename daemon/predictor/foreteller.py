@@ -1,0 +1,61 @@
+"""One predictor, what it reads of a prompt, and the requests that it will hear of again."""
+
+import time
+from typing import TYPE_CHECKING
+
+from daemon.config.schema import PredictConfig
+from daemon.predict.errors import PredictorError
+from daemon.predict.features import features
+from daemon.predict.lengths import VECTOR_KINDS, length_predictor
+from daemon.predict.prediction import Asked, Prediction
+from daemon.predictor.keeper import Keeper
+from daemon.predictor.protocol import Ask, Ended
+
+if TYPE_CHECKING:
+    from daemon.predictor.encoder import Encoder
+
+
+class Foreteller:
+    """Asks become predictions, endings become rows of the store."""
+
+    def __init__(self, config: PredictConfig, keeper: Keeper) -> None:
+        """Loads the encoder where the kind needs vectors. Raises EncoderError, PredictorError."""
+        predictor = length_predictor(config.kind, keeper.store)
+        if predictor is None:
+            raise PredictorError(f"there is nothing to predict with kind {config.kind!r}")
+        self._predictor = predictor
+        self._keeper = keeper
+        self._encoder = _encoder() if config.kind in VECTOR_KINDS else None
+        self._open: dict[int, tuple[Ask, Asked]] = {}
+
+    def foretell(self, ask: Ask) -> Prediction:
+        """How long the answer will be."""
+        self._keeper.store.advance(time.time())
+        asked = self._read(ask)
+        self._open[ask.request] = (ask, asked)
+        return self._predictor.predict(asked)
+
+    def learn(self, ended: Ended) -> None:
+        """A request is over; one never asked about, or cut short, teaches nothing."""
+        found = self._open.pop(ended.request, None)
+        if found is None or not ended.num_output_tokens:
+            return
+        ask, asked = found
+        self._keeper.store.advance(time.time())
+        self._predictor.observe(asked, ended.num_output_tokens)
+        self._keeper.learned(ask, ended.num_output_tokens)
+
+    def _read(self, ask: Ask) -> Asked:
+        """What predictors see. Features are cheap, and a later kind learns from what is stored."""
+        return Asked(
+            num_prompt_tokens=ask.num_prompt_tokens,
+            max_tokens=ask.max_tokens,
+            features=features(ask.text),
+            vector=self._encoder.encode([ask.text])[0] if self._encoder is not None else None,
+        )
+
+
+def _encoder() -> "Encoder":
+    from daemon.predictor.encoder import Encoder  # brings torch along: seconds
+
+    return Encoder()

@@ -1,0 +1,88 @@
+"""The predictor's loop: asks in, predictions out, and what was learned to disk now and then."""
+
+import contextlib
+import logging
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from daemon.config.schema import PredictConfig
+from daemon.predict.errors import PredictorError
+from daemon.predictor.errors import EncoderError
+from daemon.predictor.foreteller import Foreteller
+from daemon.predictor.keeper import Keeper
+from daemon.predictor.protocol import Ask, Foretold, ToPredictor
+from daemon.wire.blocking import BlockingChannel
+
+log = logging.getLogger(__name__)
+
+SAVE_S = 60.0
+"""What a crash may cost: so much of what was learned."""
+
+
+class Server:
+    """Messages in, messages out; one at a time, in their order."""
+
+    def __init__(self, channel: BlockingChannel, foreteller: Foreteller, keeper: Keeper) -> None:
+        self._channel = channel
+        self._foreteller = foreteller
+        self._keeper = keeper
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(ToPredictor).decode
+
+    def run(self) -> None:
+        """Answer until the channel ends; save once a minute, and then."""
+        save_at_s = time.monotonic() + SAVE_S
+        while True:
+            if self._channel.wait(save_at_s - time.monotonic()):
+                payload = self._receive()
+                if payload is None:
+                    break
+                self._take(self._decode(payload))
+            if time.monotonic() >= save_at_s:
+                self._keeper.save()
+                save_at_s = time.monotonic() + SAVE_S
+        self._keeper.save()
+
+    def _take(self, message: ToPredictor) -> None:
+        """One request's fault must cost no more than its own prediction."""
+        if isinstance(message, Ask):
+            self._send(self._foretold(message))
+            return
+        try:
+            self._foreteller.learn(message)
+        except Exception:
+            log.exception("nothing was learned from request %d", message.request)
+
+    def _foretold(self, ask: Ask) -> Foretold:
+        began_s = time.perf_counter()
+        try:
+            found = self._foreteller.foretell(ask)
+        except Exception:
+            log.exception("request %d cannot be predicted", ask.request)
+            return Foretold(ask.request, 0, 0, time.perf_counter() - began_s)
+        return Foretold(ask.request, found.middle, found.high, time.perf_counter() - began_s)
+
+    def _receive(self) -> bytes | None:
+        with contextlib.suppress(ConnectionResetError):
+            return self._channel.receive()
+        return None
+
+    def _send(self, message: Foretold) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reading finds the end
+            self._channel.send(self._encode(message))
+
+
+def serve(sock: socket.socket, config_json: str, store: Path) -> int:
+    """Serve as the configuration says; the exit status."""
+    config = msgspec.json.decode(config_json, type=PredictConfig)
+    keeper = Keeper(store, config)
+    try:
+        foreteller = Foreteller(config, keeper)
+    except (EncoderError, PredictorError) as error:
+        log.error("%s", error)
+        return 1
+    Server(BlockingChannel(sock), foreteller, keeper).run()
+    return 0

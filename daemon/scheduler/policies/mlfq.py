@@ -1,0 +1,77 @@
+"""FastServe's skip-join multi-level feedback queue (section 4.1, Algorithm 1)."""
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.swap_space import PROACTIVE
+from daemon.scheduler.policies.base import Policy
+from daemon.sequence import Sequence
+
+LEVELS = 16
+_LEAST_QUANTUM_S = 1e-4
+PATIENCE = 4.0
+"""How many of its level's quanta a sequence waits, at least, before it is promoted.
+
+A promoted sequence runs for the quantum of the level that it came from. So starvation takes at
+most one part in PATIENCE + 1 from others, and moving a sequence in and out of memory is paid for
+by a turn that is as long as what it has run already: promotion at a fixed age would move long
+sequences back and forth for one token each.
+"""
+
+
+def quantum_s(level: int, pace: StepTimeModel) -> float:
+    """Time that a sequence may run at a level: the shortest step's, doubled at each level."""
+    return max(_LEAST_QUANTUM_S, pace.decode_s(1, 1)) * 2.0**level
+
+
+def level_of(duration_s: float, pace: StepTimeModel) -> int:
+    """The first level whose quantum covers a step of this duration (Algorithm 1, line 8)."""
+    for level in range(LEVELS - 1):
+        if quantum_s(level, pace) >= duration_s:
+            return level
+    return LEVELS - 1
+
+
+class Mlfq(Policy):
+    """Short steps first; whoever used up a quantum falls behind, whoever starves comes first."""
+
+    name = "mlfq"
+    swap = PROACTIVE
+    displaces = True
+    reviews = True
+    promotes = True
+    num_levels = LEVELS
+
+    def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
+        """Skip-join: the level whose quantum covers its prefill."""
+        super().enter(sequence, pace)
+        prefill_s = pace.prefill_s(sequence.num_known_tokens)
+        sequence.level = level_of(prefill_s, pace)
+        left_s = quantum_s(sequence.level, pace) - prefill_s
+        sequence.review_at = sequence.num_known_tokens + _tokens(left_s, pace)
+
+    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+        """Its level; before all of them if it was promoted."""
+        return -1.0 if sequence.promoted else float(sequence.level)
+
+    def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
+        """Its quantum is used up: one level down, or more if its next step takes longer."""
+        sequence.promoted = False
+        below = max(sequence.level + 1, level_of(pace.decode_s(1, sequence.limit), pace))
+        sequence.level = min(LEVELS - 1, below)
+        known = sequence.num_prompt_tokens + num_output_tokens
+        sequence.review_at = known + _tokens(quantum_s(sequence.level, pace), pace)
+
+    def starves(self, sequence: Sequence, now: float, starve_s: float, pace: StepTimeModel) -> bool:
+        """Whether it has waited for `starve_s`, and PATIENCE times its own quantum."""
+        patience_s = max(starve_s, PATIENCE * quantum_s(sequence.level, pace))
+        return not sequence.promoted and now - sequence.waiting_since_s >= patience_s
+
+    def promote(self, sequence: Sequence, pace: StepTimeModel) -> None:
+        """To the front, for the quantum of its own level."""
+        sequence.promoted = True
+        turn = _tokens(quantum_s(sequence.level, pace), pace)
+        sequence.review_at = sequence.num_known_tokens + turn
+
+
+def _tokens(duration_s: float, pace: StepTimeModel) -> int:
+    """Tokens that a sequence gets in so long; at least one."""
+    return max(1, int(duration_s / max(pace.mean_s, _LEAST_QUANTUM_S)))

@@ -1,0 +1,16 @@
+"""What is left to do for a sequence, as far as its predicted length and the pace tell."""
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.sequence import Sequence
+
+
+def remaining_s(sequence: Sequence, pace: StepTimeModel) -> float:
+    """Time of the tokens still to compute and to generate (ALISE eq. 4 and 5).
+
+    One that waits has to compute what of it is not kept in host memory; the answer's further
+    tokens take a step each, in the company that steps have on average.
+    """
+    start_s = 0.0
+    if sequence.slot < 0:
+        start_s = pace.prefill_s(max(1, sequence.num_known_tokens - sequence.parked_tokens))
+    return start_s + sequence.remaining_tokens * pace.mean_s

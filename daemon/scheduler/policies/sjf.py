@@ -1,0 +1,16 @@
+"""Shortest job first: by predicted length, without preemption."""
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.remaining import remaining_s
+from daemon.sequence import Sequence
+
+
+class Sjf(Policy):
+    """Stall-free mixing; of those that wait, the shortest comes next, and nobody gives way."""
+
+    name = "sjf"
+
+    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+        """Seconds left."""
+        return remaining_s(sequence, pace)

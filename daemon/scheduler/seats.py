@@ -1,0 +1,224 @@
+"""Who has a slot and memory on one instance: sequences are seated, give way, and leave."""
+
+from dataclasses import dataclass
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import DEFER
+from daemon.request import State
+from daemon.scheduler.place import Place
+from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.starvation import Starvation
+from daemon.scheduler.swapper import Swapper
+from daemon.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Moves:
+    """Counts of those who gave way and came back."""
+
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    swaps_out: int = 0
+    swaps_in: int = 0
+
+
+class Seats:
+    """The waiting queue, the slots and the memory, under one policy.
+
+    `step` is the newest plan that was made; what happens here belongs to the plan after it.
+    """
+
+    def __init__(
+        self, instance: int, policy: Policy, max_running: int, kv: KVCache, swapper: Swapper
+    ) -> None:
+        self.instance = instance
+        self.policy = policy
+        self.kv = kv
+        self.swapper = swapper
+        self.pace = StepTimeModel()
+        self.slots = SlotTable(max_running)
+        self.waiting = WaitingQueue()
+        self.starvation = Starvation()
+        self.started: list[tuple[Sequence, int]] = []  # (seated first time, cached tokens)
+        self.moves = Moves()
+        self.step = 0
+        self.now = 0.0
+        self.left: list[int] = []
+        self.joined: list[int] = []
+
+    def take_moves(self) -> Moves:
+        """What was counted since the last call."""
+        taken, self.moves = self.moves, Moves()
+        return taken
+
+    def take_started(self) -> list[tuple[Sequence, int]]:
+        """Those that were seated for the first time since the last call, with cached tokens."""
+        taken, self.started = self.started, []
+        return taken
+
+    # The order
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence that waits or was preempted."""
+        sequence.instance = self.instance
+        sequence.waiting_since_s = now
+        sequence.rank = self.policy.rank(sequence, self.pace)
+        self.waiting.push(sequence)
+        if self.policy.promotes:
+            self.starvation.watch(sequence)
+
+    def meet(self, sequence: Sequence, now: float) -> None:
+        """Queue one that is new here."""
+        self.policy.enter(sequence, self.pace)
+        self.add(sequence, now)
+
+    def rerank(self, sequence: Sequence) -> None:
+        """Put one where the policy now wants it."""
+        if sequence.slot >= 0:
+            sequence.rank = self._seated_rank(sequence)
+            self.slots.review_at[sequence.slot] = sequence.review_at
+            self.slots.place(sequence.slot, sequence.rank)
+        else:
+            self.waiting.remove(sequence)
+            sequence.rank = self.policy.rank(sequence, self.pace)
+            self.waiting.push(sequence)
+
+    def look_at(self, sequence: Sequence) -> None:
+        """Bring a running sequence's own count of tokens up to date."""
+        delivered = int(self.slots.delivered[sequence.slot])
+        sequence.num_output_tokens = delivered - sequence.num_prompt_tokens
+
+    def _seated_rank(self, sequence: Sequence) -> float:
+        """Its place among those that run: seconds left count from now on."""
+        rank = self.policy.rank(sequence, self.pace)
+        return rank + self.now if self.policy.counts_down else rank
+
+    def may_displace(self, sequence: Sequence) -> bool:
+        """Whether there is anybody whose place this one may take."""
+        return bool(self._victims(sequence, 1))
+
+    def _victims(self, sequence: Sequence, num_blocks: int) -> list[int]:
+        """The last slots in the order that together hold so many blocks, if this one may have
+        their places; none if they hold fewer.
+        """
+        if not self.policy.displaces or self.swapper.mode == DEFER:
+            return []
+        # Seconds left differ by a step at least: less is an error of the pace, and no gain.
+        shift = self.now + self.pace.mean_s if self.policy.counts_down else 0.0
+        found = []
+        for slot in self.slots.order()[::-1].tolist():
+            member = self.slots.member(slot)
+            if sequence.rank + shift >= member.rank or member is sequence.leader:
+                return []
+            found.append(slot)
+            num_blocks -= int(self.kv.table.held[slot])
+            if num_blocks <= 0:
+                return found
+        return []
+
+    # Seating
+
+    def place_of(self, sequence: Sequence) -> Place:
+        """Where its computed tokens would come from, and the blocks it would take."""
+        kv = self.kv
+        reserve = sequence.limit if self.policy.reserve_limit else sequence.num_known_tokens
+        num_blocks = kv.blocks_for(reserve)
+        leader = self._leader_slot(sequence)
+        if leader >= 0:
+            shared = sequence.num_prompt_tokens - 1
+            return Place(leader, [], shared, num_blocks, shared // kv.block_size)
+        matched = kv.match(sequence)
+        num_cached = len(matched) * kv.block_size
+        if sequence.parked_tokens > num_cached:
+            parked = sequence.parked_tokens
+            return Place(-1, matched, parked, num_blocks, len(matched), returns=True)
+        return Place(-1, matched, num_cached, num_blocks, len(matched))
+
+    def _leader_slot(self, sequence: Sequence) -> int:
+        """The slot of the running stream whose computed prompt this one can share, or -1."""
+        leader = sequence.leader
+        if leader is None or leader.slot < 0 or leader.instance != self.instance:
+            return -1
+        if self.swapper.is_returning(leader.slot):
+            return -1
+        computed = self.slots.computed[leader.slot] >= sequence.num_prompt_tokens
+        fresh = not sequence.num_output_tokens and not sequence.parked_tokens
+        return leader.slot if computed and fresh else -1
+
+    def vacancy(self, sequence: Sequence, place: Place) -> bool:
+        """Whether a slot and the blocks are there, displacing others if the policy says so."""
+        spare = max(1, self.kv.pool.num_blocks // 100) if self.slots.num_running else 0
+        new_blocks = place.num_blocks - place.num_reusable + spare
+        lacking = self.kv.lacking(place.matched, new_blocks)
+        if lacking <= 0 and not self.slots.full:
+            return True
+        if self.kv.pool.num_fenced:
+            return False
+        for slot in self._victims(sequence, max(1, lacking)):
+            self.preempt(slot)
+        return not self.slots.full and self.kv.lacking(place.matched, new_blocks) <= 0
+
+    def seat(self, sequence: Sequence, place: Place) -> int:
+        """Give it a slot and its blocks; its slot."""
+        self.waiting.remove(sequence)
+        sequence.rank = self._seated_rank(sequence)
+        slot = self.slots.join(sequence, place.num_shared_tokens)
+        if place.leader >= 0:
+            self.kv.fork(place.leader, slot, place.num_shared_tokens, place.num_blocks)
+            self.slots.last_step[place.leader] = self.step + 1
+        else:
+            self.kv.admit(slot, place.matched, place.num_blocks)
+        sequence.move(State.RUNNING)
+        sequence.num_sealed_blocks = place.num_reusable
+        self.joined.append(slot)
+        if place.returns:
+            first = len(place.matched)
+            self.swapper.bring(sequence, self.slots, self.kv, first, self.step + 1, self.now)
+            self.moves.swaps_in += 1
+        self.swapper.seated(sequence, self.kv.block_size)
+        if not sequence.started:
+            sequence.started = True
+            self.started.append((sequence, place.num_shared_tokens))
+        return slot
+
+    # Leaving
+
+    def preempt(self, slot: int, keep: bool = True) -> None:
+        """Give up a running sequence's place; what is not kept of its KV is computed again."""
+        table = self.slots
+        sequence = table.member(slot)
+        num_computed = int(table.computed[slot])
+        num_valid = min(num_computed, int(table.delivered[slot]) - 1)
+        sequence.parked_tokens = 0
+        if keep:
+            self.swapper.park(sequence, num_valid, table, self.kv, self.step + 1, self.pace)
+        self.vacate([slot])
+        self.moves.preemptions += 1
+        self.moves.swaps_out += sequence.parked_tokens > 0
+        lost = max(0, num_computed - sequence.parked_tokens)
+        self.moves.recomputed_tokens += lost
+        sequence.preemptions += 1
+        sequence.recomputed_tokens += lost
+        if sequence.num_output_tokens:
+            sequence.preemptions_after_first += 1
+        sequence.move(State.PREEMPTED)
+        self.add(sequence, self.now)
+
+    def vacate(self, slots: list[int]) -> list[Sequence]:
+        """Empty these slots, their blocks in one go; the sequences that had them."""
+        table = self.slots
+        last_step = 0
+        for slot in slots:
+            if not self.swapper.stops_waiting(slot):
+                self.kv.seal(table.member(slot), int(table.computed[slot]))
+            last_step = max(last_step, int(table.last_step[slot]))
+        self.kv.release_each(slots, last_step)
+        for slot in slots:
+            if slot in self.joined:
+                self.joined.remove(slot)
+            else:
+                self.left.append(slot)
+        return [table.leave(slot) for slot in slots]

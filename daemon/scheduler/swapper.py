@@ -1,0 +1,180 @@
+"""What becomes of the KV of those who give way, and how it comes back.
+
+FastServe section 4.2 and ALISE Algorithm 2: whoever will run last leaves first. The order of the
+slots is that order already: the wait before a sequence runs again is a sum over all that go before
+it (ENST's T_execute, EWT's eq. 6), so it grows along the order, and a promotion (T_promote) moves
+the sequence in the order itself.
+"""
+
+from daemon.cost.copy_time import CopyTime
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.reserve import BurstReserve
+from daemon.memory.swap_space import PROACTIVE, REACTIVE, SwapSpace
+from daemon.scheduler.slots import SlotTable
+from daemon.sequence import Sequence
+
+MAX_RESERVE = 0.25
+"""Most of the pool that is kept ready for bursts."""
+
+LINK_SHARE = 0.5
+"""Share of a step's time that copies made ahead of need may take on the link."""
+
+
+class Swapper:
+    """One instance's moves between device and host memory."""
+
+    def __init__(self, mode: str, num_host_blocks: int, copy_block_s: float) -> None:
+        self.mode = mode
+        self.space = SwapSpace(num_host_blocks)
+        self.copy_time = CopyTime(copy_block_s)
+        self.reserve = BurstReserve()
+        self.link_s = 0.0  # how long copies took, both directions
+        self._returning: dict[int, float] = {}  # slots whose blocks are on the way, since when
+
+    @property
+    def num_returning(self) -> int:
+        """Slots that wait for their blocks."""
+        return len(self._returning)
+
+    # Leaving
+
+    def park(
+        self,
+        sequence: Sequence,
+        num_valid: int,
+        slots: SlotTable,
+        kv: KVCache,
+        step: int,
+        pace: StepTimeModel,
+    ) -> None:
+        """A running sequence gives way with the plan of `step`; keep what pays of its KV.
+
+        `num_valid` tokens of it are, or will be, written by the steps before. What is copied
+        already costs nothing to keep; the rest is copied now if a way out and back is predicted to
+        take less than computing it again, and the host has room. One that is on its way back has
+        its blocks in the host still.
+        """
+        space = self.space
+        if self.mode not in (PROACTIVE, REACTIVE):
+            space.forget(sequence.id)
+            return
+        if sequence.slot in self._returning:
+            sequence.parked_tokens = len(space.places(sequence.id)) * kv.block_size
+            return
+        held = kv.table.blocks(sequence.slot)
+        num_blocks = kv.blocks_for(num_valid)
+        full = num_valid // kv.block_size
+        space.keep(sequence.id, full)
+        num_copied = len(space.places(sequence.id))
+        rest = num_blocks - num_copied
+        rest_tokens = num_valid - num_copied * kv.block_size
+        pays = self.copy_time.round_trip_s(rest) < pace.prefill_s(rest_tokens)
+        if rest > 0 and pays and self._make_room(rest, sequence, slots):
+            blocks = held[num_copied:num_blocks].tolist()
+            space.copy_out(sequence.id, blocks, step)
+            kv.pool.name_in_copy(blocks, step)
+            num_copied = num_blocks
+        sequence.parked_tokens = min(num_valid, num_copied * kv.block_size)
+
+    def leave(self, sequence: Sequence) -> None:
+        """A sequence ended or moves elsewhere: its copy is of no use."""
+        self.space.forget(sequence.id)
+        sequence.parked_tokens = 0
+
+    # Coming back
+
+    def bring(
+        self, sequence: Sequence, slots: SlotTable, kv: KVCache, first: int, step: int, now: float
+    ) -> None:
+        """Order the parked blocks from the `first` on into the blocks of its new slot."""
+        slot = sequence.slot
+        num_blocks = kv.blocks_for(sequence.parked_tokens)
+        blocks = kv.table.blocks(slot)[first:num_blocks].tolist()
+        self.space.copy_in(sequence.id, first, blocks, step)
+        kv.pool.name_in_copy(blocks, step)
+        sequence.swaps += 1
+        if self.mode != REACTIVE:
+            slots.arrives[slot] = step
+            self._returning[slot] = now
+
+    def is_returning(self, slot: int) -> bool:
+        """Whether a slot waits for its blocks."""
+        return slot in self._returning
+
+    def stops_waiting(self, slot: int) -> bool:
+        """A slot is vacated; whether its blocks were still on the way."""
+        return self._returning.pop(slot, None) is not None
+
+    def copies_done(self, step: int, slots: SlotTable, now: float) -> None:
+        """Every copy of the plans up to `step` has ended."""
+        self.space.copies_done(step)
+        for slot, since_s in list(self._returning.items()):
+            if slots.arrives[slot] <= step:
+                del self._returning[slot]
+                slots.member(slot).swap_s += now - since_s
+
+    def seated(self, sequence: Sequence, block_size: int) -> None:
+        """It computes on: of its copy, only full blocks stay as they are."""
+        self.space.keep(sequence.id, sequence.parked_tokens // block_size)
+
+    def observe(self, num_out: int, out_s: float, num_in: int, in_s: float) -> None:
+        """Learn from copies that ended."""
+        self.copy_time.observe(num_out, out_s, num_in, in_s)
+        self.link_s += out_s + in_s
+
+    # Ahead of need
+
+    def copy_ahead(
+        self, slots: SlotTable, kv: KVCache, step: int, step_s: float, now: float
+    ) -> None:
+        """Copy blocks of those that would leave first, until enough could be given away at once.
+
+        Enough is the reserve for bursts and a block for each that runs. No more is copied than
+        fits beside a step of `step_s` on the link.
+        """
+        if self.mode != PROACTIVE or self.space.num_flying:
+            return
+        wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
+        if wanted <= 0:
+            return
+        block_s = max(self.copy_time.out_s, 1e-9)
+        budget = max(1, int(LINK_SHARE * step_s / block_s))
+        for slot in slots.order()[::-1].tolist():
+            if slot in self._returning:
+                continue
+            sequence = slots.member(slot)
+            full = int(slots.computed[slot]) // kv.block_size
+            num_copied = len(self.space.places(sequence.id))
+            count = min(full - num_copied, budget, self.space.pool.num_available)
+            if count > 0:
+                blocks = kv.table.blocks(slot)[num_copied : num_copied + count].tolist()
+                self.space.copy_out(sequence.id, blocks, step)
+                kv.pool.name_in_copy(blocks, step)
+                budget -= count
+            wanted -= num_copied + max(0, count)
+            if wanted <= 0 or budget <= 0:
+                return
+
+    def _reserve_blocks(self, kv: KVCache, num_running: int, now: float) -> int:
+        most = int(MAX_RESERVE * kv.pool.num_blocks)
+        return min(most, self.reserve.num_blocks(now) + num_running)
+
+    def _make_room(self, num_blocks: int, leaver: Sequence, slots: SlotTable) -> bool:
+        """Whether the host has so many places, once copies of those that leave last are forgotten.
+
+        They run, so that nothing is lost with their copies.
+        """
+        pool = self.space.pool
+        if pool.num_available < num_blocks:
+            for slot in slots.order().tolist():
+                member = slots.member(slot)
+                if slot not in self._returning and member is not leaver:
+                    self.space.forget(member.id)
+                    if pool.num_available >= num_blocks:
+                        break
+        return pool.num_available >= num_blocks
+
+    def awaited(self, step: int) -> int:
+        """The plan whose copies the plan of `step` awaits; 0: none."""
+        return step if self.mode == REACTIVE and self.space.has_orders else 0

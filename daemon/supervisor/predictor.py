@@ -1,0 +1,119 @@
+"""The predictor process: started by the API process, started again, and never waited for.
+
+It is the API's child and not the daemon's, since prompts are text there and nowhere else.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from signal import SIGKILL
+
+import msgspec
+
+from daemon.predictor.protocol import Foretold, ToPredictor
+from daemon.supervisor.child import Child, start_child
+from daemon.supervisor.restarts import Restarts
+from daemon.wire.channel import Channel
+
+log = logging.getLogger(__name__)
+
+END_GRACE_S = 2.5
+"""For it to save what it has learned."""
+REST_S = 60.0
+"""Without predictions llmd serves all the same: there is no need to try again at once for ever."""
+
+
+class PredictorHooks(msgspec.Struct, frozen=True):
+    """Whom to tell."""
+
+    up: Callable[[], None]  # asks can be sent
+    foretold: Callable[[Foretold], None]
+    lost: Callable[[], None]  # what was sent and not answered never will be
+
+
+class PredictorProcess:
+    """Keeps one predictor process running until `close`."""
+
+    def __init__(self, arguments: Sequence[str], hooks: PredictorHooks) -> None:
+        self._arguments = arguments
+        self._hooks = hooks
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Foretold).decode
+        self._channel: Channel | None = None
+        self._child: Child | None = None
+        self._restarts = Restarts()
+        self._closing = asyncio.Event()
+        self._hung_up = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 while there is none."""
+        return self._child.pid if self._child is not None and self._child.alive else 0
+
+    @property
+    def up(self) -> bool:
+        """Whether what is sent reaches a process."""
+        return self._channel is not None
+
+    async def run(self) -> None:
+        """Start it, and again whenever it dies; after many deaths in a row, a minute later."""
+        while await self._live_once():
+            if not self._restarts.allow(time.monotonic()):
+                log.error("no predictions for %.0f s: their process dies again and again", REST_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), REST_S)
+
+    def send(self, message: ToPredictor) -> None:
+        """Hand it a message; without a process it is lost."""
+        if self._channel is not None:
+            self._channel.send(self._encode(message))
+
+    async def close(self) -> None:
+        """Hang up, let it save what it has learned, and end it if that takes too long."""
+        self._closing.set()
+        self._hang_up()
+        self._hung_up.set()
+        if self._child is not None:
+            await self._child.end(END_GRACE_S, ask=None)
+
+    async def _live_once(self) -> bool:
+        """One process from its start to its death; whether another should follow."""
+        started = None if self._closing.is_set() else await self._start()
+        if started is None:
+            return False
+        child, sock = started
+        self._hung_up.clear()
+        self._channel = Channel(sock, self._frame, self._closed)
+        self._hooks.up()
+        await self._hung_up.wait()
+        self._hang_up()
+        self._hooks.lost()
+        status = await child.end(END_GRACE_S, ask=None)
+        if self._closing.is_set():
+            return False
+        log.error("the predictor process (pid %d) ended with status %d", child.pid, status)
+        return True
+
+    async def _start(self) -> tuple[Child, socket.socket] | None:
+        """A new process; None if `close` came while it was being started and could not end it."""
+        child, sock = await start_child("daemon.predictor.process", self._arguments)
+        if self._closing.is_set():
+            sock.close()
+            await child.end(0.0, SIGKILL)
+            return None
+        self._child = child
+        return child, sock
+
+    def _frame(self, payload: bytes) -> None:
+        self._hooks.foretold(self._decode(payload))
+
+    def _closed(self, error: str) -> None:
+        self._hung_up.set()
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None

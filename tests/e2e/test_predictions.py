@@ -1,0 +1,62 @@
+"""Answer lengths are predicted beside a live daemon, learned, and known to its successor."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from daemon.core.events import Predicted, RequestArrived
+from daemon.journal.reader import read_records
+from daemon.journal.writer import FILE_NAME
+from tests.e2e.live import LiveDaemon
+from tests.e2e.test_lifecycle import text_of
+from tests.e2e.tiny import tiny_folder
+
+NUM_TOKENS = 600
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def until_answered(daemon: LiveDaemon, count: int) -> None:
+    """Wait until so many predictions were made."""
+    deadline_s = time.monotonic() + 20.0
+    while daemon.snapshot().predictor.answers < count:
+        assert time.monotonic() < deadline_s, daemon.text()
+        time.sleep(0.05)
+
+
+async def test_a_second_request_like_the_first_is_foretold(folder: Path, tmp_path: Path) -> None:
+    asked = {"prompt": "The quick brown fox", "max_tokens": NUM_TOKENS}
+    state = {"STATE_DIRECTORY": str(tmp_path)}
+    with LiveDaemon("--model", str(folder), "--predictor", "features", env=state) as daemon:
+        model = daemon.model()["id"]
+        for count in (1, 2):
+            await text_of(daemon.url, model, **asked)
+            await asyncio.to_thread(until_answered, daemon, count)
+        seen = daemon.snapshot().predictor
+        assert (seen.kind, seen.up, seen.asks, seen.dropped) == ("features", True, 2, 0)
+        assert 0.0 < seen.took_sum_s < 10.0
+        daemon.process.terminate()
+        assert await asyncio.to_thread(daemon.process.wait, 20) == 0
+        events = list(read_records(daemon.folder / "journal" / FILE_NAME))
+    arrivals = [event.request for event in events if isinstance(event, RequestArrived)]
+    foretold = {event.request: event for event in events if isinstance(event, Predicted)}
+    assert len(arrivals) == 2
+    prediction = foretold[arrivals[1]]
+    assert prediction.num_tokens == prediction.high_tokens == NUM_TOKENS
+    (store,) = (tmp_path / "predict").iterdir()
+    assert store.name == f"{model}.lengths"
+
+    flags = ["--model", str(folder), "--predictor", "mean"]
+    with LiveDaemon(*flags, env=state) as successor:
+        await text_of(successor.url, model, **asked)
+        await asyncio.to_thread(until_answered, successor, 1)
+        successor.process.terminate()
+        assert await asyncio.to_thread(successor.process.wait, 20) == 0
+        events = list(read_records(successor.folder / "journal" / FILE_NAME))
+    foretold = [event.num_tokens for event in events if isinstance(event, Predicted)]
+    assert foretold == [NUM_TOKENS], "another kind learns from the same file"

@@ -1,0 +1,125 @@
+"""The benchmark of predictors: it asks before it tells, and its figures are the textbook's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.answers import Answers, load, prompt_hash, save
+from benchmarks.make_answers import Row, collected, described
+from benchmarks.predictors import KINDS, Foretold, foretold, rank_correlation, score, table
+from benchmarks.prompt_texts import KINDS as PROMPT_KINDS
+from benchmarks.prompt_texts import generated
+from daemon.predict.prediction import Prediction
+from daemon.predict.vectors import packed
+from tests.predict.made import stream
+
+
+@pytest.fixture
+def answers() -> Answers:
+    """200 requests, one a second, each answered in two and a half."""
+    made = stream(200)
+    asked = [one for one, _ in made]
+    times_s = np.arange(200, dtype=np.float64)
+    return Answers(
+        prompt_hash=np.zeros((200, 8), np.uint8),
+        prompt_tokens=np.array([one.num_prompt_tokens for one in asked], np.int32),
+        output_tokens=np.array([length for _, length in made], np.int32),
+        max_tokens=np.full(200, 4096, np.int32),
+        asked_s=times_s,
+        ended_s=times_s + 2.5,
+        features=np.stack([one.features for one in asked if one.features is not None]),
+        vectors=packed(np.stack([one.vector for one in asked if one.vector is not None])),
+        source=np.array(["made"] * 200),
+        model=np.array("nobody"),
+        features_s=np.array(1e-5),
+        encode_s=np.array(1e-3),
+    )
+
+
+def test_every_predictor_is_measured(answers: Answers) -> None:
+    scores = {kind: score(answers, kind, foretold(answers, kind), 140) for kind in KINDS}
+    assert scores["oracle"].mae_tokens == 0.0
+    assert set(scores["oracle"].accuracy.values()) == {1.0}
+    assert scores["oracle"].rank_correlation == pytest.approx(1.0)
+    assert scores["adversary"].rank_correlation == pytest.approx(-1.0, abs=0.01)
+    assert scores["retrieval"].mae_tokens < 0.5 * scores["mean"].mae_tokens
+    assert scores["noisy:0.5"].relative_error == pytest.approx(0.45, abs=0.2)
+    text = table(answers, list(scores.values()), 140)
+    assert all(kind in text for kind in KINDS)
+
+
+def test_an_answer_is_learned_when_it_ended_and_not_before(answers: Answers) -> None:
+    said = foretold(answers, "mean").said
+    assert said[0] == said[1] == said[2], "the first answer ends at 2.5 s"
+    assert said[3] != said[2]
+    assert said[3].middle == answers.output_tokens[0]
+
+
+def test_figures_are_those_reckoned_by_hand(answers: Answers) -> None:
+    truth = answers.output_tokens[-2:]
+    said = [Prediction(1, 1, 1)] * 198 + [
+        Prediction(1, int(truth[0]) + 6, 10_000),
+        Prediction(10_000, 10_000, 10_000),
+    ]
+    found = score(answers, "x", Foretold(said, np.ones(200), np.ones(200)), 198)
+    assert found.mae_tokens == pytest.approx((6 + 10_000 - truth[1]) / 2)
+    assert found.relative_error == pytest.approx(
+        (6 / truth[0] + (10_000 - truth[1]) / truth[1]) / 2
+    )
+    assert found.coverage == 0.5
+    assert found.predict_s == 1.0
+
+
+def test_rank_correlation_with_ties() -> None:
+    a = np.array([1.0, 2.0, 2.0, 4.0])
+    assert rank_correlation(a, a**3) == pytest.approx(1.0)
+    assert rank_correlation(a, -a) == pytest.approx(-1.0)
+    assert rank_correlation(a, np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(0.9487, abs=1e-4)
+    assert rank_correlation(a, np.ones(4)) == 0.0
+
+
+def test_the_file_comes_back_as_it_was(answers: Answers, tmp_path: Path) -> None:
+    save(answers, tmp_path / "sub" / "answers.npz")
+    again = load(tmp_path / "sub" / "answers.npz")
+    assert np.array_equal(again.vectors, answers.vectors)
+    assert np.array_equal(again.source, answers.source)
+    assert [path.name for path in (tmp_path / "sub").iterdir()] == ["answers.npz"]
+
+
+def test_prompts_are_made_by_seed_and_never_twice() -> None:
+    some = list(generated(300, seed=5))
+    assert some == list(generated(300, seed=5)) != list(generated(300, seed=6))
+    assert len({text for _, text in some}) == 300
+    assert {kind for kind, _ in some} == set(PROMPT_KINDS)
+
+
+def test_prompts_come_from_files_of_every_form(tmp_path: Path) -> None:
+    forms = {
+        "a.json": '[{"instruction": "from json"}]',
+        "b.jsonl": '{"prompt": "from jsonl"}\n\n',
+        "c.csv": 'id,question\n1,"from, csv"\n',
+        "d.txt": "from text\n\nfrom json\n",
+    }
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text)
+    found = collected([tmp_path / name for name in forms], 0, seed=0)
+    assert sorted(text for _, text in found) == [
+        "from json",
+        "from jsonl",
+        "from text",
+        "from, csv",
+    ]
+    (tmp_path / "e.csv").write_text("id\n1\n")
+    with pytest.raises(SystemExit, match=r"e\.csv: a row has none of the columns"):
+        collected([tmp_path / "e.csv"], 0, seed=0)
+
+
+def test_the_data_set_keeps_no_text() -> None:
+    rows = [Row("made", f"prompt {n}", 5 + n, 50 + n, float(n), n + 1.0) for n in range(3)]
+    found = described("nobody", rows, 512, vectors=False)
+    assert found.output_tokens.tolist() == [50, 51, 52]
+    assert found.vectors.shape == (3, 0)
+    assert np.array_equal(found.prompt_hash[1], prompt_hash("prompt 1"))
+    assert found.asked()[0].vector is None
+    assert not any(b"prompt" in getattr(found, name).tobytes() for name in ("source", "model"))

@@ -1,0 +1,70 @@
+"""What a worker says of its host pool and its copies reaches the Core; what the Core orders, it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.config.load import load
+from daemon.config.pool import plan_pool
+from daemon.core.actions import Action
+from daemon.core.events import Copied, Event, WorkerReady
+from daemon.engine import protocol
+from daemon.models.shape import ModelShape
+from daemon.runtime.model import ServedModel
+from tests.runtime.ends import House
+
+Build = Callable[..., House]
+
+SHAPE = ModelShape(
+    model_type="llama",
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    hidden_size=64,
+    vocab_size=512,
+    context_len=1024,
+    num_params=10_000,
+    dtype="bfloat16",
+)
+
+
+async def test_a_worker_s_words_become_the_core_s_events(
+    house_of: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = house_of().runtime
+    told: list[Event] = []
+
+    def handle(event: Event) -> list[Action]:
+        told.append(event)
+        return []
+
+    monkeypatch.setattr(runtime.core, "handle", handle)
+    ready = protocol.Ready(64, 8192, 1, 0.1, 0.02, 32, 4096, 0.003)
+    runtime.worker_ready(0, ready)
+    runtime.copied(0, protocol.Copied(7, 3, 0.5, 2, 0.25))
+    first, second = told
+    assert isinstance(first, WorkerReady)
+    assert (first.num_blocks, first.block_bytes, first.step_s) == (64, 8192, 0.02)
+    assert (first.num_host_blocks, first.copy_block_s) == (32, 0.003)
+    assert second == Copied(second.now, 0, 7, 3, 0.5, 2, 0.25)
+    assert second.now >= first.now > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (8, False)),
+        ({"memory.compress": True}, (25, True)),
+        ({"memory.host_bytes": 5 * 8192 + 1}, (5, False)),
+        ({"memory.swap": "recompute"}, (0, False)),
+    ],
+)
+def test_the_worker_is_told_how_large_its_host_pool_is(
+    settings: dict[str, object], expected: tuple[int, bool]
+) -> None:
+    config = load(None, {"memory.kv_blocks": 8, **settings}).config
+    pools = tuple(plan_pool(config, SHAPE, spec) for spec in config.instance)
+    load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools).load(config, 0)
+    assert (load_message.num_host_blocks, load_message.compress) == expected

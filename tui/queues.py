@@ -1,0 +1,102 @@
+"""The queues table: each instance's queue levels, its host pool and its swap link."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from daemon.control.protocol import InstanceStatus, Snapshot
+from tui.chart import chart_lines
+from tui.format import bar, count, percent, printable, share, size
+from tui.instances import pressure_colour
+from tui.keyed_table import Cell, Column, KeyedTable
+from tui.palette import AMBER, BLUE, FAINT, MUTED
+from tui.rates import LinkRates
+
+_EMPTY_LEVEL = "·"
+_UNKNOWN = Cell("–", FAINT)
+
+
+class QueueRow(NamedTuple):
+    """An instance, and how its swap link did of late."""
+
+    instance: InstanceStatus
+    link: LinkRates
+
+
+def has_queues(instance: InstanceStatus) -> bool:
+    """Whether there is anything to say: levels, or a host pool."""
+    return bool(instance.levels) or instance.host_blocks > 0
+
+
+def level_bars(levels: Sequence[int]) -> str:
+    """A cell a level, as high as its share of the fullest; empty levels at the end left out."""
+    used = max((level + 1 for level, number in enumerate(levels) if number), default=0)
+    row = chart_lines(levels[:used], max(levels, default=0), used, 1)[0]
+    return row.replace(" ", _EMPTY_LEVEL)
+
+
+def level_counts(levels: Sequence[int]) -> str:
+    """`level:sequences` of the levels that have any."""
+    return " ".join(f"{level}:{number}" for level, number in enumerate(levels) if number)
+
+
+def _levels(row: QueueRow, _width: int) -> Cell:
+    levels = row.instance.levels
+    if not levels:
+        return _UNKNOWN
+    if not any(levels):
+        return Cell("empty", FAINT)
+    return Cell(f"{level_bars(levels)} {level_counts(levels)}")
+
+
+def _host(row: QueueRow, width: int) -> Cell:
+    """The share of the host pool that holds blocks of sequences."""
+    instance = row.instance
+    if not instance.host_blocks:
+        return _UNKNOWN
+    used = share(instance.host_held, instance.host_blocks)
+    return Cell(f"{bar(used, width - 6)} {percent(used)}", pressure_colour(used))
+
+
+def _pool(row: QueueRow, _width: int) -> Cell:
+    return Cell(f"{count(row.instance.host_held)}/{count(row.instance.host_blocks)}", MUTED)
+
+
+def _link(row: QueueRow, _width: int) -> Cell:
+    busy = row.link.busy
+    if busy is None:
+        return _UNKNOWN
+    return Cell(percent(busy), pressure_colour(busy) if busy else FAINT)
+
+
+def _rate(bytes_per_s: float | None, colour: str) -> Cell:
+    if bytes_per_s is None:
+        return _UNKNOWN
+    return Cell(f"{size(bytes_per_s)}/s", colour if bytes_per_s else FAINT)
+
+
+COLUMNS: list[Column[QueueRow]] = [
+    Column("name", "instance", 8, lambda r, _: Cell(printable(r.instance.name)), left=True, grow=6),
+    Column("levels", "levels", 27, _levels, left=True, grow=60),
+    Column("host", "host used", 9, _host, grow=20),
+    Column("pool", "blocks", 13, _pool, rank=1),
+    Column("link", "link", 5, _link),
+    Column("out", "out", 10, lambda r, _: _rate(r.link.out_bytes_per_s, AMBER)),
+    Column("in", "in", 10, lambda r, _: _rate(r.link.in_bytes_per_s, BLUE)),
+]
+
+
+class QueuesTable(KeyedTable[QueueRow]):
+    """One row an instance that has levels or a host pool; hidden where none has."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, id="queues")
+        self.border_title = "queues and swapping"
+        self.display = False
+
+    def update_from(self, snapshot: Snapshot, links: Sequence[LinkRates]) -> None:
+        """Show these instances; `links` are their rates in the same order, as far as known."""
+        known = [*links, *[LinkRates()] * len(snapshot.instances)]
+        pairs = zip(snapshot.instances, known, strict=False)
+        rows = [QueueRow(*pair) for pair in pairs if has_queues(pair[0])]
+        self.display = bool(rows)
+        self.show([(str(index), row) for index, row in enumerate(rows)])

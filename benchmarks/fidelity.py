@@ -43,7 +43,8 @@ from daemon.profiles.load import load_profile, save_profile
 from daemon.report.records import RunLog
 from daemon.report.report import Report
 from daemon.simulator.about import report_of
-from daemon.simulator.journal import Incident, read_incident, replayed
+from daemon.simulator.journal import Incident, read_incident
+from daemon.simulator.replayed import replayed
 from daemon.simulator.rerun import rerun
 from daemon.simulator.run import prepare, run
 from daemon.simulator.scenario import InstanceGroup, Limits, Scenario

@@ -115,8 +115,10 @@ def main() -> None:
         found_s = {kind: bench.jct_s(policy, arguments.seeds, one) for kind, one in said.items()}
         gain_s = baseline_s - found_s["oracle"]
         for kind, jct_s in found_s.items():
-            kept = (baseline_s - jct_s) / gain_s
-            print(f"{policy:12} {kind:12} mean JCT {jct_s:6.2f} s, keeps {kept:6.1%}")
+            kept = (
+                f"keeps {(baseline_s - jct_s) / gain_s:.1%}" if gain_s > 0.0 else "no gain to keep"
+            )
+            print(f"{policy:12} {kind:12} mean JCT {jct_s:6.2f} s, {kept}")
 
 
 if __name__ == "__main__":

@@ -22,13 +22,17 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) -> None:
     """Print the report and write the files that were asked for. Raises OSError, ReportError."""
-    text = as_json(report)
-    print(text if arguments.json else as_text(report), flush=True)
-    if arguments.out is not None:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
+    write_text(arguments, as_json(report), as_text(report))
     if arguments.csv is not None:
         arguments.csv.write_text(as_csv(run), encoding="utf-8")
     if arguments.plot is not None:
         from daemon.report.plots import plot
 
         plot(run, report, arguments.plot)
+
+
+def write_text(arguments: argparse.Namespace, json: str, text: str) -> None:
+    """Print one or the other, as --json says, and write --out. Raises OSError."""
+    print(json if arguments.json else text, flush=True)
+    if arguments.out is not None:
+        arguments.out.write_text(json + "\n", encoding="utf-8")

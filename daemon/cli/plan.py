@@ -2,22 +2,32 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from daemon.cli.outputs import write_text
 from daemon.cli.scenario_flags import scenario_of
 from daemon.planner.capacity import find_capacity
+from daemon.planner.errors import PlannerError
 from daemon.planner.goal import Goal, Trial
 from daemon.planner.pareto import Point, plot_pareto
-from daemon.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar
+from daemon.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar, rent_per_hour
 from daemon.planner.sweep import Key, Row, grid, sweep, table
-from daemon.profiles.load import load_profile
-from daemon.report.numbers import aligned, percent, seconds
+from daemon.profiles.errors import ProfileError
+from daemon.report.numbers import aligned, percent, plain, seconds, three_digits
 from daemon.report.render import as_json, as_text
 from daemon.report.report import Report
 from daemon.simulator.scenario import Scenario
+
+_BELONGS = {
+    "--sweep": ("--rates", "--policies", "--profiles", "--workers", "--prices", "--pareto"),
+    "--capacity": ("--attainment", "--slo-p99-normalized-latency", "--slo-p99-queueing"),
+}
+_OF_ONE_RUN = ("--csv", "--plot", "--perfetto", "--journal-out", "--journal")
+
+Rents = dict[Key, float | None]
+"""Dollars per hour of each point; None: not known."""
 
 
 def add_plan_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,24 +36,25 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--capacity",
         action="store_true",
-        help="find the highest rate that keeps the --slo-... bounds, by bisection; a rate counts "
-        "only if at the last arrival at most 2 %% of the asked tokens are unserved",
+        help="find the highest rate that keeps the --slo-... bounds and the promises of the "
+        "classes, by bisection; a rate counts only if at the last arrival at most 2 %% of the "
+        "asked tokens are unserved",
     )
-    for flag, default, what in (
-        ("--attainment", 0.9, "share of requests that must meet --slo-ttft and --slo-tpot"),
-        ("--slo-p99-normalized-latency", 0.0, "bound on its 99th percentile, in seconds"),
-        ("--slo-p99-queueing", 0.0, "bound on the 99th percentile of queueing, in seconds"),
+    for flag, what in (
+        ("--attainment", "share of each class's requests that must keep their promises (0.9)"),
+        ("--slo-p99-normalized-latency", "bound on its 99th percentile, in seconds"),
+        ("--slo-p99-queueing", "bound on the 99th percentile of queueing, in seconds"),
     ):
-        group.add_argument(flag, type=float, default=default, metavar="X", help=what)
+        group.add_argument(flag, type=float, metavar="X", help=what)
     group.add_argument(
         "--sweep",
         action="store_true",
         help="every combination of --rates, --policies and --profiles, on all cores",
     )
-    group.add_argument("--rates", type=_floats, default=(), metavar="R,R,...")
-    group.add_argument("--policies", type=_words, default=(), metavar="P,P,...")
-    group.add_argument("--profiles", type=_words, default=(), metavar="NAME,NAME,...")
-    group.add_argument("--workers", type=int, default=0, metavar="N", help="processes of a sweep")
+    group.add_argument("--rates", type=_floats, metavar="R,R,...")
+    group.add_argument("--policies", type=_words, metavar="P,P,...")
+    group.add_argument("--profiles", type=_words, metavar="NAME,NAME,...")
+    group.add_argument("--workers", type=int, metavar="N", help="processes of a sweep")
     group.add_argument(
         "--prices", type=Path, metavar="FILE", help="TOML with dollars per device-hour in [price]"
     )
@@ -52,41 +63,45 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_plan_flags(arguments: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing. Raises PlannerError."""
+    for search, flags in _BELONGS.items():
+        for flag in flags:
+            if _given(arguments, flag) and not _given(arguments, search):
+                raise PlannerError(f"{flag} needs {search}: without it there is nothing to search")
+    for flag in _OF_ONE_RUN:
+        if _given(arguments, flag) and (arguments.sweep or arguments.capacity):
+            raise PlannerError(
+                f"{flag} is of one run, and --sweep and --capacity make many: simulate the point "
+                "that matters by itself"
+            )
+
+
 def capacity(arguments: argparse.Namespace) -> int:
     """Search, and print the report of the run at the rate found."""
-    found = find_capacity(scenario_of(arguments), _goal(arguments), progress=_told)
-    report = found.as_report()
-    text = as_json(report)
-    print(text if arguments.json else as_text(report), flush=True)
-    if not arguments.json:
-        print(
-            f"\ncapacity     {found.rps:.3g} requests/s ({found.failed_rps:.3g} fails: "
-            f"{found.limited_by or 'no bound'})\n"
-            f"             {found.requests:,} requests, the first {found.warm_up_requests:,} not "
-            f"measured; {found.condition}"
-        )
-    if arguments.out is not None:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
+    report = find_capacity(scenario_of(arguments), _goal(arguments), progress=_told).as_report()
+    write_text(arguments, as_json(report), as_text(report))
     return 0
 
 
 def sweep_all(arguments: argparse.Namespace) -> int:
     """Simulate every point and print a row for each. 0: all could be simulated; 1: some not."""
     scenario = scenario_of(arguments)
-    points = grid(scenario, arguments.rates, arguments.policies, arguments.profiles)
+    points = grid(
+        scenario, arguments.rates or (), arguments.policies or (), arguments.profiles or ()
+    )
     goal = _goal(arguments) if arguments.capacity else None
+    rents = _rents(arguments, points)
     rows = []
-    for row in sweep(points, arguments.workers, goal):
+    for row in sweep(points, arguments.workers or 0, goal):
         rows.append(row)
         print(f"{len(rows)} of {len(points)}: {_named(row.key)}", file=sys.stderr)
     rows = table(points, rows)
-    prices = load_prices(arguments.prices) if arguments.prices else DEFAULT_PRICES
-    if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode([_plain(row) for row in rows]).decode()))
-    else:
-        print("\n".join(aligned([list(_HEAD), *(_cells(row, points, prices) for row in rows)])))
+    found = msgspec.json.encode([_plain(row, rents[row.key]) for row in rows], enc_hook=plain)
+    cells = [list(_HEAD), *(_cells(row, rents[row.key]) for row in rows)]
+    write_text(arguments, msgspec.json.format(found.decode(), indent=2), "\n".join(aligned(cells)))
     if arguments.pareto is not None:
-        _draw(arguments.pareto, rows, points, prices)
+        _draw(arguments.pareto, rows, rents)
     return 1 if any(row.report is None for row in rows) else 0
 
 
@@ -104,7 +119,27 @@ _HEAD = (
 )
 
 
-def _cells(row: Row, points: dict[Key, Scenario], prices: Mapping[str, float]) -> list[str]:
+def _rents(arguments: argparse.Namespace, points: dict[Key, Scenario]) -> Rents:
+    """What each point costs, known before anything is simulated. Raises PlannerError."""
+    prices = DEFAULT_PRICES if arguments.prices is None else load_prices(arguments.prices)
+    rents: Rents = {}
+    faults = []
+    for key, scenario in points.items():
+        rents[key] = None
+        try:
+            rents[key] = rent_per_hour(scenario, prices)
+        except ProfileError:
+            pass  # the point's row will say why
+        except PlannerError as error:
+            faults.append(str(error))
+    if faults and arguments.pareto is not None:
+        raise PlannerError(f"--pareto needs what every point costs: {faults[0]}")
+    for fault in dict.fromkeys(faults):
+        print(f"llmd: {fault}", file=sys.stderr)
+    return rents
+
+
+def _cells(row: Row, rent: float | None) -> list[str]:
     key, report = row.key, row.report
     head = [key.profile, key.policy, f"{key.rate_rps:g}" if key.rate_rps else "-"]
     if report is None:
@@ -117,7 +152,7 @@ def _cells(row: Row, points: dict[Key, Scenario], prices: Mapping[str, float]) -
         seconds(report.tpot_s.mean),
         seconds(report.normalized_latency_s.mean),
         percent(report.unserved_tokens_fraction),
-        f"{_per_dollar(report, points[key], prices):.3g}",
+        three_digits(_per_dollar(report, rent)),
     ]
 
 
@@ -126,39 +161,38 @@ def _rate(report: Report) -> float:
     return report.throughput_rps if report.capacity_rps is None else report.capacity_rps
 
 
-def _per_dollar(report: Report, scenario: Scenario, prices: Mapping[str, float]) -> float:
-    """Requests per second over dollars per hour, of all its instances (Vidur section 6)."""
-    spent = sum(
-        1.0 / qps_per_dollar(1.0, load_profile(group.profile), group.count, prices)
-        for group in scenario.instance
-    )
-    return _rate(report) / spent
+def _per_dollar(report: Report, rent: float | None) -> float | None:
+    return None if rent is None else qps_per_dollar(_rate(report), rent)
 
 
-def _draw(
-    path: Path, rows: list[Row], points: dict[Key, Scenario], prices: Mapping[str, float]
-) -> None:
+def _draw(path: Path, rows: list[Row], rents: Rents) -> None:
     shown = []
     for row in rows:
         report = row.report
         if report is None or report.normalized_latency_s.mean is None:
             continue
-        per_dollar = _per_dollar(report, points[row.key], prices)
-        if per_dollar > 0.0:
+        per_dollar = _per_dollar(report, rents[row.key])
+        if per_dollar:
             latency_s = report.normalized_latency_s.mean
             shown.append(Point(_named(row.key), 1.0 / (3600.0 * per_dollar), latency_s))
     plot_pareto(shown, path, "dollars per request", "mean latency per output token (s)")
 
 
 def _goal(arguments: argparse.Namespace) -> Goal:
-    return Goal(
-        normalized_latency_s=arguments.slo_normalized_latency,
-        p99_normalized_latency_s=arguments.slo_p99_normalized_latency,
-        ttft_s=arguments.slo_ttft,
-        tpot_s=arguments.slo_tpot,
-        attainment=arguments.attainment,
-        p99_queueing_s=arguments.slo_p99_queueing,
-    )
+    bounds = {
+        "normalized_latency_s": arguments.slo_normalized_latency,
+        "p99_normalized_latency_s": arguments.slo_p99_normalized_latency,
+        "ttft_s": arguments.slo_ttft,
+        "tpot_s": arguments.slo_tpot,
+        "attainment": arguments.attainment,
+        "p99_queueing_s": arguments.slo_p99_queueing,
+    }
+    return Goal(**{name: bound for name, bound in bounds.items() if bound is not None})
+
+
+def _given(arguments: argparse.Namespace, flag: str) -> bool:
+    value = getattr(arguments, flag[2:].replace("-", "_"))
+    return value is not None and value is not False  # 0 is a value
 
 
 def _told(trial: Trial) -> None:
@@ -171,8 +205,16 @@ def _named(key: Key) -> str:
     return f"{key.profile} {key.policy}{rate}"
 
 
-def _plain(row: Row) -> dict[str, object]:
-    return {**row.key._asdict(), "error": row.error, "report": row.report}
+def _plain(row: Row, rent: float | None) -> dict[str, object]:
+    """A row for scripts."""
+    per_dollar = _per_dollar(row.report, rent) if row.report is not None else None
+    return {
+        **row.key._asdict(),
+        "error": row.error,
+        "dollars_per_hour": rent,
+        "qps_per_dollar": per_dollar,
+        "report": row.report,
+    }
 
 
 def _floats(text: str) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.profiles.errors import ProfileError, unknown
 from daemon.profiles.load import load_profile, save_profile
+from daemon.profiles.table import error_words
 
 if TYPE_CHECKING:
     from daemon.profiler.run import Profiled
@@ -92,8 +93,8 @@ def _refit(arguments: argparse.Namespace) -> int:
         print(f"{name:<10} x {factor:.3f}")
     fit = made.profile.fit
     print(
-        f"{fit.num_points:,} steps; on those held out the error falls from {made.old_mape:.1%} "
-        f"to {fit.mape:.1%}, noise {fit.noise_sigma:.1%}"
+        f"fitted to {fit.num_points:,} steps; on those held out the error goes from "
+        f"{made.old_mape:.1%} to {error_words(fit)}, noise {fit.noise_sigma:.1%}"
     )
     _write(made.profile, arguments.out)
     return 0
@@ -105,8 +106,10 @@ def _import(arguments: argparse.Namespace) -> int:
     convert = IMPORTERS.get(arguments.kind)
     if convert is None:
         raise ProfileError(unknown("kind of table", arguments.kind, IMPORTERS))
+    if arguments.tp < 1:
+        raise ProfileError(f"--tp must be at least 1, got {arguments.tp}")
     made = convert(arguments.source, arguments.import_model, arguments.device, arguments.tp)
-    print(f"{made.name}: {made.fit.num_points:,} points, error {made.fit.mape:.1%}")
+    print(f"{made.name}: {made.fit.num_points:,} points, error {error_words(made.fit)}")
     _write(made, arguments.out or Path(f"{made.name}.json"))
     return 0
 
@@ -128,7 +131,8 @@ def summary(made: "Profiled") -> Iterator[str]:
             f"{'  held out' if kind in HELD_OUT else ''}"
         )
     profile, device = made.profile, made.profile.device
-    yield f"error of steps held out {profile.fit.mape:.1%}, noise {profile.fit.noise_sigma:.1%}"
+    error, noise = error_words(profile.fit), profile.fit.noise_sigma
+    yield f"error of steps held out {error}, noise {noise:.1%}"
     host = (
         f"{device.host_link.bytes_per_s / 1e9:.1f} GB/s"
         if device.host_link.bytes_per_s

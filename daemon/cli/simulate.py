@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from daemon.cli.outputs import add_output_flags, write_outputs
-from daemon.cli.plan import add_plan_flags, capacity, sweep_all
+from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_all
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.workload_flags import add_workload_flags
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def simulate(arguments: argparse.Namespace) -> int:
     """Simulate and report. 0: done; 1: it cannot be simulated."""
     try:
+        check_plan_flags(arguments)
         if arguments.sweep:
             return sweep_all(arguments)
         if arguments.capacity:
@@ -89,23 +90,57 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     return log, report_of(prepared, log)
 
 
+_OUTPUTS = frozenset({"json", "out", "csv", "plot", "perfetto", "journal_out"})
+_WITH_JOURNAL = _OUTPUTS | {"journal", "policy", "profile", "seed"}
+
+
 def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     from daemon.profiles.load import load_profile
     from daemon.report.summarize import About, summarize
-    from daemon.simulator.journal import read_incident, replayed
+    from daemon.simulator.journal import read_incident
+    from daemon.simulator.replayed import replayed
     from daemon.simulator.rerun import rerun
+    from daemon.simulator.run import Options
 
+    _refuse_idle_flags(arguments)
     incident = read_incident(arguments.journal)
     profile = load_profile(arguments.profile) if arguments.profile else None
     again = bool(arguments.policy or profile)
-    log = rerun(incident, arguments.policy or "", profile, arguments.seed) if again else None
+    seed = arguments.seed or 0
+    spans = arguments.perfetto is not None
+    if again:
+        options = Options(journal=arguments.journal_out, spans=spans)
+        log = rerun(incident, arguments.policy or "", profile, seed, options)
+    else:
+        log = replayed(incident, spans)
     about = About(
         kind="simulated" if again else "measured",
         label=f"journal {arguments.journal.name}, {len(incident.streams)} answers",
         policy=arguments.policy or incident.config.policy,
         profile=profile.name if profile else "recorded step times",
-        seed=arguments.seed,
-        predictor="none",
+        seed=seed,
+        predictor="as recorded" if incident.predicted else "none",
     )
-    log = log or replayed(incident)
     return log, summarize(log, about)
+
+
+def _refuse_idle_flags(arguments: argparse.Namespace) -> None:
+    """A flag that would do nothing beside `--journal` was misunderstood. Raises ScenarioError."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = [
+        name
+        for name, default in vars(parser.parse_args([])).items()
+        if getattr(arguments, name, default) != default
+    ]
+    for name in given:
+        flag = "a scenario file" if name == "scenario" else f"--{name.replace('_', '-')}"
+        if name not in _WITH_JOURNAL:
+            raise ScenarioError(
+                f"{flag} has no effect with --journal, whose requests, instances and limits are "
+                "those of the daemon that wrote it; --policy and --profile are what can change"
+            )
+        if name == "journal_out" and not (arguments.policy or arguments.profile):
+            raise ScenarioError(f"{flag} needs --policy or --profile: else nothing is simulated")
+        if name == "seed" and not arguments.profile:
+            raise ScenarioError(f"{flag} needs --profile: recorded step times have no noise")

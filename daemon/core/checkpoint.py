@@ -14,6 +14,7 @@ from daemon.memory.reserve import BurstReserve
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.seats import Moves
 from daemon.scheduler.swapper import Swapper
+from daemon.scheduler.trust import Trust
 from daemon.wire.columns import Column, int32
 
 
@@ -35,6 +36,7 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     swapped: tuple[int, int, float]  # blocks out and in, link time
     copy_time: tuple[float, float]
     reserve: tuple[float, float, float, float]
+    trust: tuple[float, list[tuple[int, int]]]
 
 
 class InstanceState(msgspec.Struct, frozen=True, array_like=True):
@@ -120,6 +122,7 @@ def _scheduler(scheduler: Scheduler) -> SchedulerState:
         swapped=(space.num_out, space.num_in, swapper.link_s),
         copy_time=swapper.copy_time.state(),
         reserve=swapper.reserve.state(),
+        trust=seats.trust.state(),
     )
 
 
@@ -137,6 +140,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     seats.step = written.step
     seats.moves = Moves(*written.moves)
     seats.left[:] = written.left
+    seats.trust = Trust.restored(written.trust)
     scheduler.slots.vacant[:] = written.vacant
     scheduler.kv.pool.restore_idle(written.free, written.cached, written.digests)
     _restore_swapper(scheduler.swapper, written)

@@ -148,7 +148,7 @@ class Core:
         for sequence in self._requests.get(event.request, ()):
             if sequence.state is State.FINISHED:
                 continue
-            sequence.predicted_tokens = sequence.expected_tokens = event.num_tokens
+            sequence.predicted_tokens = event.num_tokens
             sequence.high_tokens = event.high_tokens
             if not self._held_back(sequence):
                 self.instances[sequence.instance].scheduler.predict(sequence)
@@ -263,6 +263,8 @@ class Core:
             true = sequence.num_output_tokens
             self.counters.prediction_count += 1
             self.counters.prediction_error_sum += abs(sequence.predicted_tokens - true) / true
+            seats = self.instances[sequence.instance].scheduler.seats
+            seats.trust.observe(sequence.predicted_tokens, true)
 
     def _on_copied(self, event: Copied) -> None:
         scheduler = self.instances[event.instance].scheduler

@@ -1,6 +1,6 @@
 """Repeats what a Core did, from its journal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from daemon.core.actions import Action
 from daemon.core.checkpoint import Checkpoint, restore
@@ -9,10 +9,13 @@ from daemon.core.events import Configured, Event
 from daemon.journal.records import Gap, Record
 
 
-def replay(records: Iterable[Record]) -> Iterator[tuple[Event, list[Action]]]:
+def replay(
+    records: Iterable[Record], begun: Callable[[Core], None] | None = None
+) -> Iterator[tuple[Event, list[Action]]]:
     """Each event with the actions that the Core answered it with, exactly as it did then.
 
     Events between a gap and the next checkpoint are left out: what came of them is not known.
+    `begun` is told of each Core that the events after it are given to.
     """
     config: Configured | None = None
     core: Core | None = None
@@ -20,6 +23,7 @@ def replay(records: Iterable[Record]) -> Iterator[tuple[Event, list[Action]]]:
         if isinstance(record, Configured):
             config = record
             core = Core(record)
+            _tell(core, begun)
         elif isinstance(record, Gap):
             core = None
         elif isinstance(record, Checkpoint):
@@ -27,5 +31,11 @@ def replay(records: Iterable[Record]) -> Iterator[tuple[Event, list[Action]]]:
                 raise ValueError("a checkpoint without a configuration before it")
             core = Core(config)
             restore(core, record)
+            _tell(core, begun)
         elif core is not None:
             yield record, core.handle(record)
+
+
+def _tell(core: Core, begun: Callable[[Core], None] | None) -> None:
+    if begun is not None:
+        begun(core)

@@ -17,7 +17,7 @@ import msgspec
 from daemon.planner.errors import PlannerError
 from daemon.planner.goal import Goal, Trial, check_length, judge
 from daemon.report.report import Report
-from daemon.simulator.about import report_of
+from daemon.simulator.about import about_of, report_of
 from daemon.simulator.run import prepare, run
 from daemon.simulator.scenario import Scenario
 
@@ -95,6 +95,7 @@ class _Search:
         self._progress = progress
         self._trials: list[Trial] = []
         self._warm_up = 0
+        self._condition = ""
         self._best: Report | None = None
 
     def sustains(self, rate_rps: float) -> bool:
@@ -103,6 +104,7 @@ class _Search:
         prepared = prepare(msgspec.structs.replace(self._scenario, workload=spec))
         if not self._trials:
             check_length(prepared, self._goal)
+            self._condition = self._goal.words(self._goal.promises(about_of(prepared).classes))
             self._warm_up = int(len(prepared.workload) * WARM_UP)
         log = run(prepared)
         report = report_of(prepared, log)
@@ -142,7 +144,7 @@ class _Search:
             requests=self._best.requests,
             warm_up_requests=self._warm_up,
             relative_width=self._width,
-            condition=self._goal.words,
+            condition=self._condition,
             trials=tuple(self._trials),
             report=self._best,
         )

@@ -1,7 +1,8 @@
 """What a rate must satisfy to count as sustained: a goal, and the verdict on one run."""
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
-import numpy as np
 
 from daemon.planner.errors import PlannerError
 from daemon.planner.warm_up import warmed_up
@@ -15,6 +16,9 @@ from daemon.simulator.run import Prepared
 class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every bound that is not 0 must hold over the requests after the warm-up.
 
+    What the workload promises to its classes must hold too, for a share of `attainment` of each
+    class. A bound here takes the place of the classes' promises of the same measure.
+
     Stability is always asked for: at the last arrival, of all requests' output tokens, at most
     `unserved_fraction` are not out. Latencies alone do not tell: arrivals of a finite trace end, so
     a policy that parks the work it dislikes until then serves the rest quickly at any rate.
@@ -27,9 +31,9 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     normalized_latency_s: float = 0.0  # the mean, at most
     p99_normalized_latency_s: float = 0.0
-    ttft_s: float = 0.0  # promised to each request ...
-    tpot_s: float = 0.0  # ... together with this
-    attainment: float = 0.9  # share of requests for which both promises hold
+    ttft_s: float = 0.0  # promised to each request of every class
+    tpot_s: float = 0.0  # likewise
+    attainment: float = 0.9  # share of a class's requests for which all its promises hold
     p99_queueing_s: float = 0.0  # Vidur section 6: 5 s
     unserved_fraction: float = 0.02
 
@@ -41,9 +45,20 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             if getattr(self, name) > 1.0:
                 raise PlannerError(f"goal: {name} is a share, at most 1, got {getattr(self, name)}")
 
-    @property
-    def words(self) -> str:
-        """The condition as a sentence for reports."""
+    def promises(self, classes: Iterable[Promise]) -> tuple[Promise, ...]:
+        """What is judged of each class: its own promises, but for those that the goal replaces."""
+        return tuple(
+            Promise(
+                name=one.name,
+                ttft_s=self.ttft_s or one.ttft_s,
+                tpot_s=self.tpot_s or one.tpot_s,
+                normalized_latency_s=0.0 if self.normalized_latency_s else one.normalized_latency_s,
+            )
+            for one in classes
+        )
+
+    def words(self, classes: Sequence[Promise]) -> str:
+        """The condition as a sentence for reports, with what is judged of each class."""
         parts = [
             f"{name} <= {bound:g} s"
             for name, bound in (
@@ -53,13 +68,12 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
             if bound
         ]
-        promises = [
-            f"{name} <= {bound:g} s"
-            for name, bound in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
-            if bound
+        parts += [
+            f"{' and '.join(bounds)} for {100 * self.attainment:g} % of "
+            f"{one.name if len(classes) > 1 else 'requests'}"
+            for one in classes
+            if (bounds := _bounds(one))
         ]
-        if promises:
-            parts.append(f"{' and '.join(promises)} for {100 * self.attainment:g} % of requests")
         parts.append(
             f"at the last arrival at most {100 * self.unserved_fraction:g} % of the asked output "
             "tokens unserved"
@@ -77,16 +91,17 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     normalized_latency_s: float | None  # mean
     p99_normalized_latency_s: float | None
     p99_queueing_s: float | None
-    attainment: float | None  # None: nothing promised
+    attainment: float | None  # of the class that fared worst; None: nothing promised
 
 
 def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: int) -> Trial:
     """The verdict on a run at its scenario's rate; `whole` is the run's report."""
-    rest = warmed_up(run, warm_up)
-    rest.requests.slo_class = np.zeros_like(rest.requests.slo_class)
-    promise = Promise("goal", goal.ttft_s, goal.tpot_s)
-    about = msgspec.structs.replace(about_of(prepared), classes=(promise,))
-    measured = summarize(rest, about)
+    about = about_of(prepared)
+    promises = goal.promises(about.classes)
+    measured = summarize(warmed_up(run, warm_up), msgspec.structs.replace(about, classes=promises))
+    promised = [one.name for one in promises if _bounds(one)]
+    kept = [share for name, share in measured.slo_by_class.items() if name in promised]
+    attainment = min(kept, default=None)
     limits: tuple[tuple[str, float | None, float], ...] = (
         ("normalized_latency_s", measured.normalized_latency_s.mean, goal.normalized_latency_s),
         (
@@ -97,7 +112,7 @@ def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: i
         ("p99_queueing_s", measured.queueing_s.p99, goal.p99_queueing_s),
     )
     failed = [name for name, value, most in limits if most and (value is None or value > most)]
-    if measured.slo_attainment is not None and measured.slo_attainment < goal.attainment:
+    if attainment is not None and attainment < goal.attainment:
         failed.append("attainment")
     if whole.unserved_tokens_fraction > goal.unserved_fraction:
         failed.append("unserved_fraction")
@@ -109,8 +124,20 @@ def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: i
         normalized_latency_s=limits[0][1],
         p99_normalized_latency_s=limits[1][1],
         p99_queueing_s=limits[2][1],
-        attainment=measured.slo_attainment,
+        attainment=attainment,
     )
+
+
+def _bounds(promise: Promise) -> list[str]:
+    return [
+        f"{name} <= {bound:g} s"
+        for name, bound in (
+            ("TTFT", promise.ttft_s),
+            ("TPOT", promise.tpot_s),
+            ("normalized latency", promise.normalized_latency_s),
+        )
+        if bound
+    ]
 
 
 def check_length(prepared: Prepared, goal: Goal) -> None:

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from daemon.cost.profile import Profile
 from daemon.planner.errors import PlannerError
+from daemon.profiles.load import load_profile
+from daemon.simulator.scenario import Scenario
 
 DEFAULT_PRICES: Mapping[str, float] = MappingProxyType(
     {
@@ -62,14 +64,17 @@ def dollars_per_hour(
     return prices[device] * profile.num_devices * count
 
 
-def qps_per_dollar(
-    capacity_rps: float,
-    profile: Profile,
-    count: int = 1,
-    prices: Mapping[str, float] = DEFAULT_PRICES,
-) -> float:
-    """Requests per second over dollars per hour: what `count` instances sustain for their rent.
+def rent_per_hour(scenario: Scenario, prices: Mapping[str, float] = DEFAULT_PRICES) -> float:
+    """Dollars per hour of all a scenario's instances. Raises PlannerError, ProfileError."""
+    return sum(
+        dollars_per_hour(load_profile(group.profile), group.count, prices)
+        for group in scenario.instance
+    )
 
-    3,600 times as many requests are served for one dollar. Raises PlannerError.
+
+def qps_per_dollar(rate_rps: float, rent: float) -> float:
+    """Requests per second over dollars per hour (Vidur section 6).
+
+    3,600 times as many requests are served for one dollar.
     """
-    return capacity_rps / dollars_per_hour(profile, count, prices)
+    return rate_rps / rent

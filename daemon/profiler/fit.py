@@ -61,19 +61,25 @@ def step_errors(operators: Operators, points: list[Point]) -> dict[Kind, list[fl
 
 
 def _error(operators: Operators, points: list[Point], num_known: int) -> Fit:
-    """The error on what was held out; on all points where a short budget held out nothing."""
-    held_out = [point for point in points if point.kind in HELD_OUT] or points
+    """Error and noise on what was held out.
+
+    A short budget may hold out nothing: the error is not known then, which 0 says, since that of
+    the fitted points would flatter; the noise is theirs.
+    """
+    held_out = [point for point in points if point.kind in HELD_OUT]
+    judged = held_out or points
     cost = step_cost(operators)
-    predicted = [cost.step_s(point.work) for point in held_out]
+    predicted = [cost.step_s(point.work) for point in judged]
     errors = [
-        abs(guess / point.elapsed_s - 1.0) for guess, point in zip(predicted, held_out, strict=True)
+        abs(guess / point.elapsed_s - 1.0) for guess, point in zip(predicted, judged, strict=True)
     ]
     logs = [
         float(np.log(sample / guess))
-        for guess, point in zip(predicted, held_out, strict=True)
+        for guess, point in zip(predicted, judged, strict=True)
         for sample in point.calm_s
     ]
-    return Fit(num_points=num_known, mape=float(np.mean(errors)), noise_sigma=spread(logs))
+    mape = float(np.mean(errors)) if held_out else 0.0
+    return Fit(num_points=num_known, mape=mape, noise_sigma=spread(logs))
 
 
 def _terms(points: list[Point]) -> Terms:

@@ -17,7 +17,6 @@ from daemon.profiler.worker import MeasuredWorker, Timing
 from daemon.profiles.errors import ProfileError
 
 _MOST_SAMPLES = 12  # of one experiment: more would tell nothing new
-_MOST_SHARE = 0.012  # of the budget for one experiment: short steps are repeated more often
 _COPIED_BLOCKS = 64  # in one plan
 _SEEDED_BLOCKS = 8
 _WARM_TOKENS = 64  # steps up to here are computed once before they count
@@ -134,10 +133,6 @@ class _Session:
             timing = await self._compute(experiment.rows)
             self._samples.setdefault(experiment, []).append(timing)
         return bool(open_ones)
-
-    def _is_open(self, timings: list[Timing]) -> bool:
-        spent_s = sum(timing.round_trip_s for timing in timings)
-        return len(timings) < _MOST_SAMPLES and spent_s <= _MOST_SHARE * self._budget_s
 
     async def _compute(self, rows: tuple[Row, ...]) -> Timing:
         self._step += 2

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from daemon.cost.curve import Curve, Surface
 from daemon.cost.profile import Fit, Operators, PhaseFit, Profile
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
@@ -19,6 +18,7 @@ from daemon.journal.reader import JournalError
 from daemon.profiler.least_squares import Float64, nonnegative
 from daemon.profiler.points import spread
 from daemon.profiles.errors import ProfileError
+from daemon.profiles.pipeline import scaled_curve, scaled_surface
 from daemon.simulator.journal import read_incident
 
 Observation = tuple[StepWork, float]
@@ -148,20 +148,11 @@ def _scaled(step: PhaseFit | Operators, by: dict[str, float]) -> PhaseFit | Oper
             large_batch=step.large_batch,
         )
     return Operators(
-        tokens_s=_curve(step.tokens_s, by["tokens"]),
-        prefill_s=_surface(step.prefill_s, by["prefill"]),
-        decode_s=_surface(step.decode_s, by["decode"]),
-        sampled_s=_curve(step.sampled_s, by["sampled"]),
-        communication_s=_curve(step.communication_s, by["tokens"]),
+        tokens_s=scaled_curve(step.tokens_s, by["tokens"]),
+        prefill_s=scaled_surface(step.prefill_s, by["prefill"]),
+        decode_s=scaled_surface(step.decode_s, by["decode"]),
+        sampled_s=scaled_curve(step.sampled_s, by["sampled"]),
+        communication_s=scaled_curve(step.communication_s, by["tokens"]),
         overhead_s=step.overhead_s * by["overhead"],
         row_s=step.row_s * by["overhead"],
     )
-
-
-def _curve(curve: Curve, factor: float) -> Curve:
-    return Curve(curve.at, tuple(value * factor for value in curve.value))
-
-
-def _surface(surface: Surface, factor: float) -> Surface:
-    values = tuple(tuple(value * factor for value in row) for row in surface.value)
-    return Surface(surface.rows, surface.columns, values)

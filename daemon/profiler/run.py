@@ -12,10 +12,11 @@ from daemon.config.machine import gpu_memory_bytes
 from daemon.config.schema import Config
 from daemon.cost.profile import DeviceSpec, Edges, LinkSpec, ModelSpec, Profile
 from daemon.engine.protocol import Load
+from daemon.profiler.experiments import HELD_OUT
 from daemon.profiler.fit import Fitted, fit
 from daemon.profiler.host import copy_bytes_per_s, dense_flops
 from daemon.profiler.measure import Measurements, Told, measure
-from daemon.profiler.points import disturbed_share
+from daemon.profiler.points import Point, disturbed_share
 from daemon.runtime.model import ServedModel, find_model
 
 _ATTENTION = "attention and tokens are told apart by one least-squares fit over all steps"
@@ -102,8 +103,8 @@ def _source(load: Load, measured: Measurements, fitted: Fitted) -> tuple[str, ..
         f"{len(points)} of {measured.num_experiments} kinds of step, {samples} steps, "
         f"{disturbed_share(points):.0%} of them over 1.25 times the fastest of their kind and "
         "left out",
-        f"step times are the worker's own; {_ATTENTION}; mape and noise_sigma on mixed and skewed "
-        f"steps that were held out; equal steps vary by {fitted.repeat_sigma:.1%}",
+        f"step times are the worker's own; {_ATTENTION}; {_judged_on(points)}; equal steps vary by "
+        f"{fitted.repeat_sigma:.1%}",
         f"gap_s is a plan's round trip less its step; {1e6 * measured.gap_per_row_s:.1f} us more "
         "for each row were seen and are not modelled",
     ]
@@ -118,3 +119,9 @@ def _source(load: Load, measured: Measurements, fitted: Fitted) -> tuple[str, ..
             "not measured, since the worker has no order for them; power and peak are unknown"
         )
     return tuple(notes)
+
+
+def _judged_on(points: list[Point]) -> str:
+    if any(point.kind in HELD_OUT for point in points):
+        return "mape and noise_sigma on mixed and skewed steps that were held out"
+    return "no step was held out: mape is not known, noise_sigma is that of the fitted steps"

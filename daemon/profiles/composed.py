@@ -39,10 +39,10 @@ def fit_operators(tables: OperatorTables, without: Collection[int] = ()) -> Oper
 
 
 def held_out_fit(tables: OperatorTables, every: int, noise_sigma: float) -> Fit:
-    """The error on steps whose token counts (each `every`-th) were left out of the fit.
+    """The number of points that the tables hold, and the error of a fit without some of them.
 
-    Steps of one chunk and steps of decodes alone; output head and communication stay aside, since
-    their tables have sizes of their own.
+    Left out is each `every`-th token count. Steps of one chunk and steps of decodes alone; output
+    head and communication stay aside, since their tables have sizes of their own.
     """
     held_out = frozenset(sorted(tables.by_tokens)[every // 2 : -1 : every])
     fitted = replace(fit_operators(tables, held_out), sampled_s=_NOTHING, communication_s=_NOTHING)
@@ -57,10 +57,11 @@ def held_out_fit(tables: OperatorTables, every: int, noise_sigma: float) -> Fit:
         for (decodes, context), attention_s in tables.decode.items()
         if decodes in held_out
     ]
-    if not points:
-        return Fit(num_points=0, mape=0.0, noise_sigma=noise_sigma)
-    error = mape([cost.step_s(work) for work, _ in points], [truth for _, truth in points])
-    return Fit(num_points=len(points), mape=round(error, 4), noise_sigma=noise_sigma)
+    error = 0.0  # not known
+    if points:
+        error = mape([cost.step_s(work) for work, _ in points], [truth for _, truth in points])
+    num_fitted = len(tables.by_tokens) + len(tables.prefill) + len(tables.decode)
+    return Fit(num_points=num_fitted, mape=round(error, 4), noise_sigma=noise_sigma)
 
 
 def _rest(cells: Cells, without: Collection[int]) -> Cells:

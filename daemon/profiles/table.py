@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from daemon.cost.profile import PhaseFit, Profile
+from daemon.cost.profile import Fit, PhaseFit, Profile
 from daemon.profiles.errors import ProfileError
 from daemon.profiles.load import load_profile, names
 
@@ -11,10 +11,15 @@ BEGIN, END = "<!-- profiles: begin -->\n", "<!-- profiles: end -->\n"
 
 
 def listing() -> str:
-    """A Markdown table, one line a profile: its step model, its error, its source."""
-    lines = ["| Profile | Step | Error | Noise | Power | Source |", "|---|---|---|---|---|---|"]
+    """A Markdown table, one line a profile: its step model, what it was fitted to, its source."""
+    lines = ["| Profile | Step | Points | Error | Noise | Power | Source |", f"|{'---|' * 7}"]
     lines += [_line(load_profile(name)) for name in names()]
     return "\n".join(lines) + "\n"
+
+
+def error_words(fit: Fit) -> str:
+    """The error on what was left out of a fit, for people; 0 where nothing was."""
+    return f"{fit.mape:.1%}" if fit.mape else "not known"
 
 
 def written(document: Path) -> str:
@@ -40,9 +45,10 @@ def _parts(document: Path) -> tuple[str, str, str]:
 def _line(profile: Profile) -> str:
     kind = "phases" if isinstance(profile.step, PhaseFit) else "operators"
     fit = profile.fit
-    error = f"{fit.mape:.1%} of {fit.num_points:,}" if fit.num_points else "not known"
+    points = f"{fit.num_points:,}" if fit.num_points else "-"
     power = "yes" if profile.power else "-"
-    cells = (f"`{profile.name}`", kind, error, f"{fit.noise_sigma:.1%}", power, profile.source[0])
+    noise = f"{fit.noise_sigma:.1%}"
+    cells = (f"`{profile.name}`", kind, points, error_words(fit), noise, power, profile.source[0])
     return "| " + " | ".join(cells) + " |"
 
 

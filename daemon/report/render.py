@@ -36,6 +36,9 @@ LATENCIES = {
 }
 """What people call each measure of a report, and its field."""
 
+_INSIDE = ("preemptions", "preempted_after_first", "recomputed_tokens", "swap_s", "transfer_s")
+"""Columns of a request that no client can know."""
+
 
 def as_json(report: Report) -> str:
     """The report with its keys in the order of `Report`; what nobody knows is null."""
@@ -61,6 +64,8 @@ def as_csv(run: RunLog) -> str:
     Cells are empty where a value never came.
     """
     columns = _columns(run.requests)
+    if not run.instances:
+        columns |= dict.fromkeys(_INSIDE, [""] * len(run.requests))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -19,7 +19,6 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.step import StepBuilder
 from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
@@ -97,24 +96,12 @@ class Scheduler:
 
     def predict(self, sequence: Sequence) -> None:
         """A sequence's prediction has come: it may move in the order."""
-        seats = self.seats
-        if sequence.slot >= 0:
-            seats.look_at(sequence)
-        seats.policy.foretold(sequence)
-        seats.rerank(sequence)
+        self.seats.foretold(sequence)
 
     def choose(self, policy: Policy, swap: str) -> None:
         """Change the policy and the swap mode; nobody loses anything but a place in the order."""
-        seats = self.seats
-        seats.policy, seats.swapper.mode = policy, swap
-        seats.starvation = Starvation()
-        for slot in seats.slots.order().tolist():
-            sequence = seats.slots.member(slot)
-            seats.look_at(sequence)
-            policy.enter(sequence, seats.pace)
-            seats.rerank(sequence)
-        for sequence in sorted(seats.waiting.take_all(), key=lambda one: one.waiting_since_s):
-            seats.meet(sequence, sequence.waiting_since_s)
+        self.seats.choose(policy)
+        self.swapper.mode = swap
 
     def remove(self, sequence: Sequence) -> None:
         """End a sequence at whatever stage; its blocks come back when no step names them."""
@@ -122,6 +109,9 @@ class Scheduler:
             self.seats.vacate([sequence.slot])
         else:
             self.waiting.remove(sequence)
+        self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
         self.swapper.leave(sequence)
         sequence.move(State.FINISHED)
 
@@ -160,7 +150,7 @@ class Scheduler:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
         seats.now = now
-        self._promote(now)
+        seats.promote(self._limits.starve_s)
         step = StepBuilder(self._limits.max_batch_tokens, self.slots)
         decodes, prompts = self._runnable()
         if self.policy.prefill_alone:
@@ -191,39 +181,12 @@ class Scheduler:
         self.kv.pool.step_done(step)
         return self._deliver(flown, reasons)
 
-    # The order
-
-    def _promote(self, now: float) -> None:
-        """Let the policy promote those that starve."""
-        seats = self.seats
-        policy = seats.policy
-        if not policy.promotes:
-            return
-        starve_s = self._limits.starve_s
-        for sequence in seats.starvation.waiting(now, starve_s):
-            here = sequence.instance == seats.instance
-            if here and policy.starves(sequence, now, starve_s, seats.pace):
-                policy.promote(sequence, seats.pace)
-                seats.rerank(sequence)
-
-    def _review(self, order: Slots) -> None:
-        """Let the policy look again at those that reached the count it named."""
-        table, seats = self.slots, self.seats
-        if not seats.policy.reviews:
-            return
-        for slot in order[table.known[order] >= table.review_at[order]].tolist():
-            sequence = table.member(slot)
-            seats.look_at(sequence)
-            num_output_tokens = int(table.known[slot]) - sequence.num_prompt_tokens
-            seats.policy.review(sequence, num_output_tokens, seats.pace)
-            seats.rerank(sequence)
-
     # Filling a step
 
     def _runnable(self) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
-        self._review(table.order())
+        self.seats.review()
         order = table.order()
         if self.swapper.num_returning:
             order = order[table.arrives[order] <= self.swapper.space.done_step]
@@ -400,6 +363,5 @@ class Scheduler:
         ]
         ended = self.seats.vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
         for sequence in ended:
-            self.swapper.leave(sequence)
-            sequence.move(State.FINISHED)
+            self._end(sequence)
         return Answer(rows, sequences, why, first, ended, flown.work, flown.planned_s)

@@ -12,6 +12,7 @@ from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.swapper import Swapper
+from daemon.scheduler.trust import Trust
 from daemon.sequence import Sequence
 
 
@@ -42,6 +43,7 @@ class Seats:
         self.slots = SlotTable(max_running)
         self.waiting = WaitingQueue()
         self.starvation = Starvation()
+        self.trust = Trust()
         self.started: list[tuple[Sequence, int]] = []  # (seated first time, cached tokens)
         self.moves = Moves()
         self.step = 0
@@ -72,10 +74,62 @@ class Seats:
 
     def meet(self, sequence: Sequence, now: float) -> None:
         """Queue one that is new here."""
+        self.expect(sequence)
         self.policy.enter(sequence, self.pace)
         self.add(sequence, now)
 
-    def rerank(self, sequence: Sequence) -> None:
+    def expect(self, sequence: Sequence) -> None:
+        """Expect what was predicted, if predictions are to be trusted; a doubled one stays."""
+        if not self.trust.holds:
+            sequence.expected_tokens, sequence.high_tokens = -1, 0
+        elif sequence.expected_tokens < 0:
+            sequence.expected_tokens = sequence.predicted_tokens
+
+    def foretold(self, sequence: Sequence) -> None:
+        """Its prediction has come: it may move in the order."""
+        if sequence.slot >= 0:
+            self._look_at(sequence)
+        sequence.expected_tokens = -1
+        self.expect(sequence)
+        self.policy.foretold(sequence)
+        self._rerank(sequence)
+
+    def choose(self, policy: Policy) -> None:
+        """Order everybody by another policy."""
+        self.policy = policy
+        self.starvation = Starvation()
+        for slot in self.slots.order().tolist():
+            sequence = self.slots.member(slot)
+            self._look_at(sequence)
+            policy.enter(sequence, self.pace)
+            self._rerank(sequence)
+        for sequence in sorted(self.waiting.take_all(), key=lambda one: one.waiting_since_s):
+            self.meet(sequence, sequence.waiting_since_s)
+
+    def promote(self, starve_s: float) -> None:
+        """Let the policy promote those that starve."""
+        policy = self.policy
+        if not policy.promotes:
+            return
+        for sequence in self.starvation.waiting(self.now, starve_s):
+            here = sequence.instance == self.instance
+            if here and policy.starves(sequence, self.now, starve_s, self.pace):
+                policy.promote(sequence, self.pace)
+                self._rerank(sequence)
+
+    def review(self) -> None:
+        """Let the policy look again at those that reached the count it named."""
+        if not self.policy.reviews:
+            return
+        table, order = self.slots, self.slots.order()
+        for slot in order[table.known[order] >= table.review_at[order]].tolist():
+            sequence = table.member(slot)
+            self._look_at(sequence)
+            num_output_tokens = int(table.known[slot]) - sequence.num_prompt_tokens
+            self.policy.review(sequence, num_output_tokens, self.pace)
+            self._rerank(sequence)
+
+    def _rerank(self, sequence: Sequence) -> None:
         """Put one where the policy now wants it."""
         if sequence.slot >= 0:
             sequence.rank = self._seated_rank(sequence)
@@ -86,7 +140,7 @@ class Seats:
             sequence.rank = self.policy.rank(sequence, self.pace)
             self.waiting.push(sequence)
 
-    def look_at(self, sequence: Sequence) -> None:
+    def _look_at(self, sequence: Sequence) -> None:
         """Bring a running sequence's own count of tokens up to date."""
         delivered = int(self.slots.delivered[sequence.slot])
         sequence.num_output_tokens = delivered - sequence.num_prompt_tokens

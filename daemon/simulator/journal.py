@@ -1,34 +1,37 @@
-"""A daemon's journal as a run: repeated exactly, or its traffic under another policy or model.
+"""A daemon's journal as an incident: its Core lives again, and what it did is written down.
 
 The journal has no text and no true answer lengths; an answer's length is what was delivered of it.
-An answer that its client cut short ends at the same token here. Each stream of a request with
-n > 1 is a request of its own when the traffic is simulated.
+An answer that its client cut short ends at the same token here.
 """
 
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
+import msgspec
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit
+from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
     Copied,
+    Drain,
     Event,
+    PolicyChosen,
+    Predicted,
     RequestArrived,
     StepDone,
     WorkerLost,
     WorkerReady,
 )
+from daemon.core.instance import Instance, WorkerState
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.replay import replay
-from daemon.report.records import InstanceLog, Outcome, RequestLog, RunLog
+from daemon.report.records import Outcome
 from daemon.request import FinishReason, sequence_id
-from daemon.simulator.copies import Ended
+from daemon.scheduler.policies import POLICIES
+from daemon.sequence import Sequence
 from daemon.simulator.pool import Pool
-from daemon.simulator.traffic import Traffic
 
 
 @dataclass(slots=True)
@@ -40,41 +43,90 @@ class Stream:
     instance: int = -1
     token_s: list[float] = field(default_factory=list)
     outcome: Outcome = Outcome.UNFINISHED
+    sequence: Sequence | None = None  # the Core's own, once it started
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class Step:
     """One step that was answered."""
 
     instance: int
-    number: int
+    number: int  # from 1 on, as the journal begins
     work: StepWork
     start_s: float  # when it was sent, or the step before it answered, whichever came later
     end_s: float
     elapsed_s: float  # as the worker measured it
 
 
+@dataclass(slots=True, frozen=True)
+class Swap:
+    """The swap copies of one plan."""
+
+    number: int  # the plan's, as a step's
+    sent_s: float
+    copied: Copied
+
+
+@dataclass(slots=True)
+class Home:
+    """An instance as its worker told of itself when it was ready, or as a checkpoint has it."""
+
+    ready_s: float = float("inf")
+    pool: Pool = field(default_factory=lambda: Pool(0, 0))
+    warm_step_s: float = 0.0
+
+
 @dataclass(slots=True)
 class Incident:
     """What a journal file tells, replayed through a Core."""
 
-    config: Configured
+    source: str
+    config: Configured  # with the policy that reigned when the journal begins
     streams: dict[int, Stream] = field(default_factory=dict)  # by sequence, in order of arrival
     steps: list[Step] = field(default_factory=list)
-    copies: dict[tuple[int, int], Ended] = field(default_factory=dict)  # by instance and step
-    pools: dict[int, Pool] = field(default_factory=dict)  # by instance
-    warm_step_s: dict[int, float] = field(default_factory=dict)
+    swaps: list[Swap] = field(default_factory=list)
+    homes: dict[int, Home] = field(default_factory=dict)  # by instance; of those that were ready
+    told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
+
+    @property
+    def predicted(self) -> bool:
+        """Whether anything was predicted."""
+        return any(isinstance(event, Predicted) for event in self.told)
+
+    @property
+    def first_s(self) -> float:
+        """When the first request came."""
+        return next(iter(self.streams.values())).arrival.now
+
+    def lengths(self) -> list[int]:
+        """Output tokens of each stream: what was delivered.
+
+        Of one that was turned away nobody knows: it counts as long as the mean of those that
+        finished, up to its limit.
+        """
+        finished = [
+            len(one.token_s) for one in self.streams.values() if one.outcome is Outcome.FINISHED
+        ]
+        mean = max(1, round(sum(finished) / max(1, len(finished))))
+        return [
+            min(mean, one.arrival.max_tokens)
+            if one.outcome is Outcome.REJECTED
+            else len(one.token_s)
+            for one in self.streams.values()
+        ]
 
 
 def read_incident(path: Path) -> Incident:
     """Replay a journal. Raises JournalError for what is none, or has nothing to replay."""
     records = list(read_records(path))
-    config = next(islice(records, 1), None)
+    config = records[0] if records else None
     if not isinstance(config, Configured):
         raise JournalError(f"{path}: does not begin with the Core's configuration")
-    incident = Incident(config)
+    if config.policy not in POLICIES:
+        raise JournalError(f"{path}: written under the policy {config.policy!r}, unknown here")
+    incident = Incident(str(path), config)
     reader = _Reader(incident)
-    for event, actions in replay(records):
+    for event, actions in replay(records, reader.begin):
         reader.take(event, actions)
     if not incident.streams:
         raise JournalError(f"{path}: no request that can be replayed")
@@ -86,9 +138,26 @@ class _Reader:
 
     def __init__(self, incident: Incident) -> None:
         self._incident = incident
+        self._core: Core | None = None
+        self._first: dict[int, int] = {}  # by instance: plans that were made before the journal
         self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
         self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
+
+    def begin(self, core: Core) -> None:
+        """A Core begins: a new one, or as a checkpoint has it, with workers that are ready."""
+        self._core = core
+        self._sent.clear()
+        self._copying.clear()
+        incident = self._incident
+        if not incident.streams and core.instances:
+            policy = core.instances[0].scheduler.policy.name
+            incident.config = msgspec.structs.replace(incident.config, policy=policy)
+        for instance in core.instances:
+            if not incident.steps:
+                self._first[instance.index] = instance.scheduler.seats.step
+            if instance.state is WorkerState.READY:
+                incident.homes.setdefault(instance.index, _home(instance))
 
     def take(self, event: Event, actions: list[Action]) -> None:
         incident = self._incident
@@ -96,18 +165,24 @@ class _Reader:
             for index in range(event.n):
                 incident.streams[sequence_id(event.request, index)] = Stream(event)
         elif isinstance(event, WorkerReady):
-            incident.pools[event.instance] = Pool(
+            pool = Pool(
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
-            incident.warm_step_s[event.instance] = event.step_s
+            incident.homes.setdefault(event.instance, Home(event.now, pool, event.step_s))
         elif isinstance(event, StepDone):
             self._answer(event)
         elif isinstance(event, Copied):
             self._copied(event)
         elif isinstance(event, WorkerLost):
             self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
+        elif isinstance(event, Predicted | PolicyChosen | Drain):
+            incident.told.append(event)
         for action in actions:
             self._action(event.now, action)
+
+    def _number(self, instance: int, step: int) -> int:
+        """A step's number, counted from where the journal begins."""
+        return step - self._first.get(instance, 0)
 
     def _answer(self, event: StepDone) -> None:
         sent = self._sent.pop((event.instance, event.step), None)
@@ -115,25 +190,27 @@ class _Reader:
         self._answered_s[event.instance] = event.now
         if sent is not None:
             start_s = max(sent[0], before_s)
-            step = Step(event.instance, event.step, sent[1], start_s, event.now, event.elapsed_s)
+            number = self._number(event.instance, event.step)
+            step = Step(event.instance, number, sent[1], start_s, event.now, event.elapsed_s)
             self._incident.steps.append(step)
 
     def _copied(self, event: Copied) -> None:
-        """A plan's copies ended: how long after it was sent, in `Ended.end_s`."""
         sent_s = self._copying.pop((event.instance, event.step), event.now)
-        self._incident.copies[event.instance, event.step] = Ended(
-            event.now - sent_s, event.num_out, event.out_s, event.num_in, event.in_s
-        )
+        number = self._number(event.instance, event.step)
+        self._incident.swaps.append(Swap(number, sent_s, event))
 
     def _action(self, now: float, action: Action) -> None:
         streams = self._incident.streams
         if isinstance(action, Submit):
-            self._sent[action.batch.instance, action.batch.step] = (now, action.work)
-            if action.batch.out_blocks.size or action.batch.in_blocks.size:
-                self._copying[action.batch.instance, action.batch.step] = now
+            batch = action.batch
+            self._sent[batch.instance, batch.step] = (now, action.work)
+            if batch.out_blocks.size or batch.in_blocks.size:
+                self._copying[batch.instance, batch.step] = now
         elif isinstance(action, Started):
             stream = streams[action.sequence]
             stream.started_s, stream.instance = now, action.instance
+            if self._core is not None:
+                stream.sequence = self._core.sequences[action.sequence]
         elif isinstance(action, Deliver):
             pairs = zip(action.sequences.tolist(), action.reasons.tolist(), strict=True)
             for sequence, reason in pairs:
@@ -145,55 +222,19 @@ class _Reader:
             failed = action.reason in (FinishReason.ERROR, FinishReason.ABORT)
             streams[action.sequence].outcome = Outcome.FAILED if failed else Outcome.FINISHED
         elif isinstance(action, Rejected):
-            for index in range(len(streams)):
-                if streams.pop(sequence_id(action.request, index), None) is None:
-                    break
+            first = streams[sequence_id(action.request, 0)]
+            for index in range(first.arrival.n):
+                streams[sequence_id(action.request, index)].outcome = Outcome.REJECTED
 
 
-def replayed(incident: Incident) -> RunLog:
-    """The run as it was: every time is the journal's own."""
-    streams = list(incident.streams.values())
-    first_s = streams[0].arrival.now
-    log = RequestLog.empty(len(streams))
-    gaps, owners = [np.zeros(0)], [np.zeros(0, np.int32)]
-    for row, stream in enumerate(streams):
-        log.arrival_s[row] = stream.arrival.now - first_s
-        log.started_s[row] = stream.started_s - first_s
-        log.instance[row] = stream.instance
-        log.prompt_tokens[row] = stream.arrival.num_prompt_tokens
-        log.asked_tokens[row] = log.output_tokens[row] = len(stream.token_s)
-        log.outcome[row] = stream.outcome
-        if stream.token_s:
-            log.first_s[row] = stream.token_s[0] - first_s
-            log.last_s[row] = stream.token_s[-1] - first_s
-            gaps.append(np.diff(stream.token_s))
-            owners.append(np.full(len(stream.token_s) - 1, row, np.int32))
-    log.gap_s = np.concatenate(gaps).astype(np.float32)
-    log.gap_request = np.concatenate(owners)
-    last_s = max((step.end_s for step in incident.steps), default=first_s)
-    return RunLog(log, _instances(incident), [], last_s - first_s, 0.0)
-
-
-def _instances(incident: Incident) -> list[InstanceLog]:
-    logs = [InstanceLog(one.name, role=one.role) for one in incident.config.instances]
-    for step in incident.steps:
-        log = logs[step.instance]
-        log.steps += 1
-        log.tokens += step.work.num_tokens
-        log.busy_s += step.end_s - step.start_s
-    return logs
-
-
-def traffic_of_incident(incident: Incident) -> Traffic:
-    """Its requests that got at least a token, for another run; limits and priorities as asked."""
-    streams = [stream for stream in incident.streams.values() if stream.token_s]
-    arrivals = [stream.arrival for stream in streams]
-    return Traffic(
-        arrival_s=[one.now for one in arrivals],
-        prompts=[one.num_prompt_tokens for one in arrivals],
-        answers=[len(stream.token_s) for stream in streams],
-        limits=[one.max_tokens for one in arrivals],
-        priorities=[one.priority for one in arrivals],
-        slo_class=np.zeros(len(streams), np.uint8),
-        hashes=lambda row: arrivals[row].hashes,
+def _home(instance: Instance) -> Home:
+    """What a worker once told, from what a checkpoint kept of it."""
+    scheduler = instance.scheduler
+    swapper = scheduler.swapper
+    pool = Pool(
+        scheduler.kv.pool.num_blocks,
+        instance.block_bytes,
+        swapper.space.pool.num_blocks,
+        swapper.copy_time.round_trip_s(1) / 2,
     )
+    return Home(0.0, pool, instance.step_time.mean_s)

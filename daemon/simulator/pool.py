@@ -1,8 +1,7 @@
 """The KV pools of a simulated instance: the daemon's own formula over a profile's devices."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from daemon.core.events import Configured
 from daemon.cost.profile import Profile
 from daemon.memory.sizing import GPU_RUNTIME_BYTES, Demand, PoolSize, Room, SizingError, size_pool
 from daemon.simulator.scenario import InstanceGroup, ScenarioError
@@ -21,18 +20,27 @@ class Pool:
     copy_block_s: float = 0.0
 
 
-def pools_of(profile: Profile, group: InstanceGroup, config: Configured) -> Pool:
+def pools_of(
+    profile: Profile,
+    group: InstanceGroup,
+    block_size: int,
+    max_running: int,
+    max_batch_tokens: int,
+) -> Pool:
     """Device and host pool of one instance; no host pool where the link's bandwidth is unknown."""
-    size = pool_of(
-        profile, group.kv_bytes, config.block_size, config.max_running, config.max_batch_tokens
-    )
-    link = profile.device.host_link
-    if not link.bytes_per_s:
-        return Pool(size.num_blocks, size.block_bytes)
-    copy_block_s = size.block_bytes / (link.bytes_per_s * profile.num_devices)
+    size = pool_of(profile, group.kv_bytes, block_size, max_running, max_batch_tokens)
     most = MOST_HOST_POOLS * size.num_blocks
     num_host_blocks = min(int(group.host_bytes) // size.block_bytes, most)
-    return Pool(size.num_blocks, size.block_bytes, num_host_blocks, copy_block_s)
+    return over_link(profile, Pool(size.num_blocks, size.block_bytes, num_host_blocks))
+
+
+def over_link(profile: Profile, pool: Pool) -> Pool:
+    """The pool on a profile's devices: what a copy of a block takes, if any can be made."""
+    link = profile.device.host_link
+    if not link.bytes_per_s:
+        return Pool(pool.num_blocks, pool.block_bytes)
+    copy_block_s = pool.block_bytes / (link.bytes_per_s * profile.num_devices)
+    return replace(pool, copy_block_s=copy_block_s)
 
 
 def pool_of(

@@ -7,13 +7,15 @@ import numpy.typing as npt
 
 from daemon.core.instance import Instance
 from daemon.cost.profile import Profile
-from daemon.cost.work import NO_WORK, StepWork
+from daemon.cost.work import StepWork
 from daemon.report.records import InstanceLog, Outcome, RequestLog, Span
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.sequence import Sequence as Running
+from daemon.simulator.worker import Computed
 
 SAMPLE_STEPS = 4
-"""Every so many steps of an instance, its memory and queue are looked at."""
+"""Every so many steps of an instance, its memory and queue are looked at; also whenever it begins
+to work and whenever it falls idle, so that means over time are right under any load."""
 
 
 class Recorder:
@@ -25,9 +27,10 @@ class Recorder:
         """A profile, or None where the devices are unknown: their operations are not counted."""
         self.log = log
         self.instances = [_instance_log(*one) for one in zip(names, profiles, strict=True)]
-        self.spans: list[Span] | None = None  # a list: steps are wanted one by one
+        self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
         self.sequences: list[Running | None] = [None] * len(log)
         self._flops = [_FlopCount(profile) for profile in profiles]
+        self._idle = [True] * len(names)
         self._token_s: list[float] = []
         self._token_sequences: list[npt.NDArray[np.int64]] = []
 
@@ -47,41 +50,47 @@ class Recorder:
         """A request that ends without its last token."""
         self.log.outcome[request] = outcome
 
-    def step(self, instance: Instance, work: StepWork, start_s: float, end_s: float) -> None:
-        """A step was planned and will run from `start_s` to `end_s`."""
+    def planned(self, instance: Instance, now: float) -> None:
+        """A step was planned."""
+        if self._idle[instance.index]:
+            self._idle[instance.index] = False
+            self._sample(instance, now)
+
+    def answered(self, instance: Instance, work: StepWork, done: Computed) -> None:
+        """A step answered, and what could be planned then was."""
         log = self.instances[instance.index]
-        log.steps += 1
-        log.tokens += work.num_tokens
-        log.busy_s += end_s - start_s
-        log.flops += self._flops[instance.index].of(work)
-        if log.steps % SAMPLE_STEPS == 1:
-            self._sample(log, instance, work, start_s)
-        if self.spans is not None:
-            detail: dict[str, float | int | str] = {
-                "decodes": work.num_decodes,
-                "prompt_tokens": work.num_tokens - work.num_decodes,
-                "context": work.decode_context,
-            }
-            name = "mixed" if work.chunks and work.num_decodes else ""
-            name = name or ("prefill" if work.chunks else "decode")
-            self.spans.append(Span(log.name, name, start_s, end_s - start_s, detail))
-
-    def answered(self, instance: Instance, now: float) -> None:
-        """A step answered; where none follows, the instance is looked at as it falls idle."""
+        if work.num_tokens:
+            log.steps += 1
+            log.tokens += work.num_tokens
+            log.busy_s += done.busy_s
+            log.flops += self._flops[instance.index].of(work)
+            if self.spans is not None:
+                self.spans.append(step_span(log.name, work, done.start_s, done.end_s))
         if not instance.scheduler.in_flight.steps:
-            self._sample(self.instances[instance.index], instance, NO_WORK, now)
+            self.stopped(instance, done.end_s)
+        elif log.steps % SAMPLE_STEPS == 0:
+            self._sample(instance, done.end_s)
 
-    def _sample(self, log: InstanceLog, instance: Instance, work: StepWork, now: float) -> None:
-        scheduler = instance.scheduler
-        ledger = scheduler.kv.pool.ledger()
-        places = max(1, ledger.total * scheduler.kv.block_size)
-        written = int(np.add.reduce(scheduler.slots.computed[scheduler.slots.order()]))
+    def stopped(self, instance: Instance, now: float) -> None:
+        """An instance has nothing to do, or its worker died."""
+        self._idle[instance.index] = True
+        self._sample(instance, now)
+
+    def _sample(self, instance: Instance, now: float) -> None:
+        log, scheduler = self.instances[instance.index], instance.scheduler
+        slots, kv = scheduler.slots, scheduler.kv
+        ledger = kv.pool.ledger()
+        order = slots.order()
+        # Only full blocks are shared, so that each owner beyond the first counts a whole one twice.
+        num_twice = int(np.add.reduce(kv.table.held[order])) - ledger.held
+        written = int(np.add.reduce(slots.computed[order])) - num_twice * kv.block_size
         log.sample_s.append(now)
         log.sample_allocated.append(ledger.held / max(1, ledger.total))
-        log.sample_written.append(written / places)
+        log.sample_written.append(written / max(1, ledger.total * kv.block_size))
         log.sample_running.append(scheduler.num_running)
         log.sample_waiting.append(len(scheduler.waiting))
-        log.sample_step_tokens.append(work.num_tokens)
+        busy = not self._idle[instance.index]
+        log.sample_step_tokens.append(instance.newest_work.num_tokens if busy else 0)
 
     def finish(self) -> RequestLog:
         """The log, with every token sorted to its request."""
@@ -91,21 +100,40 @@ class Recorder:
             requests = np.concatenate(self._token_sequences) // MAX_SEQUENCES_PER_REQUEST
             times = np.repeat(np.array(self._token_s), sizes)
             _fill_tokens(log, requests.astype(np.int32), times)
-        swaps = np.zeros(len(log), np.int32)
-        for request, sequence in enumerate(self.sequences):
-            if sequence is not None:
-                log.preemptions[request] = sequence.preemptions
-                log.preempted_after_first[request] = sequence.preemptions_after_first > 0
-                log.recomputed_tokens[request] = sequence.recomputed_tokens
-                log.swap_s[request] = sequence.swap_s
-                swaps[request] = sequence.swaps
+        tell_moves(log, self.instances, self.sequences)
         whole = (log.output_tokens == log.asked_tokens) & (log.outcome == Outcome.UNFINISHED)
         log.outcome[whole] = Outcome.FINISHED
-        for instance, one in enumerate(self.instances):
-            here = log.instance == instance
-            one.preemptions = int(log.preemptions[here].sum())
-            one.swaps = int(swaps[here].sum())
         return log
+
+
+def tell_moves(
+    log: RequestLog, instances: Sequence[InstanceLog], sequences: Sequence[Running | None]
+) -> None:
+    """What the Core's own sequences, one a row, know of giving way and coming back."""
+    swaps = np.zeros(len(log), np.int32)
+    for row, sequence in enumerate(sequences):
+        if sequence is not None:
+            log.preemptions[row] = sequence.preemptions
+            log.preempted_after_first[row] = sequence.preemptions_after_first > 0
+            log.recomputed_tokens[row] = sequence.recomputed_tokens
+            log.swap_s[row] = sequence.swap_s
+            swaps[row] = sequence.swaps
+    for instance, one in enumerate(instances):
+        here = log.instance == instance
+        one.preemptions = int(log.preemptions[here].sum())
+        one.swaps = int(swaps[here].sum())
+
+
+def step_span(track: str, work: StepWork, start_s: float, end_s: float) -> Span:
+    """A step for the trace viewer."""
+    detail: dict[str, float | int | str] = {
+        "decodes": work.num_decodes,
+        "prompt_tokens": work.num_tokens - work.num_decodes,
+        "context": work.decode_context,
+    }
+    name = "mixed" if work.chunks and work.num_decodes else ""
+    name = name or ("prefill" if work.chunks else "decode")
+    return Span(track, name, start_s, end_s - start_s, detail)
 
 
 def _fill_tokens(

@@ -1,78 +1,29 @@
-"""A journal's traffic run again: with its recorded step times, or under a cost model."""
+"""A journal's traffic run again: with its recorded step times, or under a cost model.
+
+Each stream of a request with n > 1 is a request of its own here.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from statistics import fmean
 
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
-from daemon.cost.profile import LinkSpec, Profile
-from daemon.cost.work import StepWork
-from daemon.report.records import RunLog
-from daemon.simulator.copies import Ended
-from daemon.simulator.journal import Incident, Step, traffic_of_incident
-from daemon.simulator.links import Link
-from daemon.simulator.pool import Pool
+from daemon.core.events import Configured, Event, PolicyChosen, Predicted
+from daemon.cost.profile import Profile
+from daemon.journal.reader import JournalError
+from daemon.report.records import Outcome, RunLog
+from daemon.scheduler.policies import POLICIES
+from daemon.simulator.journal import Home, Incident, Stream
+from daemon.simulator.pool import over_link
+from daemon.simulator.recorded import RecordedWorker
 from daemon.simulator.recorder import Recorder
+from daemon.simulator.run import Options, journal_of
+from daemon.simulator.scenario import ScenarioError
 from daemon.simulator.simulator import Extras, Machine, Simulator
-from daemon.simulator.worker import Answers, Computed, Worker
-from daemon.simulator.workers import simulated_workers
-from daemon.wire.columns import Int32
-
-
-class RecordedWorker:
-    """Takes as long for its n-th step as the journal says; beyond those, as long as the mean.
-
-    So do the swap copies of its n-th plan; other copies take what a block took when it was ready.
-    """
-
-    def __init__(
-        self,
-        steps: list[Step],
-        copies: dict[int, Ended],
-        pool: Pool,
-        warm_step_s: float,
-        answers: Answers,
-    ) -> None:
-        self._copies = copies
-        self._copy_block_s = pool.copy_block_s
-        self._durations_s = {step.number: step.end_s - step.start_s for step in steps}
-        self._mean_s = fmean(self._durations_s.values()) if steps else warm_step_s
-        self._warm_step_s = warm_step_s
-        self._answers = answers
-        self._free_s = 0.0
-        self._copied_s = 0.0
-
-    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
-        """Take a plan."""
-        start_s = max(now, self._free_s)
-        end_s = start_s + self._durations_s.get(batch.step, self._mean_s)
-        self._free_s = end_s
-        return Computed(start_s, end_s, self._answers.reasons(batch), self._copied(now, batch))
-
-    def _copied(self, now: float, batch: Batch) -> Ended | None:
-        num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
-        if not num_out and not num_in:
-            return None
-        out_s, in_s = num_out * self._copy_block_s, num_in * self._copy_block_s
-        told = self._copies.get(batch.step, Ended(out_s + in_s, num_out, out_s, num_in, in_s))
-        self._copied_s = max(self._copied_s, now + told.end_s)
-        return replace(told, end_s=self._copied_s)
-
-    def warm_step_s(self) -> float:
-        """As the real one reported."""
-        return self._warm_step_s
-
-    def restart(self, now: float) -> None:
-        """Nothing runs."""
-        self._free_s = now
-
-    def energy_j(self, run_s: float) -> float | None:
-        """A journal knows nothing of power."""
-        return None
+from daemon.simulator.traffic import Traffic
+from daemon.simulator.worker import Answers, Worker
+from daemon.simulator.workers import chances, simulated_workers
 
 
 def rerun(
@@ -80,51 +31,130 @@ def rerun(
     policy: str = "",
     profile: Profile | None = None,
     seed: int = 0,
-    extras: Extras | None = None,
+    options: Options | None = None,
 ) -> RunLog:
     """Simulate an incident's traffic on its own instances.
 
     Without a profile each step takes its recorded time, which means most under the recorded policy:
-    another policy's steps are others. With one, steps take what its model says.
+    another policy's steps are others. With one, steps take what its model says. What predictors
+    said then is said again. Raises ScenarioError, JournalError, SimulationError.
     """
-    config = incident.config
-    if policy:
-        config = msgspec.structs.replace(config, policy=policy)
-    traffic = traffic_of_incident(incident)
-    instances = range(len(config.instances))
-    pools = [incident.pools.get(instance, Pool(0, 0)) for instance in instances]
-    workers: Sequence[Worker]
-    if profile is None:
-        workers = _recorded(incident, pools, config.max_running, traffic.stops_at)
-    else:
-        streams = np.random.SeedSequence(seed).spawn(len(instances))
-        chances = [np.random.default_rng(stream) for stream in streams]
-        alike, uncapped = [profile] * len(instances), [1.0] * len(instances)
-        workers = simulated_workers(
-            alike, uncapped, traffic.stops_at, config.max_running, chances, pools
+    options = options or Options()
+    config = configured(incident, policy, profile)
+    rows = [
+        row
+        for row, (stream, length) in enumerate(
+            zip(incident.streams.values(), incident.lengths(), strict=True)
         )
+        if length and (stream.token_s or stream.outcome is Outcome.REJECTED)
+    ]
+    if not rows:
+        raise JournalError(f"{incident.source}: no answer had a token, so none can be run again")
+    traffic = _traffic(incident, rows)
     names = [one.name for one in config.instances]
     recorder = Recorder(traffic.log(), [profile] * len(names), names)
-    machine = Machine(list(workers), pools, [0] * len(names), Link(LinkSpec(0.0), "host link"))
+    recorder.spans = [] if options.spans else None
+    chance, *noises = chances(seed, 1 + len(names))
+    told = _told(incident, rows, bool(policy), options.predictor is not None)
+    extras = Extras(
+        predictor=options.predictor,
+        chance=chance,
+        journal=journal_of(options, config),
+        told=told,
+        progress=options.progress,
+        after_event=options.after_event,
+    )
+    machine = _machine(incident, config, traffic, profile, noises, recorder)
     return Simulator(config, traffic, machine, recorder, extras).run()
 
 
-def _recorded(
-    incident: Incident, pools: list[Pool], max_running: int, stops_at: Int32
-) -> list[RecordedWorker]:
-    steps: defaultdict[int, list[Step]] = defaultdict(list)
-    for step in incident.steps:
-        steps[step.instance].append(step)
-    copies: defaultdict[int, dict[int, Ended]] = defaultdict(dict)
-    for (instance, number), ended in incident.copies.items():
-        copies[instance][number] = ended
-    return [
-        RecordedWorker(
-            steps[instance],
-            copies[instance],
-            pools[instance],
-            incident.warm_step_s.get(instance, 0.0),
-            Answers(stops_at, max_running),
+def configured(incident: Incident, policy: str, profile: Profile | None) -> Configured:
+    """The incident's configuration under another policy, with that policy's own budget, chunk and
+    swap mode, or on another pipeline.
+    """
+    config = incident.config
+    if policy and policy not in POLICIES:
+        raise ScenarioError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if policy and policy != config.policy:
+        budget = POLICIES[policy].budget(0)
+        config = msgspec.structs.replace(
+            config, policy=policy, max_batch_tokens=budget, prefill_chunk=budget, swap=""
         )
-        for instance in range(len(incident.config.instances))
-    ]
+    if profile is not None:
+        instances = tuple(
+            msgspec.structs.replace(one, stages=profile.pp) for one in config.instances
+        )
+        config = msgspec.structs.replace(config, instances=instances)
+    return config
+
+
+def _traffic(incident: Incident, rows: list[int]) -> Traffic:
+    """Those that got a token, and those that were turned away; limits and priorities as asked."""
+    streams, lengths = list(incident.streams.values()), incident.lengths()
+    arrivals = [streams[row].arrival for row in rows]
+    return Traffic(
+        arrival_s=[one.now for one in arrivals],
+        prompts=[one.num_prompt_tokens for one in arrivals],
+        answers=[lengths[row] for row in rows],
+        limits=[one.max_tokens for one in arrivals],
+        priorities=[one.priority for one in arrivals],
+        slo_class=np.zeros(len(rows), np.uint8),
+        hashes=lambda request: arrivals[request].hashes,
+    )
+
+
+def _told(
+    incident: Incident, rows: list[int], other_policy: bool, other_predictor: bool
+) -> list[Event]:
+    """What the Core was told besides arrivals, of requests as the rerun numbers them."""
+    streams: list[Stream] = list(incident.streams.values())
+    numbers: defaultdict[int, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        numbers[streams[row].arrival.request].append(number)
+    told: list[Event] = []
+    for event in incident.told:
+        if isinstance(event, Predicted):
+            if not other_predictor:
+                told += [
+                    msgspec.structs.replace(event, request=number)
+                    for number in numbers[event.request]
+                ]
+        elif not (other_policy and isinstance(event, PolicyChosen)):
+            told.append(event)
+    return told
+
+
+def _machine(
+    incident: Incident,
+    config: Configured,
+    traffic: Traffic,
+    profile: Profile | None,
+    noises: Sequence[np.random.Generator],
+    recorder: Recorder,
+) -> Machine:
+    if not any(home.pool.num_blocks for home in incident.homes.values()):
+        raise JournalError(
+            f"{incident.source}: no worker was ever ready, so there is no memory to run it in"
+        )
+    count = len(config.instances)
+    homes = [incident.homes.get(instance, Home()) for instance in range(count)]
+    pools = [home.pool for home in homes]
+    workers: Sequence[Worker]
+    if profile is None:
+        workers = [
+            RecordedWorker(incident, instance, home, Answers(traffic.stops_at, config.max_running))
+            for instance, home in enumerate(homes)
+        ]
+    else:
+        pools = [over_link(profile, pool) for pool in pools]
+        workers = simulated_workers(
+            [one.name for one in config.instances],
+            [profile] * count,
+            [1.0] * count,
+            pools,
+            traffic.stops_at,
+            config.max_running,
+            noises,
+            spans=recorder.spans,
+        )
+    return Machine(workers, pools, ready_s=[home.ready_s for home in homes])

@@ -1,6 +1,6 @@
 """From a scenario to its run: profiles, pools, workers and the workload, put together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,19 +10,18 @@ from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig
 from daemon.cost.profile import Profile
 from daemon.journal.writer import JournalWriter
-from daemon.memory.swap_space import SWAP_MODES
 from daemon.predict.lengths import length_predictor
 from daemon.predict.prediction import Predictor
 from daemon.profiles.load import load_profile
-from daemon.report.records import RunLog
+from daemon.report.records import RunLog, Span
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.links import Link
-from daemon.simulator.pool import pools_of
+from daemon.simulator.checks import check, check_profiles, reload_s
+from daemon.simulator.pool import Pool, pools_of
 from daemon.simulator.recorder import Recorder
-from daemon.simulator.scenario import InstanceGroup, Scenario, ScenarioError
+from daemon.simulator.scenario import InstanceGroup, Scenario
 from daemon.simulator.simulator import Extras, Machine, Progress, Simulator
 from daemon.simulator.traffic import Traffic, traffic_of
-from daemon.simulator.workers import simulated_workers
+from daemon.simulator.workers import chances, simulated_workers
 from daemon.workload.build import build
 from daemon.workload.workload import Workload
 
@@ -53,21 +52,23 @@ class Prepared:
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Read and build what a scenario names. Raises ScenarioError, ProfileError, WorkloadError."""
-    _check(scenario)
+    check(scenario)
     groups = tuple(group for group in scenario.instance for _ in range(group.count))
     known = {group.profile: load_profile(group.profile) for group in scenario.instance}
     profiles = tuple(known[group.profile] for group in groups)
+    check_profiles(scenario, groups, profiles)
     context = min(profile.model.context_len for profile in profiles)
-    max_len = min(scenario.limits.max_len or context, context)
-    if scenario.fault and not profiles[0].device.host_link.bytes_per_s:
-        raise ScenarioError(f"fault: {profiles[0].name} has no host link to load weights over")
+    pools = _pools(scenario, profiles, groups)
+    largest = max(pool.num_blocks for pool in pools) * scenario.limits.block_size
+    # As the daemon does: nobody is taken in whom no instance could ever hold.
+    max_len = min(scenario.limits.max_len or context, context, largest)
     return Prepared(
         scenario, profiles, groups, max_len, workload or build(scenario.workload, max_len)
     )
 
 
 def run(prepared: Prepared, options: Options | None = None) -> RunLog:
-    """Simulate it. Raises ScenarioError, SimulationError."""
+    """Simulate it. Raises SimulationError."""
     options = options or Options()
     scenario = prepared.scenario
     config = configured(prepared)
@@ -82,19 +83,22 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
     names = [instance.name for instance in config.instances]
     recorder = Recorder(traffic.log(), list(prepared.profiles), names)
     recorder.spans = [] if options.spans else None
-    journal = JournalWriter(options.journal, _NO_BOUND, config) if options.journal else None
-    streams = np.random.SeedSequence(scenario.seed).spawn(1 + len(names))
-    chances = [np.random.default_rng(stream) for stream in streams]
+    chance, *noises = chances(scenario.seed, 1 + len(names))
     extras = Extras(
         predictor=options.predictor or length_predictor(scenario.predictor),
-        chance=chances[0],
-        journal=journal,
+        chance=chance,
+        journal=journal_of(options, config),
         faults=scenario.fault,
         progress=options.progress,
         after_event=options.after_event,
     )
-    machine = _machine(prepared, config, traffic, chances[1:])
+    machine = _machine(prepared, config, traffic, noises, recorder.spans)
     return Simulator(config, traffic, machine, recorder, extras).run()
+
+
+def journal_of(options: Options, config: Configured) -> JournalWriter | None:
+    """Where a run's events are written, if anywhere: one file, however long it grows."""
+    return JournalWriter(options.journal, _NO_BOUND, config) if options.journal else None
 
 
 def configured(prepared: Prepared) -> Configured:
@@ -125,41 +129,41 @@ def configured(prepared: Prepared) -> Configured:
     )
 
 
-def _machine(
-    prepared: Prepared, config: Configured, traffic: Traffic, chances: list[np.random.Generator]
-) -> Machine:
-    profiles, groups = prepared.profiles, prepared.groups
-    caps = [group.power_cap for group in groups]
-    pools = [
-        pools_of(profile, group, config) for profile, group in zip(profiles, groups, strict=True)
+def _pools(
+    scenario: Scenario, profiles: Sequence[Profile], groups: Sequence[InstanceGroup]
+) -> list[Pool]:
+    limits = scenario.limits
+    max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
+    return [
+        pools_of(profile, group, limits.block_size, limits.max_running, max_batch_tokens)
+        for profile, group in zip(profiles, groups, strict=True)
     ]
-    noisy = prepared.scenario.noise
+
+
+def _machine(
+    prepared: Prepared,
+    config: Configured,
+    traffic: Traffic,
+    noises: Sequence[np.random.Generator],
+    spans: list[Span] | None,
+) -> Machine:
+    scenario, profiles, groups = prepared.scenario, prepared.profiles, prepared.groups
+    pools = _pools(scenario, profiles, groups)
     workers = simulated_workers(
-        profiles, caps, traffic.stops_at, config.max_running, chances, pools, noisy
+        [instance.name for instance in config.instances],
+        profiles,
+        [group.power_cap for group in groups],
+        pools,
+        traffic.stops_at,
+        config.max_running,
+        noises,
+        scenario.noise,
+        spans,
     )
-    weights = [one.model.weight_bytes(one.model.dtype) for one in profiles]
-    host = Link(profiles[0].device.host_link, "host link")
-    return Machine(list(workers), pools, weights, host, profiles[0].edges.delivery_s)
-
-
-def _check(scenario: Scenario) -> None:
-    if not scenario.instance:
-        raise ScenarioError("a scenario needs at least one [[instance]] with a profile")
-    if scenario.policy not in POLICIES:
-        raise ScenarioError(f"policy must be one of {', '.join(POLICIES)}, got {scenario.policy!r}")
-    if scenario.limits.swap not in ("", *SWAP_MODES):
-        raise ScenarioError(
-            f"limits.swap must be one of {', '.join(SWAP_MODES)}, got {scenario.limits.swap!r}"
-        )
-    for group in scenario.instance:
-        if group.count < 1:
-            raise ScenarioError(f"instance.count must be at least 1, got {group.count}")
-        if not 0.0 < group.power_cap <= 1.0:
-            raise ScenarioError(
-                f"instance.power_cap must be above 0 and at most 1, got {group.power_cap}"
-            )
-        if group.role != "mixed":
-            raise ScenarioError(f"instance.role {group.role!r}: only mixed instances exist so far")
-    for fault in scenario.fault:
-        if not 0 <= fault.instance < scenario.num_instances:
-            raise ScenarioError(f"fault.instance {fault.instance}: there is no such instance")
+    return Machine(
+        workers,
+        pools,
+        ready_s=[0.0] * len(workers),
+        reload_s=[reload_s(profile) for profile in profiles] if scenario.fault else (),
+        delivery_s=profiles[0].edges.delivery_s,
+    )

@@ -1,10 +1,11 @@
 """The event loop of a simulation: the same Core, virtual seconds, simulated workers."""
 
 import time
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
@@ -14,11 +15,13 @@ from daemon.core.events import (
     Copied,
     Event,
     Predicted,
+    RequestArrived,
     StepDone,
     Tick,
     WorkerLost,
     WorkerReady,
 )
+from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
 from daemon.predict.prediction import Predictor
 from daemon.report.records import Outcome, RunLog
@@ -29,7 +32,7 @@ from daemon.simulator.pool import Pool
 from daemon.simulator.recorder import Recorder
 from daemon.simulator.scenario import WorkerFault
 from daemon.simulator.traffic import Traffic
-from daemon.simulator.worker import Worker
+from daemon.simulator.worker import Computed, Worker
 
 PROGRESS_EVENTS = 2048
 Progress = Callable[[int, int], None]
@@ -37,17 +40,17 @@ Progress = Callable[[int, int], None]
 
 
 class SimulationError(RuntimeError):
-    """The run came to a stop with sequences left, which no event would move."""
+    """The run came to a stop with sequences left that no event would move, or left no journal."""
 
 
 @dataclass(slots=True)
 class Machine:
     """What the Core's instances run on."""
 
-    workers: list[Worker]
-    pools: list[Pool]
-    weight_bytes: list[int]
-    host: Link  # shared: weights come over it
+    workers: Sequence[Worker]
+    pools: Sequence[Pool]
+    ready_s: Sequence[float]  # when each worker is ready for the first time; inf: never
+    reload_s: Sequence[float] = ()  # of each one's weights, over the host link that all share
     delivery_s: float = 0.0  # from a step's answer to the client's token
 
 
@@ -59,6 +62,7 @@ class Extras:
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     journal: JournalWriter | None = None
     faults: tuple[WorkerFault, ...] = ()
+    told: Sequence[Event] = ()  # what the Core is told besides, each at its time
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None  # for checks of every ledger
 
@@ -84,13 +88,16 @@ class Simulator:
         self._num_ended = 0
         self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
         self._wake_s = float("inf")
+        self._host = Link("host link", "weights", "instance", recorder.spans)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
-            Rank.COPIED: self._told,
-            Rank.ANSWER: self._told,
+            Rank.COPIED: self._copied,
+            Rank.ANSWER: self._answer,
             Rank.LOSS: self._loss,
+            Rank.RELOAD: self._reload,
             Rank.ARRIVAL: self._arrival,
             Rank.PREDICTION: self._prediction,
+            Rank.TOLD: self._told,
             Rank.WAKE: self._wake,
         }
         self._carry_out: dict[type, Callable[[float, Any], None]] = {
@@ -105,24 +112,28 @@ class Simulator:
     def run(self) -> RunLog:
         """From the first arrival to the last event. Raises SimulationError if it gets stuck."""
         began_s = time.perf_counter()
-        for instance in range(len(self._machine.workers)):
-            self._agenda.add(0.0, Rank.READY, (instance, 0))
+        for instance, ready_s in enumerate(self._machine.ready_s):
+            if ready_s < float("inf"):
+                self._agenda.add(ready_s, Rank.READY, (instance, 0))
         for fault in self._extras.faults:
             self._agenda.add(fault.at_s, Rank.LOSS, fault)
+        for event in self._extras.told:
+            self._agenda.add(event.now, Rank.TOLD, event)
         if len(self._traffic):
             self._agenda.add(self._traffic.core_s(0), Rank.ARRIVAL, 0)
         last_s = self._loop()
         if self._journal is not None:
             self._journal.close(last_s)
+            _check_written(self._journal)
         if self.core.sequences:
             left = len(self.core.sequences)
             raise SimulationError(f"{left} sequences are left at {last_s:.3f} s, and nothing moves")
         return self._log(last_s - self._traffic.first_s, time.perf_counter() - began_s)
 
     def _loop(self) -> float:
-        """Everything that happens, in order; the time of the last step's end."""
+        """Everything that happens, in order; the time of the last step's end, or last arrival."""
         agenda, handlers, extras = self._agenda, self._handlers, self._extras
-        last_s, count = 0.0, 0
+        last_s, count = self._traffic.first_s, 0
         while agenda:
             now, rank, what = agenda.pop()
             event = handlers[rank](now, what)
@@ -131,7 +142,12 @@ class Simulator:
             self._act(now, event)
             if isinstance(event, StepDone):
                 last_s = now
-                self._recorder.answered(self.core.instances[event.instance], now)
+                _, _, work, done = what
+                self._recorder.answered(self.core.instances[event.instance], work, done)
+            elif isinstance(event, RequestArrived):
+                last_s = now
+            elif isinstance(event, WorkerLost):
+                self._recorder.stopped(self.core.instances[event.instance], now)
             if extras.after_event is not None:
                 extras.after_event(self.core)
             count += 1
@@ -143,6 +159,7 @@ class Simulator:
         """Journal an event, let the Core handle it, and do what it asks, in order."""
         if self._journal is not None:
             self._journal.append(event)
+            _check_written(self._journal)
         actions: list[Action] = self.core.handle(event)
         for action in actions:
             self._carry_out[type(action)](now, action)
@@ -174,17 +191,30 @@ class Simulator:
             pool.copy_block_s,
         )
 
-    def _told(self, now: float, what: tuple[int, StepDone | Copied]) -> Event | None:
+    def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:
+        life, event, _, _ = what
+        return event if life == self._lives[event.instance] else None
+
+    def _copied(self, now: float, what: tuple[int, Copied]) -> Event | None:
         life, event = what
         return event if life == self._lives[event.instance] else None
+
+    def _told(self, now: float, event: Event) -> Event:
+        return event
 
     def _loss(self, now: float, fault: WorkerFault) -> Event:
         instance = fault.instance
         self._lives[instance] += 1
-        size_bytes = self._machine.weight_bytes[instance]
-        loaded = self._machine.host.copy(now + fault.restart_s, size_bytes)
-        self._agenda.add(loaded.end_s, Rank.READY, (instance, self._lives[instance]))
+        restarted_s = now + fault.restart_s
+        self._agenda.add(restarted_s, Rank.RELOAD, (instance, self._lives[instance]))
         return WorkerLost(now, instance)
+
+    def _reload(self, now: float, what: tuple[int, int]) -> None:
+        """A new process asks for its weights, unless it is dead too by now."""
+        instance, life = what
+        if life == self._lives[instance]:
+            loaded = self._host.hold(now, self._machine.reload_s[instance], instance)
+            self._agenda.add(loaded.end_s, Rank.READY, what)
 
     def _arrival(self, now: float, request: int) -> Event:
         following = request + 1
@@ -216,15 +246,15 @@ class Simulator:
         worker = self._machine.workers[instance]
         life = self._lives[instance]
         done = worker.compute(now, batch, work)
-        start_s, end_s = done.start_s, done.end_s
-        answer = StepDone(end_s, instance, batch.step, done.reasons, end_s - start_s)
-        self._agenda.add(end_s, Rank.ANSWER, (life, answer))
+        elapsed_s = done.end_s - done.start_s
+        answer = StepDone(done.end_s, instance, batch.step, done.reasons, elapsed_s)
+        self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
         if done.copies is not None:
-            copied_s, *counts = astuple(done.copies)
+            copied_s, *counts = msgspec.structs.astuple(done.copies)
             copied = Copied(copied_s, instance, batch.step, *counts)
             self._agenda.add(copied_s, Rank.COPIED, (life, copied))
         if work.num_tokens:
-            self._recorder.step(self.core.instances[instance], work, start_s, end_s)
+            self._recorder.planned(self.core.instances[instance], now)
 
     def _deliver(self, now: float, action: Deliver) -> None:
         self._recorder.delivered(now + self._machine.delivery_s, action.sequences)
@@ -255,3 +285,8 @@ class Simulator:
     def _wake_at(self, now: float, action: WakeAt) -> None:
         self._wake_s = action.time_s
         self._agenda.add(max(now, action.time_s), Rank.WAKE, action.time_s)
+
+
+def _check_written(journal: JournalWriter) -> None:
+    if journal.error:
+        raise SimulationError(f"the journal cannot be written: {journal.error}")

@@ -88,13 +88,19 @@ def traffic_of(
     prompts: list[int] = workload.prompt_tokens.tolist()
     answers: list[int] = workload.output_tokens.tolist()
     priorities = [one.priority for one in workload.classes]
+    # A trace's ids may be of any size and sign; what is hashed is their order of appearance.
+    numbers: dict[int, int] = {}
+    for prefix in workload.prefixes:
+        for one in prefix:
+            numbers.setdefault(one, len(numbers))
 
     def hashes(request: int) -> bytes:
         """Equal leading ids of the trace make equal blocks; the rest is the request's own."""
         if not workload.prefixes:
             return b""
         size, prompt = workload.prefix_block, prompts[request]
-        ids = np.repeat(np.array(workload.prefixes[request], np.int64), size)[:prompt]
+        known = [numbers[one] for one in workload.prefixes[request]]
+        ids = np.repeat(np.array(known, np.int64), size)[:prompt]
         own = np.full(prompt - ids.size, -1 - request, np.int64)
         return chain_hashes(np.concatenate([ids, own]).tolist(), block_size)
 

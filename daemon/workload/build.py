@@ -83,11 +83,23 @@ def _kept(spec: WorkloadSpec, max_len: int, rng: np.random.Generator) -> _Kept:
         if spec.name == "skew":
             outputs = whole(SKEW_OUTPUT(rng.standard_normal(len(trace)))).astype(np.int32)
             trace, source = replace(trace, output_tokens=outputs), f"skew of {source}"
+        if trace.time_s is None or spec.arrivals:
+            trace, source = _again(trace, source, spec.requests, max_len)
         return _first(trace, source, spec.requests, max_len)
     if spec.name == AZURE_CONV:
         with as_file(files("daemon.workload").joinpath(_AZURE_FILE)) as path:
             return _first(read_trace(path), AZURE_CONV, spec.requests, max_len)
     return _drawn(spec.name, spec.requests or _DEFAULT_REQUESTS, max_len, rng)
+
+
+def _again(trace: Trace, source: str, requests: int, max_len: int) -> tuple[Trace, str]:
+    """Lengths whose times are drawn: its rows over and over, if fewer than `requests` fit."""
+    fitting = int(np.count_nonzero(trace.within(max_len)))
+    if not 0 < fitting < requests:
+        return trace, source
+    times = -(-requests // fitting)
+    repeated = trace.take(np.resize(np.arange(len(trace)), times * len(trace)))
+    return repeated, f"{source}, rows repeated"
 
 
 def _first(trace: Trace, source: str, requests: int, max_len: int) -> _Kept:

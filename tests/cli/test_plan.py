@@ -8,7 +8,6 @@ import pytest
 
 from daemon.cli import plan
 from daemon.cli.main import main
-from daemon.planner.sweep import sweep
 from daemon.profiles.load import save_profile
 from daemon.report.compare import read_report
 from tests.planner.small import profile, scenario
@@ -70,9 +69,7 @@ def test_capacity_keeps_what_the_flags_promise(
     assert printed["capacity_rps"] == pytest.approx(2.0, rel=0.03)
 
 
-def test_a_capacity_is_printed_once(
-    server: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_capacity_is_printed_once(server: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *server, "--capacity"]) == 0
     text = capsys.readouterr().out
     assert text.count("limited_by") == text.count("unserved_fraction") == 1
@@ -126,7 +123,8 @@ def test_what_a_sweep_lacks_is_said_before_it_begins(
     [
         (["--rates", "1,2"], "--rates needs --sweep"),
         (["--policies", "vllm"], "--policies needs --sweep"),
-        (["--prices", "x.toml", "--workers", "2"], "--prices needs --sweep"),
+        (["--prices", "x.toml"], "--prices needs --sweep"),
+        (["--workers", "0"], "--workers needs --sweep"),
         (["--profiles", "x", "--capacity"], "--profiles needs --sweep"),
         (["--pareto", "x.svg"], "--pareto needs --sweep"),
         (["--attainment", "0.5"], "--attainment needs --capacity"),
@@ -146,14 +144,10 @@ def test_flags_that_would_do_nothing_are_refused(
 
 
 def test_a_front_is_drawn_and_reports_can_be_compared(
-    server: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     front, out = tmp_path / "front.svg", tmp_path / "one.json"
     flags = ["--sweep", "--policies", "vllm,sarathi", "--workers", "1", "--pareto", str(front)]
-    assert plan.sweep is sweep
     assert main(["simulate", *server, "--rate", "0.5", "--requests", "20", *flags]) == 0
     assert front.read_text().startswith("<?xml")
     assert main(["simulate", *server, "--rate", "0.5", "--out", str(out)]) == 0

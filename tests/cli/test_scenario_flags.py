@@ -1,4 +1,4 @@
-"""Flags over a scenario file: each changes what it names, and leaves the rest as the file has it."""
+"""Flags over a scenario file: each changes what it names; the rest stays as the file has it."""
 
 import argparse
 from pathlib import Path

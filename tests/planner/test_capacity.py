@@ -9,8 +9,11 @@ import pytest
 from daemon.planner.capacity import find_capacity
 from daemon.planner.errors import PlannerError
 from daemon.planner.goal import Goal
+from daemon.report.summarize import Promise
 from daemon.simulator.about import report_of
 from daemon.simulator.run import prepare, run
+from daemon.simulator.scenario import Scenario
+from daemon.workload.workload import SloClass
 from tests.planner.small import SERVICE_S, at_rate, scenario
 
 WIDTH = 0.02
@@ -114,6 +117,43 @@ def test_the_report_at_capacity_says_how_it_was_found(tmp_path: Path) -> None:
     )
     assert len(report.capacity["rates_tried"]) == len(found.trials)
     assert msgspec.json.decode(msgspec.json.encode(report))["capacity"]["requests"] == 200
+
+
+def with_classes(one: Scenario, *classes: SloClass) -> Scenario:
+    spec = msgspec.structs.replace(one.workload, classes=classes)
+    return msgspec.structs.replace(one, workload=spec)
+
+
+def test_promises_of_classes_bound_a_rate_like_the_goals_own(tmp_path: Path) -> None:
+    one = scenario(tmp_path, 300)
+    own = find_capacity(one, Goal(ttft_s=1.2, attainment=0.8))
+    promised = find_capacity(with_classes(one, SloClass(ttft_s=1.2)), Goal(attainment=0.8))
+    assert (promised.trials, promised.condition) == (own.trials, own.condition)
+    free = find_capacity(one, Goal())
+    assert own.rps < 0.95 * free.rps and own.limited_by == "attainment"
+    assert all(trial.attainment is None for trial in free.trials)
+
+
+def test_each_class_with_promises_must_keep_its_own(tmp_path: Path) -> None:
+    """A tenth of the requests is promised what nobody gets: the others do not make up for it."""
+    classes = (SloClass("many", 0.9, ttft_s=60.0), SloClass("few", 0.1, ttft_s=SERVICE_S / 2))
+    found = find_capacity(with_classes(scenario(tmp_path, 200), *classes), Goal(attainment=0.5))
+    assert found.rps == 0.0 and found.limited_by == "attainment"
+    assert {trial.attainment for trial in found.trials} == {0.0}
+    assert found.condition.startswith("TTFT <= 60 s for 50 % of many; TTFT <= 0.25 s for 50 % of f")
+    free = (SloClass("many", 0.9, ttft_s=60.0), SloClass("few", 0.1))
+    loose = find_capacity(with_classes(scenario(tmp_path, 200), *free), Goal(attainment=0.5))
+    assert loose.rps > 1.0 and "few" not in loose.condition
+
+
+def test_a_bound_of_the_goal_takes_the_place_of_its_like() -> None:
+    classes = (Promise("a", 1.0, 0.0, 0.5), Promise("b", 0.0, 0.2, 0.0))
+    assert Goal().promises(classes) == classes
+    assert Goal(ttft_s=3.0).promises(classes) == (
+        Promise("a", 3.0, 0.0, 0.5),
+        Promise("b", 3.0, 0.2, 0.0),
+    )
+    assert Goal(normalized_latency_s=1.0).promises(classes)[0] == Promise("a", 1.0)
 
 
 def test_progress_hears_every_rate(tmp_path: Path) -> None:

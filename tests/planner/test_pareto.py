@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.planner.errors import PlannerError
 from daemon.planner.pareto import Point, pareto_front, plot_pareto
+from daemon.report.errors import ReportError
 
 NUMBERS = st.integers(0, 8).map(float) | st.floats(0, 1e6) | st.just(float("nan"))
 POINTS = st.lists(st.builds(Point, st.sampled_from("abc"), NUMBERS, NUMBERS), max_size=20)
@@ -49,10 +49,10 @@ def test_the_same_points_give_the_same_file(tmp_path: Path, name: str) -> None:
 def test_a_plot_that_cannot_be_made_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PlannerError, match=r"front\.gif: a plot is written as \.svg or \.png"):
+    with pytest.raises(ReportError, match=r"front\.gif: a plot is written as \.svg or \.png"):
         plot_pareto(SOME, tmp_path / "front.gif")
-    with pytest.raises(PlannerError, match="No such file"):
+    with pytest.raises(ReportError, match="No such file"):
         plot_pareto(SOME, tmp_path / "nowhere" / "front.svg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PlannerError, match=r"llmd-server\[plots\]"):
+    with pytest.raises(ReportError, match=r"llmd-server\[plots\]"):
         plot_pareto(SOME, tmp_path / "front.svg")

@@ -6,15 +6,30 @@ import msgspec
 import pytest
 
 from daemon.planner.errors import PlannerError
-from daemon.planner.price import DEFAULT_PRICES, dollars_per_hour, load_prices, qps_per_dollar
-from tests.planner.small import profile
+from daemon.planner.price import (
+    DEFAULT_PRICES,
+    dollars_per_hour,
+    load_prices,
+    qps_per_dollar,
+    rent_per_hour,
+)
+from tests.planner.small import profile, scenario
 
 
 def test_capacity_over_the_rent_of_all_devices() -> None:
     pair = msgspec.structs.replace(profile(), tp=2, pp=2)
     prices = {"a100-80g": 2.5}
     assert dollars_per_hour(pair, 3, prices) == 30.0
-    assert qps_per_dollar(6.0, pair, 3, prices) == 0.2
+    assert qps_per_dollar(6.0, 30.0) == 0.2
+
+
+def test_a_scenario_pays_for_all_its_instances(tmp_path: Path) -> None:
+    one = scenario(tmp_path, 1)
+    group = msgspec.structs.replace(one.instance[0], count=3)
+    many = msgspec.structs.replace(one, instance=(group, one.instance[0]))
+    assert rent_per_hour(many, {"a100-80g": 2.5}) == 10.0
+    with pytest.raises(PlannerError, match="no price for the device 'a100-80g'"):
+        rent_per_hour(many, {"h100": 1.0})
 
 
 def test_a_file_overrides_the_defaults_and_adds_to_them(tmp_path: Path) -> None:
@@ -22,7 +37,7 @@ def test_a_file_overrides_the_defaults_and_adds_to_them(tmp_path: Path) -> None:
     file.write_text('[price]\n"a100-80g" = 2\nours = 0.5\n')
     prices = load_prices(file)
     assert prices == {**DEFAULT_PRICES, "a100-80g": 2.0, "ours": 0.5}
-    assert qps_per_dollar(1.0, profile(device="ours"), prices=prices) == 2.0
+    assert dollars_per_hour(profile(device="ours"), prices=prices) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -45,7 +60,7 @@ def test_a_bad_table_is_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_what_has_no_price_is_named(tmp_path: Path) -> None:
     with pytest.raises(PlannerError, match=r"'cpu'.*known: a100-80g, h100, h200"):
-        qps_per_dollar(1.0, profile(device="cpu"))
+        dollars_per_hour(profile(device="cpu"))
     with pytest.raises(PlannerError, match="at least one instance, got 0"):
         dollars_per_hour(profile(), 0)
     with pytest.raises(PlannerError, match="No such file"):

@@ -13,6 +13,7 @@ from daemon.profiler.experiments import HELD_OUT, Kind
 from daemon.profiler.fit import fit, step_errors
 from daemon.profiler.points import Point, disturbed_share
 from daemon.profiles.errors import ProfileError
+from daemon.profiles.table import error_words
 from tests.profiler.truth import Truth, measured
 
 SMOOTH = Truth(tile_share=0.0)
@@ -97,6 +98,15 @@ def test_the_error_is_taken_on_what_no_fit_saw() -> None:
     assert honest.fit.mape < 0.04
     assert found.fit.mape == pytest.approx(1 / 3, abs=0.05)
     assert honest.fit.num_points == sum(point.kind not in HELD_OUT for point in points)
+
+
+def test_without_held_out_steps_the_error_is_not_known() -> None:
+    points = [point for point in measured(Truth(), 0.02) if point.kind not in HELD_OUT]
+    found = fit(points).fit
+    assert found.mape == 0.0 and error_words(found) == "not known"
+    assert found.num_points == len(points)
+    assert found.noise_sigma > 0.0
+    assert error_words(fit(measured(Truth(), 0.02)).fit).endswith("%")
 
 
 def test_noise_is_measured() -> None:

@@ -107,6 +107,7 @@ def test_a_journal_fits_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--journal", "x", "--profile", "no-such@device", "--out", "y"], "no profile is called"),
         (["--budget-s", "0"], "at least 2 s"),
         (["import", "nothing", "x", "--model", "opt-13b"], "no kind of table"),
+        (["import", "vidur", "x", "--model", "opt-13b", "--tp", "0"], "--tp must be at least 1"),
         (["import", "distserve", "missing.json", "--model", "opt-13b"], "missing.json"),
         (["--model", "no-such-folder"], "no-such-folder"),
     ],

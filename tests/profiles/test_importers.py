@@ -37,6 +37,26 @@ def test_distserve_without_the_degree_names_file_and_degree(tmp_path: Path) -> N
         IMPORTERS["distserve"](path, "opt-13b", "a100-80g", 1)
 
 
+def test_distserve_is_of_its_tables_device_alone(tmp_path: Path) -> None:
+    path = tables.distserve(tmp_path)
+    with pytest.raises(ProfileError, match=r"fits\.json: has fits of a100-80g, not of h200"):
+        IMPORTERS["distserve"](path, "opt-13b", "h200", 1)
+    named = path.rename(tmp_path / "profiler-h200.distserve.json")
+    assert IMPORTERS["distserve"](named, "opt-13b", "h200", 1).name == "opt-13b@h200"
+    with pytest.raises(ProfileError, match="has fits of h200, not of a100-80g"):
+        IMPORTERS["distserve"](named, "opt-13b", "a100-80g", 1)
+
+
+def test_points_are_those_that_were_fitted(tmp_path: Path) -> None:
+    """Of handmade tables: every token count, and every cell of attention; of Splitwise, shapes."""
+    vidur = IMPORTERS["vidur"](tables.vidur(tmp_path), "llama-2-70b", "a100-80g", 2)
+    assert vidur.fit.num_points == len(tables.TOKENS) + 5 * 3 + 6 * 3
+    splitwise = IMPORTERS["splitwise"](tables.splitwise(tmp_path), "llama-2-70b", "h100", 2)
+    assert splitwise.fit.num_points == 2 * 9
+    kernels = IMPORTERS["aiconfigurator"](tables.aiconfigurator(tmp_path), "opt-13b", "h200", 1)
+    assert kernels.fit.num_points == 8 + 4 * 4 + 10 * 3
+
+
 def test_vidur_steps_are_sums_of_operators_over_layers(tmp_path: Path) -> None:
     profile = IMPORTERS["vidur"](tables.vidur(tmp_path), "llama-2-70b", "a100-80g", 2)
     layer_ms = tables.tiled_ms(256) + 1e-7 * 256 * 256 + 2 * 0.05

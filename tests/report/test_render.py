@@ -103,6 +103,15 @@ def test_csv_reads_back_identically(run: RunLog) -> None:
         assert np.array_equal(np.array(cells).astype(values.dtype), values, equal_nan=True), name
 
 
+def test_csv_of_a_run_seen_from_outside_leaves_out_what_happened_inside() -> None:
+    run = by_hand()
+    run.instances = []
+    rows = list(csv.DictReader(io.StringIO(as_csv(run))))
+    names = ("preemptions", "preempted_after_first", "recomputed_tokens", "swap_s", "transfer_s")
+    assert {row[name] for row in rows for name in names} == {""}
+    assert [row["output_tokens"] for row in rows] == ["4", "1", "3", "0", "1"]
+
+
 def test_csv_has_the_longest_gap_of_each_request() -> None:
     rows = csv.DictReader(io.StringIO(as_csv(by_hand())))
     assert [row["longest_gap_s"] for row in rows] == ["1.0", "", "2.0", "", ""]

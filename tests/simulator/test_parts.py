@@ -1,5 +1,6 @@
-"""Links, power, pools, pipelines, deaths, noise and counts, each against what a hand can reckon."""
+"""Links, power, pools, noise and counts, each against what a hand can reckon."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -10,19 +11,18 @@ from hypothesis import strategies as st
 
 from daemon.core.actions import Deliver
 from daemon.core.core import Core
-from daemon.core.events import WorkerReady
 from daemon.cost.curve import Curve
 from daemon.cost.profile import LinkSpec, PowerSpec
 from daemon.cost.work import StepWork
 from daemon.journal.replay import replay
-from daemon.report.records import Outcome, RunLog
+from daemon.report.records import Span
 from daemon.request import request_of
 from daemon.simulator.agenda import Agenda, Rank
-from daemon.simulator.links import Link
+from daemon.simulator.links import Link, transfer_s
 from daemon.simulator.pool import pool_of
 from daemon.simulator.power import PowerMeter
 from daemon.simulator.run import Options, run
-from daemon.simulator.scenario import Limits, ScenarioError, WorkerFault
+from daemon.simulator.scenario import Limits, ScenarioError
 from daemon.simulator.worker import Noise
 from tests.simulator.made import (
     CURVES,
@@ -59,29 +59,30 @@ def test_the_agenda_goes_by_time_then_rank_then_order(items: list[tuple[int, Ran
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(0, 10**7)), min_size=1, max_size=30))
 @settings(derandomize=True, deadline=None)
 def test_copies_share_a_link_in_the_order_of_asking(asks: list[tuple[float, int]]) -> None:
-    link = Link(LinkSpec(1e6, 0.001))
+    spec, spans = LinkSpec(1e6, 0.001), list[Span]()
+    link = Link("host link", "weights", "bytes", spans)
     now, before_s = 0.0, 0.0
     for gap_s, size_bytes in asks:
         now += gap_s
-        copy = link.copy(now, size_bytes)
+        copy = link.hold(now, transfer_s(spec, size_bytes, link.name), size_bytes)
         assert copy.start_s == max(now, before_s), "at once, or when the one before it ends"
         assert copy.end_s - copy.start_s == pytest.approx(0.001 + size_bytes / 1e6)
         before_s = copy.end_s
-    assert link.size_bytes == sum(size for _, size in asks)
-    assert link.busy_s == pytest.approx(len(asks) * 0.001 + link.size_bytes / 1e6)
+    assert [span.detail["bytes"] for span in spans] == [size for _, size in asks]
+    assert all(a.start_s + a.duration_s <= b.start_s for a, b in pairwise(spans))
 
 
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=30))
 @settings(derandomize=True, deadline=None)
 def test_copies_at_once_take_their_bytes_over_the_bandwidth(sizes: list[int]) -> None:
-    link = Link(LinkSpec(2e6))
-    last_s = max(link.copy(3.0, size).end_s for size in sizes)
+    link, spec = Link("host link", "weights"), LinkSpec(2e6)
+    last_s = max(link.hold(3.0, transfer_s(spec, n, link.name), n).end_s for n in sizes)
     assert last_s - 3.0 == pytest.approx(sum(sizes) / 2e6)
 
 
 def test_a_link_of_unknown_bandwidth_copies_nothing() -> None:
     with pytest.raises(ValueError, match="host link: the profile gives it no bandwidth"):
-        Link(LinkSpec(0.0), "host link").copy(0.0, 1)
+        transfer_s(LinkSpec(0.0), 1, "host link")
 
 
 # Power
@@ -98,7 +99,7 @@ DECODE = StepWork(10, 1000, (), 10)
 
 @pytest.mark.parametrize(
     ("cap", "prefill_slower", "decode_slower", "prefill_share", "decode_share"),
-    [(1.0, 1.0, 1.0, 0.75, 0.5), (0.75, 1.3, 1.1, 0.75, 0.5), (0.4, 1.6, 1.2, 0.4, 0.4)],
+    [(1.0, 1.0, 1.0, 0.75, 0.5), (0.75, 1.3, 1.1, 0.75, 0.5), (0.5, 1.6, 1.2, 0.5, 0.5)],
 )
 def test_energy_by_hand(
     cap: float,
@@ -147,69 +148,6 @@ def test_kv_bytes_decide_and_too_few_are_refused() -> None:
     assert pool_of(profile(STEP), 10.5 * block, 16, 8, 512).num_blocks == 10
     with pytest.raises(ScenarioError, match=r"tiny@made: .*one sequence"):
         pool_of(profile(STEP), float(block), 16, 8, 512)
-
-
-# Pipelines
-
-
-def prefill_span_s(num_stages: int, stage_s: float) -> float:
-    """Twenty prompts of 512 tokens, one a step, all there at the start."""
-    requests = workload([0.0] * 20, [512] * 20, [1] * 20)
-    one = profile(phases((stage_s, 0.0, 0.0)), pp=num_stages)
-    limits = Limits(max_batch_tokens=512, prefix_cache=False)
-    log = run(prepared([one], requests, limits=limits)).requests
-    return float(log.last_s.max())
-
-
-def test_two_stages_overlap_two_streams() -> None:
-    """The same work in two halves: 20 steps in 21 half steps' time, where one stage needs 40."""
-    assert prefill_span_s(1, 0.1) == pytest.approx(20 * 0.1)
-    assert prefill_span_s(2, 0.05) == pytest.approx(21 * 0.05)
-
-
-def test_handing_over_takes_the_peer_link() -> None:
-    requests = workload([0.0], [512], [1])
-    handing = Curve((0, 512), (0.0, 0.01))
-    one = profile(phases((0.05, 0.0, 0.0)), pp=3, stage_s=handing)
-    log = run(prepared([one], requests, limits=Limits(max_batch_tokens=512))).requests
-    assert log.first_s[0] == pytest.approx(3 * 0.05 + 2 * 0.01)
-
-
-# Deaths
-
-
-def dying(folder: Path, faults: tuple[WorkerFault, ...]) -> tuple[RunLog, list[float]]:
-    """Two instances under these faults; the run, and when workers came back."""
-    requests = workload([0.01 * i for i in range(40)], [30] * 40, [50] * 40)
-    plan = prepared([profile(STEP)] * 2, requests, limits=Limits(max_len=256), fault=faults)
-    log = run(plan, Options(journal=folder))
-    back_s = [e.now for e in journalled(folder) if isinstance(e, WorkerReady) and e.now > 0.0]
-    return log, back_s
-
-
-def test_two_instances_reload_over_one_host_link(tmp_path: Path) -> None:
-    """2 MB of weights at 1 MB/s: two seconds alone, four for the second of two at once."""
-    both = (
-        WorkerFault(instance=0, at_s=0.2, restart_s=0.5),
-        WorkerFault(instance=1, at_s=0.2, restart_s=0.5),
-    )
-    log, back_s = dying(tmp_path / "both", both)
-    assert back_s == pytest.approx([2.7, 4.7])
-    assert (log.requests.outcome == Outcome.FINISHED).all()
-    assert (log.requests.output_tokens == 50).all()
-    assert log.requests.recomputed_tokens.sum() > 0
-    _, back_s = dying(tmp_path / "one", both[:1])
-    assert back_s == pytest.approx([2.7])
-
-
-def test_a_worker_that_dies_while_it_loads_starts_again(tmp_path: Path) -> None:
-    faults = (
-        WorkerFault(instance=0, at_s=0.2, restart_s=0.0),
-        WorkerFault(instance=0, at_s=1.2, restart_s=0.0),
-    )
-    log, back_s = dying(tmp_path, faults)
-    assert back_s == pytest.approx([4.2]), "the copy that ends at 2.2 is of no use"
-    assert (log.requests.outcome == Outcome.FINISHED).all()
 
 
 # Counts

@@ -4,11 +4,12 @@ import os
 import random
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
 from daemon.core.core import Core
-from daemon.cost.profile import Fit, Operators, PhaseFit, Profile
+from daemon.cost.profile import Fit, LinkSpec, Operators, PhaseFit, Profile
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.report.records import Outcome, RequestLog
 from daemon.scheduler.policies import POLICIES
@@ -16,7 +17,7 @@ from daemon.simulator.run import Options, Prepared, run
 from daemon.simulator.scenario import Limits, WorkerFault
 from daemon.workload.workload import Workload
 from tests.core.laws import check_laws, check_nothing_left
-from tests.simulator.made import CURVES, phases, prepared, profile, workload
+from tests.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
 
 NUM_SCENARIOS = 500 if os.environ.get("LLMD_SOAK") == "1" else 50
 MAX_LEN = 192
@@ -29,7 +30,10 @@ def draw_profile(chance: random.Random) -> Profile:
     step: PhaseFit | Operators = line if chance.random() < 0.5 else CURVES
     sigma = chance.choice([0.0, 0.1, 0.5])
     fit = Fit(num_points=1, mape=0.0, noise_sigma=sigma)
-    return profile(step, fit=fit, pp=chance.randint(1, 3))
+    num_stages = chance.randint(1, 3)
+    link = LinkSpec(chance.choice([1e6, 1e9]))  # slower than computing again, and faster
+    device = msgspec.structs.replace(DEVICE, host_link=link)
+    return profile(step, fit=fit, pp=num_stages, device=device)
 
 
 def draw_workload(chance: random.Random) -> Workload:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from daemon.workload.build import build, names
-from daemon.workload.workload import SloClass, Workload, WorkloadError, WorkloadSpec
+from daemon.workload.workload import SloClass, Workload, WorkloadError, WorkloadSpec, asked_rate
 from tests.workload.samples import AZURE, LENGTHS, MOONCAKE, written
 
 PAIR = (SloClass("a", 0.5), SloClass("b", 0.5))
@@ -47,6 +47,29 @@ def test_the_shipped_azure_trace_is_the_published_one() -> None:
     assert np.median(workload.prompt_tokens) == 1020  # Splitwise, section III-B
     assert np.median(workload.output_tokens) == 129
     assert workload.arrival_s[[0, -1]] == pytest.approx([0, 3501.721937])
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ({"arrivals": "poisson", "rate": 3.0}, 3.0),
+        ({"arrivals": "closed", "rate": 3.0}, None),
+        ({"rate": 3.0}, 3.0),
+        ({"rate_scale": 2.0}, 8.0),
+        ({}, 4.0),
+    ],
+)
+def test_the_asked_rate_is_no_draws_own(
+    tmp_path: Path, spec: dict[str, Any], asked: float | None
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = [f'{{"timestamp": {250 * n}, "input_length": 4, "output_length": 2}}' for n in range(9)]
+    path.write_text("\n".join(rows) + "\n")
+    whole = WorkloadSpec(trace=path, **spec)
+    workload = build(whole, 2048)
+    assert asked_rate(whole, workload) == asked
+    if spec.get("arrivals") == "poisson":
+        assert workload.rate != asked
 
 
 def test_drops_come_before_the_first_n_are_taken(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 `{hub name: {tensor parallel degree: {prefill, decoding_smallbs, decoding_largebs, threshold}}}`.
 The form is `PhaseFit`'s own, so that numbers are only divided by 1,000: prefill a + b*sum(L) +
 c*sum(L^2), decode a + b*sum(context) + c*batch, with the second set from the threshold on. How
-well the fit repeats what it was made from is not published: `fit.num_points` is 0. Its noise is
-not published either; a standard deviation of 2 % is assumed.
+many points it was fitted to and how well it repeats them is not published: both are 0. Its noise is
+not published either; a standard deviation of 2 % is assumed. The device is in the file's name,
+`profiler-DEVICE.distserve.json`; a file of another name is taken for the A100 table.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from daemon.profiles.importers.naming import profile_name
 from daemon.profiles.models import find_model
 
 NOISE_SIGMA = 0.02
+_PUBLISHED_DEVICE = "a100-80g"
+_NAMED = re.compile(r"profiler-(.+)\.distserve\.json")
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -35,6 +39,10 @@ def convert(source: Path, model: str, device: str, tp: int) -> Profile:
     """The profile from `source`, the file or its folder. Raises ProfileError."""
     architecture = find_model(model)
     path = source / f"profiler-{device}.distserve.json" if source.is_dir() else source
+    named = _NAMED.fullmatch(path.name)
+    measured = named[1] if named else _PUBLISHED_DEVICE
+    if device != measured:
+        raise ProfileError(f"{path}: has fits of {measured}, not of {device}")
     terms = _entry(path, architecture.published, tp)
     return Profile(
         name=profile_name(model, device, tp),

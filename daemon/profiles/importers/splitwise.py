@@ -236,7 +236,9 @@ def _fit(runs: list[_Run]) -> Fit:
         guesses += [cost.step_s(work) for _, work in held]
         truths += [time_s for time_s, _ in held]
     return Fit(
-        num_points=len(truths), mape=round(mape(guesses, truths), 4), noise_sigma=_spread(runs)
+        num_points=len(prompts) + len(decodes),
+        mape=round(mape(guesses, truths), 4),
+        noise_sigma=_spread(runs),
     )
 
 

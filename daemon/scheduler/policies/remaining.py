@@ -7,10 +7,10 @@ from daemon.sequence import Sequence
 def remaining_s(sequence: Sequence, pace: StepTimeModel) -> float:
     """Time of the tokens still to compute and to generate (ALISE eq. 4 and 5).
 
-    One that waits has to compute what of it is not kept in host memory; the answer's further
-    tokens take a step each, in the company that steps have on average.
+    One that waits has to compute what of it is not kept in host memory, which gives a token; the
+    answer's further tokens take a step each, in the company that steps have on average.
     """
-    start_s = 0.0
-    if sequence.slot < 0:
-        start_s = pace.prefill_s(max(1, sequence.num_known_tokens - sequence.parked_tokens))
-    return start_s + sequence.remaining_tokens * pace.mean_s
+    if sequence.slot >= 0:
+        return sequence.remaining_tokens * pace.mean_s
+    start_s = pace.prefill_s(max(1, sequence.num_known_tokens - sequence.parked_tokens))
+    return start_s + (sequence.remaining_tokens - 1) * pace.mean_s

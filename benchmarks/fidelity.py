@@ -16,16 +16,11 @@ time about sevenfold (at 85 to 95 % load), so errors there say little of the mod
 """
 
 import argparse
-import asyncio
 import json
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +28,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.peers.servers import free_port
-from daemon.bench.bench import BenchSpec, Measured, measure
+from benchmarks.live import bench, daemon
+from daemon.bench.bench import Measured
 from daemon.cost.profile import Edges, Profile
 from daemon.cost.step_cost import step_cost
 from daemon.memory.sizing import block_bytes
@@ -74,47 +69,14 @@ class Point:
     step_mape: list[float]
 
 
-@contextmanager
-def daemon(policy: str, folder: Path) -> Iterator[str]:
-    """A real daemon of this checkout with its journal in `folder`; its URL."""
-    port = free_port()
-    command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(port)]
-    command += ["--policy", policy, "--kv-blocks", str(KV_BLOCKS)]
-    command += ["--socket", str(folder / "llmd.sock")]
-    for setting in (f"model.max_len={MAX_LEN}", f'journal.folder="{folder}"'):
-        command += ["--set", setting]
-    command += ["--set", "journal.max_bytes=1000000000"]
-    log = (folder / "log").open("wb")
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        log.close()
-
-
-def bench(url: str, spec: WorkloadSpec) -> Measured:
-    """Clients' view of a workload; waits for the daemon first."""
-    deadline_s = time.monotonic() + 120
-    while True:
-        ready = subprocess.run(
-            ["curl", "-sf", "-o", "/dev/null", f"{url}/ready"], check=False
-        ).returncode
-        if ready == 0:
-            break
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"{url} does not answer")
-        time.sleep(0.2)
-    return asyncio.run(measure(BenchSpec(url=url, max_len=MAX_LEN), spec))
-
-
 def live(policy: str, spec: WorkloadSpec) -> tuple[Measured, Incident]:
     """One run of the real daemon: what clients saw, and its journal."""
     with tempfile.TemporaryDirectory(prefix="llmd-fidelity-") as name:
         folder = Path(name)
-        with daemon(policy, folder) as url:
-            measured = bench(url, spec)
+        flags = ["--policy", policy, "--kv-blocks", str(KV_BLOCKS), "--predictor", "none"]
+        flags += ["--set", f"model.max_len={MAX_LEN}"]
+        with daemon(flags, folder) as url:
+            measured = bench(url, spec, MAX_LEN)
         return measured, read_incident(folder / "journal.llmd")
 
 
@@ -135,11 +97,13 @@ def simulated(profile: Path, spec: WorkloadSpec, policy: str) -> Report:
 
 def calibrated(profile: Profile) -> Profile:
     """The profile after a calibration run: step times refitted, the way of a request measured."""
-    mixed = WorkloadSpec(name="sharegpt", requests=40, arrivals="poisson", rate=2.5, seed=900)
-    _, incident = live("sarathi", mixed)
-    steps = [(step.work, step.elapsed_s) for step in incident.steps[50:]]
+    steps = []
+    for index, name in enumerate(WORKLOADS):
+        mixed = WorkloadSpec(name=name, requests=30, arrivals="poisson", rate=2.5, seed=900 + index)
+        _, incident = live("sarathi", mixed)
+        steps += [(step.work, step.elapsed_s) for step in incident.steps[50:]]
     fitted = refit(profile, steps).profile
-    slow = WorkloadSpec(name="alpaca", requests=20, arrivals="uniform", rate=1.0, seed=901)
+    slow = WorkloadSpec(name="alpaca", requests=20, arrivals="uniform", rate=1.0, seed=910)
     measured, incident = live("sarathi", slow)
     inside = replayed(incident).requests
     core_ttft_s = (inside.first_s - inside.arrival_s)[-20:]

@@ -113,8 +113,9 @@ def table(found: dict[Way, list[Report]]) -> list[str]:
         each = [report.normalized_latency_s.mean or 0.0 for report in reports]
         value = statistics.fmean(each)
         stall = mean(reports, "swap_s") / mean(reports, "jct_s")
+        ratios = f"{value / base['vllm']:>9.2f}{value / base['sarathi']:>9.2f}"
         lines.append(
-            f"{way.name:<34}{value:>9.4f}{value / base['vllm']:>9.2f}{value / base['sarathi']:>9.2f}"
+            f"{way.name:<34}{value:>9.4f}{ratios}"
             f"{f'{min(each):.3f}-{max(each):.3f}':>16}{mean(reports, 'jct_s'):>8.1f}"
             f"{mean(reports, 'jct_s', 'p99'):>9.1f}{mean(reports, 'ttft_s'):>8.2f}"
             f"{statistics.fmean(r.swaps for r in reports):>8.0f}"

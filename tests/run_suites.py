@@ -47,7 +47,7 @@ BUDGETS_S: dict[str, float] = {
     "api": 25,
     "tui": 36,
     "examples": 5,
-    "e2e": 135,
+    "e2e": 147,
 }
 """Seconds on two cores, in the order in which the suites run. Those of ONE_CORE run two at a time,
 so that half of their budgets and all of the others stay under 450.
@@ -57,7 +57,7 @@ ONE_CORE = frozenset(
     {
         "house", "config", "cli", "wire", "memory", "scheduler", "core", "journal", "control",
         "predict", "predictor", "profiles", "workload", "report", "simulator", "planner", "bench",
-        "runtime",
+        "runtime", "tui",
     }
 )  # fmt: skip
 

@@ -47,17 +47,17 @@ class CopyEngine:
         end_s = now
         if num_out:
             out_s = transfer_s(self._spec, num_out * self._shard_bytes, self._out.name)
-            end_s = self._out.hold(max(now, computed_s), out_s, num_out).end_s
+            end_s = self._out.hold(max(now, computed_s), out_s, num_out)
             self._arrives_s[batch.out_places] = end_s
         if num_in:
             in_s = transfer_s(self._spec, num_in * self._shard_bytes, self._in.name)
             ready_s = max(now, float(self._arrives_s[batch.in_places].max()))
-            end_s = max(end_s, self._in.hold(ready_s, in_s, num_in).end_s)
+            end_s = max(end_s, self._in.hold(ready_s, in_s, num_in))
         self._ended_s = max(self._ended_s, end_s)
         return Ended(self._ended_s, num_out, out_s, num_in, in_s)
 
-    def restart(self, now: float) -> None:
-        """A new process: the old one's copies are gone, as is what lay in its host memory."""
+    def clear(self, now: float) -> None:
+        """The process died: its copies are gone, as is what lay in its host memory."""
         self._out.clear(now)
         self._in.clear(now)
         self._arrives_s[:] = now

@@ -4,6 +4,7 @@ The journal has no text and no true answer lengths; an answer's length is what w
 An answer that its client cut short ends at the same token here.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,11 +28,16 @@ from daemon.core.instance import Instance, WorkerState
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.replay import replay
-from daemon.report.records import Outcome
+from daemon.report.records import InstanceLog, Outcome, RequestLog
 from daemon.request import FinishReason, sequence_id
 from daemon.scheduler.policies import POLICIES
 from daemon.sequence import Sequence
 from daemon.simulator.pool import Pool
+from daemon.simulator.recorder import Recorder
+from daemon.simulator.worker import Computed
+
+Happened = tuple[Event, list[Action]]
+"""An event, and what the Core answered it with."""
 
 
 @dataclass(slots=True)
@@ -87,6 +93,7 @@ class Incident:
     swaps: list[Swap] = field(default_factory=list)
     homes: dict[int, Home] = field(default_factory=dict)  # by instance; of those that were ready
     told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
+    instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
 
     @property
     def predicted(self) -> bool:
@@ -126,11 +133,22 @@ def read_incident(path: Path) -> Incident:
         raise JournalError(f"{path}: written under the policy {config.policy!r}, unknown here")
     incident = Incident(str(path), config)
     reader = _Reader(incident)
-    for event, actions in replay(records, reader.begin):
-        reader.take(event, actions)
+    life = replay(records, reader.begin)
+    while (happened := _next(life, path)) is not None:
+        reader.take(*happened)
     if not incident.streams:
         raise JournalError(f"{path}: no request that can be replayed")
     return incident
+
+
+def _next(life: Iterator[Happened], path: Path) -> Happened | None:
+    """The next event and what the Core did; a Core of another make may not follow."""
+    try:
+        return next(life, None)
+    except (ValueError, LookupError, RuntimeError) as error:
+        raise JournalError(
+            f"{path}: does not replay, so another version of llmd wrote it: {error}"
+        ) from error
 
 
 class _Reader:
@@ -138,7 +156,10 @@ class _Reader:
 
     def __init__(self, incident: Incident) -> None:
         self._incident = incident
-        self._core: Core | None = None
+        names = [one.name for one in incident.config.instances]
+        self._recorder = Recorder(RequestLog.empty(0), [None] * len(names), names)
+        incident.instances = self._recorder.instances
+        self._core = Core(incident.config)
         self._first: dict[int, int] = {}  # by instance: plans that were made before the journal
         self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
         self._copying: dict[tuple[int, int], float] = {}
@@ -169,16 +190,17 @@ class _Reader:
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
             incident.homes.setdefault(event.instance, Home(event.now, pool, event.step_s))
-        elif isinstance(event, StepDone):
-            self._answer(event)
         elif isinstance(event, Copied):
             self._copied(event)
         elif isinstance(event, WorkerLost):
             self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
+            self._recorder.stopped(self._core.instances[event.instance], event.now)
         elif isinstance(event, Predicted | PolicyChosen | Drain):
             incident.told.append(event)
         for action in actions:
             self._action(event.now, action)
+        if isinstance(event, StepDone):
+            self._answer(event)
 
     def _number(self, instance: int, step: int) -> int:
         """A step's number, counted from where the journal begins."""
@@ -193,6 +215,8 @@ class _Reader:
             number = self._number(event.instance, event.step)
             step = Step(event.instance, number, sent[1], start_s, event.now, event.elapsed_s)
             self._incident.steps.append(step)
+            done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
+            self._recorder.answered(self._core.instances[event.instance], sent[1], done)
 
     def _copied(self, event: Copied) -> None:
         sent_s = self._copying.pop((event.instance, event.step), event.now)
@@ -204,13 +228,14 @@ class _Reader:
         if isinstance(action, Submit):
             batch = action.batch
             self._sent[batch.instance, batch.step] = (now, action.work)
+            if action.work.num_tokens:
+                self._recorder.planned(self._core.instances[batch.instance], now)
             if batch.out_blocks.size or batch.in_blocks.size:
                 self._copying[batch.instance, batch.step] = now
         elif isinstance(action, Started):
             stream = streams[action.sequence]
             stream.started_s, stream.instance = now, action.instance
-            if self._core is not None:
-                stream.sequence = self._core.sequences[action.sequence]
+            stream.sequence = self._core.sequences[action.sequence]
         elif isinstance(action, Deliver):
             pairs = zip(action.sequences.tolist(), action.reasons.tolist(), strict=True)
             for sequence, reason in pairs:

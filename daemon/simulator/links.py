@@ -1,17 +1,7 @@
 """Links with contention: what passes a link queues for it and has its whole bandwidth in turn."""
 
-from dataclasses import dataclass
-
 from daemon.cost.profile import LinkSpec
 from daemon.report.records import Span
-
-
-@dataclass(slots=True, frozen=True)
-class Copy:
-    """When a copy has the link."""
-
-    start_s: float
-    end_s: float
 
 
 class Link:
@@ -31,18 +21,23 @@ class Link:
         self._spans = spans
         self._free_s = 0.0
 
-    def hold(self, now: float, duration_s: float, amount: int) -> Copy:
-        """Queue something that takes the link for a known time."""
+    def hold(self, now: float, duration_s: float, amount: int) -> float:
+        """Queue something that takes the link for a known time; when it has passed."""
         start_s = max(now, self._free_s)
         self._free_s = start_s + duration_s
         if self._spans is not None:
             detail: dict[str, float | int | str] = {self._unit: amount}
             self._spans.append(Span(self.name, self._what, start_s, duration_s, detail))
-        return Copy(start_s, self._free_s)
+        return self._free_s
 
     def clear(self, now: float) -> None:
-        """Nothing is on its way."""
+        """What is on its way is lost, and what was to follow never comes."""
         self._free_s = now
+        if self._spans is not None:
+            mine = [span for span in self._spans if span.track == self.name]
+            for span in mine:
+                span.duration_s = min(span.duration_s, now - span.start_s)
+            self._spans[:] = [span for span in self._spans if span.duration_s >= 0.0]
 
 
 def transfer_s(spec: LinkSpec, size_bytes: float, link: str) -> float:

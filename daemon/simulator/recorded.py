@@ -17,9 +17,10 @@ class RecordedWorker:
 
     def __init__(self, incident: Incident, instance: int, home: Home, answers: Answers) -> None:
         steps = [step for step in incident.steps if step.instance == instance]
-        worked_s = [step.end_s - step.start_s for step in steps if step.work.num_tokens]
-        self._durations_s = {step.number: step.end_s - step.start_s for step in steps}
-        self._mean_s = fmean(worked_s) if worked_s else home.warm_step_s
+        self._steps = {step.number: (step.end_s - step.start_s, step.elapsed_s) for step in steps}
+        worked = [self._steps[step.number] for step in steps if step.work.num_tokens]
+        worked = worked or [(home.warm_step_s, home.warm_step_s)]
+        self._mean = fmean(one for one, _ in worked), fmean(other for _, other in worked)
         self._swaps = {
             swap.number: swap for swap in incident.swaps if swap.copied.instance == instance
         }
@@ -30,12 +31,13 @@ class RecordedWorker:
 
     def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
         """Take a plan."""
-        other_s = self._mean_s if work.num_tokens else 0.0
-        duration_s = self._durations_s.get(batch.step, other_s)
-        start_s = max(now, self._free_s)
-        self._free_s = end_s = start_s + duration_s
+        other = self._mean if work.num_tokens else (0.0, 0.0)
+        duration_s, elapsed_s = self._steps.get(batch.step, other)
+        self._free_s = end_s = max(now, self._free_s) + duration_s
         copies = self._copy(now, batch)
-        return Computed(start_s, end_s, duration_s, self._answers.reasons(batch), copies)
+        reasons = self._answers.reasons(batch)
+        # The Core learns from what the worker measured, as it did then.
+        return Computed(end_s - elapsed_s, end_s, duration_s, reasons, copies)
 
     def _copy(self, now: float, batch: Batch) -> Ended | None:
         num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
@@ -55,7 +57,7 @@ class RecordedWorker:
         """As the real one reported."""
         return self._home.warm_step_s
 
-    def restart(self, now: float) -> None:
+    def clear(self, now: float) -> None:
         """Nothing runs."""
         self._free_s = self._copied_s = now
 

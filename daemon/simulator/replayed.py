@@ -1,8 +1,10 @@
 """An incident as a run's log: every time, and every count, is the journal's own."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from daemon.report.records import InstanceLog, RequestLog, RunLog, Span
+from daemon.report.records import RequestLog, RunLog, Span
 from daemon.simulator.journal import Incident
 from daemon.simulator.recorder import step_span, tell_moves
 
@@ -28,21 +30,13 @@ def replayed(incident: Incident, spans: bool = False) -> RunLog:
             owners.append(np.full(len(stream.token_s) - 1, row, np.int32))
     log.gap_s = np.concatenate(gaps).astype(np.float32)
     log.gap_request = np.concatenate(owners)
-    instances = _instances(incident)
+    instances = [
+        replace(one, sample_s=[at_s - first_s for at_s in one.sample_s])
+        for one in incident.instances
+    ]
     tell_moves(log, instances, [stream.sequence for stream in streams])
     last_s = max(streams[-1].arrival.now, *(step.end_s for step in incident.steps), first_s)
     return RunLog(log, instances, _spans(incident) if spans else [], last_s - first_s, 0.0)
-
-
-def _instances(incident: Incident) -> list[InstanceLog]:
-    logs = [InstanceLog(one.name, role=one.role) for one in incident.config.instances]
-    for step in incident.steps:
-        if step.work.num_tokens:
-            log = logs[step.instance]
-            log.steps += 1
-            log.tokens += step.work.num_tokens
-            log.busy_s += step.end_s - step.start_s
-    return logs
 
 
 def _spans(incident: Incident) -> list[Span]:

@@ -179,14 +179,12 @@ class Simulator:
         if life != self._lives[instance]:
             return None
         pool = self._machine.pools[instance]
-        worker = self._machine.workers[instance]
-        worker.restart(now)
         return WorkerReady(
             now,
             instance,
             pool.num_blocks,
             pool.block_bytes,
-            worker.warm_step_s(),
+            self._machine.workers[instance].warm_step_s(),
             pool.num_host_blocks,
             pool.copy_block_s,
         )
@@ -205,6 +203,7 @@ class Simulator:
     def _loss(self, now: float, fault: WorkerFault) -> Event:
         instance = fault.instance
         self._lives[instance] += 1
+        self._machine.workers[instance].clear(now)
         restarted_s = now + fault.restart_s
         self._agenda.add(restarted_s, Rank.RELOAD, (instance, self._lives[instance]))
         return WorkerLost(now, instance)
@@ -213,8 +212,8 @@ class Simulator:
         """A new process asks for its weights, unless it is dead too by now."""
         instance, life = what
         if life == self._lives[instance]:
-            loaded = self._host.hold(now, self._machine.reload_s[instance], instance)
-            self._agenda.add(loaded.end_s, Rank.READY, what)
+            loaded_s = self._host.hold(now, self._machine.reload_s[instance], instance)
+            self._agenda.add(loaded_s, Rank.READY, what)
 
     def _arrival(self, now: float, request: int) -> Event:
         following = request + 1

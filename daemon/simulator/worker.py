@@ -56,8 +56,8 @@ class Worker(Protocol):
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
 
-    def restart(self, now: float) -> None:
-        """A new process: nothing of the old one's steps is left."""
+    def clear(self, now: float) -> None:
+        """The process died: nothing of its steps and copies is left."""
 
     def energy_j(self, run_s: float) -> float | None:
         """Energy of its devices over the run; None where nothing is known of it."""
@@ -130,7 +130,7 @@ class SimulatedWorker:
             handing_s = self._profile.stage_s(num_tokens)
             # A link has one asker, whose steps come in order: booked ahead, yet in time's order.
             for stage, link in enumerate(self._handovers, 1):
-                handed_s = link.hold(end_s, handing_s, num_tokens).end_s
+                handed_s = link.hold(end_s, handing_s, num_tokens)
                 end_s = free[stage] = max(handed_s, free[stage]) + step_s
         self._power.spend(work, step_s)
         return Computed(start_s, end_s, step_s, self._answers.reasons(batch), copies)
@@ -143,9 +143,9 @@ class SimulatedWorker:
         """Energy of its devices over the run; None where the profile knows nothing of power."""
         return self._power.energy_j(run_s)
 
-    def restart(self, now: float) -> None:
-        """A new process: nothing of the old one's steps is left."""
+    def clear(self, now: float) -> None:
+        """The process died: nothing of its steps and copies is left."""
         self._stage_free_s = [now] * self._profile.pp
         for link in self._handovers:
             link.clear(now)
-        self._copies.restart(now)
+        self._copies.clear(now)

@@ -126,14 +126,13 @@ def test_a_worker_that_dies_while_it_loads_starts_again(tmp_path: Path) -> None:
     assert (log.requests.outcome == Outcome.FINISHED).all()
 
 
-def test_a_dead_pipeline_leaves_nothing_on_its_way(tmp_path: Path) -> None:
-    """What the old process had booked of its stages does not hold up the new one."""
-    one = staged(3, 0.1, 0.05)
-    requests = workload([0.0, 10.0], [30, 30], [1, 1])
-    plan = prepared([one], requests, fault=(fault(0, 0.05, 0.0),))
-    log = run(plan).requests
-    way_s = 3 * 0.1 + 2 * 0.05 * 30 / 512
-    assert log.last_s == pytest.approx([2.05 + way_s, 10.0 + way_s])
+def test_a_dead_pipeline_leaves_nothing_on_its_way() -> None:
+    """What the old process had booked of the way between its stages does not hold up the new."""
+    at_once = msgspec.structs.replace(DEVICE, host_link=LinkSpec(1e12))
+    handing = Curve((0, 512), (0.0, 51.2))
+    one = profile(phases((0.1, 0.0, 0.0)), pp=2, stage_s=handing, device=at_once)
+    plan = prepared([one], workload([0.0], [30], [1]), fault=(fault(0, 0.15, 0.0),))
+    assert run(plan).requests.last_s == pytest.approx([0.15 + 0.1 + 3.0 + 0.1], abs=1e-5)
 
 
 # The trace viewer
@@ -141,7 +140,7 @@ def test_a_dead_pipeline_leaves_nothing_on_its_way(tmp_path: Path) -> None:
 
 def test_what_passes_links_is_told_to_the_trace_viewer() -> None:
     """Weights, hand-overs and swap copies, each on a track of its own and one at a time there."""
-    num = 24
+    num = 48
     requests = workload(
         [0.02 * i for i in range(num)], [60] * num, [8 + 9 * (i % 5) for i in range(num)]
     )
@@ -173,5 +172,11 @@ def test_what_passes_links_is_told_to_the_trace_viewer() -> None:
         if "link" in track or "stage" in track:
             assert all(a.start_s + a.duration_s <= b.start_s + 1e-12 for a, b in pairwise(spans))
     assert len(tracks["0:tiny@made"]) == log.instances[0].steps
+    dead = [s for track in tracks if track.startswith("1:") for s in tracks[track]]
+    (weights,) = tracks["host link"]
+    back_s = weights.start_s + weights.duration_s
+    assert weights.start_s == 0.5 < back_s
+    assert all(s.start_s + s.duration_s <= 0.5 or s.start_s >= back_s for s in dead)
+    assert min(s.start_s for s in dead) < 0.5 and max(s.start_s for s in dead) > back_s
     assert run(plan).spans == []
     assert np.isfinite(log.requests.last_s).all()

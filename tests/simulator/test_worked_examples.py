@@ -77,7 +77,8 @@ def test_fastserve_figure_7(policy: str, predictor: str, average_s: float) -> No
     63 and 40 steps of 0.025 s. J1 runs one step before the others are known.
     """
     requests = workload([0.0] * 3, [1] * 3, [114, 63, 40])
-    one = profile(phases((0.025, 0.0, 0.0)))
+    device = replace(DEVICE, host_link=LinkSpec(1e12))  # swaps of J1 take no time
+    one = profile(phases((0.025, 0.0, 0.0)), device=device)
     limits = Limits(max_running=1, prefix_cache=False)
     plan = prepared([one], requests, limits=limits, policy=policy, predictor=predictor)
     log = run(plan).requests
@@ -106,9 +107,9 @@ def test_fastserve_figure_7_with_queues(
 ) -> None:
     """All four averages from one set of jobs, with quanta that double from the shortest step.
 
-    The paper's text prints the averages alone. Prefills of 2.55, 0.6 and 0.85 s and one more step of
-    0.5 s for each give all of them: J1 skips to the queue of 4 s, so that J2 and J3 need not wait
-    for its prefill; in the original queues they do, and each falls behind the others besides.
+    The paper's text prints the averages alone. Prefills of 2.55, 0.6 and 0.85 s and one more step
+    of 0.5 s for each give all of them: J1 skips to the queue of 4 s, so that J2 and J3 need not
+    wait for its prefill; in the original queues they do, and each falls behind the others besides.
     """
     monkeypatch.setitem(POLICIES, "unskipped", Unskipped)
     num_known = 40  # requests one after another, from which the times of steps are learned

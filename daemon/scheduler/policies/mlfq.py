@@ -7,7 +7,7 @@ from daemon.sequence import Sequence
 
 LEVELS = 16
 _LEAST_QUANTUM_S = 1e-4
-PATIENCE = 4.0
+PATIENCE = 2.0
 """How many of its level's quanta a sequence waits, at least, before it is promoted.
 
 A promoted sequence runs for the quantum of the level that it came from. So starvation takes at

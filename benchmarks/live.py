@@ -1,0 +1,47 @@
+"""A real daemon of this checkout, and `llmd bench`'s view of a workload on it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.peers.servers import free_port
+from daemon.bench.bench import BenchSpec, Measured, measure
+from daemon.workload.workload import WorkloadSpec
+
+READY_S = 120.0
+
+
+@contextmanager
+def daemon(flags: Sequence[str], folder: Path) -> Iterator[str]:
+    """`llmd serve` with its socket, journal, log and memory of answers in `folder`; its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(port)]
+    command += ["--socket", str(folder / "llmd.sock"), *flags]
+    for setting in (f'journal.folder="{folder}"', "journal.max_bytes=1000000000"):
+        command += ["--set", setting]
+    state = {**os.environ, "STATE_DIRECTORY": str(folder)}  # what it learns is not the user's
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=state)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def bench(url: str, spec: WorkloadSpec, max_len: int) -> Measured:
+    """Clients' view of a workload; waits for the daemon first."""
+    deadline_s = time.monotonic() + READY_S
+    while subprocess.run(
+        ["curl", "-sf", "-o", "/dev/null", f"{url}/ready"], check=False
+    ).returncode:
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{url} does not answer")
+        time.sleep(0.2)
+    return asyncio.run(measure(BenchSpec(url=url, max_len=max_len), spec))

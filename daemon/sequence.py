@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from daemon.request import TRANSITIONS, State, request_of
 
-
 NEVER = 1 << 30
 """A token count that no sequence reaches."""
 

@@ -1,33 +1,40 @@
-"""ALISE's speculative scheduler: preemptive shortest remaining time on fallible predictions."""
+"""ALISE's speculative scheduler: what is predicted to take least goes first, with preemption."""
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.remaining import remaining_s
-from daemon.sequence import NEVER, Sequence
+from daemon.sequence import Sequence
 
 AGING = 0.3
 """Seconds of head start for each second of age (the paper's virtual aging): one that waits
-overtakes newcomers that are shorter by up to so much of its age."""
+overtakes newcomers that take less by up to so much of its age."""
 
 GUESS_TOKENS = 32
 """Output expected of a request without a prediction. Being doubled as it is reached, it makes those
 that got least come first, as FastServe's queues do."""
 
+COMMON_TOKENS = 400
+"""A sequence of so many tokens counts with its time alone; one of twice as many, twice."""
+
+REVIEW_TOKENS = 32
+"""How often a running sequence's rank is brought up to date."""
+
 
 class Speculative(Policy):
-    """Ordered by predicted remaining time less a share of age, with preemption.
+    """Ordered by predicted remaining time, times the memory it takes, less a share of age.
 
+    What sequences compete for is memory over time: each runs as fast beside others as alone, but
+    keeps them out. So of two with the same time left the one that holds less goes first.
     Everything ages alike, so that ageing moves nobody who stands in the same queue: the order by
-    remaining + AGING * arrival is that by remaining - AGING * age. An answer that outgrows its
-    prediction is expected to be as long as nine in ten, then twice as long as it is (section 3.1).
+    left + AGING * arrival is that by left - AGING * age. An answer that outgrows its prediction is
+    expected to be as long as nine in ten, then twice as long as it is (section 3.1).
     """
 
     name = "speculative"
     swap = PROACTIVE
     displaces = True
     reviews = True
-    counts_down = True
 
     def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
         """Expect what was predicted, or what is common."""
@@ -35,21 +42,27 @@ class Speculative(Policy):
         self.foretold(sequence)
 
     def foretold(self, sequence: Sequence) -> None:
-        """Look again where it is expected to end, unless its limit ends it there."""
+        """Look again soon, or where it is expected to end."""
         if sequence.expected_tokens < 0:
             sequence.expected_tokens = min(GUESS_TOKENS, sequence.max_tokens)
-        expected = sequence.expected_tokens
-        sure = expected >= sequence.max_tokens
-        sequence.review_at = NEVER if sure else sequence.num_prompt_tokens + expected
+        self._look_after(sequence, sequence.num_output_tokens)
 
     def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
-        """Seconds left, and its arrival's share."""
-        return remaining_s(sequence, pace) + AGING * sequence.arrived_s
+        """Seconds left in the memory of a common sequence, and its arrival's share."""
+        num_tokens = sequence.num_known_tokens + sequence.remaining_tokens / 2
+        left_s = remaining_s(sequence, pace) * num_tokens / COMMON_TOKENS
+        return left_s + AGING * sequence.arrived_s
 
     def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
-        """It outgrew its prediction."""
-        longer = sequence.high_tokens
-        sequence.expected_tokens = (
-            longer if longer > num_output_tokens else 2 * max(1, num_output_tokens)
-        )
-        self.foretold(sequence)
+        """It came further; perhaps further than expected, unless its limit ends it there."""
+        expected, longer = sequence.expected_tokens, sequence.high_tokens
+        if expected <= num_output_tokens and expected < sequence.max_tokens:
+            doubled = 2 * max(1, num_output_tokens)
+            sequence.expected_tokens = longer if longer > num_output_tokens else doubled
+        self._look_after(sequence, num_output_tokens)
+
+    def _look_after(self, sequence: Sequence, num_output_tokens: int) -> None:
+        due = num_output_tokens + REVIEW_TOKENS
+        if sequence.expected_tokens > num_output_tokens:
+            due = min(due, sequence.expected_tokens)
+        sequence.review_at = sequence.num_prompt_tokens + due

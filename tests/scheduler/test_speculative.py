@@ -1,7 +1,14 @@
-"""ALISE's order: remaining time, age, and predictions that turn out too short."""
+"""ALISE's order: remaining time, memory, age, and predictions that turn out too short."""
 
-from daemon.scheduler.policies.speculative import AGING, GUESS_TOKENS, Speculative
-from daemon.sequence import NEVER
+import pytest
+
+from daemon.scheduler.policies.speculative import (
+    AGING,
+    COMMON_TOKENS,
+    GUESS_TOKENS,
+    REVIEW_TOKENS,
+    Speculative,
+)
 from tests.scheduler.test_mlfq import STEP_S, learned_pace, sequence
 
 
@@ -9,11 +16,21 @@ def test_short_ones_first_and_old_ones_catch_up() -> None:
     policy, pace = Speculative(), learned_pace()
     short, long = sequence(5, 1), sequence(5, 0)
     short.expected_tokens, long.expected_tokens = 10, 110
+    lead_s = policy.rank(long, pace) - policy.rank(short, pace)
+    assert lead_s == pytest.approx(110 * STEP_S * 60 / COMMON_TOKENS, rel=0.2)
+    short.arrived_s = 0.9 * lead_s / AGING
     assert policy.rank(short, pace) < policy.rank(long, pace)
-    short.arrived_s = 0.9 * 100 * STEP_S / AGING
-    assert policy.rank(short, pace) < policy.rank(long, pace)
-    short.arrived_s = 1.1 * 100 * STEP_S / AGING
+    short.arrived_s = 1.1 * lead_s / AGING
     assert policy.rank(short, pace) > policy.rank(long, pace)
+
+
+def test_of_two_with_the_same_time_left_the_one_that_holds_less_goes_first() -> None:
+    policy, pace = Speculative(), learned_pace()
+    small, large = sequence(100, 1), sequence(900, 0)
+    for one in (small, large):
+        one.expected_tokens = 50
+        one.parked_tokens = one.num_known_tokens - 1
+    assert policy.rank(large, pace) > 5 * policy.rank(small, pace)
 
 
 def test_without_a_prediction_a_common_length_is_expected() -> None:
@@ -29,11 +46,12 @@ def test_what_outgrows_its_prediction_is_expected_to_be_long_and_then_doubled() 
     one.high_tokens = 90
     policy.enter(one, pace)
     assert one.review_at == 25
-    for outputs, expected in ((20, 90), (90, 180), (180, 360), (360, 720)):
+    for outputs, expected in ((20, 90), (52, 90), (90, 180), (180, 360), (360, 720), (720, 1440)):
         policy.review(one, outputs, pace)
-        assert one.expected_tokens == expected and one.review_at == 5 + expected
-    policy.review(one, 720, pace)
-    assert one.review_at == NEVER, "its limit of 1,000 tokens ends it"
+        assert one.expected_tokens == expected
+        assert one.review_at == 5 + min(expected, outputs + REVIEW_TOKENS)
+    policy.review(one, 999, pace)
+    assert one.expected_tokens == 1440, "its limit of 1,000 tokens ends it"
     assert one.predicted_tokens == 20, "what was predicted stays known"
 
 
@@ -43,4 +61,5 @@ def test_host_memory_counts_as_computed() -> None:
     for one in (kept, lost):
         one.expected_tokens = 50
     kept.parked_tokens = 199
-    assert policy.rank(lost, pace) - policy.rank(kept, pace) > 0.15, "200 ms of prefill"
+    prefill_s = 0.2 * 225 / COMMON_TOKENS
+    assert policy.rank(lost, pace) - policy.rank(kept, pace) == pytest.approx(prefill_s, rel=0.1)

@@ -64,6 +64,10 @@ class StepTimeModel:
         """Expected time of a step that computes one whole prompt (ALISE eq. 4's T_pre)."""
         return self.predict_s(StepWork(0, 0, ((num_tokens, 0),)))
 
+    def chunk_s(self, num_tokens: int) -> float:
+        """What so many prompt tokens add to a step that runs anyway."""
+        return self.prefill_s(num_tokens) - self._terms[0]
+
     def decode_s(self, num_decodes: int, context: int) -> float:
         """Expected time of a step of decodes alone that attend to `context` tokens together."""
         return self.predict_s(StepWork(num_decodes, context))

@@ -31,12 +31,6 @@ class Prediction(msgspec.Struct, frozen=True):
     middle: int  # what schedulers order by
     high: int  # one answer in ten is longer
 
-    def beyond(self, num_tokens: int) -> int:
-        """The answer's length now that `num_tokens` of it came and it goes on: ALISE doubles."""
-        if num_tokens < self.middle:
-            return self.middle
-        return self.high if num_tokens < self.high else 2 * num_tokens
-
 
 class Predictor(Protocol):
     """Says how many output tokens a request will have, and learns from those that finish."""

@@ -16,4 +16,3 @@ class Answer(msgspec.Struct, frozen=True):
     first: list[Sequence]  # those whose first token this was
     ended: list[Sequence]
     work: StepWork
-    planned_s: float

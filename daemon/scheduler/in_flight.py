@@ -18,7 +18,6 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     finals: Bools  # [R]: the token is the sequence's last by max_tokens
     departures: int  # of all slots, when the step was planned
     work: StepWork
-    planned_s: float
 
 
 class InFlight:

@@ -166,7 +166,7 @@ class Scheduler:
         slots, counts = step.rows()
         if not slots.size and not self.swapper.space.has_orders:
             return None
-        batch = self._emit(slots, counts, now)
+        batch = self._emit(slots, counts)
         self._seal_prompts(step.prompts)
         return batch
 
@@ -274,7 +274,7 @@ class Scheduler:
 
     # Sending and answering
 
-    def _emit(self, slots: Slots, counts: Int32, now: float) -> Batch:
+    def _emit(self, slots: Slots, counts: Int32) -> Batch:
         """Turn rows into the plan, and count its tokens as computed."""
         seats = self.seats
         seats.step += 1
@@ -308,12 +308,10 @@ class Scheduler:
         )
         seats.left.clear()
         seats.joined.clear()
-        self._remember(batch, slots, samples, finals, now)
+        self._remember(batch, slots, samples, finals)
         return batch
 
-    def _remember(
-        self, batch: Batch, slots: Slots, samples: Bools, finals: Bools, now: float
-    ) -> None:
+    def _remember(self, batch: Batch, slots: Slots, samples: Bools, finals: Bools) -> None:
         """Keep what the step's answer will be read with."""
         table = self.slots
         fed = batch.fed.view(bool)
@@ -331,7 +329,6 @@ class Scheduler:
                 finals,
                 table.departures,
                 work_of(batch),
-                now,
             )
         )
 
@@ -364,4 +361,4 @@ class Scheduler:
         ended = self.seats.vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
         for sequence in ended:
             self._end(sequence)
-        return Answer(rows, sequences, why, first, ended, flown.work, flown.planned_s)
+        return Answer(rows, sequences, why, first, ended, flown.work)

@@ -69,7 +69,7 @@ class Swapper:
         num_copied = len(space.places(sequence.id))
         rest = num_blocks - num_copied
         rest_tokens = num_valid - num_copied * kv.block_size
-        pays = self.copy_time.round_trip_s(rest) < pace.prefill_s(rest_tokens)
+        pays = self.copy_time.round_trip_s(rest) < pace.chunk_s(rest_tokens)
         if rest > 0 and pays and self._make_room(rest, sequence, slots):
             blocks = held[num_copied:num_blocks].tolist()
             space.copy_out(sequence.id, blocks, step)

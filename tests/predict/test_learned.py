@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from daemon.predict.conditional_mean import ConditionalMean
 from daemon.predict.learned import Learned
 from daemon.predict.lengths import length_predictor
-from daemon.predict.prediction import Asked, Prediction, Predictor
+from daemon.predict.prediction import Asked, Predictor
 from daemon.predict.store import VectorStore
 from daemon.predict.store_file import from_bytes, to_bytes
 from tests.predict.made import DIM, stream, unit
@@ -118,11 +118,6 @@ def test_quantiles_are_in_order_and_within_the_limit(
     said = predictor.predict(Asked(seen[0][0], max_tokens, vector=unit(1.0, 2.0)))
     assert 1 <= said.low <= said.middle <= said.high
     assert not max_tokens or said.high <= max_tokens
-
-
-def test_an_answer_that_goes_on_is_longer_than_was_said() -> None:
-    said = Prediction(10, 20, 40)
-    assert [said.beyond(done) for done in (0, 19, 20, 39, 40, 300)] == [20, 20, 40, 40, 80, 600]
 
 
 def test_what_is_too_old_is_no_longer_counted_on() -> None:

@@ -319,8 +319,7 @@ class Core:
             return
         sequence.hashes.extend(split_hashes(event.hashes))
         if sequence.state is State.RUNNING:
-            scheduler = self.instances[sequence.instance].scheduler
-            scheduler.kv.seal(sequence, int(scheduler.slots.computed[sequence.slot]))
+            self.instances[sequence.instance].scheduler.seal(sequence.slot)
 
     def _on_finish(self, event: Finish) -> None:
         sequence = self.sequences.get(event.sequence)

@@ -146,6 +146,11 @@ class Scheduler:
                 counts[sequence.level] += 1
         return tuple(counts)
 
+    def seal(self, slot: int) -> None:
+        """Offer a running sequence's full blocks to others, unless they are still on their way."""
+        if not self.swapper.is_returning(slot):
+            self.kv.seal(self.slots.member(slot), int(self.slots.computed[slot]))
+
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
@@ -258,7 +263,7 @@ class Scheduler:
     def _admit(self, step: StepBuilder) -> None:
         """Seat waiting sequences while budget, slots and memory last, in order."""
         seats = self.seats
-        if seats.policy.gang and self.num_running:
+        if seats.policy.gang and not self._forming():
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
@@ -271,6 +276,12 @@ class Scheduler:
             slot = seats.seat(sequence, place)
             if not self.swapper.is_returning(slot):
                 step.add_prompt(slot, count)
+
+    def _forming(self) -> bool:
+        """Whether nobody who runs has got more than the first token: a gang may still grow."""
+        table = self.slots
+        order = table.order()
+        return bool((table.known[order] <= table.fed_until[order] + 1).all())
 
     # Sending and answering
 
@@ -335,8 +346,8 @@ class Scheduler:
     def _seal_prompts(self, slots: list[int]) -> None:
         """Offer blocks that prompt chunks of this step fill; later steps may share them."""
         for slot in slots:
-            if (sequence := self.slots.members[slot]) is not None:
-                self.kv.seal(sequence, int(self.slots.computed[slot]))
+            if self.slots.members[slot] is not None:
+                self.seal(slot)
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""

@@ -77,6 +77,15 @@ def test_static_lets_nobody_join_a_running_batch() -> None:
     assert len(driver.ended) == 2
 
 
+def test_a_static_batch_forms_over_several_prefills() -> None:
+    """Prompts that do not fit one step's budget join it still, before anybody decodes."""
+    driver = Driver(configured("static", max_batch_tokens=32), 200)
+    for first in range(4):
+        driver.arrive([first] * 30, 5)
+    driver.settle()
+    assert [batch.slots.size for batch in batches(driver)] == [1, 1, 1, 1, 4, 4, 4, 4]
+
+
 def test_orca_prefills_whole_prompts() -> None:
     driver = Driver(configured("orca", prefill_chunk=4), 64)
     driver.arrive([1] * 30, 2)

@@ -23,7 +23,7 @@ class Policy:
     reserve_limit: ClassVar[bool] = False
     """Admission takes blocks for prompt + max_tokens, so nothing is ever preempted."""
     gang: ClassVar[bool] = False
-    """Nobody joins while anybody runs."""
+    """Nobody joins once anybody who runs has got more than the first token."""
     batch_tokens: ClassVar[int] = 512
     """Token budget of a step, where the configuration leaves it to the policy."""
     swap: ClassVar[str] = RECOMPUTE

@@ -7,6 +7,7 @@ class Static(Policy):
     """Run to completion: finished sequences leave, nobody joins until all have left."""
 
     name = "static"
+    prefill_alone = True
     whole_prompts = True
     reserve_limit = True
     gang = True

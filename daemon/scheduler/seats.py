@@ -248,7 +248,8 @@ class Seats:
         num_valid = min(num_computed, int(table.delivered[slot]) - 1)
         sequence.parked_tokens = 0
         if keep:
-            self.swapper.park(sequence, num_valid, table, self.kv, self.step + 1, self.pace)
+            again_s = self.pace.prefill_s if self.policy.prefill_alone else self.pace.chunk_s
+            self.swapper.park(sequence, num_valid, table, self.kv, self.step + 1, again_s)
         self.vacate([slot])
         self.moves.preemptions += 1
         self.moves.swaps_out += sequence.parked_tokens > 0

@@ -6,8 +6,9 @@ it (ENST's T_execute, EWT's eq. 6), so it grows along the order, and a promotion
 the sequence in the order itself.
 """
 
+from collections.abc import Callable
+
 from daemon.cost.copy_time import CopyTime
-from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import PROACTIVE, REACTIVE, SwapSpace
@@ -46,13 +47,13 @@ class Swapper:
         slots: SlotTable,
         kv: KVCache,
         step: int,
-        pace: StepTimeModel,
+        again_s: Callable[[int], float],
     ) -> None:
         """A running sequence gives way with the plan of `step`; keep what pays of its KV.
 
         `num_valid` tokens of it are, or will be, written by the steps before. What is copied
         already costs nothing to keep; the rest is copied now if a way out and back is predicted to
-        take less than computing it again, and the host has room. One that is on its way back has
+        take less than `again_s`, computing so many tokens again, and the host has room. One that is on its way back has
         its blocks in the host still.
         """
         space = self.space
@@ -69,7 +70,7 @@ class Swapper:
         num_copied = len(space.places(sequence.id))
         rest = num_blocks - num_copied
         rest_tokens = num_valid - num_copied * kv.block_size
-        pays = self.copy_time.round_trip_s(rest) < pace.chunk_s(rest_tokens)
+        pays = self.copy_time.round_trip_s(rest) < again_s(rest_tokens)
         if rest > 0 and pays and self._make_room(rest, sequence, slots):
             blocks = held[num_copied:num_blocks].tolist()
             space.copy_out(sequence.id, blocks, step)

@@ -53,8 +53,8 @@ class Swapper:
 
         `num_valid` tokens of it are, or will be, written by the steps before. What is copied
         already costs nothing to keep; the rest is copied now if a way out and back is predicted to
-        take less than `again_s`, computing so many tokens again, and the host has room. One that is on its way back has
-        its blocks in the host still.
+        take less than `again_s`, computing so many tokens again, and the host has room. One that
+        is on its way back has its blocks in the host still.
         """
         space = self.space
         if self.mode not in (PROACTIVE, REACTIVE):

@@ -19,6 +19,9 @@ PROACTIVE, REACTIVE, RECOMPUTE, DEFER = SWAP_MODES = (
 )
 
 
+_NONE = int32()
+
+
 @dataclass(slots=True)
 class HostCopy:
     """One sequence's blocks in the host pool."""
@@ -85,8 +88,9 @@ class SwapSpace:
     def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
         """(blocks out, their places, places in, their blocks) for the plan of `step`."""
         out, back = self._out, self._in
-        if out or back:
-            self._ordered.append(step)
+        if not out and not back:
+            return _NONE, _NONE, _NONE, _NONE
+        self._ordered.append(step)
         columns = (
             int32([block for block, _ in out]),
             int32([place for _, place in out]),

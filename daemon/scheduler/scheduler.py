@@ -27,6 +27,7 @@ from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
 _LENGTH = np.uint8(FinishReason.LENGTH)
 _NO_SLOTS = np.zeros(0, np.intp)
 _NONE = int32()
+_NO_SEQUENCES = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True, frozen=True)
@@ -299,8 +300,11 @@ class Scheduler:
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
         table.last_step[slots] = seats.step
-        joined = np.array(seats.joined, np.intp) if seats.joined else _NO_SLOTS
-        awaits = self.swapper.awaited(seats.step)
+        joined, sequences = _NONE, _NO_SEQUENCES
+        if seats.joined:
+            joined = int32(seats.joined)
+            sequences = table.sequence[joined]
+        awaits = seats.swapper.awaited(seats.step)
         batch = Batch(
             self.instance,
             seats.step,
@@ -309,12 +313,12 @@ class Scheduler:
             counts,
             samples.view(np.uint8),
             fed.view(np.uint8),
-            *self.kv.table.take_changes(),
-            *self.kv.take_copies(),
+            *seats.kv.table.take_changes(),
+            *seats.kv.take_copies(),
             int32(seats.left) if seats.left else _NONE,
-            joined.astype(np.int32),
-            table.sequence[joined],
-            *self.swapper.space.take_orders(seats.step),
+            joined,
+            sequences,
+            *seats.swapper.space.take_orders(seats.step),
             awaits=awaits,
         )
         seats.left.clear()

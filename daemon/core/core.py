@@ -291,16 +291,19 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        self._count(scheduler.seats.take_moves())
+        seats = scheduler.seats
+        if seats.moves.any:
+            self._count(seats.take_moves())
         if batch is None:
             return False
         if len(scheduler.in_flight) == 1:
             instance.last_done_s = now
         instance.batch_rows = batch.slots.size
         instance.newest_work = work = scheduler.in_flight.newest.work
-        for sequence, num_cached in scheduler.seats.take_started():
-            self.counters.cached_tokens += num_cached
-            self._actions.append(Started(sequence.id, instance.index, num_cached))
+        if seats.started:
+            for sequence, num_cached in seats.take_started():
+                self.counters.cached_tokens += num_cached
+                self._actions.append(Started(sequence.id, instance.index, num_cached))
         self._actions.append(Submit(batch, work))
         return True
 

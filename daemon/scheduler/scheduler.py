@@ -12,6 +12,7 @@ from daemon.batch import Batch
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import work_of
 from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
 from daemon.scheduler.answer import Answer
 from daemon.scheduler.in_flight import InFlight, InFlightStep
@@ -155,11 +156,13 @@ class Scheduler:
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
+        policy, swapper = seats.policy, seats.swapper
         seats.now = now
-        seats.promote(self._limits.starve_s)
-        step = StepBuilder(self._limits.max_batch_tokens, self.slots)
+        if policy.promotes:
+            seats.promote(self._limits.starve_s)
+        step = StepBuilder(self._limits.max_batch_tokens, seats.slots)
         decodes, prompts = self._runnable()
-        if self.policy.prefill_alone:
+        if policy.prefill_alone:
             self._continue_prompts(step, prompts)
             self._admit(step)
             if step.empty:
@@ -168,9 +171,10 @@ class Scheduler:
             self._decode(step, decodes)
             self._continue_prompts(step, prompts)
             self._admit(step)
-        self.swapper.copy_ahead(self.slots, self.kv, seats.step + 1, seats.pace.mean_s, now)
+        if swapper.mode == PROACTIVE:
+            swapper.copy_ahead(seats.slots, seats.kv, seats.step + 1, seats.pace.mean_s, now)
         slots, counts = step.rows()
-        if not slots.size and not self.swapper.space.has_orders:
+        if not slots.size and not swapper.space.has_orders:
             return None
         batch = self._emit(slots, counts)
         self._seal_prompts(step.prompts)
@@ -192,9 +196,11 @@ class Scheduler:
     def _runnable(self) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
-        self.seats.review()
+        seats = self.seats
+        if seats.policy.reviews:
+            seats.review()
         order = table.order()
-        if self.swapper.num_returning:
+        if seats.swapper.num_returning:
             order = order[table.arrives[order] <= self.swapper.space.done_step]
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1

@@ -25,6 +25,11 @@ class Moves:
     swaps_out: int = 0
     swaps_in: int = 0
 
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to count."""
+        return bool(self.preemptions or self.swaps_in)
+
 
 class Seats:
     """The waiting queue, the slots and the memory, under one policy.
@@ -109,8 +114,6 @@ class Seats:
     def promote(self, starve_s: float) -> None:
         """Let the policy promote those that starve."""
         policy = self.policy
-        if not policy.promotes:
-            return
         for sequence in self.starvation.waiting(self.now, starve_s):
             here = sequence.instance == self.instance
             if here and policy.starves(sequence, self.now, starve_s, self.pace):
@@ -119,8 +122,6 @@ class Seats:
 
     def review(self) -> None:
         """Let the policy look again at those that reached the count it named."""
-        if not self.policy.reviews:
-            return
         table, order = self.slots, self.slots.order()
         for slot in order[table.known[order] >= table.review_at[order]].tolist():
             sequence = table.member(slot)

@@ -134,7 +134,7 @@ class Swapper:
         Enough is the reserve for bursts and a block for each that runs. No more is copied than
         fits beside a step of `step_s` on the link.
         """
-        if self.mode != PROACTIVE or self.space.num_flying:
+        if self.space.num_flying:
             return
         wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
         if wanted <= 0:

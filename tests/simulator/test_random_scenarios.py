@@ -65,7 +65,7 @@ def draw(seed: int) -> Prepared:
         block_size=chance.choice([4, 16]),
         prefix_cache=chance.random() < 0.7,
         depth=chance.choice([0, 0, 1, 2, 3]),
-        swap=chance.choice(["", *SWAP_MODES]),
+        swap=chance.choice(["", "proactive", "reactive", *SWAP_MODES]),
         starve_s=chance.choice([0.02, 0.3]),
     )
     least = MAX_LEN // limits.block_size

@@ -16,11 +16,8 @@ import msgspec
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config
 from daemon.memory.sizing import PoolSize, Shape, SizingError, block_bytes
-from daemon.memory.swap_space import PROACTIVE, REACTIVE
+from daemon.memory.swap_space import SWAPPING
 from daemon.scheduler.policies import POLICIES
-
-SWAPPING = (PROACTIVE, REACTIVE)
-"""Ways with victims that need a host pool."""
 
 RAM_SHARE = {"cuda": 0.25, "cpu": 0.1}
 SCALE_BYTES = 2 * 2

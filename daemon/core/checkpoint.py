@@ -119,7 +119,7 @@ def _scheduler(scheduler: Scheduler) -> SchedulerState:
         num_host_blocks=space.pool.num_blocks,
         host_free=host_free,
         done_copies=space.done_step,
-        swapped=(space.num_out, space.num_in, swapper.link_s),
+        swapped=(swapper.num_out, swapper.num_in, swapper.link_s),
         copy_time=swapper.copy_time.state(),
         reserve=swapper.reserve.state(),
         trust=seats.trust.state(),
@@ -136,7 +136,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     scheduler = instance.scheduler
     instance.choose(written.policy)
     seats = scheduler.seats
-    seats.pace = instance.step_time = StepTimeModel.restored(state.step_time)
+    seats.pace = StepTimeModel.restored(state.step_time)
     seats.step = written.step
     seats.moves = Moves(*written.moves)
     seats.left[:] = written.left
@@ -150,6 +150,6 @@ def _restore_swapper(swapper: Swapper, written: SchedulerState) -> None:
     space = swapper.space
     space.pool.restore_idle(written.host_free, int32(), b"")
     space.done_step = written.done_copies
-    space.num_out, space.num_in, swapper.link_s = written.swapped
+    swapper.num_out, swapper.num_in, swapper.link_s = written.swapped
     swapper.copy_time = CopyTime.restored(written.copy_time)
     swapper.reserve = BurstReserve.restored(written.reserve)

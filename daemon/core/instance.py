@@ -36,7 +36,6 @@ class Instance:
         self.index = index
         self.config = config
         self.state = WorkerState.LOADING
-        self.step_time = StepTimeModel()
         self.block_bytes = 0
         self.last_done_s = 0.0
         self.batch_rows = 0
@@ -54,8 +53,13 @@ class Instance:
                 core.starve_s,
             ),
             self._memory(0),
-            Swapper(core.swap or policy.swap, 0, 0.0),
+            Swapper(core.swap or policy.swap),
         )
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What its steps take, as far as it has learned."""
+        return self.scheduler.seats.pace
 
     @property
     def capacity_tokens(self) -> int:
@@ -85,16 +89,13 @@ class Instance:
         """Its worker can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes = block_bytes
-        self.step_time = StepTimeModel(step_s)
-        mode = self.scheduler.swapper.mode
-        swapper = Swapper(mode, num_host_blocks, copy_block_s)
-        self.scheduler.lose(self._memory(num_blocks), swapper, self.step_time)
+        self.scheduler.lose(self._memory(num_blocks), num_host_blocks, copy_block_s)
+        self.scheduler.seats.pace = StepTimeModel(step_s)
 
     def lost(self) -> None:
         """Its worker died: what it held is gone, what ran waits again."""
         self.state = WorkerState.LOST
-        swapper = Swapper(self.scheduler.swapper.mode, 0, 0.0)
-        self.scheduler.lose(self._memory(0), swapper, self.step_time)
+        self.scheduler.lose(self._memory(0))
 
     def choose(self, policy: str) -> None:
         """Order its sequences by another policy from now on."""
@@ -151,8 +152,8 @@ class Instance:
             swap=swapper.mode,
             host_blocks=host.total,
             host_held=host.held + host.fenced,
-            out_blocks=swapper.space.num_out,
-            in_blocks=swapper.space.num_in,
+            out_blocks=swapper.num_out,
+            in_blocks=swapper.num_in,
             link_s=swapper.link_s,
             levels=self.scheduler.levels(),
         )

@@ -45,7 +45,8 @@ class Engine:
         self.slots.change_tables(batch)
         self.cache.copy(batch.copy_sources, batch.copy_targets)
         flat = flatten(batch, plan.inputs, self.slots, self.cache.block_size)
-        self.cache.fill(flat.blocks, flat.offsets)
+        if self.swap is not None and self.swap.pool.compressed:
+            self.cache.fill(flat.blocks, flat.offsets)
         tokens, logprobs = self._draw(flat)
         self.slots.last_token[flat.sampled_slots] = tokens
         return Reply(

@@ -17,7 +17,8 @@ PROACTIVE, REACTIVE, RECOMPUTE, DEFER = SWAP_MODES = (
     "recompute",  # victims are computed again
     "defer",  # nobody gives way to a newcomer
 )
-
+SWAPPING = (PROACTIVE, REACTIVE)
+"""The modes whose victims go to a host pool."""
 
 _NONE = int32()
 
@@ -39,7 +40,6 @@ class SwapSpace:
 
     def __init__(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks)
-        self.num_out = self.num_in = 0  # blocks, in all
         self.done_step = 0  # newest plan whose copies have all ended
         self._copies: dict[int, HostCopy] = {}  # by sequence
         self._out: list[tuple[int, int]] = []  # (device block, place)
@@ -63,14 +63,12 @@ class SwapSpace:
         copy.places += places
         copy.last_copy = step
         self._out += zip(blocks, places, strict=True)
-        self.num_out += len(blocks)
 
     def copy_in(self, sequence: int, first: int, blocks: list[int], step: int) -> None:
         """Order its blocks from the `first` on back into these device blocks."""
         copy = self._copies[sequence]
         copy.last_copy = step
         self._in += zip(copy.places[first : first + len(blocks)], blocks, strict=True)
-        self.num_in += len(blocks)
 
     def keep(self, sequence: int, num_blocks: int) -> None:
         """Forget all but the first `num_blocks` of its copy."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import work_of
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
@@ -122,14 +121,15 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.swapper.leave(sequence)
 
-    def lose(self, kv: KVCache, swapper: Swapper, pace: StepTimeModel) -> None:
+    def lose(self, kv: KVCache, num_host_blocks: int = 0, copy_block_s: float = 0.0) -> None:
         """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
         seats = self.seats
         for slot in self.slots.order().tolist():
             seats.preempt(slot, keep=False)
         for sequence in seats.waiting:
             sequence.parked_tokens = 0
-        seats.kv, seats.swapper, seats.pace = kv, swapper, pace
+        seats.kv = kv
+        seats.swapper.empty(num_host_blocks, copy_block_s)
         seats.left.clear()
         seats.joined.clear()
         self.in_flight = InFlight()
@@ -199,9 +199,7 @@ class Scheduler:
         seats = self.seats
         if seats.policy.reviews:
             seats.review()
-        order = table.order()
-        if seats.swapper.num_returning:
-            order = order[table.arrives[order] <= self.swapper.space.done_step]
+        order = seats.swapper.here(table.order())
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1
         if self._limits.stages > 1:

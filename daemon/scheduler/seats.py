@@ -231,7 +231,7 @@ class Seats:
         self.joined.append(slot)
         if place.returns:
             first = len(place.matched)
-            self.swapper.bring(sequence, self.slots, self.kv, first, self.step + 1, self.now)
+            self.swapper.bring(sequence, self.kv, first, self.step + 1, self.now)
             self.moves.swaps_in += 1
         self.swapper.seated(sequence, self.kv.block_size)
         if not sequence.started:

@@ -27,7 +27,6 @@ class SlotTable:
         self.rank = np.zeros(max_slots, np.float64)
         self.arrival = np.zeros(max_slots, np.int64)
         self.review_at = np.zeros(max_slots, np.int32)
-        self.arrives = np.zeros(max_slots, np.int64)  # plan whose swap copies bring its blocks
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
@@ -61,7 +60,6 @@ class SlotTable:
         self.last_step[slot] = 0
         self.arrival[slot] = sequence.arrival
         self.review_at[slot] = sequence.review_at
-        self.arrives[slot] = 0
         self._new.append(slot)
         sequence.slot = slot
         self.place(slot, sequence.rank)

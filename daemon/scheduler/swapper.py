@@ -8,12 +8,15 @@ the sequence in the order itself.
 
 from collections.abc import Callable
 
+import numpy as np
+
 from daemon.cost.copy_time import CopyTime
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
-from daemon.memory.swap_space import PROACTIVE, REACTIVE, SwapSpace
+from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
+from daemon.wire.columns import Slots
 
 MAX_RESERVE = 0.25
 """Most of the pool that is kept ready for bursts."""
@@ -25,18 +28,25 @@ LINK_SHARE = 0.5
 class Swapper:
     """One instance's moves between device and host memory."""
 
-    def __init__(self, mode: str, num_host_blocks: int, copy_block_s: float) -> None:
+    def __init__(self, mode: str) -> None:
         self.mode = mode
+        self.reserve = BurstReserve()
+        self.num_out = self.num_in = 0  # blocks whose copies have ended, in all
+        self.link_s = 0.0  # how long they took, both directions
+        self._returning: dict[int, tuple[int, float]] = {}  # slot: (plan that brings it, since)
+        self.empty(0, 0.0)
+
+    def empty(self, num_host_blocks: int, copy_block_s: float) -> None:
+        """A worker came or went, and with it a host pool: nothing is in it or on its way."""
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
-        self.reserve = BurstReserve()
-        self.link_s = 0.0  # how long copies took, both directions
-        self._returning: dict[int, float] = {}  # slots whose blocks are on the way, since when
+        self._returning.clear()
 
-    @property
-    def num_returning(self) -> int:
-        """Slots that wait for their blocks."""
-        return len(self._returning)
+    def here(self, order: Slots) -> Slots:
+        """Those of these slots whose blocks are not on the way."""
+        if not self._returning:
+            return order
+        return order[np.isin(order, list(self._returning), invert=True)]
 
     # Leaving
 
@@ -57,13 +67,12 @@ class Swapper:
         is on its way back has its blocks in the host still.
         """
         space = self.space
-        if self.mode not in (PROACTIVE, REACTIVE):
+        if self.mode not in SWAPPING:
             space.forget(sequence.id)
             return
         if sequence.slot in self._returning:
             sequence.parked_tokens = len(space.places(sequence.id)) * kv.block_size
             return
-        held = kv.table.blocks(sequence.slot)
         num_blocks = kv.blocks_for(num_valid)
         full = num_valid // kv.block_size
         space.keep(sequence.id, full)
@@ -72,9 +81,7 @@ class Swapper:
         rest_tokens = num_valid - num_copied * kv.block_size
         pays = self.copy_time.round_trip_s(rest) < again_s(rest_tokens)
         if rest > 0 and pays and self._make_room(rest, sequence, slots):
-            blocks = held[num_copied:num_blocks].tolist()
-            space.copy_out(sequence.id, blocks, step)
-            kv.pool.name_in_copy(blocks, step)
+            self._copy_out(sequence, num_copied, num_blocks, kv, step)
             num_copied = num_blocks
         sequence.parked_tokens = min(num_valid, num_copied * kv.block_size)
 
@@ -85,9 +92,7 @@ class Swapper:
 
     # Coming back
 
-    def bring(
-        self, sequence: Sequence, slots: SlotTable, kv: KVCache, first: int, step: int, now: float
-    ) -> None:
+    def bring(self, sequence: Sequence, kv: KVCache, first: int, step: int, now: float) -> None:
         """Order the parked blocks from the `first` on into the blocks of its new slot."""
         slot = sequence.slot
         num_blocks = kv.blocks_for(sequence.parked_tokens)
@@ -96,8 +101,7 @@ class Swapper:
         kv.pool.name_in_copy(blocks, step)
         sequence.swaps += 1
         if self.mode != REACTIVE:
-            slots.arrives[slot] = step
-            self._returning[slot] = now
+            self._returning[slot] = (step, now)
 
     def is_returning(self, slot: int) -> bool:
         """Whether a slot waits for its blocks."""
@@ -110,8 +114,8 @@ class Swapper:
     def copies_done(self, step: int, slots: SlotTable, now: float) -> None:
         """Every copy of the plans up to `step` has ended."""
         self.space.copies_done(step)
-        for slot, since_s in list(self._returning.items()):
-            if slots.arrives[slot] <= step:
+        for slot, (brought_by, since_s) in list(self._returning.items()):
+            if brought_by <= step:
                 del self._returning[slot]
                 slots.member(slot).swap_s += now - since_s
 
@@ -122,6 +126,8 @@ class Swapper:
     def observe(self, num_out: int, out_s: float, num_in: int, in_s: float) -> None:
         """Learn from copies that ended."""
         self.copy_time.observe(num_out, out_s, num_in, in_s)
+        self.num_out += num_out
+        self.num_in += num_in
         self.link_s += out_s + in_s
 
     # Ahead of need
@@ -149,13 +155,17 @@ class Swapper:
             num_copied = len(self.space.places(sequence.id))
             count = min(full - num_copied, budget, self.space.pool.num_available)
             if count > 0:
-                blocks = kv.table.blocks(slot)[num_copied : num_copied + count].tolist()
-                self.space.copy_out(sequence.id, blocks, step)
-                kv.pool.name_in_copy(blocks, step)
+                self._copy_out(sequence, num_copied, num_copied + count, kv, step)
                 budget -= count
             wanted -= num_copied + max(0, count)
             if wanted <= 0 or budget <= 0:
                 return
+
+    def _copy_out(self, sequence: Sequence, first: int, end: int, kv: KVCache, step: int) -> None:
+        """Order copies of some of a running sequence's blocks."""
+        blocks = kv.table.blocks(sequence.slot)[first:end].tolist()
+        self.space.copy_out(sequence.id, blocks, step)
+        kv.pool.name_in_copy(blocks, step)
 
     def _reserve_blocks(self, kv: KVCache, num_running: int, now: float) -> int:
         most = int(MAX_RESERVE * kv.pool.num_blocks)

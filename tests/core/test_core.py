@@ -305,14 +305,14 @@ def test_a_snapshot_is_a_copy() -> None:
 def test_what_was_swapped_and_who_arrives_is_known_beyond_a_workers_life() -> None:
     """Counts only rise, whatever dies; the next worker's host pool is empty."""
     config = configured("priority", swap="proactive", prefix_cache=False)
-    driver = Driver(config, 14, num_host_blocks=40)
+    driver = Driver(config, 13, num_host_blocks=40)
     driver.arrive([1] * 20, 30)
     driver.settle()
     instance = driver.core.instances[0]
     before, learned = instance.status(), instance.scheduler.swapper.reserve.state()
     assert before.out_blocks > 0, "blocks are copied ahead as the pool fills"
     driver.lose(0)
-    driver.ready(0, 14)
+    driver.ready(0, 13)
     after = instance.status()
     assert (after.out_blocks, after.link_s) == (before.out_blocks, before.link_s)
     assert after.host_held == 0

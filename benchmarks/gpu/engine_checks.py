@@ -60,7 +60,7 @@ def engine_checks(
             for dtype in dtypes:
                 message = load_message(Path(folder), device, dtype, 128, 8, CONTEXT)
                 with torch.inference_mode():
-                    engine, _ = start(message, lambda stage, fraction: None)
+                    engine, *_ = start(message, lambda stage, fraction: None)
                     yield from _check(name, dtype, runner(engine), references, num_tokens)
 
 

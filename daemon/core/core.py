@@ -102,6 +102,7 @@ class Core:
             event.step_s,
             event.num_host_blocks,
             event.copy_block_s,
+            event.token_s,
         )
         self._rehome(event.now)
 

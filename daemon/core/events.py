@@ -45,6 +45,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     step_s: float
     num_host_blocks: int = 0
     copy_block_s: float = 0.0  # to swap one block out or in
+    token_s: float = 0.0  # what one prompt token more adds to a step
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag=True, array_like=True):

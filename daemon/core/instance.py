@@ -85,12 +85,13 @@ class Instance:
         step_s: float,
         num_host_blocks: int = 0,
         copy_block_s: float = 0.0,
+        token_s: float = 0.0,
     ) -> None:
         """Its worker can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes = block_bytes
         self.scheduler.lose(self._memory(num_blocks), num_host_blocks, copy_block_s)
-        self.scheduler.seats.pace = StepTimeModel(step_s)
+        self.scheduler.seats.pace = StepTimeModel(step_s, token_s)
 
     def lost(self) -> None:
         """Its worker died: what it held is gone, what ran waits again."""

@@ -19,16 +19,19 @@ class StepTimeModel:
     """step_s = base + a*decodes + b*their context + c*prompt tokens + d*prompt pairs.
 
     Non-negative least squares of the relative error over an exponentially forgetting window. A
-    term that was never seen keeps its first value, 0 but for the base.
+    term that was never seen keeps its first value: 0, but for the base and for what a prompt token
+    adds, which a worker measures before it is ready.
     """
 
-    def __init__(self, first_step_s: float = 0.0, memory: float = 0.99) -> None:
+    def __init__(
+        self, first_step_s: float = 0.0, first_token_s: float = 0.0, memory: float = 0.99
+    ) -> None:
         self.mean_s = first_step_s
         self._memory = memory
         self._count = 0
         self._coefficients = np.zeros(_TERMS)
-        self._coefficients[0] = first_step_s
-        self._terms = tuple(self._coefficients.tolist())
+        self._coefficients[[0, 3]] = first_step_s, first_token_s * _SCALE[3]
+        self._terms: tuple[float, ...] = tuple((self._coefficients / _SCALE).tolist())
         self._products = np.zeros((_TERMS, _TERMS))
         self._targets = np.zeros(_TERMS)
         self._window = np.zeros((_WINDOW, _TERMS))
@@ -88,7 +91,7 @@ class StepTimeModel:
     def restored(cls, state: tuple[float, ...]) -> "StepTimeModel":
         """The model whose `state` this was."""
         numbers = np.array(state)
-        model = cls(state[0], state[1])
+        model = cls(state[0], memory=state[1])
         model._count = int(state[2])
         sizes = np.cumsum([3, _TERMS, _TERMS * _TERMS, _TERMS])
         _, coefficients, products, targets, window = np.split(numbers, sizes)

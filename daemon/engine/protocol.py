@@ -71,6 +71,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_host_blocks: int = 0
     host_block_bytes: int = 0
     copy_block_s: float = 0.0  # time to copy one block to the host pool or back, measured
+    token_s: float = 0.0  # what one prompt token more adds to a step, measured
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -24,8 +24,8 @@ GPU_RESERVE = 0.9
 Progress = Callable[[str, float], None]
 
 
-def start(load: Load, progress: Progress) -> tuple[Engine, float]:
-    """The engine, and the time of one warm decode step (seconds).
+def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
+    """The engine, the time of a warm decode step, and what a prompt token adds to one (seconds).
 
     Raises ModelError, HostPoolError and others.
     """
@@ -55,7 +55,7 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float]:
         swap=swap,
     )
     progress("warm-up", 0.9)
-    return engine, warm_up(engine, load)
+    return engine, *warm_up(engine, load)
 
 
 def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> KVCache:

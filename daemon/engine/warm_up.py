@@ -14,12 +14,13 @@ from daemon.request import SamplingParams
 from daemon.wire.columns import Column, int32
 
 _DECODE_STEPS = 4
+_PROMPT_TOKENS = 256
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
 
-def warm_up(engine: Engine, load: Load) -> float:
-    """Run a prompt and a few decode steps; returns the fastest decode step's seconds.
+def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
+    """Run a prompt and a few decode steps; the fastest decode's seconds, and a prompt token's.
 
     It scribbles on blocks of the still empty pool and leaves its slot again.
     """
@@ -33,8 +34,11 @@ def warm_up(engine: Engine, load: Load) -> float:
         engine.run(_plan(length + step, 1, int32(), (), ())).elapsed_s
         for step in range(min(_DECODE_STEPS, room - length))
     ]
+    step_s = min(times, default=0.0)
+    again = min(length, _PROMPT_TOKENS)
+    prompt_s = engine.run(_plan(0, again, np.zeros(again, np.int32), (), ())).elapsed_s
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
-    return min(times, default=0.0)
+    return step_s, max(0.0, prompt_s - step_s) / again
 
 
 def measure_copy(swap: SwapLink) -> float:

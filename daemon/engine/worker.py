@@ -71,7 +71,9 @@ class Worker:
         from daemon.engine.warm_up import measure_copy
 
         with torch.inference_mode():
-            engine, step_s = start(load, lambda stage, done: self._send(Loading(stage, done)))
+            engine, step_s, token_s = start(
+                load, lambda stage, done: self._send(Loading(stage, done))
+            )
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
                 copy_block_s = measure_copy(swap)
@@ -89,6 +91,7 @@ class Worker:
                 num_host_blocks=swap.pool.num_blocks if swap else 0,
                 host_block_bytes=swap.pool.block_bytes if swap else 0,
                 copy_block_s=copy_block_s,
+                token_s=token_s,
             )
         )
         return engine

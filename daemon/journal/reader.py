@@ -26,7 +26,7 @@ def read_records(path: Path) -> Iterator[Record]:
         for offset, payload in _frames(file):
             try:
                 record: Record = decode(payload)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise JournalError(f"{path}: damaged at byte {offset}: {error}") from error
             if first and not isinstance(record, Configured):
                 raise JournalError(f"{path}: does not begin with the Core's configuration")

@@ -72,7 +72,7 @@ def _decoded(data: bytes) -> tuple[_Content, Rows, Float32]:
         raise _FaultError("damaged: the checksum does not fit its content")
     try:
         content = msgspec.msgpack.decode(payload, type=_Content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _FaultError(f"not as this version writes it: {error}") from None
     if content.format != FORMAT or content.row_bytes != ROW.itemsize:
         raise _FaultError(f"of format {content.format}; this version reads {FORMAT}")

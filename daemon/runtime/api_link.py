@@ -110,7 +110,7 @@ class ApiLink:
         now = time.monotonic()
         try:
             message: protocol.FromApi = self._decode(payload)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             log.exception("the API process sent a message that cannot be read")
             return
         match message:

@@ -85,6 +85,7 @@ class Runtime:
                 ready.step_s,
                 ready.num_host_blocks,
                 ready.copy_block_s,
+                ready.token_s,
             )
         )
 

@@ -80,6 +80,7 @@ class Home:
     ready_s: float = float("inf")
     pool: Pool = field(default_factory=lambda: Pool(0, 0))
     warm_step_s: float = 0.0
+    warm_token_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -189,7 +190,8 @@ class _Reader:
             pool = Pool(
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
-            incident.homes.setdefault(event.instance, Home(event.now, pool, event.step_s))
+            home = Home(event.now, pool, event.step_s, event.token_s)
+            incident.homes.setdefault(event.instance, home)
         elif isinstance(event, Copied):
             self._copied(event)
         elif isinstance(event, WorkerLost):
@@ -262,4 +264,5 @@ def _home(instance: Instance) -> Home:
         swapper.space.pool.num_blocks,
         swapper.copy_time.round_trip_s(1) / 2,
     )
-    return Home(0.0, pool, instance.step_time.mean_s)
+    pace = instance.step_time
+    return Home(0.0, pool, pace.mean_s, pace.chunk_s(1))

@@ -57,6 +57,10 @@ class RecordedWorker:
         """As the real one reported."""
         return self._home.warm_step_s
 
+    def warm_token_s(self) -> float:
+        """What one prompt token added to a step then."""
+        return self._home.warm_token_s
+
     def clear(self, now: float) -> None:
         """Nothing runs."""
         self._free_s = self._copied_s = now

@@ -187,6 +187,7 @@ class Simulator:
             self._machine.workers[instance].warm_step_s(),
             pool.num_host_blocks,
             pool.copy_block_s,
+            self._machine.workers[instance].warm_token_s(),
         )
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:

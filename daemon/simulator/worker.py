@@ -17,6 +17,7 @@ from daemon.simulator.power import PowerMeter
 from daemon.wire.columns import Int32, UInt8
 
 _DRAWS = 4096
+_WARM_TOKENS = 256
 
 
 class Noise:
@@ -55,6 +56,9 @@ class Worker(Protocol):
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
+
+    def warm_token_s(self) -> float:
+        """What one prompt token adds to a step, as it reports then."""
 
     def clear(self, now: float) -> None:
         """The process died: nothing of its steps and copies is left."""
@@ -138,6 +142,11 @@ class SimulatedWorker:
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
         return self._cost.step_s(StepWork(1, 1, (), 1)) * self._profile.pp
+
+    def warm_token_s(self) -> float:
+        """What one prompt token adds to a step, as it reports then."""
+        prompt_s = self._cost.step_s(StepWork(0, 0, ((_WARM_TOKENS, 0),), 1)) * self._profile.pp
+        return max(0.0, prompt_s - self.warm_step_s()) / _WARM_TOKENS
 
     def energy_j(self, run_s: float) -> float | None:
         """Energy of its devices over the run; None where the profile knows nothing of power."""

@@ -56,9 +56,11 @@ class Driver:
         step_s: float = 0.001,
         num_host_blocks: int = 0,
         copy_block_s: float = 1e-5,
+        token_s: float = 0.0,
     ) -> None:
         self.num_host_blocks = num_host_blocks
         self.copy_block_s = copy_block_s
+        self.token_s = token_s
         self.config = config
         self.core = Core(config)
         self.now = 0.0
@@ -89,7 +91,14 @@ class Driver:
         )
         self.handle(
             WorkerReady(
-                self.now, instance, num_blocks, 1, self.step_s, num_host_blocks, self.copy_block_s
+                self.now,
+                instance,
+                num_blocks,
+                1,
+                self.step_s,
+                num_host_blocks,
+                self.copy_block_s,
+                self.token_s,
             )
         )
 

@@ -60,7 +60,7 @@ def test_its_greedy_answers_are_those_of_transformers(folder: Path, tokenizer: T
     prompts = [tokenizer.encode(text).ids for text in PROMPTS]
     with torch.inference_mode():
         message = cpu_load(str(folder), num_threads=os.cpu_count() or 1)
-        engine, _step_s = start(message, lambda stage, done: None)
+        engine, *_ = start(message, lambda stage, done: None)
         assert engine.model.fused
         plans = Driver(16, list(range(64)))
         sequences = [plans.add(slot, tokens) for slot, tokens in enumerate(prompts)]

@@ -45,8 +45,9 @@ def load(folder: Path, dtype: str = "float32") -> Engine:
         num_threads=2,
     )
     with torch.inference_mode():
-        engine, step_s = start(message, lambda stage, done: None)
+        engine, step_s, token_s = start(message, lambda stage, done: None)
     assert step_s > 0
+    assert 0 <= token_s < step_s
     return engine
 
 

@@ -68,6 +68,16 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, damage: bytes) -> None:
         list(read_records(path))
 
 
+def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    driver = random_life(3, 20)
+    record(tmp_path, driver)
+    path = tmp_path / FILE_NAME
+    name = driver.config.policy.encode()
+    path.write_bytes(path.read_bytes().replace(name, b"\xff" * len(name)))
+    with pytest.raises(JournalError, match="damaged"):
+        list(read_records(path))
+
+
 def test_a_file_that_begins_with_an_event_is_refused(tmp_path: Path) -> None:
     driver = random_life(3, 20)
     record(tmp_path, driver)

@@ -29,7 +29,11 @@ def forged(**changes: object) -> bytes:
     data = to_bytes(filled())
     head = len(MAGIC) + 16
     content = msgspec.msgpack.decode(data[head:], type=store_file._Content)
-    payload = msgspec.msgpack.encode(msgspec.structs.replace(content, **changes))
+    return signed(msgspec.msgpack.encode(msgspec.structs.replace(content, **changes)))
+
+
+def signed(payload: bytes) -> bytes:
+    """A file of this content."""
     return MAGIC + store_file._checksum(payload) + payload
 
 
@@ -112,6 +116,12 @@ def test_a_file_cut_short_is_no_store(share: float) -> None:
 def test_what_another_version_wrote_is_not_believed(changes: dict[str, object], said: str) -> None:
     store, fault = from_bytes(forged(**changes))
     assert len(store) == 0 and said in fault
+
+
+def test_a_name_that_is_no_text_is_not_believed() -> None:
+    payload = forged(guesser="somebody")[len(MAGIC) + 16 :]
+    store, fault = from_bytes(signed(payload.replace(b"somebody", b"\xff" * 8)))
+    assert len(store) == 0 and "not as this version writes it" in fault
 
 
 def test_packing_keeps_directions() -> None:

@@ -192,7 +192,16 @@ async def test_a_process_that_died_is_hung_up(line: Link) -> None:
     assert isinstance(event, Abort) and event.request == FIRST
 
 
-@pytest.mark.parametrize("rubbish", [b"", b"\xc1", b"\x93\xa5Other\1\2", b"\x92\xa5Abort\xa1x"])
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\xa5Other\1\2",
+        b"\x92\xa5Abort\xa1x",
+        b"\x92\xaaPredicting\xa1\xff",
+    ],
+)
 async def test_rubbish_is_logged_and_the_next_message_taken(
     line: Link, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

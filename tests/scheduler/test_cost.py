@@ -51,6 +51,15 @@ def test_nothing_seen_predicts_nothing() -> None:
     assert StepTimeModel(0.02).predict_s(StepWork(1, 1)) == 0.02
 
 
+def test_what_a_worker_measured_first_stands_until_steps_tell_more() -> None:
+    model = StepTimeModel(0.02, 0.001)
+    assert model.chunk_s(100) == pytest.approx(0.1)
+    assert model.prefill_s(100) == pytest.approx(0.12)
+    for _ in range(64):
+        model.observe(StepWork(4, 400), 0.03)
+    assert model.chunk_s(100) == pytest.approx(0.1, rel=0.05)
+
+
 def test_a_model_written_down_goes_on_as_it_would_have() -> None:
     chance = random.Random(2)
     model = StepTimeModel(0.01)

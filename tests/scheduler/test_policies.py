@@ -21,6 +21,21 @@ def crowded(policy: str, num_blocks: int = 16) -> Driver:
     return driver
 
 
+@pytest.mark.parametrize("token_s", [0.0, 0.001])
+def test_a_young_instance_swaps_where_its_warm_up_says_that_prompts_cost(token_s: float) -> None:
+    """What computing again costs is known before the first prompts have taught it."""
+    config = configured("sarathi", swap="reactive", prefix_cache=False)
+    driver = Driver(config, 16, num_host_blocks=64, token_s=token_s)
+    for number in range(6):
+        driver.arrive([number] * 16, 27)
+    counters = driver.core.counters
+    while not counters.preemptions:
+        driver.answer()
+    assert (counters.swaps_out > 0) == (token_s > 0)
+    driver.settle()
+    driver.check_nothing_left()
+
+
 def test_vllm_never_mixes_prompts_with_decodes() -> None:
     driver = Driver(configured("vllm"), 64)
     for number in range(4):

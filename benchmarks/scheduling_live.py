@@ -6,7 +6,8 @@ when all requests are there at once (found first). Each round runs every way onc
 another, so that a slow hour of the machine meets all of them.
 
 Clients ask for as many tokens as they get. Only `srtf` orders by that: it is the oracle here;
-`speculative` is told nothing, and expects as if answers had no limit until it is reached.
+`speculative` is told nothing, and expects as if answers had no limit until it is reached, or, with
+`noisy:0.5`, the truth with lognormal error.
 
     python -m benchmarks.scheduling_live [--rounds 3] [--requests 100] [--load 0.9] [--out FILE]
 """
@@ -19,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.live import bench, daemon
-from benchmarks.scheduling import Way
+from benchmarks.scheduling import NOISY, Way
 from daemon.report.report import Report
 from daemon.workload.workload import WorkloadSpec
 
@@ -33,6 +34,7 @@ WAYS = (
     Way("mlfq", "recompute"),
     Way("mlfq", "defer"),
     Way("speculative"),
+    Way("speculative", predictor=NOISY),
     Way("srtf"),
 )
 MEASURES = ("normalized_latency_s", "ttft_s", "jct_s")
@@ -40,7 +42,7 @@ MEASURES = ("normalized_latency_s", "ttft_s", "jct_s")
 
 def measured(way: Way, spec: WorkloadSpec, kv_blocks: int) -> Report:
     """What clients of a fresh daemon saw."""
-    flags = ["--policy", way.policy, "--kv-blocks", str(kv_blocks), "--predictor", "none"]
+    flags = ["--policy", way.policy, "--kv-blocks", str(kv_blocks), "--predictor", way.predictor]
     flags += ["--set", f"model.max_len={MAX_LEN}", "--set", "memory.host_bytes=1000000000"]
     flags += ["--set", "scheduler.prefix_cache=false"]
     if way.swap:

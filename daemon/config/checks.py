@@ -11,7 +11,7 @@ from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instances import ROLES
 from daemon.config.schema import Config
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.predict.lengths import LIVE, VECTOR_KINDS
+from daemon.predict.lengths import VECTOR_KINDS, live_fault
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -66,7 +66,6 @@ def _choices(config: Config) -> Iterator[Fault]:
     for key, choices in (
         ("model.dtype", DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
-        ("predict.kind", LIVE),
         ("daemon.log_level", LOG_LEVELS),
     ):
         value = _value(config, key)
@@ -113,6 +112,8 @@ def _instances(config: Config) -> Iterator[Fault]:
 
 def _predict(config: Config) -> Iterator[Fault]:
     predict = config.predict
+    if fault := live_fault(predict.kind):
+        yield "predict.kind", fault
     if not 0 < predict.max_age_days < math.inf:
         yield (
             "predict.max_age_days",

@@ -16,7 +16,11 @@ from daemon.predict.retrieval import Retrieval
 from daemon.predict.store import VectorStore
 
 LIVE = ("none", "mean", "features", "mlp", "retrieval", "ranges")
-"""Those that a daemon can run: nobody tells it the truth."""
+"""Those that a daemon can run: nobody tells it the truth.
+
+To measure what predictions are worth, a daemon also takes `noisy:SIGMA`: its truth is the request's
+limit, which is the length of an answer that ignores its end.
+"""
 
 VECTOR_KINDS = frozenset({"mlp", "retrieval", "ranges"})
 """Those that look at the prompt's embedding, where there is one."""
@@ -51,6 +55,19 @@ def length_predictor(name: str, store: VectorStore | None = None) -> Predictor |
     if colon or kind not in {*_MAKERS, "none"}:
         raise PredictorError(f"no predictor {name!r}: choose {CHOICES}")
     return _MAKERS[kind](store) if kind in _MAKERS else None
+
+
+def live_fault(name: str) -> str:
+    """Why a daemon cannot run this predictor; empty if it can."""
+    if name in LIVE:
+        return ""
+    if not name.startswith("noisy:"):
+        return f"must be one of {', '.join(LIVE)}, got {name!r}"
+    try:
+        length_predictor(name)
+    except PredictorError as error:
+        return str(error)
+    return ""
 
 
 def _sigma(value: str) -> float:

@@ -1,5 +1,6 @@
 """One predictor, what it reads of a prompt, and the requests that it will hear of again."""
 
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,8 @@ class Foreteller:
             max_tokens=ask.max_tokens,
             features=features(ask.text),
             vector=self._encoder.encode([ask.text])[0] if self._encoder is not None else None,
+            truth=ask.max_tokens,  # of answers that ignore their end; only `noisy` looks at it
+            chance=random.gauss(),
         )
 
 

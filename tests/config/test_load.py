@@ -68,6 +68,7 @@ def test_the_documented_example_names_every_value() -> None:
         ("[scheduler]\nprefill_chunk = 513", "must not exceed scheduler.max_batch_tokens = 512"),
         ("[predict]\nkind = 'guess'", "predict.kind: must be one of none, mean, features"),
         ("[predict]\nkind = 'oracle'", "predict.kind: must be one of none, mean, features"),
+        ("[predict]\nkind = 'noisy:x'", "predict.kind: noisy:SIGMA needs a number from 0 on"),
         ("[predict]\nstore_size = 0", "predict.store_size: must be at least 1"),
         ("[predict]\nmax_age_days = inf", "predict.max_age_days: must be a number of days above 0"),
         ("[[instance]]\ndevice = 'tpu'", "device must be cpu or cuda:N, got 'tpu'"),

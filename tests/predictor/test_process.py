@@ -121,6 +121,19 @@ def test_the_store_is_bounded(store: Path) -> None:
     assert num_rows(store) == 5
 
 
+def test_noisy_is_the_limit_with_an_error(store: Path) -> None:
+    with Child(store, kind="noisy:0.5") as child:
+        said = []
+        for number in range(40):
+            child.send(Ask(number, "x", 5, 200))
+            said.append(child.receive().num_tokens)
+    assert len(set(said)) > 10
+    assert 100 < sorted(said)[20] < 400
+    with Child(store, kind="noisy:0") as child:
+        child.send(Ask(1, "x", 5, 200))
+        assert child.receive().num_tokens == 200
+
+
 def test_it_is_polite(store: Path) -> None:
     with Child(store) as child:
         child.ask(0, "one")

@@ -49,8 +49,10 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """How the next token is drawn; one for each sequence, so that n > 1 differ by seed.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `logprobs` -1
-    is none, k >= 0 asks for the drawn token's and the k best. `seed` and the token's position
-    alone decide the draw, so recompute, swap and handoff reproduce it.
+    is none, k >= 0 asks for the drawn token's and the k best; `prompt_logprobs` asks the same of
+    the prompt's tokens. `seed` and the token's position alone decide the draw, so recompute, swap
+    and handoff reproduce it. `grammar` (llguidance's, as text; empty: none) allows only tokens that
+    continue it; the API has compiled it once before it comes here.
     """
 
     temperature: float = 1.0
@@ -66,6 +68,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    grammar: str = ""
+    prompt_logprobs: int = -1
 
     @property
     def needs_history(self) -> bool:
@@ -74,4 +78,5 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
             self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
             or self.repetition_penalty != 1.0
+            or self.grammar != ""
         )

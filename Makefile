@@ -10,7 +10,7 @@ WHEELS_PYTHON ?= 3.12
 WHEELS_PLATFORM ?= manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
 GPU_PACKAGES := msgspec uvloop aiohttp gguf pytest pytest-asyncio pytest-timeout hypothesis nvidia-ml-py
 
-.PHONY: help venv run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels clean
+.PHONY: help venv run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,6 +57,12 @@ gpu-wheels: $(STAMP)  ## wheels that a bare GPU machine lacks, into .wheels/
 	  --python-version $(WHEELS_PYTHON) --implementation cp \
 	  $(foreach tag,$(WHEELS_PLATFORM),--platform $(tag)) $(GPU_PACKAGES)
 	rm -f $(WHEELS)/numpy-*  # such a machine has the numpy that its torch was built beside
+
+install:  ## the service: /opt/llmd, /etc/llmd, a unit (DESTDIR=... PREFIX=... as root)
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" bash scripts/install.sh
+
+uninstall:  ## the service again, but for its configuration, models and cache
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" bash scripts/uninstall.sh
 
 clean:  ## remove what was built, the venv included
 	rm -rf $(VENV) $(WHEELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -17,7 +17,11 @@ Garbage collection: gc.freeze() after the warm-up, as the daemon does after its 
 collector stays on. Both sides run in turns in one process. The clock is the thread's CPU time, so
 that neighbours' time slices do not count; `--clock wall` counts them.
 
-    python -m benchmarks.core [--running 256 1000] [--iterations 2000] [--clock wall] [--json]
+A policy that looks at predictions gets them (events, timed as arrivals are) and a host pool; that
+swap copies have ended is an event of the iteration.
+
+    python -m benchmarks.core [--policy sarathi mlfq speculative] [--running 256 1000]
+                              [--iterations 2000] [--clock wall] [--json]
 """
 
 import argparse
@@ -40,14 +44,17 @@ from daemon.core.actions import Action, Deliver, Submit
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
+    Copied,
     Event,
     InstanceConfig,
+    Predicted,
     RequestArrived,
     Sealed,
     StepDone,
     WorkerReady,
 )
 from daemon.memory.hashing import chain_hashes
+from daemon.scheduler.policies import POLICIES
 
 BLOCK_SIZE = 16
 SPARE = 8  # sequences that wait, so that a place never stays vacant
@@ -55,7 +62,8 @@ TURN = 100
 WARM_UP = 600
 READY_MADE = 12_000
 MAX_PROMPT = 250
-STEP_S = 0.01
+STEP_S, COPY_S, TOKEN_S = 0.01, 1e-4, 1e-4
+HOST_POOLS = 4
 Clock = Callable[[], float]
 GOALS_US = {256: (60.0, 250.0), 1000: (150.0, 500.0)}
 
@@ -119,12 +127,12 @@ class Traffic:
 class CoreSide:
     """One Core with a worker that answers at once."""
 
-    def __init__(self, running: int, seed: int, regime: Regime, clock: Clock) -> None:
+    def __init__(self, running: int, seed: int, regime: Regime, clock: Clock, policy: str) -> None:
         self._clock = clock
         config = Configured(
             now=0.0,
             instances=(InstanceConfig("a", "mixed", "cpu"),),
-            policy="sarathi",
+            policy=policy,
             block_size=BLOCK_SIZE,
             max_running=running,
             max_batch_tokens=running + 512,
@@ -142,9 +150,12 @@ class CoreSide:
         self.arrivals_s: list[float] = []  # what each arrival cost
         self.num_ended = 0  # in all
         self.calm = False  # whether nobody ended or joined in the newest iteration
-        self._core.handle(WorkerReady(0.0, 0, running * regime.blocks_each, 1, STEP_S))
+        self._told = POLICIES[policy].reviews
+        num_blocks = running * regime.blocks_each
+        host_blocks = HOST_POOLS * num_blocks if self._told else 0
+        self._core.handle(WorkerReady(0.0, 0, num_blocks, 1, STEP_S, host_blocks, COPY_S, TOKEN_S))
         for first in Traffic(seed, regime).crowd(running + SPARE):
-            self._take(self._core.handle(first))
+            self._arrive(first)
 
     def iterate(self) -> float:
         """One iteration; the seconds that the Core took."""
@@ -152,9 +163,17 @@ class CoreSide:
         self._now += STEP_S
         reasons = np.zeros(np.count_nonzero(self._batch.samples), np.uint8)
         for arrival in itertools.islice(self._traffic, self._ended):
-            self.arrivals_s.append(self._timed(replace(arrival, now=self._now)))
+            self.arrivals_s.append(self._arrive(replace(arrival, now=self._now)))
         self._ended = 0
-        elapsed_s = self._timed(StepDone(self._now, 0, self._batch.step, reasons, STEP_S))
+        batch, elapsed_s = self._batch, 0.0
+        if batch.out_blocks.size or batch.in_blocks.size:
+            counts = batch.out_blocks.size, batch.in_blocks.size
+            ended = Copied(
+                self._now, 0, batch.step, counts[0], COPY_S * counts[0], counts[1],
+                COPY_S * counts[1],
+            )  # fmt: skip
+            elapsed_s = self._timed(ended)
+        elapsed_s += self._timed(StepDone(self._now, 0, batch.step, reasons, STEP_S))
         self.num_ended += self._ended
         self.calm = not (self._ended or self._batch.joined_slots.size)
         return elapsed_s
@@ -164,6 +183,15 @@ class CoreSide:
         sequence = next(iter(self._core.sequences.values()))
         digest = blake2b(str(self._now).encode(), digest_size=16).digest()
         return self._timed(Sealed(self._now, sequence.id, len(sequence.hashes), digest))
+
+    def _arrive(self, arrival: RequestArrived) -> float:
+        """A request and, where policies want it, what is predicted of it; the Core's seconds."""
+        elapsed_s = self._timed(arrival)
+        if self._told:
+            low, high = arrival.max_tokens // 2, 2 * arrival.max_tokens
+            said = low + arrival.request * 37 % (high - low)
+            elapsed_s += self._timed(Predicted(arrival.now, arrival.request, said, 2 * said))
+        return elapsed_s
 
     def _timed(self, event: Event) -> float:
         start_s = self._clock()
@@ -215,9 +243,12 @@ def quantiles(times_s: list[float]) -> dict[str, float]:
     return {"median_us": round(float(median), 1), "p99_us": round(float(p99), 1)}
 
 
-def measure(running: int, regime: Regime, iterations: int, clock: Clock) -> dict[str, Any]:
+def measure(
+    running: int, regime: Regime, iterations: int, clock: Clock, policy: str
+) -> dict[str, Any]:
     """Both sides in turns, after a warm-up in which every sequence gets its place and age."""
-    core, loop = CoreSide(running, 1, regime, clock), LoopSide(running, 1, regime, clock)
+    core = CoreSide(running, 1, regime, clock, policy)
+    loop = LoopSide(running, 1, regime, clock)
     for _ in range(WARM_UP):
         core.iterate()
         loop.iterate()
@@ -237,7 +268,8 @@ def measure(running: int, regime: Regime, iterations: int, clock: Clock) -> dict
         result |= beside(core)
     gc.unfreeze()
     ends = round(num_ended / (len(turns["core"]) * TURN), 2)
-    return {"running": running, "regime": regime.name, "ends_per_iteration": ends, **result}
+    told = {"policy": policy, "running": running, "regime": regime.name}
+    return {**told, "ends_per_iteration": ends, **result}
 
 
 def summary(turns: list[list[float]]) -> dict[str, float]:
@@ -259,7 +291,8 @@ def beside(core: CoreSide) -> dict[str, Any]:
 def report(result: dict[str, Any]) -> None:
     """Print one size and regime as a person reads it."""
     running, ends = result["running"], result["ends_per_iteration"]
-    print(f"{result['regime']}, {running} running, {ends} ends an iteration; us per iteration:")
+    head = f"{result['policy']}, {result['regime']}, {running} running"
+    print(f"{head}, {ends} ends an iteration; us per iteration:")
     for side in ("core", "loop"):
         times = result[side]
         quietest = f"median of the quietest {TURN}: {times['quietest_us']:.1f}"
@@ -280,6 +313,7 @@ def report(result: dict[str, Any]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="The Core's cost per iteration.")
+    parser.add_argument("--policy", nargs="+", choices=sorted(POLICIES), default=["sarathi"])
     parser.add_argument("--running", type=int, nargs="+", default=[256, 1000])
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--json", action="store_true")
@@ -287,7 +321,8 @@ def main() -> None:
     arguments = parser.parse_args()
     clock = thread_time if arguments.clock == "cpu" else perf_counter
     results = [
-        measure(running, regime, arguments.iterations, clock)
+        measure(running, regime, arguments.iterations, clock, policy)
+        for policy in arguments.policy
         for running in arguments.running
         for regime in (steady(arguments.iterations), CHURN)
     ]

@@ -22,7 +22,7 @@ import numpy as np
 import uvloop
 
 from daemon.request import sequence_id
-from daemon.runtime.protocol import FromApi, Generate, Serving, Started, Tokens
+from daemon.runtime.protocol import Access, FromApi, Generate, Serving, Started, Tokens
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder, int32
 from tests.api.folder import build, tokenizer
@@ -41,6 +41,7 @@ class RuntimeEnd:
         self._encode = encoder().encode
         self._decode = decoder(FromApi).decode
         self._channel = Channel(sock, self._frame, lambda error: print("channel:", error))
+        self._send(Access((), (), ()))
         self._send(
             Serving(
                 model=MODEL,
@@ -57,7 +58,8 @@ class RuntimeEnd:
 
     async def feed(self, steps: int, step_s: float) -> float:
         """The steps of all requests, the last one ends them; gives the seconds that they took."""
-        sequences = np.asarray([sequence_id(g.request, 0) for g in self.requests], np.int64)
+        streams = [sequence_id(g.request, k) for g in self.requests for k in range(g.n)]
+        sequences = np.asarray(streams, np.int64)
         for sequence in sequences.tolist():
             self._send(Started(sequence, 0))
         random = np.random.default_rng(1)
@@ -132,7 +134,8 @@ def client(port: int, streams: int, max_tokens: int) -> None:
     """Open the streams, read them to their ends, print the number of events."""
     body = {"model": MODEL, "prompt": "hello world", "stream": True, "max_tokens": max_tokens}
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Length: {len(data)}\r\n\r\n"
     selector = selectors.DefaultSelector()
     for _ in range(streams):
         sock = socket.create_connection(("127.0.0.1", port))

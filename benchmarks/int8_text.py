@@ -1,8 +1,14 @@
 """What int8 KV does to the embedded model's text: `python -m benchmarks.int8_text`.
 
 Every sequence leaves for the host pool and comes back in the middle of its greedy answer, packed as
-ALISE's equation 8 says, once or after every so many tokens. Each answer is compared with the one of
-a sequence that stayed. Swapped plain, answers must not differ at all.
+ALISE's equation 8 says, once or after every so many tokens. What is compared, with a run in which
+every sequence stayed:
+
+the same     how many greedy answers are the same to the last token, and how much of an answer comes
+             before the first other token. Swapped plain, answers must not differ at all
+perplexity   of one text, the answers of the run that stayed: as that run found it, and as a run
+             does whose sequences are given that text token by token and swapped on the way
+apart        mean distance of the log-probabilities of those tokens between these two
 """
 
 import argparse
@@ -10,7 +16,6 @@ import os
 from collections.abc import Iterator
 from itertools import islice, product
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 import torch
@@ -22,11 +27,14 @@ from daemon.engine.protocol import Load, Reply
 from daemon.engine.start import start
 from daemon.engine.step import Engine
 from daemon.models.embedded import model_folder
+from daemon.predict.prediction import Float32
 from daemon.request import SamplingParams
+from daemon.wire.columns import Int32
 from tests.engine.driver import Driver, Running
 
 BLOCK_SIZE, NUM_BLOCKS, BATCH = 16, 512, 8
 SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True, logprobs=0)
+SCORING = SamplingParams(temperature=0.0, ignore_eos=True, prompt_logprobs=0)
 TASKS = (
     "Explain {} to a child.",
     "Write a short story about {}.",
@@ -51,8 +59,11 @@ def main() -> None:
         stayed = Answers(_engine(folder, False), prompts, arguments.tokens, ())
         for name, compress, every in (("plain", False, 16), ("int8", True, 0), ("int8", True, 16)):
             moments = range(8, arguments.tokens, every) if every else (8,)
-            swapped = Answers(_engine(folder, compress), prompts, arguments.tokens, moments)
-            print(f"{name}, {len(moments)} round trips: {_compared(stayed, swapped)}", flush=True)
+            engine = _engine(folder, compress)
+            swapped = Answers(engine, prompts, arguments.tokens, moments)
+            forced = scored(engine, prompts, stayed.tokens, moments)
+            found = f"{_same(stayed, swapped)}, {_scores(stayed, forced)}"
+            print(f"{name}, {len(moments)} round trips: {found}", flush=True)
 
 
 def _texts() -> Iterator[str]:
@@ -101,11 +112,9 @@ class Answers:
         yield self._run(plans, rows)
         for count in range(1, num_tokens):
             if count in moments:
-                self._swap(plans, rows)
+                _swap(self._engine, plans, rows)
             yield self._run(plans, rows)
-        for row in rows:
-            plans.leave(row)
-        self._engine.run(plans.plan([]))
+        _end(self._engine, plans, rows)
 
     def _run(self, plans: Driver, rows: list[Running]) -> Reply:
         work = [(row, len(row.tokens) - row.num_computed) for row in rows]
@@ -113,35 +122,75 @@ class Answers:
         plans.take(work, reply)
         return reply
 
-    def _swap(self, plans: Driver, rows: list[Running]) -> None:
-        """Every block out, then in again, in its old place."""
-        blocks = [block for row in rows for block in row.blocks]
-        plans.outs = [(block, place) for place, block in enumerate(blocks)]
-        self._engine.run(plans.plan([]))
-        plans.ins = [(place, block) for place, block in enumerate(blocks)]
-        plans.awaits = plans.step + 1
-        self._engine.run(plans.plan([]))
+
+def scored(
+    engine: Engine, prompts: list[list[int]], answers: Int32, moments: range | tuple
+) -> Float32:
+    """[prompt, token]: log-probabilities of given answers [prompt, token], swapped at `moments`."""
+    scores = np.full(answers.shape, np.nan, np.float32)
+    for first in range(0, len(prompts), BATCH):
+        part = slice(first, first + BATCH)
+        _score(engine, prompts[part], answers[part], moments, scores[part])
+    assert not np.isnan(scores).any()
+    return scores
 
 
-def _compared(stayed: Answers, swapped: Answers) -> str:
+def _score(
+    engine: Engine,
+    prompts: list[list[int]],
+    answers: Int32,
+    moments: range | tuple,
+    scores: Float32,
+) -> None:
+    """Prompt and answer together are a prompt whose tokens' log-probabilities are asked for."""
+    plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+    whole = [prompt + answer for prompt, answer in zip(prompts, answers.tolist(), strict=True)]
+    rows = [plans.add(slot, tokens, SCORING) for slot, tokens in enumerate(whole)]
+    slots = {join.sequence: join.slot for join in plans.joins}
+    for count in range(answers.shape[1]):
+        if count in moments:
+            _swap(engine, plans, rows)
+        sizes = [1 if count else len(prompt) for prompt in prompts]
+        work = list(zip(rows, sizes, strict=True))
+        reply = engine.run(plans.plan(work))
+        plans.take(work, reply)
+        for told in reply.prompts:
+            scores[slots[told.sequence], count] = told.chosen[-1]  # of the token to come
+    _end(engine, plans, rows)
+
+
+def _swap(engine: Engine, plans: Driver, rows: list[Running]) -> None:
+    """Every block out, then in again, in its old place."""
+    blocks = [block for row in rows for block in row.blocks]
+    plans.outs = [(block, place) for place, block in enumerate(blocks)]
+    engine.run(plans.plan([]))
+    plans.ins = [(place, block) for place, block in enumerate(blocks)]
+    plans.awaits = plans.step + 1
+    engine.run(plans.plan([]))
+
+
+def _end(engine: Engine, plans: Driver, rows: list[Running]) -> None:
+    for row in rows:
+        plans.leave(row)
+    engine.run(plans.plan([]))
+
+
+def _same(stayed: Answers, swapped: Answers) -> str:
     same = stayed.tokens == swapped.tokens
     whole = same.all(1)
     common = np.where(whole, same.shape[1], same.argmin(1))
-    # While two texts are one, their scores are of the same tokens.
-    errors = [
-        abs(one[:count] - other[:count]).mean()
-        for one, other, count in zip(stayed.scores, swapped.scores, common.tolist(), strict=True)
-    ]
     return (
         f"{whole.mean():.0%} of {len(whole)} answers the same, "
-        f"{common.mean() / same.shape[1]:.0%} of their tokens before the first other one, "
-        f"log-probabilities {fmean(errors):.1e} apart, "
-        f"their perplexity {_perplexity(stayed):.4f} and {_perplexity(swapped):.4f}"
+        f"{common.mean() / same.shape[1]:.0%} of their tokens before the first other one"
     )
 
 
-def _perplexity(answers: Answers) -> float:
-    return float(np.exp(-answers.scores.mean()))
+def _scores(stayed: Answers, forced: Float32) -> str:
+    before, after = (float(np.exp(-scores.mean())) for scores in (stayed.scores, forced))
+    return (
+        f"perplexity of the text of those that stayed {before:.4f} and {after:.4f}, "
+        f"log-probabilities {abs(stayed.scores - forced).mean():.1e} apart"
+    )
 
 
 if __name__ == "__main__":

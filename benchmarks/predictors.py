@@ -3,14 +3,22 @@
     python -m benchmarks.predictors [--data FILE] [--kinds mean,features,...] [--json]
 
 The data set (see benchmarks/make_answers.py) is gone through in order of time: a predictor is asked
-when a request came, and learns from an answer when it ended, not before. The first 70 % only teach;
-figures are of the rest, through which it goes on learning.
+when a request came, and learns from an answer when it ended, not before. Twice:
+
+time      the first 70 % only teach; figures are of the rest, through which it goes on learning.
+          Prompts made from one template, or of one file, are on both sides: so does a daemon see
+          the prompts of its few applications again and again
+source    each file and each kind of template is held out once, in a few folds: it goes through all
+          the others, and is then asked about those held out, of which it learns nothing
+
+Answers as long as their limit were cut there; every table stands with them and without.
 
 MAE       mean absolute error, tokens
 error     mean of |predicted - true| / true
 @100 ...  share of predictions in the same range of so many tokens as the truth (TetriInfer)
-band      share of answers between the quantiles that say 10 % and 90 %; 80 % is right
-width     median of the band's high over its low
+below     share of answers shorter than was predicted; 50 % is right
+above     share of answers longer than what is said to be enough for nine in ten; 10 % is right
+width     median of the latter over the former
 rank      Spearman's rank correlation of prediction and truth: what an order by length gains from
 cost      mean time of one prediction; finding features and embedding come on top, see below
 """
@@ -19,6 +27,7 @@ import argparse
 import heapq
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,7 +37,7 @@ import numpy.typing as npt
 
 from benchmarks.answers import DEFAULT, Answers, load
 from daemon.predict.lengths import length_predictor
-from daemon.predict.prediction import Asked, Prediction
+from daemon.predict.prediction import Asked, Bool, Float64, Prediction
 from daemon.predict.store import VectorStore
 
 KINDS = (
@@ -37,8 +46,9 @@ KINDS = (
 )  # fmt: skip
 GRANULARITIES = (100, 200, 400)
 LEARNED_SHARE = 0.7
+NUM_FOLDS = 4
 
-Float64 = npt.NDArray[np.float64]
+Int = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class Score:
     mae_tokens: float
     relative_error: float
     accuracy: dict[int, float]  # by granularity
-    coverage: float
+    below: float
+    above: float
     band_width: float
     rank_correlation: float
     predict_s: float
@@ -62,36 +73,96 @@ class Foretold:
 
     said: list[Prediction]
     predict_s: Float64  # [N]
-    observe_s: Float64  # [N], in the order of the endings
+    observe_s: float  # mean
+
+
+class Course:
+    """One predictor on its way through the data set, or a part of it."""
+
+    def __init__(self, answers: Answers, kind: str, seed: int) -> None:
+        self._answers = answers
+        self._requests = answers.asked()
+        self._kind = kind
+        self._store = VectorStore()
+        predictor = length_predictor(kind, self._store)
+        assert predictor is not None
+        self._predictor = predictor
+        self._draws = np.random.default_rng(seed).standard_normal(len(answers))
+        self._endings: list[tuple[float, int]] = []
+        self.said: dict[int, Prediction] = {}
+        self.predict_s: dict[int, float] = {}
+        self.observe_s: list[float] = []
+
+    def live(self, rows: Iterable[int]) -> None:
+        """Ask about these in their order, and learn of each when it ends."""
+        for row in rows:
+            self._learn(float(self._answers.asked_s[row]))
+            self.ask(row)
+            heapq.heappush(self._endings, (float(self._answers.ended_s[row]), row))
+        self._learn(float("inf"))
+
+    def ask(self, row: int) -> None:
+        """Ask about this one."""
+        shown = _untold(self._requests[row], self._kind)
+        shown = msgspec.structs.replace(shown, chance=float(self._draws[row]))
+        began_s = time.perf_counter()
+        self.said[row] = self._predictor.predict(shown)
+        self.predict_s[row] = time.perf_counter() - began_s
+
+    def _learn(self, until_s: float) -> None:
+        while self._endings and self._endings[0][0] <= until_s:
+            ended_s, row = heapq.heappop(self._endings)
+            self._store.advance(ended_s)
+            asked = _untold(self._requests[row], self._kind)
+            asked = msgspec.structs.replace(asked, guess=self.said[row].guess)
+            began_s = time.perf_counter()
+            self._predictor.observe(asked, self._requests[row].truth)
+            self.observe_s.append(time.perf_counter() - began_s)
 
 
 def foretold(answers: Answers, kind: str, seed: int = 0) -> Foretold:
     """Go through the data set as a daemon would have."""
-    store = VectorStore()
-    predictor = length_predictor(kind, store)
-    assert predictor is not None
-    draws = np.random.default_rng(seed).standard_normal(len(answers))
-    endings: list[tuple[float, int]] = []
-    said, predict_s, observe_s = [], [], []
-    requests = answers.asked()
+    course = Course(answers, kind, seed)
+    course.live(range(len(answers)))
+    return _whole(answers, [course])
 
-    def learn(until_s: float) -> None:
-        while endings and endings[0][0] <= until_s:
-            ended_s, one = heapq.heappop(endings)
-            store.advance(ended_s)
-            began_s = time.perf_counter()
-            predictor.observe(_untold(requests[one], kind), requests[one].truth)
-            observe_s.append(time.perf_counter() - began_s)
 
-    for index, asked in enumerate(requests):
-        learn(float(answers.asked_s[index]))
-        shown = msgspec.structs.replace(_untold(asked, kind), chance=float(draws[index]))
-        began_s = time.perf_counter()
-        said.append(predictor.predict(shown))
-        predict_s.append(time.perf_counter() - began_s)
-        heapq.heappush(endings, (float(answers.ended_s[index]), index))
-    learn(float("inf"))
-    return Foretold(said, np.array(predict_s), np.array(observe_s))
+def foretold_unseen(answers: Answers, kind: str, seed: int = 0) -> Foretold:
+    """Ask about every request when all sources but some, its own among these, were learned."""
+    courses = []
+    fold_of = folds(answers)
+    for fold in range(NUM_FOLDS):
+        course = Course(answers, kind, seed)
+        course.live(np.flatnonzero(fold_of != fold).tolist())
+        course.said, course.predict_s = {}, {}
+        for row in np.flatnonzero(fold_of == fold).tolist():
+            course.ask(row)
+        courses.append(course)
+    return _whole(answers, courses)
+
+
+def folds(answers: Answers) -> Int:
+    """[N]: to which fold each request belongs; those of a source stay together."""
+    names, source_of, sizes = np.unique(answers.source, return_inverse=True, return_counts=True)
+    fold_of: Int = np.zeros(names.size, np.intp)
+    load = [0] * NUM_FOLDS
+    for source in np.argsort(-sizes, kind="stable").tolist():
+        fold_of[source] = load.index(min(load))
+        load[fold_of[source]] += int(sizes[source])
+    return fold_of[source_of]
+
+
+def _whole(answers: Answers, courses: list[Course]) -> Foretold:
+    said: dict[int, Prediction] = {}
+    predict_s: dict[int, float] = {}
+    for course in courses:
+        said |= course.said
+        predict_s |= course.predict_s
+    rows = range(len(answers))
+    observe_s = np.concatenate([course.observe_s for course in courses]).mean()
+    return Foretold(
+        [said[row] for row in rows], np.array([predict_s[row] for row in rows]), float(observe_s)
+    )
 
 
 def _untold(asked: Asked, kind: str) -> Asked:
@@ -100,23 +171,23 @@ def _untold(asked: Asked, kind: str) -> Asked:
     return asked if knowing else msgspec.structs.replace(asked, truth=-1)
 
 
-def score(answers: Answers, kind: str, run: Foretold, first: int) -> Score:
-    """The figures of the requests from `first` on."""
-    truth = answers.output_tokens[first:].astype(np.float64)
-    low, middle, high = (
-        np.array([getattr(one, name) for one in run.said[first:]], np.float64)
-        for name in ("low", "middle", "high")
-    )
+def score(answers: Answers, kind: str, run: Foretold, rows: Bool) -> Score:
+    """The figures of these requests [N]."""
+    truth = answers.output_tokens[rows].astype(np.float64)
+    said = [one for one, counts in zip(run.said, rows.tolist(), strict=True) if counts]
+    middle = np.array([one.middle for one in said], np.float64)
+    high = np.array([one.high for one in said], np.float64)
     return Score(
         kind=kind,
         mae_tokens=float(np.abs(middle - truth).mean()),
         relative_error=float((np.abs(middle - truth) / np.maximum(truth, 1.0)).mean()),
         accuracy={size: float((middle // size == truth // size).mean()) for size in GRANULARITIES},
-        coverage=float(((low <= truth) & (truth <= high)).mean()),
-        band_width=float(np.median(high / low)),
+        below=float((truth < middle).mean() + (truth == middle).mean() / 2.0),
+        above=float((truth > high).mean()),
+        band_width=float(np.median(high / middle)),
         rank_correlation=rank_correlation(middle, truth),
-        predict_s=float(run.predict_s[first:].mean()),
-        observe_s=float(run.observe_s[first:].mean()),
+        predict_s=float(run.predict_s[rows].mean()),
+        observe_s=run.observe_s,
     )
 
 
@@ -133,28 +204,44 @@ def _ranks(values: Float64) -> Float64:
     return (np.cumsum(counts) - (counts - 1) / 2.0)[place]
 
 
-def table(answers: Answers, scores: list[Score], first: int) -> str:
+def table(answers: Answers, title: str, rows: Bool, scores: list[Score]) -> str:
     """The figures as text."""
-    truth = answers.output_tokens[first:]
-    limit = float((truth >= answers.max_tokens[first:]).mean())
+    truth = answers.output_tokens[rows]
     lines = [
-        f"{len(answers):,} answers of {answers.model}; the last {truth.size:,}: mean "
-        f"{truth.mean():.0f} tokens, median {np.median(truth):.0f}, {limit:.1%} at the limit",
+        f"{title}: {truth.size:,} answers, mean {truth.mean():.0f} tokens, median "
+        f"{np.median(truth):.0f}, {_cut(answers)[rows].mean():.1%} at the limit",
         f"{'predictor':12}{'MAE':>7}{'error':>8}{'@100':>8}{'@200':>8}{'@400':>8}"
-        f"{'band':>8}{'width':>8}{'rank':>8}{'cost':>10}{'learn':>10}",
+        f"{'below':>8}{'above':>8}{'width':>8}{'rank':>8}{'cost':>10}{'learn':>10}",
     ]
     for one in scores:
         accuracy = "".join(f"{one.accuracy[size]:8.1%}" for size in GRANULARITIES)
         lines.append(
             f"{one.kind:12}{one.mae_tokens:7.1f}{one.relative_error:8.2f}{accuracy}"
-            f"{one.coverage:8.1%}{one.band_width:8.1f}{one.rank_correlation:8.2f}"
+            f"{one.below:8.1%}{one.above:8.1%}{one.band_width:8.1f}{one.rank_correlation:8.2f}"
             f"{one.predict_s * 1e3:7.3f} ms{one.observe_s * 1e3:7.3f} ms"
         )
-    lines.append(
-        f"on top of that, for each prompt: features {float(answers.features_s) * 1e3:.3f} ms, "
-        f"embedding {float(answers.encode_s) * 1e3:.1f} ms (mlp, retrieval, ranges)"
-    )
     return "\n".join(lines)
+
+
+def splits(answers: Answers, kinds: list[str]) -> dict[str, tuple[Bool, list[Score]]]:
+    """By title: which requests [N] count, and every predictor's figures."""
+    late = np.arange(len(answers)) >= int(LEARNED_SHARE * len(answers))
+    runs = {"split by time": (late, {kind: foretold(answers, kind) for kind in kinds})}
+    if np.unique(answers.source).size > 1:
+        unseen = {kind: foretold_unseen(answers, kind) for kind in kinds}
+        runs["split by source"] = (np.ones_like(late), unseen)
+    found = {}
+    for title, (counts, by_kind) in runs.items():
+        for name, rows in ((title, counts), (f"{title}, none cut", counts & ~_cut(answers))):
+            if rows.any():
+                scores = [score(answers, kind, run, rows) for kind, run in by_kind.items()]
+                found[name] = (rows, scores)
+    return found
+
+
+def _cut(answers: Answers) -> Bool:
+    cut: Bool = answers.output_tokens >= answers.max_tokens
+    return cut
 
 
 def main() -> None:
@@ -166,13 +253,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     answers = load(arguments.data)
-    first = int(LEARNED_SHARE * len(answers))
-    kinds = arguments.kinds.split(",")
-    scores = [score(answers, kind, foretold(answers, kind), first) for kind in kinds]
+    found = splits(answers, arguments.kinds.split(","))
     if arguments.json:
-        print(json.dumps([asdict(one) for one in scores], indent=1))
-    else:
-        print(table(answers, scores, first))
+        rows = {title: [asdict(one) for one in scores] for title, (_, scores) in found.items()}
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"{len(answers):,} answers of {answers.model}")
+    for title, (counts, scores) in found.items():
+        print("", table(answers, title, counts, scores), sep="\n")
+    print(
+        f"\non top of that, for each prompt: features {float(answers.features_s) * 1e3:.3f} ms, "
+        f"embedding {float(answers.encode_s) * 1e3:.1f} ms (mlp, retrieval, ranges)"
+    )
+    if len(found) < 3:
+        print("all answers are of one source: none can be held out")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from daemon.workload.workload import WorkloadSpec
 
 PROFILE = "opt-13b@a100-80g"
 KV_BYTES, PLENTY_BYTES = 12e9, 50e9
+HOST_POOLS = 4.0  # host memory to swap to, as the daemon has it beside a pool of KV
 MAX_LEN = 2048
 GOAL = Goal(normalized_latency_s=0.1, p99_normalized_latency_s=0.5)
 
@@ -72,7 +73,9 @@ def scenario(way: Way, workload: WorkloadSpec, kv_bytes: float, seed: int) -> Sc
     """One run."""
     return Scenario(
         workload=workload,
-        instance=(InstanceGroup(profile=PROFILE, kv_bytes=kv_bytes),),
+        instance=(
+            InstanceGroup(profile=PROFILE, kv_bytes=kv_bytes, host_bytes=HOST_POOLS * kv_bytes),
+        ),
         policy=way.policy,
         predictor=way.predictor,
         seed=seed,
@@ -171,9 +174,10 @@ def main() -> None:
     results: dict[str, object] = {}
     for kv_bytes in (KV_BYTES, PLENTY_BYTES) if arguments.plenty else (KV_BYTES,):
         found = latency(arguments.trace, kept, arguments.seeds, kv_bytes, arguments.rate)
-        print(f"{kv_bytes:.0e} bytes of KV, {arguments.rate} requests/s, {arguments.seeds} seeds")
+        setting = f"{kv_bytes / 1e9:g}e9 bytes of KV"
+        print(f"{setting}, {arguments.rate} requests/s, {arguments.seeds} seeds")
         print("\n".join(table(found)), flush=True)
-        results[f"{kv_bytes:.0e}"] = {
+        results[setting] = {
             way.name: [report.normalized_latency_s.mean for report in reports]
             for way, reports in found.items()
         }

@@ -43,8 +43,7 @@ MEASURES = ("normalized_latency_s", "ttft_s", "jct_s")
 def measured(way: Way, spec: WorkloadSpec, kv_blocks: int) -> Report:
     """What clients of a fresh daemon saw."""
     flags = ["--policy", way.policy, "--kv-blocks", str(kv_blocks), "--predictor", way.predictor]
-    flags += ["--set", f"model.max_len={MAX_LEN}", "--set", "memory.host_bytes=1000000000"]
-    flags += ["--set", "scheduler.prefix_cache=false"]
+    flags += ["--set", f"model.max_len={MAX_LEN}", "--set", "scheduler.prefix_cache=false"]
     if way.swap:
         flags += ["--set", f'memory.swap="{way.swap}"']
     with (
@@ -64,6 +63,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     chosen = arguments.ways.split(",") if arguments.ways else [way.name for way in WAYS]
+    unknown = set(chosen) - {way.name for way in WAYS}
+    if unknown:
+        raise SystemExit(f"no such ways: {', '.join(sorted(unknown))}")
     ways = [way for way in WAYS if way.name in chosen]
     closed = WorkloadSpec(name="sharegpt", requests=arguments.requests, arrivals="closed", seed=7)
     rate = arguments.load * measured(Way("sarathi"), closed, arguments.kv_blocks).throughput_rps

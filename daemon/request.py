@@ -73,10 +73,11 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     @property
     def needs_history(self) -> bool:
-        """Whether the draw depends on the tokens before it, beyond the logits."""
+        """Whether a worker must know the tokens before, beyond what it computes."""
         return (
             self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
             or self.repetition_penalty != 1.0
             or self.grammar != ""
+            or self.prompt_logprobs >= 0
         )

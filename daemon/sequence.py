@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from daemon.request import TRANSITIONS, State, request_of
+from daemon.story import Story
 
 NEVER = 1 << 30
 """A token count that no sequence reaches."""
@@ -45,7 +46,9 @@ class Sequence:
     swaps: int = 0  # how often it came back from there
     swap_s: float = 0.0  # how long it then waited for the copies
     started: bool = False
+    strikes: int = 0  # workers that died of a step with it, since its newest token
     first_token_s: float = -1.0
+    story: Story = field(default_factory=Story)
 
     @property
     def request(self) -> int:

@@ -1,6 +1,7 @@
 """Runs every suite in a process of its own and shows its seconds beside its stated budget.
 
-A suite over its budget is named but does not fail: a shared machine is slow at times. Usage:
+Two suites run at a time, each on a half of the cores, the longest first. A suite over its budget
+is named but does not fail: a shared machine is slow at times. Usage:
 `python -m tests.run_suites [SUITE ...]`. With LLMD_SOAK=1 the long forms run, without a budget.
 """
 
@@ -47,19 +48,12 @@ BUDGETS_S: dict[str, float] = {
     "api": 25,
     "tui": 36,
     "examples": 5,
+    "install": 8,
     "e2e": 147,
 }
-"""Seconds on two cores, in the order in which the suites run. Those of ONE_CORE run two at a time,
-so that half of their budgets and all of the others stay under 450.
-"""
+"""Seconds on one core; half of their sum stays under 450."""
 
-ONE_CORE = frozenset(
-    {
-        "house", "config", "cli", "wire", "memory", "scheduler", "core", "journal", "control",
-        "predict", "predictor", "profiles", "workload", "report", "simulator", "planner", "bench",
-        "runtime", "tui",
-    }
-)  # fmt: skip
+LANES = 2
 
 
 class Outcome(NamedTuple):
@@ -79,54 +73,60 @@ def suites() -> list[str]:
     return [name for name in BUDGETS_S if name in found] + sorted(found - set(BUDGETS_S))
 
 
-def run_suite(suite: str) -> Outcome:
-    """Run one folder's tests; pytest's own output goes to the terminal, when they are done if
-    another suite runs beside them.
-    """
+def run_suite(suite: str, cores: frozenset[int]) -> Outcome:
+    """Run one folder's tests on these cores; what pytest printed is shown when they are done."""
     with tempfile.TemporaryDirectory(prefix="llmd-suite-") as folder:
-        report = Path(folder, "report.xml")
+        report, output = Path(folder, "report.xml"), Path(folder, "output")
         command = [sys.executable, "-m", "pytest", "-q", f"--timeout={TEST_LIMIT_S}"]
         command += [f"--junitxml={report}", *([] if SOAK else ["-m", "not soak"])]
         command.append(str(TESTS / suite))
         started_s = time.monotonic()
-        try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                timeout=SUITE_LIMIT_S,
-                check=False,
-                stdout=subprocess.PIPE if suite in ONE_CORE else None,
-                stderr=subprocess.STDOUT if suite in ONE_CORE else None,
-            )
-            status, text = done.returncode, done.stdout or b""
-        except subprocess.TimeoutExpired as error:
-            status, text = -1, error.stdout or b""
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file)
+            os.sched_setaffinity(process.pid, cores)
+            try:
+                status = process.wait(SUITE_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
         seconds = time.monotonic() - started_s
         passed, failed, skipped = _counts(report)
         whole = report.exists()  # a suite that ends its own process leaves no report
-    if suite in ONE_CORE:
-        print(f"\n=== {suite}\n{text.decode(errors='replace')}", end="", flush=True)
+        print(f"\n=== {suite}\n{output.read_text(errors='replace')}", end="", flush=True)
     ok = whole and status in (0, 5) and not failed  # 5: every test of the suite is deselected
     return Outcome(suite, passed, failed if ok else max(failed, 1), skipped, seconds, ok)
+
+
+def lanes() -> list[frozenset[int]]:
+    """The cores that this process may use, dealt out; one lane where there is one core."""
+    cores = sorted(os.sched_getaffinity(0))
+    count = min(LANES, len(cores))
+    return [frozenset(cores[lane::count]) for lane in range(count)]
+
+
+def run_all(wanted: list[str]) -> dict[str, Outcome]:
+    """Each lane takes the longest suite that is left, until none is."""
+    left = sorted(wanted, key=lambda name: -BUDGETS_S.get(name, 0))
+    found: dict[str, Outcome] = {}
+
+    def work(cores: frozenset[int]) -> None:
+        while left:
+            suite = left.pop(0)
+            found[suite] = run_suite(suite, cores)
+
+    with ThreadPoolExecutor(LANES) as pool:
+        list(pool.map(work, lanes()))
+    return found
 
 
 def main(names: list[str]) -> int:
     """Run the named suites, or all; 1 if any failed."""
     wanted = names or suites()
-    with ThreadPoolExecutor(2) as pairs:
-        found = dict(
-            zip(
-                (name for name in wanted if name in ONE_CORE),
-                pairs.map(run_suite, (name for name in wanted if name in ONE_CORE)),
-                strict=True,
-            )
-        )
-    for name in wanted:
-        if name not in found:
-            print(f"\n=== {name}", flush=True)
-            found[name] = run_suite(name)
+    began_s = time.monotonic()
+    found = run_all(wanted)
     outcomes = [found[name] for name in wanted]
     print(_table(outcomes))
+    print(f"{'from start to end':<36}{time.monotonic() - began_s:>9.1f}")
     passed = sum(outcome.passed for outcome in outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
     skipped = sum(outcome.skipped for outcome in outcomes)

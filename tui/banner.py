@@ -5,8 +5,8 @@ import time
 from rich.text import Text
 from textual.widgets import Static
 
-from tui.client import Disconnected
 from tui.format import duration, printable
+from tui.source import Disconnected
 
 
 class Banner(Static):

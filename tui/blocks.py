@@ -1,17 +1,20 @@
 """The KV block map: every pool's blocks as coloured cells, two to a character."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from rich.text import Text
-from textual.geometry import Size
-from textual.widget import Widget
+from textual import events
+from textual.geometry import Offset, Region, Size
 
-from daemon.control.protocol import BlockUse, InstanceStatus
+from daemon.control.protocol import BlockOwners, BlockUse, InstanceStatus
 from daemon.wire.columns import Column, UInt8
 from tui.format import count, percent, printable, share, size
 from tui.instances import pressure_colour, used_blocks
-from tui.palette import MUTED, TEXT, USE_LOOK
+from tui.lines import Lines
+from tui.palette import USE_LOOK, ink, use_colour
 
-_COLOURS = [USE_LOOK[use][1] for use in range(4)]
 _HALF = "▀"
 _INLINE_NAME, _INLINE_PERCENT = 8, 6
 _LEAST_WIDTH = 20
@@ -27,12 +30,24 @@ def fit_map(blocks: Column, num_cells: int) -> UInt8:
     return cells
 
 
-def map_lines(blocks: Column, width: int, height: int) -> list[Text]:
-    """`height` lines of `width` half-block characters that show all of `blocks`."""
+def map_lines(blocks: Column, width: int, height: int, *, coloured: bool = True) -> list[Text]:
+    """`height` lines of `width` characters that show all of `blocks`: two cells a character, or
+    without colours one.
+    """
     if not len(blocks):
         return [Text(" " * width) for _ in range(height)]
+    if not coloured:
+        rows = fit_map(blocks, width * height).reshape(height, width).tolist()
+        return [Text("".join(USE_LOOK[use][2] for use in row), end="") for row in rows]
     grid = fit_map(blocks, width * height * 2).reshape(height * 2, width)
     return [_line(grid[2 * row], grid[2 * row + 1]) for row in range(height)]
+
+
+def cells_under(num_cells: int, width: int, height: int, x: int, y: int) -> list[int]:
+    """The cells, of `num_cells`, that the character at (x, y) of such a map shows: one or two."""
+    shown = [(2 * y + half) * width + x for half in (0, 1)]
+    total = 2 * width * height
+    return sorted({(2 * one + 1) * num_cells // (2 * total) for one in shown})
 
 
 def _line(upper: UInt8, lower: UInt8) -> Text:
@@ -41,9 +56,23 @@ def _line(upper: UInt8, lower: UInt8) -> Text:
     starts = np.flatnonzero(np.diff(pair, prepend=-1))
     line = Text(no_wrap=True, end="")
     for start, end in zip(starts, [*starts[1:], len(pair)], strict=True):
-        style = f"{_COLOURS[upper[start]]} on {_COLOURS[lower[start]]}"
+        style = f"{use_colour(upper[start])} on {use_colour(lower[start])}"
         line.append(_HALF * int(end - start), style)
     return line
+
+
+def cell_words(pool: InstanceStatus, owners: BlockOwners | None, cell: int) -> str:
+    """One cell of a pool's map in words: which blocks, in what use, and whose."""
+    blocks = pool.kv_blocks
+    per_cell = blocks / max(1, len(pool.block_map))
+    first, last = int(cell * per_cell), max(int(cell * per_cell), int((cell + 1) * per_cell) - 1)
+    which = f"block {first}" if first == last else f"blocks {first}-{last}"
+    words = f"{which} of {blocks}: {USE_LOOK[min(int(pool.block_map[cell]), 3)][0]}"
+    if owners is None or cell >= len(owners.owners) or owners.owners[cell] < 0:
+        return words
+    others = int(owners.shares[cell]) - 1
+    more = f" and {others} more" if others > 0 else ""
+    return f"{words}, sequence {owners.owners[cell]}{more}"
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:
@@ -51,16 +80,16 @@ def heading(instance: InstanceStatus, width: int) -> Text:
     used = share(used_blocks(instance), instance.kv_blocks)
     held_bytes = used_blocks(instance) * instance.kv_block_bytes
     text = Text(no_wrap=True, end="")
-    text.append(f"{printable(instance.name, 12)} ", TEXT)
+    text.append(f"{printable(instance.name, 12)} ", ink.text)
     text.append(percent(used).strip(), pressure_colour(used))
-    text.append(f"  {used_blocks(instance)} of {instance.kv_blocks} blocks", MUTED)
+    text.append(f"  {used_blocks(instance)} of {instance.kv_blocks} blocks", ink.muted)
     in_bytes = f"  {size(held_bytes)}"
     if text.cell_len + len(in_bytes) <= width:
-        text.append(in_bytes, MUTED)
+        text.append(in_bytes, ink.muted)
     return text
 
 
-def legend(instances: tuple[InstanceStatus, ...]) -> list[Text]:
+def legend(instances: Sequence[InstanceStatus]) -> list[Text]:
     """Each colour, its name and how many blocks of all pools have that use."""
     counts = {
         BlockUse.HELD: sum(i.kv_held for i in instances),
@@ -69,58 +98,121 @@ def legend(instances: tuple[InstanceStatus, ...]) -> list[Text]:
         BlockUse.FREE: sum(max(0, i.kv_free - i.kv_cached) for i in instances),
     }
     return [
-        Text.assemble(("■ ", USE_LOOK[use][1]), (f"{USE_LOOK[use][0]} {count(number)}", MUTED))
+        Text.assemble(("■ ", use_colour(use)), (f"{USE_LOOK[use][0]} {count(number)}", ink.muted))
         for use, number in counts.items()
     ]
 
 
-class BlockMap(Widget):
-    """All pools below each other; one line each where there is little room."""
+class _Area(NamedTuple):
+    """Where one pool's map lies in the widget."""
+
+    pool: int  # its place among the pools
+    region: Region
+
+
+class BlockMap(Lines):
+    """All pools below each other; one line each where there is little room.
+
+    The mouse over a block says whose it is.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="blocks")
         self.border_title = "KV blocks"
-        self._pools: list[InstanceStatus] = []
+        self._pools: list[tuple[int, InstanceStatus]] = []  # with the instances' indices
+        self._owners: dict[int, BlockOwners] = {}
+        self._areas: list[_Area] = []
+        self._mouse: Offset | None = None
         self._legend: list[Text] = []
         self._subtitle = ""
 
-    def update_from(self, instances: tuple[InstanceStatus, ...]) -> None:
-        """Show the pools of these instances."""
-        pools = [instance for instance in instances if instance.kv_blocks]
+    def update_from(
+        self, instances: list[tuple[int, InstanceStatus]], owners: dict[int, BlockOwners]
+    ) -> None:
+        """Show the pools of these instances, which come with their indices."""
+        pools = [(index, one) for index, one in instances if one.kv_blocks]
         resized = len(pools) != len(self._pools)
         self._pools = pools
-        self._legend = legend(instances)
+        self._owners = owners
+        self._tell()
+        self._legend = legend([one for _, one in instances])
         self._place_legend()
-        self.refresh(layout=resized)
+        if resized:
+            self.refresh(layout=True)
+        self.redraw()
 
     def on_resize(self) -> None:
         """Another width may leave no room for the legend in the border."""
         self._place_legend()
+        super().on_resize()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Where the layout leaves the height open: one line a pool."""
         return max(1, len(self._pools))
 
-    def render(self) -> Text:
+    def lines(self, width: int, height: int) -> list[Text]:
         """Share the height evenly; the legend stands below if it is not in the border."""
-        width, height = self.size
-        if not self._pools or width < _LEAST_WIDTH or height < 1:
-            return Text("no pool yet", style=MUTED)
+        self._areas = []
+        if not self._pools or width < _LEAST_WIDTH:
+            return [Text("no pool yet", style=ink.muted)]
         below = [] if self._subtitle else [*_in_twos(self._legend, width)]
         room = height - len(below) if height > 2 * len(below) else height
         each = room // len(self._pools)
         lines: list[Text] = []
-        for pool in self._pools:
-            lines += _tall(pool, width, each) if each >= 3 else [_flat(pool, width)]
+        coloured = not self.app.no_color
+        for place, (_, pool) in enumerate(self._pools):
+            top, inset = len(lines), _INLINE_NAME + _INLINE_PERCENT
+            if each >= 3:
+                lines += _tall(pool, width, each, coloured)
+                area = Region(0, top + 1, width, len(lines) - top - 1 - _gap(each))
+            else:
+                lines.append(_flat(pool, width, coloured))
+                area = Region(inset, top, width - inset, 1)
+            self._areas.append(_Area(place, area))
         if len(lines) > room:
             hidden = len(lines) - room + 1
-            lines[room - 1 :] = [Text(f"and {hidden} more pools", style=MUTED)]
-        return Text("\n").join([*lines[:room], *([Text()] * (room - len(lines))), *below][:height])
+            lines[room - 1 :] = [Text(f"and {hidden} more pools", style=ink.muted)]
+        return [*lines[:room], *([Text()] * (room - len(lines))), *below][:height]
+
+    def hovered(self) -> list[int]:
+        """The instance whose map the mouse is over, if it is."""
+        if self._mouse is None or not self.is_mouse_over:
+            return []
+        mouse = self._mouse
+        return [
+            self._pools[area.pool][0] for area in self._areas if area.region.contains_point(mouse)
+        ]
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Say whose block is under the mouse."""
+        self._mouse = event.get_content_offset(self)
+        self._tell()
+
+    def on_leave(self) -> None:
+        """The mouse has gone."""
+        self._mouse = None
+        self._tell()
+
+    def _tell(self) -> None:
+        """The tooltip of the block under the mouse."""
+        text, mouse = None, self._mouse
+        for area in self._areas:
+            inside = mouse is not None and area.region.contains_point(mouse)
+            if mouse is None or not inside or area.pool >= len(self._pools):
+                continue
+            index, pool = self._pools[area.pool]
+            x, y = mouse.x - area.region.x, mouse.y - area.region.y
+            size = area.region.size
+            cells = cells_under(len(pool.block_map), size.width, size.height, x, y)
+            owners = self._owners.get(index)
+            text = "\n".join(cell_words(pool, owners, cell) for cell in cells)
+        if text != self.tooltip:
+            self.tooltip = text
 
     def _place_legend(self) -> None:
         joined = Text("  ").join(self._legend)
         fits = joined.cell_len <= self.size.width - 2
-        subtitle = joined.plain if fits else ""
+        subtitle = f"{joined.plain}{ink.main}" if fits else ""
         if subtitle != self._subtitle:
             self._subtitle = subtitle
             self.border_subtitle = joined if fits else None
@@ -135,18 +227,23 @@ def _in_twos(parts: list[Text], width: int) -> list[Text]:
     return lines
 
 
-def _tall(pool: InstanceStatus, width: int, height: int) -> list[Text]:
-    """A heading, then the map; a blank line below where there is room."""
-    gap = 1 if height >= 5 else 0
-    lines = [heading(pool, width), *map_lines(pool.block_map, width, height - 1 - gap)]
-    return lines + [Text()] * gap
+def _gap(height: int) -> int:
+    """Blank lines below a map, where there is room."""
+    return 1 if height >= 5 else 0
 
 
-def _flat(pool: InstanceStatus, width: int) -> Text:
+def _tall(pool: InstanceStatus, width: int, height: int, coloured: bool) -> list[Text]:
+    """A heading, then the map."""
+    room = height - 1 - _gap(height)
+    lines = [heading(pool, width), *map_lines(pool.block_map, width, room, coloured=coloured)]
+    return lines + [Text()] * _gap(height)
+
+
+def _flat(pool: InstanceStatus, width: int, coloured: bool) -> Text:
     """Name, share and map in one line."""
     used = share(used_blocks(pool), pool.kv_blocks)
     line = Text(no_wrap=True, end="")
-    line.append(f"{printable(pool.name, _INLINE_NAME - 1):<{_INLINE_NAME}}", TEXT)
+    line.append(f"{printable(pool.name, _INLINE_NAME - 1):<{_INLINE_NAME}}", ink.text)
     line.append(f"{percent(used)} ", pressure_colour(used))
-    line.append_text(map_lines(pool.block_map, width - _INLINE_NAME - _INLINE_PERCENT, 1)[0])
-    return line
+    room = width - _INLINE_NAME - _INLINE_PERCENT
+    return line.append_text(map_lines(pool.block_map, room, 1, coloured=coloured)[0])

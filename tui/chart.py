@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from rich.text import Text
-from textual.widget import Widget
 
-from tui.palette import FAINT, MUTED, blend
+from tui.lines import Lines
+from tui.palette import blend, ink
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _STEPS = 8
@@ -41,8 +41,8 @@ def chart_lines(values: Sequence[Value], ceiling: float, width: int, height: int
     return lines
 
 
-class Chart(Widget):
-    """One series with its newest figure in the title and its scale below."""
+class Chart(Lines):
+    """One series with its newest figure in the title and its scale below; `colour` is an ink."""
 
     def __init__(self, title: str, colour: str, describe: Callable[[Value], str]) -> None:
         super().__init__(classes="chart")
@@ -51,30 +51,33 @@ class Chart(Widget):
         self._colour = colour
         self._describe = describe
         self._values: Sequence[Value] = ()
-        self._label = ""
+        self._label = ("", "")
+        self._words = ("", "")
 
     def update_from(self, values: Sequence[Value], newest: Value) -> None:
         """Show the series; `newest` is the (smoothed) figure in the title."""
         self._values = values
-        title = Text(f"{self._title}  ", MUTED)
-        title.append(self._describe(newest), f"bold {self._colour}")
-        self.border_title = title
+        colour = getattr(ink, self._colour)
+        words = (self._describe(newest), colour)
+        if words != self._words:
+            self._words = words
+            title = Text(f"{self._title}  ", ink.muted)
+            self.border_title = title.append(words[0], f"bold {colour}")
         self._show_scale()
-        self.refresh()
+        self.redraw()
 
     def on_resize(self) -> None:
         """Another width shows another stretch of the series."""
         self._show_scale()
+        super().on_resize()
 
-    def render(self) -> Text:
+    def lines(self, width: int, height: int) -> list[Text]:
         """The part of the series that fits, scaled to its highest value."""
-        width, height = self.size
-        if width < 1 or height < 1:
-            return Text()
         lines = chart_lines(self._values, self._ceiling(), width, height)
         shares = [1 - (1 - _FOOT_SHARE) * row / height for row in range(height)]
         drawn = zip(lines, shares, strict=True)
-        return Text("\n").join(Text(line, blend(self._colour, share)) for line, share in drawn)
+        colour = getattr(ink, self._colour)
+        return [Text(line, blend(colour, share)) for line, share in drawn]
 
     def _ceiling(self) -> float:
         visible = self._values[-max(1, self.size.width) :]
@@ -82,7 +85,8 @@ class Chart(Widget):
 
     def _show_scale(self) -> None:
         known = any(value for value in self._values)
-        label = f"scale {self._describe(self._ceiling())}" if known else "nothing yet"
+        text = f"scale {self._describe(self._ceiling())}" if known else "nothing yet"
+        label = (text, ink.faint)
         if label != self._label:
             self._label = label
-            self.border_subtitle = Text(label, FAINT)
+            self.border_subtitle = Text(*label)

@@ -1,22 +1,31 @@
 """The two lines at the top: which daemon this is, and how it does."""
 
+from typing import NamedTuple
+
 from rich.text import Text
-from textual.widget import Widget
 
 from daemon.control.protocol import Snapshot
 from tui.format import count, duration, latency, percent, printable, rate, share
-from tui.palette import AMBER, BLUE, FAINT, GREEN, MUTED, RED, TEAL, TEXT
+from tui.lines import Lines
+from tui.palette import ink
 from tui.rates import Rates
+
+
+class Sign(NamedTuple):
+    """What the header says besides the daemon's state, in the colour of that ink."""
+
+    text: str
+    colour: str
 
 
 def status_look(snapshot: Snapshot) -> tuple[str, str]:
     """Sign and colour of the daemon's own state."""
     if snapshot.draining:
-        return "◑", AMBER
-    return ("●", GREEN) if snapshot.ready else ("◐", BLUE)
+        return "◑", ink.warn
+    return ("●", ink.good) if snapshot.ready else ("◐", ink.info)
 
 
-class Header(Widget):
+class Header(Lines):
     """Name and state above, figures below; what does not fit is left out from the right."""
 
     def __init__(self) -> None:
@@ -24,45 +33,45 @@ class Header(Widget):
         self._snapshot: Snapshot | None = None
         self._rates = Rates()
         self._connected = False
-        self._paused = False
+        self._signs: tuple[Sign, ...] = ()
 
     def update_from(self, snapshot: Snapshot, rates: Rates) -> None:
         """Show this snapshot's figures."""
         self._snapshot, self._rates = snapshot, rates
-        self.refresh()
+        self.redraw()
 
-    def mark(self, *, connected: bool, paused: bool) -> None:
-        """Say whether what is shown is live."""
-        if (connected, paused) != (self._connected, self._paused):
-            self._connected, self._paused = connected, paused
-            self.refresh()
+    def mark(self, *, connected: bool, signs: tuple[Sign, ...]) -> None:
+        """Say whether what is shown is live, and what else there is to say of it."""
+        if (connected, signs) != (self._connected, self._signs):
+            self._connected, self._signs = connected, signs
+            self.redraw()
 
-    def render(self) -> Text:
+    def lines(self, width: int, height: int) -> list[Text]:
         """Both lines, at the current width."""
         if self._snapshot is None:
-            return Text.assemble((" llmd ", f"bold {TEAL} reverse"), ("  connecting …", MUTED))
-        width = self.size.width
+            badge = (" llmd ", f"bold {ink.main} reverse")
+            return [Text.assemble(badge, ("  connecting …", ink.muted))]
         first = _spread(self._identity(self._snapshot), self._place(self._snapshot), width)
-        return Text("\n").join([first, _figures(self._snapshot, self._rates, width)])
+        return [first, _figures(self._snapshot, self._rates, width)][:height]
 
     def _identity(self, snapshot: Snapshot) -> Text:
-        text = Text.assemble((" llmd ", f"bold {TEAL} reverse"), "  ", no_wrap=True)
-        text.append(printable(snapshot.model, 36), f"bold {TEXT}")
+        text = Text.assemble((" llmd ", f"bold {ink.main} reverse"), "  ", no_wrap=True)
+        text.append(printable(snapshot.model, 36), f"bold {ink.text}")
         if not self._connected:
-            text.append("  ✕ disconnected", RED)
+            text.append("  ✕ disconnected", ink.bad)
         else:
             sign, colour = status_look(snapshot)
             text.append(f"  {sign} {printable(snapshot.status, 28)}", colour)
-        if self._paused:
-            text.append("  ‖ paused", AMBER)
+        for said in self._signs:
+            text.append(f"  {printable(said.text)}", f"bold {getattr(ink, said.colour)}")
         return text
 
     def _place(self, snapshot: Snapshot) -> list[Text]:
         return [
-            Text(f"up {duration(snapshot.uptime_s)} ", MUTED),
-            Text(f"{printable(snapshot.url, 40)} ", MUTED),
-            Text(f"pid {snapshot.pid} ", FAINT),
-            Text(f"v{printable(snapshot.version, 12)} ", FAINT),
+            Text(f"up {duration(snapshot.uptime_s)} ", ink.muted),
+            Text(f"{printable(snapshot.url, 40)} ", ink.muted),
+            Text(f"pid {snapshot.pid} ", ink.faint),
+            Text(f"v{printable(snapshot.version, 12)} ", ink.faint),
         ]
 
 
@@ -86,23 +95,24 @@ def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
     foretold = counters.prediction_count
     error = share(counters.prediction_error_sum, foretold)
     figures = [
-        (count(snapshot.running), "running", GREEN),
-        (count(snapshot.waiting), "waiting", AMBER if snapshot.waiting else MUTED),
-        (rate(rates.output_tokens_per_s), "tok/s", TEAL),
-        (latency(rates.ttft_s), "TTFT", BLUE),
-        (rate(rates.prompt_tokens_per_s), "prompt tok/s", TEXT),
-        (percent(cached).strip(), "prefix hits", TEXT),
-        (count(counters.finished), "finished", TEXT),
-        (count(counters.rejected), "rejected", AMBER if counters.rejected else MUTED),
-        (count(counters.failed), "failed", RED if counters.failed else MUTED),
-        (count(counters.preemptions), "preemptions", TEXT),
-        (count(counters.swaps_out), "swapped out", TEXT if counters.swaps_out else MUTED),
-        (percent(error).strip() if foretold else "–", "prediction error", TEXT),
+        (count(snapshot.running), "running", ink.good),
+        (count(snapshot.waiting), "waiting", ink.warn if snapshot.waiting else ink.muted),
+        (rate(rates.output_tokens_per_s), "tok/s", ink.main),
+        (latency(rates.ttft_s), "TTFT", ink.info),
+        (latency(rates.tpot_s), "TPOT", ink.good),
+        (rate(rates.prompt_tokens_per_s), "prompt tok/s", ink.text),
+        (percent(cached).strip(), "prefix hits", ink.text),
+        (count(counters.finished), "finished", ink.text),
+        (count(counters.rejected), "rejected", ink.warn if counters.rejected else ink.muted),
+        (count(counters.failed), "failed", ink.bad if counters.failed else ink.muted),
+        (count(counters.preemptions), "preemptions", ink.text),
+        (count(counters.swaps_out), "swapped out", ink.text if counters.swaps_out else ink.muted),
+        (percent(error).strip() if foretold else "–", "prediction error", ink.text),
     ]
     line = Text(no_wrap=True, end="")
     for value, label, colour in figures:
-        part = Text.assemble(" ", (value, f"bold {colour}"), (f" {label} ", MUTED))
-        separator = Text(" │", FAINT) if line else Text()
+        part = Text.assemble(" ", (value, f"bold {colour}"), (f" {label} ", ink.muted))
+        separator = Text(" │", ink.faint) if line else Text()
         if line.cell_len + separator.cell_len + part.cell_len > width:
             break
         line.append_text(separator).append_text(part)

@@ -8,16 +8,24 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui.palette import MUTED, STATE_LOOK, TEAL, TEXT, USE_LOOK
+from tui.palette import STATE_LOOK, USE_LOOK, ink, state_look, use_colour
 from tui.sequences import residency_legend
 
 KEYS = (
-    ("q", "quit"),
-    ("p", "pause or go on; the daemon is not paused"),
-    ("s", "next order of the sequences"),
-    ("/", "filter by id, state, instance or place"),
-    ("Tab", "next table; arrows and page keys scroll it"),
-    ("?", "this help"),
+    ("Enter", "open the sequence or instance at the cursor; Esc: back"),
+    ("t", "tree of instances and sequences; space folds"),
+    ("k", "map of the KV blocks and their owners; n: next instance"),
+    ("s  /", "next order of sequences; filter by id, state, place"),
+    ("Tab", "next table; arrows and page keys move in it"),
+    ("Ctrl+P", "all commands, themes too"),
+)
+LIVE_KEYS = (
+    ("p  q", "pause the picture, not the daemon; quit"),
+    ("o", "rank sequences by another policy"),
+)
+REPLAY_KEYS = (
+    ("p  q", "stop the time, or let it go on; quit"),
+    (",. <> -+", "10 s back or on; a minute; slower or faster"),
 )
 
 MEANINGS = (
@@ -32,25 +40,22 @@ MEANINGS = (
 )
 
 
-def help_text() -> Text:
+def help_text(*, replay: bool = False) -> Text:
     """All of it, aligned."""
     text = Text()
-    for key, meaning in KEYS:
-        text.append(f"{key:>9}  ", f"bold {TEAL}").append(f"{meaning}\n", TEXT)
+    for key, meaning in KEYS + (REPLAY_KEYS if replay else LIVE_KEYS):
+        text.append(f"{key:>9}  ", f"bold {ink.main}").append(f"{meaning}\n", ink.text)
     text.append("\n")
     for word, meaning in MEANINGS:
-        text.append(f"{word:>9}  ", TEXT).append(f"{meaning}\n", MUTED)
-    text.append("\n   states  ", TEXT)
-    states = list(STATE_LOOK.items())
-    for state, (sign, colour) in states[:4]:
-        text.append(f"{sign} {state}  ", colour)
-    text.append("\n           ")
-    for state, (sign, colour) in states[4:]:
-        text.append(f"{sign} {state}  ", colour)
-    text.append("\n   blocks  ", TEXT)
-    for name, colour in USE_LOOK.values():
-        text.append("■ ", colour).append(f"{name}  ", MUTED)
-    return text.append("\n    KV at", TEXT).append(residency_legend())
+        text.append(f"{word:>9}  ", ink.text).append(f"{meaning}\n", ink.muted)
+    text.append("\n   states  ", ink.text)
+    for place, state in enumerate(STATE_LOOK):
+        sign, colour = state_look(state)
+        text.append("\n           " if place == 4 else "").append(f"{sign} {state}  ", colour)
+    text.append("\n   blocks  ", ink.text)
+    for use, (name, *_) in USE_LOOK.items():
+        text.append("■ ", use_colour(use)).append(f"{name}  ", ink.muted)
+    return text.append("\n    KV at", ink.text).append(residency_legend())
 
 
 class HelpScreen(ModalScreen[None]):
@@ -60,9 +65,13 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,question_mark,q,enter,space", "dismiss", "close")
     ]
 
+    def __init__(self, *, replay: bool) -> None:
+        super().__init__()
+        self._replay = replay
+
     def compose(self) -> ComposeResult:
         """One box in the middle."""
-        box = Static(help_text(), id="help")
+        box = Static(help_text(replay=self._replay), id="help")
         box.border_title = "llmd-top"
         box.border_subtitle = "Esc closes"
         yield box

@@ -1,15 +1,26 @@
 """The instances table: who serves, on which device, how full and how fast."""
 
 from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import NamedTuple
 
 from rich.text import Text
 
-from daemon.control.protocol import InstanceStatus
+from daemon.control.protocol import GpuStatus, InstanceStatus, Snapshot
+from tui.columns import Cell, Column
 from tui.format import bar, count, latency, percent, printable, share, size
-from tui.keyed_table import Cell, Column, KeyedTable
-from tui.palette import AMBER, BLUE, MUTED, RED, ROLE_COLOUR, TEAL, TEXT, state_look
+from tui.keyed_table import KeyedTable
+from tui.palette import ink, role_colour, state_look
 
 NEARLY_FULL, FULL = 0.80, 0.95
+HOT_C = 85
+
+
+class InstanceRow(NamedTuple):
+    """An instance, and its GPU where it has one that can be asked."""
+
+    one: InstanceStatus
+    gpu: GpuStatus | None
 
 
 def used_blocks(instance: InstanceStatus) -> int:
@@ -19,51 +30,79 @@ def used_blocks(instance: InstanceStatus) -> int:
 
 def pressure_colour(fraction: float) -> str:
     """Calm below 80 %, amber to 95 %, then red."""
-    return RED if fraction >= FULL else AMBER if fraction >= NEARLY_FULL else TEAL
+    return ink.bad if fraction >= FULL else ink.warn if fraction >= NEARLY_FULL else ink.main
 
 
-def _state(instance: InstanceStatus, _width: int) -> Cell:
-    sign, colour = state_look(instance.state)
-    return Cell(f"{sign} {instance.state}", colour)
+def _state(row: InstanceRow, _width: int) -> Cell:
+    sign, colour = state_look(row.one.state)
+    return Cell(f"{sign} {row.one.state}", colour)
 
 
-def _role(instance: InstanceStatus, _width: int) -> Cell:
-    return Cell(instance.role, ROLE_COLOUR.get(instance.role, TEXT))
+def _role(row: InstanceRow, _width: int) -> Cell:
+    return Cell(row.one.role, role_colour(row.one.role))
 
 
-def _kv(instance: InstanceStatus, width: int) -> Cell:
+def _kv(row: InstanceRow, width: int) -> Cell:
     """The share of the KV pool in use; while loading, how far the load is."""
+    instance = row.one
     if instance.state == "loading":
         done = instance.load_fraction
-        return Cell(f"{bar(done, width - 6)} {percent(done)}", BLUE)
+        return Cell(f"{bar(done, width - 6)} {percent(done)}", ink.info)
     used = share(used_blocks(instance), instance.kv_blocks)
     return Cell(f"{bar(used, width - 6)} {percent(used)}", pressure_colour(used))
 
 
-def _kv_size(instance: InstanceStatus, _width: int) -> Cell:
-    return Cell(size(instance.kv_blocks * instance.kv_block_bytes), MUTED)
+def _kv_size(row: InstanceRow, _width: int) -> Cell:
+    return Cell(size(row.one.kv_blocks * row.one.kv_block_bytes), ink.muted)
 
 
-def _step(instance: InstanceStatus, _width: int) -> Cell:
-    return Cell(latency(instance.step_s if instance.steps else None))
+def _step(row: InstanceRow, _width: int) -> Cell:
+    return Cell(latency(row.one.step_s if row.one.steps else None))
 
 
-def _batch(instance: InstanceStatus, _width: int) -> Cell:
-    return Cell(f"{instance.batch_rows}/{instance.batch_tokens}")
+def _batch(row: InstanceRow, _width: int) -> Cell:
+    return Cell(f"{row.one.batch_rows}/{row.one.batch_tokens}")
 
 
-COLUMNS: list[Column[InstanceStatus]] = [
-    Column("name", "instance", 8, lambda i, _: Cell(printable(i.name)), left=True, grow=6),
+def gpu_words(gpu: GpuStatus) -> list[str]:
+    """What a card's driver says, in a few words each, as far as it says anything."""
+    words = []
+    if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
+        words.append(f"{size(gpu.memory_used_bytes)} of {size(gpu.memory_total_bytes)}")
+    if gpu.power_w is not None:
+        limit = f" of {gpu.power_limit_w:.0f}" if gpu.power_limit_w is not None else ""
+        words.append(f"{gpu.power_w:.0f}{limit} W")
+    if gpu.temperature_c is not None:
+        words.append(f"{gpu.temperature_c} °C")
+    if gpu.busy_percent is not None:
+        words.append(f"{gpu.busy_percent} % busy")
+    return words
+
+
+def _gpu(row: InstanceRow, _width: int) -> Cell:
+    """Power and temperature."""
+    gpu = row.gpu
+    if gpu is None or (gpu.power_w is None and gpu.temperature_c is None):
+        return Cell("–", ink.faint)
+    power = f"{gpu.power_w:.0f} W" if gpu.power_w is not None else ""
+    heat = f"{gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
+    hot = gpu.temperature_c is not None and gpu.temperature_c >= HOT_C
+    return Cell(f"{power} {heat}".strip(), ink.bad if hot else ink.text)
+
+
+COLUMNS: list[Column[InstanceRow]] = [
+    Column("name", "instance", 8, lambda r, _: Cell(printable(r.one.name)), left=True, grow=6),
     Column("role", "role", 7, _role, left=True),
-    Column("device", "device", 7, lambda i, _: Cell(printable(i.device), MUTED), left=True),
+    Column("device", "device", 7, lambda r, _: Cell(printable(r.one.device), ink.muted), left=True),
+    Column("gpu", "GPU", 12, _gpu, rank=1),
     Column("state", "state", 9, _state, left=True, grow=4),
-    Column("running", "run", 4, lambda i, _: Cell(count(i.running))),
-    Column("waiting", "wait", 4, lambda i, _: Cell(count(i.waiting))),
+    Column("running", "run", 4, lambda r, _: Cell(count(r.one.running))),
+    Column("waiting", "wait", 4, lambda r, _: Cell(count(r.one.waiting))),
     Column("kv", "KV used", 12, _kv, grow=20),
     Column("size", "KV pool", 8, _kv_size, rank=3),
     Column("step", "step", 7, _step),
     Column("batch", "seq/tok", 9, _batch),
-    Column("flight", "in flight", 9, lambda i, _: Cell(str(i.steps_in_flight)), rank=4),
+    Column("flight", "in flight", 9, lambda r, _: Cell(str(r.one.steps_in_flight)), rank=4),
 ]
 
 
@@ -74,19 +113,21 @@ def ruled_by(instances: Sequence[InstanceStatus]) -> str:
     return f"policy {policies} · swap {modes}"
 
 
-class InstancesTable(KeyedTable[InstanceStatus]):
+class InstancesTable(KeyedTable[InstanceRow]):
     """One row an instance."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="instances")
         self.border_title = "instances"
-        self.can_focus = True
         self._ruled_by = ""
 
-    def update_from(self, instances: tuple[InstanceStatus, ...]) -> None:
-        """Show these instances, in the daemon's order."""
-        self.show([(str(index), instance) for index, instance in enumerate(instances)])
-        text = ruled_by(instances)
+    def update_from(self, snapshot: Snapshot) -> None:
+        """Show its instances, in the daemon's order."""
+        gpus = chain(snapshot.gpus, repeat(None))
+        rows = [InstanceRow(*pair) for pair in zip(snapshot.instances, gpus, strict=False)]
+        self.hide(frozenset() if any(row.gpu for row in rows) else frozenset({"gpu"}))
+        self.show([(str(index), row) for index, row in enumerate(rows)])
+        text = ruled_by(snapshot.instances)
         if text != self._ruled_by:
             self._ruled_by = text
-            self.border_subtitle = Text(text, MUTED)
+            self.border_subtitle = Text(text, ink.muted)

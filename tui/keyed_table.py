@@ -1,162 +1,246 @@
-"""A table of rows with keys that changes only those cells whose text or style changed."""
+"""A table of rows with keys, drawn line by line: only cells that show something else are painted.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+Rows out of sight cost nothing: their cells are made when they come into sight.
+"""
 
-from rich.text import Text
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import ClassVar, Generic
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widget import Widget
 
-from tui.palette import TEXT, drawn
-
-Row = TypeVar("Row")
+from tui.columns import Cell, Column, FittedColumn, Row, fit
+from tui.format import BAR_EMPTY
+from tui.palette import ink
 
 _SCROLLBAR_CELLS = 2  # kept free, with a gap, so that its coming and going moves nothing
 
 
-class Cell(NamedTuple):
-    """What one cell shows."""
-
-    text: str
-    style: str = TEXT
+@lru_cache(maxsize=256)
+def _style(colour: str, background: str) -> Style:
+    return Style(color=colour, bgcolor=background)
 
 
-@dataclass(frozen=True)
-class Column(Generic[Row]):
-    """One column: how wide, how it is drawn from a row, and when it gives way or grows."""
+class KeyedTable(ScrollView, Generic[Row], can_focus=True):
+    """Rows come and go by their key; `show` compares with what is on the screen.
 
-    key: str
-    label: str
-    width: int
-    cell: Callable[[Row, int], Cell]
-    left: bool = False  # aligned left, else right
-    rank: int = 0  # the highest rank is left out first where space lacks; 0 always stays
-    grow: int = 0  # cells that it takes at most of the space left over
-
-
-class FittedColumn(NamedTuple):
-    """A column's key, the width of its text, and of its text with the gap after it."""
-
-    key: str
-    width: int
-    padded: int
-
-
-def fit(columns: Sequence[Column[Row]], available: int) -> list[FittedColumn]:
-    """The columns that fit in `available` cells, with their widths; gaps are one or two cells."""
-    kept = list(columns)
-    while _needed(kept, 1) > available and any(column.rank for column in kept):
-        kept.remove(max(kept, key=lambda column: column.rank))
-    gap = 2 if _needed(kept, 2) <= available else 1
-    widths = _grown(kept, max(0, available - _needed(kept, gap)))
-    sized = zip(kept, widths, strict=True)
-    fitted = [FittedColumn(column.key, width, width + gap) for column, width in sized]
-    return [*fitted[:-1], fitted[-1]._replace(padded=fitted[-1].width)]
-
-
-def _grown(columns: Sequence[Column[Row]], spare: int) -> list[int]:
-    """The columns' widths with `spare` cells shared evenly by those that may grow."""
-    widths = {column.key: column.width for column in columns}
-    growing = sorted((c for c in columns if c.grow), key=lambda column: column.grow)
-    for index, column in enumerate(growing):
-        extra = min(column.grow, spare // (len(growing) - index))
-        widths[column.key] += extra
-        spare -= extra
-    return list(widths.values())
-
-
-def _needed(columns: Sequence[Column[Row]], gap: int) -> int:
-    return sum(column.width for column in columns) + gap * (len(columns) - 1)
-
-
-class KeyedTable(DataTable[Text], Generic[Row]):
-    """Rows come and go by their key; `show` compares with what is on the screen."""
+    Until a person moves the cursor it stays on the first row; from then on it stays with its row
+    for as long as there is that row, wherever it goes.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "focus", key_display="tab")
+        Binding("tab", "app.focus_next", show=False),
+        Binding("enter", "choose", "open", show=False),
+        Binding("up", "move(-1)", show=False),
+        Binding("down", "move(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home", "move(-1_000_000)", show=False),
+        Binding("end", "move(1_000_000)", show=False),
     ]
 
+    class Chosen(Message):
+        """A person pressed Enter on a row, or clicked it while the cursor was there."""
+
+        def __init__(self, table: Widget, key: str) -> None:
+            super().__init__()
+            self.table = table
+            self.key = key
+
+        @property
+        def control(self) -> Widget:
+            """The table, for `on` selectors."""
+            return self.table
+
     def __init__(self, columns: Sequence[Column[Row]], *, id: str) -> None:  # noqa: A002
-        super().__init__(
-            id=id, cursor_type="row", cell_padding=0, cursor_foreground_priority="renderable"
-        )
+        super().__init__(id=id)
+        self.rows: list[tuple[str, Row]] = []
+        self.cursor_key = ""  # the row that a person chose
+        self._places: dict[str, int] = {}
         self._specs = {column.key: column for column in columns}
         self._fitted: list[FittedColumn] = []
         self._hidden: frozenset[str] = frozenset()
-        self._rows: list[tuple[str, Row]] = []
-        self._shown: dict[str, tuple[Cell, ...]] = {}
-        self._order: list[str] = []
+        self._painted: dict[int, tuple[Cell, ...]] = {}  # by line of the screen, the first is 1
+
+    @property
+    def row_count(self) -> int:
+        """Rows, in sight or not."""
+        return len(self.rows)
+
+    @property
+    def cursor(self) -> int:
+        """The cursor's place among the rows."""
+        return self._places.get(self.cursor_key, 0)
+
+    def cell(self, key: str, column: str) -> Cell:
+        """What a cell shows, in sight or not. Raises KeyError for one that there is not."""
+        width = next(one.width for one in self._fitted if one.key == column)
+        return self._specs[column].cell(self.rows[self._places[key]][1], width)
 
     def show(self, rows: list[tuple[str, Row]]) -> None:
         """Show these rows, in this order. Keys must differ."""
-        self._rows = rows
-        if not self._fitted:
-            return
-        wanted = {key: self._cells(row) for key, row in rows}
-        self._drop([key for key in self._order if key not in wanted])
-        for key, cells in wanted.items():
-            self._show_row(key, cells)
-        order = list(wanted)
-        if order != self._order:
-            self._arrange(order)
+        old = self.cursor
+        self.rows = rows
+        self._places = {key: place for place, (key, _) in enumerate(rows)}
+        if self.cursor_key not in self._places and self.cursor_key and rows:
+            self.cursor_key = rows[min(old, len(rows) - 1)][0]
+        size = Size(0, len(rows) + 1)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        if not self.size.height:
+            self._painted.clear()
+        self._repaint_changed()
+        if self.cursor != old:
+            self._keep_in_sight()
+            self.refresh()
 
     def hide(self, keys: frozenset[str]) -> None:
         """Leave out these columns, however much room there is."""
         if keys != self._hidden:
             self._hidden = keys
-            if self._fitted:
-                self.on_resize()
+            self._fit()
+
+    # What the screen shows
 
     def on_resize(self) -> None:
         """Choose the columns anew."""
-        columns = [spec for key, spec in self._specs.items() if key not in self._hidden]
-        fitted = fit(columns, self.content_region.width - _SCROLLBAR_CELLS)
-        if fitted == self._fitted:
-            return
-        self._fitted = fitted
-        self._shown, self._order = {}, []
-        self.clear(columns=True)
-        for column in fitted:
-            spec = self._specs[column.key]
-            self.add_column(self._padded(spec.label, column), width=column.padded, key=column.key)
-        self.show(self._rows)
+        self._fit()
 
-    def _drop(self, gone: list[str]) -> None:
-        """Remove these rows; where most go, it is far quicker to start anew."""
-        if 2 * len(gone) > len(self._order):
-            self.clear()
-            self._shown, self._order = {}, []
-            return
-        for key in gone:
-            self.remove_row(key)
-            del self._shown[key]
-            self._order.remove(key)
+    def _fit(self) -> None:
+        columns = [spec for key, spec in self._specs.items() if key not in self._hidden]
+        room = self.content_region.width
+        self._fitted = fit(columns, room - _SCROLLBAR_CELLS) if room > 0 else []
+        self._painted.clear()
+        self.refresh()
 
     def _cells(self, row: Row) -> tuple[Cell, ...]:
         return tuple(self._specs[c.key].cell(row, c.width) for c in self._fitted)
 
-    def _padded(self, text: str, column: FittedColumn, style: str = "") -> Text:
-        spec = self._specs[column.key]
-        cut = text if len(text) <= column.width else text[: column.width - 1] + "…"
-        aligned = cut.ljust(column.width) if spec.left else cut.rjust(column.width)
-        return drawn(aligned.ljust(column.padded), style)
+    def _at(self, line: int) -> int:
+        """The row on a line of the screen; it may be beyond the last."""
+        return line - 1 + self.scroll_offset.y
 
-    def _show_row(self, key: str, cells: tuple[Cell, ...]) -> None:
-        old = self._shown.get(key)
-        self._shown[key] = cells
-        if old is None:
-            texts = zip(cells, self._fitted, strict=True)
-            self.add_row(*[self._padded(cell.text, c, cell.style) for cell, c in texts], key=key)
-            self._order.append(key)
+    def _repaint_changed(self) -> None:
+        """Paint again, of the rows in sight, the cells that changed."""
+        changed = []
+        for line in range(1, self.size.height):
+            place = self._at(line)
+            cells = self._cells(self.rows[place][1]) if place < len(self.rows) else ()
+            before = self._painted.get(line)
+            if cells != before:
+                changed.append(self._changed(line, before, cells))
+                self._painted[line] = cells
+        if changed:
+            self.refresh(*changed)
+
+    def _changed(
+        self, line: int, before: tuple[Cell, ...] | None, cells: tuple[Cell, ...]
+    ) -> Region:
+        """The stretch of a line from its first changed cell to the last."""
+        if before is None or len(before) != len(cells):
+            return Region(0, line, self.size.width, 1)
+        pairs = zip(before, cells, strict=True)
+        places = [place for place, (old, new) in enumerate(pairs) if old != new]
+        starts = [0]
+        for column in self._fitted:
+            starts.append(starts[-1] + column.padded)
+        left, right = starts[places[0]], starts[places[-1] + 1]
+        return Region(left, line, right - left, 1)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Other rows are in sight."""
+        self._painted.clear()
+        super().watch_scroll_y(old_value, new_value)
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: the labels, then a row each."""
+        background = ink.background
+        width = self.size.width
+        if y == 0:
+            labels = [Cell(self._specs[c.key].label, ink.muted) for c in self._fitted]
+            strip = self._strip(labels, background)
+            return strip.adjust_cell_length(width, _style(ink.muted, background))
+        place = self._at(y)
+        if place >= len(self.rows):
+            self._painted[y] = ()
+            return Strip.blank(width, _style(ink.text, background))
+        if place == self.cursor and self.has_focus:
+            background = ink.cursor
+        cells = self._painted.get(y, ())
+        if len(cells) != len(self._fitted):
+            cells = self._painted[y] = self._cells(self.rows[place][1])
+        strip = self._strip(cells, background)
+        return strip.adjust_cell_length(width, _style(ink.text, background))
+
+    def _strip(self, cells: Sequence[Cell], background: str) -> Strip:
+        segments = []
+        for column, cell in zip(self._fitted, cells, strict=True):
+            text = cell.text
+            if len(text) > column.width:
+                text = text[: column.width - 1] + "…"
+            left = self._specs[column.key].left
+            text = text.ljust(column.width) if left else text.rjust(column.width)
+            style = _style(cell.style or ink.text, background)
+            segments += _with_faint_bar(text.ljust(column.padded), style, background)
+        return Strip(segments)
+
+    # Keys and clicks
+
+    def _place_cursor(self, place: int) -> None:
+        if self.rows:
+            self.cursor_key = self.rows[max(0, min(place, len(self.rows) - 1))][0]
+            self._keep_in_sight()
+            self.refresh()
+
+    def _keep_in_sight(self) -> None:
+        top, height = self.scroll_offset.y, self.size.height - 1
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False)
+
+    def action_move(self, rows: int) -> None:
+        """The cursor up or down."""
+        self._place_cursor(self.cursor + rows)
+
+    def action_page(self, pages: int) -> None:
+        """The cursor by as many rows as are in sight."""
+        self._place_cursor(self.cursor + pages * max(1, self.size.height - 2))
+
+    def action_choose(self) -> None:
+        """Open the row under the cursor."""
+        if self.rows:
+            self.post_message(self.Chosen(self, self.rows[self.cursor][0]))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor; a second one opens the row."""
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y < 1 or self._at(offset.y) >= len(self.rows):
             return
-        for column, before, now in zip(self._fitted, old, cells, strict=True):
-            if before != now:
-                self.update_cell(key, column.key, self._padded(now.text, column, now.style))
+        place = self._at(offset.y)
+        if self.cursor_key and place == self.cursor:
+            self.action_choose()
+        self._place_cursor(place)
 
-    def _arrange(self, order: list[str]) -> None:
-        """Sort the rows as `order` says; the cursor stays where it is on the screen."""
-        first = self._fitted[0].key
-        place = {id(self.get_cell(key, first)): index for index, key in enumerate(order)}
-        self.sort(first, key=lambda cell: place[id(cell)])
-        self._order = order
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        """The cursor is seen where the keys are."""
+        super().watch_has_focus(_has_focus)
+        self.refresh()
+
+
+def _with_faint_bar(text: str, style: Style, background: str) -> list[Segment]:
+    """The text in one style, but the empty part of a bar in it is faint."""
+    start = text.find(BAR_EMPTY)
+    if start < 0:
+        return [Segment(text, style)]
+    end = text.rfind(BAR_EMPTY) + 1
+    faint = Segment(text[start:end], _style(ink.faint, background))
+    return [Segment(text[:start], style), faint, Segment(text[end:], style)]

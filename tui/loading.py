@@ -1,11 +1,11 @@
 """The start of a daemon as progress: what each instance does and how far it is."""
 
 from rich.text import Text
-from textual.widget import Widget
 
 from daemon.control.protocol import InstanceStatus, Snapshot
 from tui.format import bar, percent, printable
-from tui.palette import BLUE, MUTED, TEXT, drawn, state_look
+from tui.lines import Lines
+from tui.palette import drawn, ink, state_look
 
 _BAR_LIMIT_CELLS = 60
 _TEXT_CELLS = 46
@@ -16,7 +16,7 @@ def is_loading(snapshot: Snapshot) -> bool:
     return not snapshot.ready and not snapshot.sequences
 
 
-class LoadingPanel(Widget):
+class LoadingPanel(Lines):
     """Stands in the sequences' place until the daemon is ready."""
 
     def __init__(self) -> None:
@@ -29,28 +29,28 @@ class LoadingPanel(Widget):
         """Show the progress of this snapshot."""
         self._snapshot = snapshot
         self.display = is_loading(snapshot)
-        self.refresh()
+        self.redraw()
 
-    def render(self) -> Text:
+    def lines(self, width: int, height: int) -> list[Text]:
         """The daemon's own words, then a line an instance."""
         if self._snapshot is None:
-            return Text()
+            return []
         lines = [
             Text(),
-            Text(f"  {printable(self._snapshot.status)}", f"bold {TEXT}"),
-            Text(f"  {printable(self._snapshot.root)}", MUTED),
+            Text(f"  {printable(self._snapshot.status)}", f"bold {ink.text}"),
+            Text(f"  {printable(self._snapshot.root)}", ink.muted),
             Text(),
         ]
-        lines += [_line(instance, self.size.width) for instance in self._snapshot.instances]
-        return Text("\n").join(lines)
+        lines += [_line(instance, width) for instance in self._snapshot.instances]
+        return lines[:height]
 
 
 def _line(instance: InstanceStatus, width: int) -> Text:
     sign, colour = state_look(instance.state)
     line = Text(no_wrap=True, end="")
     line.append(f"  {sign} ", colour)
-    line.append(f"{printable(instance.name, 12):<13}", TEXT)
-    line.append(f"{printable(instance.load_stage or instance.state, 18):<19}", MUTED)
+    line.append(f"{printable(instance.name, 12):<13}", ink.text)
+    line.append(f"{printable(instance.load_stage or instance.state, 18):<19}", ink.muted)
     room = min(_BAR_LIMIT_CELLS, max(4, width - _TEXT_CELLS))
-    line.append_text(drawn(bar(instance.load_fraction, room), BLUE))
-    return line.append(f" {percent(instance.load_fraction)}", BLUE)
+    line.append_text(drawn(bar(instance.load_fraction, room), ink.info))
+    return line.append(f" {percent(instance.load_fraction)}", ink.info)

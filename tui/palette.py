@@ -1,6 +1,9 @@
 """The dashboard's colours and signs: a state is a sign and a word, never colour alone."""
 
+from collections.abc import Mapping
+
 from rich.text import Text
+from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from daemon.control.protocol import BlockUse
@@ -11,49 +14,16 @@ PANEL = "#161b23"
 LINE = "#2d3644"
 TEXT = "#c6d0de"
 MUTED = "#74839a"
-FAINT = "#3d4858"
 TEAL = "#5ec4b6"
-GREEN = "#8ccf7e"
-BLUE = "#67a9f0"
-AMBER = "#e5b567"
-RED = "#ef6f78"
-VIOLET = "#b79df2"
-
-STATE_LOOK = {
-    "decode": ("●", GREEN),
-    "prefill": ("◐", BLUE),
-    "waiting": ("○", MUTED),
-    "preempted": ("↺", AMBER),
-    "ready": ("●", GREEN),
-    "loading": ("◐", BLUE),
-    "draining": ("◑", AMBER),
-    "lost": ("✕", RED),
-}
-
-RESIDENCY_LOOK = {
-    "gpu": ("■", TEAL),
-    "host": ("□", VIOLET),
-    "both": ("◧", BLUE),
-    "moving": ("⇄", AMBER),
-}
-
-ROLE_COLOUR = {"mixed": TEAL, "prefill": BLUE, "decode": GREEN}
-
-USE_LOOK = {
-    BlockUse.HELD: ("held", TEAL),
-    BlockUse.FENCED: ("fenced", AMBER),
-    BlockUse.CACHED: ("cached", "#40609c"),
-    BlockUse.FREE: ("free", "#262e3a"),
-}
 
 THEME = Theme(
     name="llmd",
     primary=TEAL,
-    secondary=BLUE,
-    accent=VIOLET,
-    warning=AMBER,
-    error=RED,
-    success=GREEN,
+    secondary="#67a9f0",
+    accent="#b79df2",
+    warning="#e5b567",
+    error="#ef6f78",
+    success="#8ccf7e",
     foreground=TEXT,
     background=BACKGROUND,
     surface=BACKGROUND,
@@ -65,10 +35,6 @@ THEME = Theme(
         "footer-background": PANEL,
         "footer-key-foreground": TEAL,
         "footer-description-foreground": MUTED,
-        "block-cursor-background": "#24303f",
-        "block-cursor-foreground": TEXT,
-        "block-cursor-text-style": "none",
-        "block-cursor-blurred-background": BACKGROUND,
         "scrollbar": LINE,
         "scrollbar-hover": MUTED,
         "scrollbar-active": TEAL,
@@ -76,14 +42,128 @@ THEME = Theme(
         "scrollbar-background-hover": BACKGROUND,
         "scrollbar-background-active": BACKGROUND,
         "scrollbar-corner-color": BACKGROUND,
+        "ink-line": LINE,
+        "ink-cursor": "#24303f",
+        "ink-muted": MUTED,
+        "ink-faint": "#3d4858",
+        "ink-cached": "#40609c",
+        "ink-free": "#262e3a",
     },
 )
 
+_OF_THEME = {
+    "main": "primary",
+    "info": "secondary",
+    "extra": "accent",
+    "warn": "warning",
+    "bad": "error",
+    "good": "success",
+    "text": "foreground",
+    "background": "background",
+    "panel": "panel",
+}
+_MIXED = {  # name: (share, of what); where the theme does not name one
+    "line": (0.25, "text"),
+    "cursor": (0.18, "text"),
+    "muted": (0.6, "text"),
+    "faint": (0.3, "text"),
+    "cached": (0.5, "info"),
+    "free": (0.15, "text"),
+}
 
-def blend(colour: str, share: float) -> str:
+
+class Ink:
+    """The colours in use, by what they mean; hex, or a name that terminals know."""
+
+    def __init__(self) -> None:
+        self.main = self.info = self.extra = ""
+        self.warn = self.bad = self.good = ""
+        self.text = self.background = self.panel = ""
+        self.line = self.cursor = self.muted = self.faint = ""
+        self.cached = self.free = ""
+        self.focus = ""
+        system = THEME.to_color_system().generate()
+        self.wear({**system, **THEME.variables})
+
+    def wear(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Take the colours of a theme's CSS variables; what the layout adds to those."""
+        for name, source in _OF_THEME.items():
+            setattr(self, name, _hex(variables[source]))
+        for name, (share, of) in _MIXED.items():
+            mixed = blend(getattr(self, of), share, self.background)
+            setattr(self, name, variables.get(f"ink-{name}", mixed))
+        self.focus = blend(self.main, 0.6, self.background)
+        named = ("line", "cursor", "muted", "focus")
+        return {f"ink-{name}": getattr(self, name) for name in named}
+
+
+def _hex(colour: str) -> str:
+    """A colour of a theme as rich knows it."""
+    if colour.startswith("ansi_"):
+        return colour.removeprefix("ansi_")
+    try:
+        return Color.parse(colour).hex6
+    except ColorParseError:
+        return colour
+
+
+def blend(colour: str, share: float, background: str = "") -> str:
     """`colour` mixed with the background; a share of 1 is the colour itself."""
-    parts = [(int(colour[i : i + 2], 16), int(BACKGROUND[i : i + 2], 16)) for i in (1, 3, 5)]
+    below = background or ink.background
+    if not (colour.startswith("#") and below.startswith("#")):
+        return colour
+    parts = [(int(colour[i : i + 2], 16), int(below[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(a * share + b * (1 - share)):02x}" for a, b in parts)
+
+
+STATE_LOOK = {
+    "decode": ("●", "good"),
+    "prefill": ("◐", "info"),
+    "waiting": ("○", "muted"),
+    "preempted": ("↺", "warn"),
+    "ready": ("●", "good"),
+    "loading": ("◐", "info"),
+    "draining": ("◑", "warn"),
+    "lost": ("✕", "bad"),
+}
+
+RESIDENCY_LOOK = {
+    "gpu": ("■", "main"),
+    "host": ("□", "extra"),
+    "both": ("◧", "info"),
+    "moving": ("⇄", "warn"),
+}
+
+ROLE_LOOK = {"mixed": "main", "prefill": "info", "decode": "good"}
+
+USE_LOOK = {  # name, colour, and the character where there are no colours
+    BlockUse.HELD: ("held", "main", "█"),
+    BlockUse.FENCED: ("fenced", "warn", "▓"),
+    BlockUse.CACHED: ("cached", "cached", "▒"),
+    BlockUse.FREE: ("free", "free", "·"),
+}
+
+
+def use_colour(use: int) -> str:
+    """The colour of blocks of this use."""
+    return str(getattr(ink, USE_LOOK[use][1]))
+
+
+def residency_look(residency: str) -> tuple[str, str]:
+    """The sign and colour of the place where a sequence's blocks are."""
+    sign, name = RESIDENCY_LOOK.get(residency, ("?", "muted"))
+    return sign, getattr(ink, name)
+
+
+def state_look(state: str) -> tuple[str, str]:
+    """The sign and colour of a sequence's or instance's state."""
+    sign, name = STATE_LOOK.get(state, ("?", "extra"))
+    return sign, getattr(ink, name)
+
+
+def role_colour(role: str) -> str:
+    """The colour of an instance's role."""
+    return str(getattr(ink, ROLE_LOOK.get(role, "text")))
 
 
 def drawn(text: str, style: str) -> Text:
@@ -91,15 +171,9 @@ def drawn(text: str, style: str) -> Text:
     line = Text(text, style, no_wrap=True, end="")
     start = text.find(BAR_EMPTY)
     if start >= 0:
-        line.stylize(FAINT, start, text.rfind(BAR_EMPTY) + 1)
+        line.stylize(ink.faint, start, text.rfind(BAR_EMPTY) + 1)
     return line
 
 
-def residency_look(residency: str) -> tuple[str, str]:
-    """The sign and colour of the place where a sequence's blocks are."""
-    return RESIDENCY_LOOK.get(residency, ("?", MUTED))
-
-
-def state_look(state: str) -> tuple[str, str]:
-    """The sign and colour of a sequence's or instance's state."""
-    return STATE_LOOK.get(state, ("?", VIOLET))
+ink = Ink()
+"""The one set of colours of this process; `LlmdTop` dresses it in the chosen theme."""

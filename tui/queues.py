@@ -5,14 +5,18 @@ from typing import NamedTuple
 
 from daemon.control.protocol import InstanceStatus, Snapshot
 from tui.chart import chart_lines
+from tui.columns import Cell, Column
 from tui.format import bar, count, percent, printable, share, size
 from tui.instances import pressure_colour
-from tui.keyed_table import Cell, Column, KeyedTable
-from tui.palette import AMBER, BLUE, FAINT, MUTED
+from tui.keyed_table import KeyedTable
+from tui.palette import ink
 from tui.rates import LinkRates
 
 _EMPTY_LEVEL = "·"
-_UNKNOWN = Cell("–", FAINT)
+
+
+def _unknown() -> Cell:
+    return Cell("–", ink.faint)
 
 
 class QueueRow(NamedTuple):
@@ -42,9 +46,9 @@ def level_counts(levels: Sequence[int]) -> str:
 def _levels(row: QueueRow, _width: int) -> Cell:
     levels = row.instance.levels
     if not levels:
-        return _UNKNOWN
+        return _unknown()
     if not any(levels):
-        return Cell("empty", FAINT)
+        return Cell("empty", ink.faint)
     return Cell(f"{level_bars(levels)} {level_counts(levels)}")
 
 
@@ -52,26 +56,26 @@ def _host(row: QueueRow, width: int) -> Cell:
     """The share of the host pool that holds blocks of sequences."""
     instance = row.instance
     if not instance.host_blocks:
-        return _UNKNOWN
+        return _unknown()
     used = share(instance.host_held, instance.host_blocks)
     return Cell(f"{bar(used, width - 6)} {percent(used)}", pressure_colour(used))
 
 
 def _pool(row: QueueRow, _width: int) -> Cell:
-    return Cell(f"{count(row.instance.host_held)}/{count(row.instance.host_blocks)}", MUTED)
+    return Cell(f"{count(row.instance.host_held)}/{count(row.instance.host_blocks)}", ink.muted)
 
 
 def _link(row: QueueRow, _width: int) -> Cell:
     busy = row.link.busy
     if busy is None:
-        return _UNKNOWN
-    return Cell(percent(busy), pressure_colour(busy) if busy else FAINT)
+        return _unknown()
+    return Cell(percent(busy), pressure_colour(busy) if busy else ink.faint)
 
 
 def _rate(bytes_per_s: float | None, colour: str) -> Cell:
     if bytes_per_s is None:
-        return _UNKNOWN
-    return Cell(f"{size(bytes_per_s)}/s", colour if bytes_per_s else FAINT)
+        return _unknown()
+    return Cell(f"{size(bytes_per_s)}/s", colour if bytes_per_s else ink.faint)
 
 
 COLUMNS: list[Column[QueueRow]] = [
@@ -80,8 +84,8 @@ COLUMNS: list[Column[QueueRow]] = [
     Column("host", "host used", 9, _host, grow=20),
     Column("pool", "blocks", 13, _pool, rank=1),
     Column("link", "link", 5, _link),
-    Column("out", "out", 10, lambda r, _: _rate(r.link.out_bytes_per_s, AMBER)),
-    Column("in", "in", 10, lambda r, _: _rate(r.link.in_bytes_per_s, BLUE)),
+    Column("out", "out", 10, lambda r, _: _rate(r.link.out_bytes_per_s, ink.warn)),
+    Column("in", "in", 10, lambda r, _: _rate(r.link.in_bytes_per_s, ink.info)),
 ]
 
 

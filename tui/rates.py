@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from daemon.control.protocol import Counters, InstanceStatus, Snapshot
+from tui.format import share
 
 HISTORY_LENGTH = 600
 SERIES_INTERVAL_S = 0.95  # a little under a second, so that two half seconds make one value
 RATE_WINDOW_S = 3.0
-TTFT_WINDOW_S = 30.0
+LATENCY_WINDOW_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,15 @@ class Swapped:
 
 
 @dataclass(frozen=True)
+class Gauges:
+    """How one instance stands."""
+
+    step_s: float | None  # None before its first step
+    running: int
+    kv_used: float  # share of its pool
+
+
+@dataclass(frozen=True)
 class Moment:
     """What rates are made of, at one snapshot."""
 
@@ -29,6 +39,8 @@ class Moment:
     time_s: float
     counters: Counters
     swapped: tuple[Swapped, ...] = ()  # by instance
+    waiting: int = 0
+    gauges: tuple[Gauges, ...] = ()  # by instance
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,7 @@ class Rates:
     output_tokens_per_s: float | None = None
     prompt_tokens_per_s: float | None = None
     ttft_s: float | None = None
+    tpot_s: float | None = None  # of answers that ended
 
 
 @dataclass(frozen=True)
@@ -49,12 +62,37 @@ class LinkRates:
     in_bytes_per_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Point:
+    """One value a second of every series."""
+
+    rates: Rates
+    waiting: int
+    gauges: tuple[Gauges, ...]
+    links: tuple[LinkRates, ...]
+
+
 def swapped_by(instances: Iterable[InstanceStatus]) -> tuple[Swapped, ...]:
     """What each instance has swapped so far."""
     return tuple(
         Swapped(i.out_blocks * i.kv_block_bytes, i.in_blocks * i.kv_block_bytes, i.link_s)
         for i in instances
     )
+
+
+def moment_of(snapshot: Snapshot) -> Moment:
+    """What is remembered of a snapshot."""
+    gauges = tuple(
+        Gauges(
+            i.step_s if i.steps else None,
+            i.running,
+            share(i.kv_held + i.kv_fenced, i.kv_blocks),
+        )
+        for i in snapshot.instances
+    )
+    swapped = swapped_by(snapshot.instances)
+    time_s, counters = snapshot.time_s, snapshot.counters
+    return Moment(snapshot.pid, time_s, counters, swapped, snapshot.waiting, gauges)
 
 
 def link_rates_between(old: Moment, new: Moment) -> list[LinkRates]:
@@ -78,11 +116,13 @@ def rates_between(old: Moment, new: Moment) -> Rates:
     if old.pid != new.pid or elapsed_s <= 0:
         return Rates()
     before, after = old.counters, new.counters
-    first_tokens = after.ttft_count - before.ttft_count
+    firsts = after.ttft_count - before.ttft_count
+    ends = after.tpot_count - before.tpot_count
     return Rates(
         output_tokens_per_s=max(0.0, (after.output_tokens - before.output_tokens) / elapsed_s),
         prompt_tokens_per_s=max(0.0, (after.prompt_tokens - before.prompt_tokens) / elapsed_s),
-        ttft_s=(after.ttft_sum_s - before.ttft_sum_s) / first_tokens if first_tokens > 0 else None,
+        ttft_s=(after.ttft_sum_s - before.ttft_sum_s) / firsts if firsts > 0 else None,
+        tpot_s=(after.tpot_sum_s - before.tpot_sum_s) / ends if ends > 0 else None,
     )
 
 
@@ -90,14 +130,19 @@ class History:
     """The series behind the charts, newest last, and the smoothed rates of the header."""
 
     def __init__(self) -> None:
-        self.series: deque[Rates] = deque(maxlen=HISTORY_LENGTH)
+        self.points: deque[Point] = deque(maxlen=HISTORY_LENGTH)
         self._moments: deque[Moment] = deque(maxlen=HISTORY_LENGTH)
         self._drawn: Moment | None = None  # where the next value of the series begins
 
+    def clear(self) -> None:
+        """Begin anew."""
+        self.points.clear()
+        self._moments.clear()
+        self._drawn = None
+
     def add(self, snapshot: Snapshot) -> None:
         """Take the next snapshot; one of the same time as the last adds nothing."""
-        swapped = swapped_by(snapshot.instances)
-        moment = Moment(snapshot.pid, snapshot.time_s, snapshot.counters, swapped)
+        moment = moment_of(snapshot)
         if self._moments:
             last = self._moments[-1]
             if last.pid != moment.pid:
@@ -109,28 +154,44 @@ class History:
         if self._drawn is None:
             self._drawn = moment
         elif moment.time_s - self._drawn.time_s >= SERIES_INTERVAL_S:
-            self.series.append(rates_between(self._drawn, moment))
+            rates = rates_between(self._drawn, moment)
+            links = tuple(link_rates_between(self._drawn, moment))
+            self.points.append(Point(rates, moment.waiting, moment.gauges, links))
             self._drawn = moment
 
     def output(self) -> list[float | None]:
         """Output tokens per second, one value a second."""
-        return [rates.output_tokens_per_s for rates in self.series]
-
-    def prompt(self) -> list[float | None]:
-        """Prompt tokens per second that arrived, one value a second."""
-        return [rates.prompt_tokens_per_s for rates in self.series]
+        return [point.rates.output_tokens_per_s for point in self.points]
 
     def ttft(self) -> list[float | None]:
         """Mean TTFT in seconds of each second; None where no first token came."""
-        return [rates.ttft_s for rates in self.series]
+        return [point.rates.ttft_s for point in self.points]
+
+    def tpot(self) -> list[float | None]:
+        """Mean TPOT in seconds of the answers that ended in each second."""
+        return [point.rates.tpot_s for point in self.points]
+
+    def waiting(self) -> list[float | None]:
+        """Sequences that waited at the end of each second."""
+        return [float(point.waiting) for point in self.points]
+
+    def gauges(self, instance: int) -> list[Gauges]:
+        """How an instance stood at the end of each second, as long as it was there."""
+        return [p.gauges[instance] for p in self.points if instance < len(p.gauges)]
+
+    def busy(self, instance: int) -> list[float | None]:
+        """The share of each second in which an instance's swap link was busy."""
+        return [p.links[instance].busy for p in self.points if instance < len(p.links)]
 
     def now(self) -> Rates:
-        """Tokens per second over the last seconds, and TTFT over the last half minute."""
+        """Tokens per second over the last seconds, and latencies over the last half minute."""
         if not self._moments:
             return Rates()
         recent = rates_between(*self._span(RATE_WINDOW_S))
-        long = rates_between(*self._span(TTFT_WINDOW_S))
-        return Rates(recent.output_tokens_per_s, recent.prompt_tokens_per_s, long.ttft_s)
+        long = rates_between(*self._span(LATENCY_WINDOW_S))
+        return Rates(
+            recent.output_tokens_per_s, recent.prompt_tokens_per_s, long.ttft_s, long.tpot_s
+        )
 
     def links(self) -> list[LinkRates]:
         """Each instance's swap link over the last seconds."""

@@ -3,20 +3,11 @@
 from rich.text import Text
 
 from daemon.control.protocol import SequenceStatus, Snapshot
+from tui.columns import Cell, Column
 from tui.format import bar, count, duration, printable, share
-from tui.keyed_table import Cell, Column, KeyedTable
+from tui.keyed_table import KeyedTable
 from tui.ordering import SORTS, arranged, next_sort
-from tui.palette import (
-    AMBER,
-    BLUE,
-    FAINT,
-    MUTED,
-    RESIDENCY_LOOK,
-    TEXT,
-    VIOLET,
-    residency_look,
-    state_look,
-)
+from tui.palette import RESIDENCY_LOOK, ink, residency_look, state_look
 
 _TITLE = "sequences"
 _FIGURES, _PAIR = 7, 11  # cells of a prompt's length, and of output/max, beside their bars
@@ -25,7 +16,7 @@ _FIGURES, _PAIR = 7, 11  # cells of a prompt's length, and of output/max, beside
 def _id(sequence: SequenceStatus, width: int) -> Cell:
     """The id; where it is too long, its end, which is what tells neighbours apart."""
     text = str(sequence.sequence)
-    return Cell(text if len(text) <= width else "…" + text[1 - width :], MUTED)
+    return Cell(text if len(text) <= width else "…" + text[1 - width :], ink.muted)
 
 
 def _state(sequence: SequenceStatus, _width: int) -> Cell:
@@ -38,7 +29,7 @@ def _prompt(sequence: SequenceStatus, width: int) -> Cell:
     computed = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
     done = share(computed, sequence.num_prompt_tokens)
     text = f"{bar(done, width - _FIGURES)} {count(sequence.num_prompt_tokens):>{_FIGURES - 1}}"
-    return Cell(text, BLUE if 0 < done < 1 else MUTED)
+    return Cell(text, ink.info if 0 < done < 1 else ink.muted)
 
 
 def _output(sequence: SequenceStatus, width: int) -> Cell:
@@ -48,7 +39,7 @@ def _output(sequence: SequenceStatus, width: int) -> Cell:
     if room >= 4:
         done = share(sequence.num_output_tokens, sequence.max_tokens)
         figures = f"{bar(done, room)} {figures:>{_PAIR}}"
-    return Cell(figures, TEXT if sequence.num_output_tokens else MUTED)
+    return Cell(figures, ink.text if sequence.num_output_tokens else ink.muted)
 
 
 def predicted(sequence: SequenceStatus) -> str:
@@ -66,14 +57,14 @@ def exceeded(sequence: SequenceStatus) -> bool:
 def _predicted(sequence: SequenceStatus, width: int) -> Cell:
     """Output tokens of those predicted; the prediction alone where there is little room."""
     if sequence.predicted_tokens < 0:
-        return Cell("–", FAINT)
+        return Cell("–", ink.faint)
     pair = f"{sequence.num_output_tokens}/{predicted(sequence)}"
     text = pair if width >= _PAIR else predicted(sequence)
-    return Cell(text, AMBER if exceeded(sequence) else MUTED)
+    return Cell(text, ink.warn if exceeded(sequence) else ink.muted)
 
 
 def _level(sequence: SequenceStatus, _width: int) -> Cell:
-    return Cell(str(sequence.level), MUTED if sequence.level else TEXT)
+    return Cell(str(sequence.level), ink.muted if sequence.level else ink.text)
 
 
 def _blocks(sequence: SequenceStatus, width: int) -> Cell:
@@ -81,7 +72,7 @@ def _blocks(sequence: SequenceStatus, width: int) -> Cell:
     device, host = sequence.num_blocks, sequence.num_host_blocks
     held = device or host
     if not sequence.residency:
-        return Cell(count(held), TEXT if held else FAINT)
+        return Cell(count(held), ink.text if held else ink.faint)
     sign, colour = residency_look(sequence.residency)
     pair = f"{sign} {host}/{device}"
     copied = device and host and len(pair) <= width
@@ -89,16 +80,16 @@ def _blocks(sequence: SequenceStatus, width: int) -> Cell:
 
 
 def _preemptions(sequence: SequenceStatus, _width: int) -> Cell:
-    return Cell(str(sequence.preemptions), AMBER if sequence.preemptions else FAINT)
+    return Cell(str(sequence.preemptions), ink.warn if sequence.preemptions else ink.faint)
 
 
 def _priority(sequence: SequenceStatus, _width: int) -> Cell:
     priority = sequence.priority
-    return Cell(f"{priority:+}" if priority else "0", VIOLET if priority else FAINT)
+    return Cell(f"{priority:+}" if priority else "0", ink.extra if priority else ink.faint)
 
 
 def _instance(sequence: SequenceStatus, _width: int) -> Cell:
-    return Cell(printable(sequence.instance) or "–", TEXT if sequence.instance else FAINT)
+    return Cell(printable(sequence.instance) or "–", ink.text if sequence.instance else ink.faint)
 
 
 COLUMNS: list[Column[SequenceStatus]] = [
@@ -119,8 +110,9 @@ COLUMNS: list[Column[SequenceStatus]] = [
 def residency_legend() -> Text:
     """Each place where a sequence's blocks can be, with its sign."""
     legend = Text()
-    for place, (sign, colour) in RESIDENCY_LOOK.items():
-        legend.append(f"  {sign} ", colour).append(place, MUTED)
+    for place in RESIDENCY_LOOK:
+        sign, colour = residency_look(place)
+        legend.append(f"  {sign} ", colour).append(place, ink.muted)
     return legend
 
 
@@ -155,7 +147,11 @@ class SequencesTable(KeyedTable[SequenceStatus]):
 
     def cycle_sort(self) -> None:
         """Sort by the next order."""
-        self.sort_name = next_sort(self.sort_name)
+        self.sort_by(next_sort(self.sort_name))
+
+    def sort_by(self, name: str) -> None:
+        """Sort by this order of SORTS."""
+        self.sort_name = name
         self._reshow()
 
     def filter_by(self, text: str) -> None:

@@ -1,72 +1,79 @@
-"""The layout: one column of panels where it is narrow, gauges beside tables where it is wide."""
+"""The layout: one column of panels where it is narrow, gauges beside tables where it is wide.
 
-from tui.palette import BACKGROUND, LINE, MUTED, PANEL, RED, TEAL, TEXT, blend
+Colours are variables of the theme; those that begin with `ink-` are added by `tui/palette.py`.
+"""
 
-FOCUS = blend(TEAL, 0.6)
+CSS = """
+Screen { background: $background; color: $foreground; layers: base; }
+#header { height: 2; background: $panel; }
+#banner { height: 1; background: $error; color: $background; text-style: bold; }
+#body { height: 1fr; }
 
-CSS = f"""
-Screen {{ background: {BACKGROUND}; color: {TEXT}; layers: base; }}
-#header {{ height: 2; background: {PANEL}; }}
-#banner {{ height: 1; background: {RED}; color: {BACKGROUND}; text-style: bold; }}
-#body {{ height: 1fr; }}
-
-.chart, #blocks, #waiting, #loading, #instances, #queues, #sequences {{
-    border: round {LINE};
-    border-title-color: {MUTED};
-    border-subtitle-color: {MUTED};
+.chart, #blocks, #waiting, #loading, #instances, #queues, #sequences, #tree, #facts, #story, #life,
+#map {
+    border: round $ink-line;
+    border-title-color: $ink-muted;
+    border-subtitle-color: $ink-muted;
     border-title-style: none;
-    background: {BACKGROUND};
+    background: $background;
     padding: 0 1;
     text-wrap: nowrap;
     text-overflow: ellipsis;
-}}
-#header, #banner {{ text-wrap: nowrap; text-overflow: ellipsis; }}
-DataTable {{
-    scrollbar-size-vertical: 1;
-    overflow-x: hidden;
-    &:focus {{ background-tint: 0%; }}
-    & > .datatable--header {{ background: {BACKGROUND}; color: {MUTED}; text-style: none; }}
-    &:focus > .datatable--header {{ background-tint: 0%; }}
-    & > .datatable--hover {{ background: {BACKGROUND}; }}
-}}
-#instances:focus, #queues:focus, #sequences:focus {{
-    border: round {FOCUS};
-    border-title-color: {TEXT};
-}}
-#body.-stale {{ opacity: 55%; }}
+}
+#header, #banner { text-wrap: nowrap; text-overflow: ellipsis; }
+KeyedTable, OwnerMap { scrollbar-size-vertical: 1; overflow-x: hidden; }
+KeyedTable:focus, OwnerMap:focus {
+    border: round $ink-focus;
+    border-title-color: $foreground;
+}
+#body.-stale { opacity: 55%; }
 
-#instances, #queues {{ height: auto; max-height: 40%; }}
-#sequences, #loading {{ height: 1fr; min-height: 4; }}
-#filter {{ display: none; height: 1; border: none; padding: 0 1; background: {PANEL}; }}
-#filter.-open {{ display: block; }}
+#instances, #queues { height: auto; max-height: 40%; }
+#sequences, #loading { height: 1fr; min-height: 4; }
+#tree, #map { height: 1fr; }
+#words { height: 1; }
+#filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
+#filter.-open { display: block; }
 
-.-narrow #body {{ layout: vertical; }}
-.-narrow #gauges {{ height: auto; }}
-.-narrow #charts {{ layout: horizontal; height: 4; }}
-.-narrow .chart {{ width: 1fr; height: 100%; }}
-.-narrow #blocks {{ height: auto; min-height: 3; max-height: 6; }}
-.-narrow #waiting {{ display: none; }}
-.-narrow #tables {{ height: 1fr; }}
-.-narrow.-short #blocks {{ max-height: 5; }}
-.-narrow.-short #instances {{ max-height: 6; }}
-.-narrow.-short #queues {{ max-height: 3; border: none; padding: 0 2; }}
-.-narrow.-short #body.-queues #charts {{ height: 3; }}
-.-narrow.-tall #charts {{ height: 7; }}
-.-narrow.-tall #blocks {{ height: 10; max-height: 10; }}
-.-narrow.-tall #waiting {{ display: block; height: 6; }}
+SequenceScreen #body, InstanceScreen #body { layout: horizontal; }
+#left, InstanceScreen #facts { width: 44; height: 100%; }
+#left #facts { height: 1fr; text-wrap: wrap; }
+#left .chart { height: 7; }
+#side { width: 1fr; height: 100%; }
+#life { height: 4; }
+#story { height: 1fr; }
+#grid { layout: grid; grid-size: 2 2; height: 2fr; min-height: 8; }
+InstanceScreen #blocks { height: 1fr; max-height: 100%; }
 
-.-wide #body {{ layout: horizontal; }}
-.-wide #gauges {{ width: 33%; height: 100%; }}
-.-wide #tables {{ width: 1fr; height: 100%; }}
-.-wide #charts {{ layout: vertical; height: 3fr; min-height: 9; }}
-.-wide .chart {{ height: 1fr; }}
-.-wide #blocks {{ height: 2fr; }}
-.-wide #waiting {{ height: 1fr; min-height: 4; }}
-.-wide.-short #waiting {{ display: none; }}
+OverviewScreen.-narrow #body { layout: vertical; }
+.-narrow #gauges { height: auto; }
+.-narrow #charts { layout: horizontal; height: 4; }
+.-narrow #charts .chart { width: 1fr; height: 100%; }
+OverviewScreen.-narrow #blocks { height: auto; min-height: 3; max-height: 6; }
+.-narrow #waiting { display: none; }
+.-narrow #tables { height: 1fr; }
+OverviewScreen.-narrow.-short #blocks { max-height: 5; }
+.-narrow.-short #instances { max-height: 6; }
+.-narrow.-short #queues { max-height: 3; border: none; padding: 0 2; }
+.-narrow.-short #body.-queues #charts { height: 3; }
+.-narrow.-tall #charts { height: 7; }
+OverviewScreen.-narrow.-tall #blocks { height: 10; max-height: 10; }
+.-narrow.-tall #waiting { display: block; height: 6; }
+.-narrow #left, InstanceScreen.-narrow #facts { width: 32; }
 
-HelpScreen {{ align: center middle; background: {BACKGROUND} 60%; }}
-#help {{
-    width: 62; height: auto; max-height: 100%; padding: 1 2; background: {PANEL};
-    border: round {TEAL}; border-title-color: {TEAL}; border-subtitle-color: {MUTED};
-}}
+OverviewScreen.-wide #body { layout: horizontal; }
+.-wide #gauges { width: 33%; height: 100%; }
+.-wide #tables { width: 1fr; height: 100%; }
+.-wide #charts { layout: vertical; height: 3fr; min-height: 9; }
+.-wide #charts .chart { height: 1fr; }
+OverviewScreen.-wide #blocks { height: 2fr; }
+.-wide #waiting { height: 1fr; min-height: 4; }
+.-wide.-short #waiting { display: none; }
+
+HelpScreen, PolicyScreen { align: center middle; background: $background 60%; }
+#help, #policies {
+    width: 74; height: auto; max-height: 100%; padding: 0 2; background: $panel;
+    border: round $primary; border-title-color: $primary; border-subtitle-color: $ink-muted;
+}
+#policies { width: 34; }
 """

@@ -1,16 +1,16 @@
 """The waiting queue: who waits longest, and for how much work."""
 
 from rich.text import Text
-from textual.widget import Widget
 
 from daemon.control.protocol import SequenceStatus, Snapshot
 from tui.format import bar, count, duration, share
-from tui.palette import FAINT, MUTED, TEXT, drawn, state_look
+from tui.lines import Lines
+from tui.palette import drawn, ink, state_look
 
 _FIXED_CELLS = 30
 
 
-class WaitingQueue(Widget):
+class WaitingQueue(Lines):
     """Those that wait, the longest waiting first, with their prompts' lengths as bars."""
 
     def __init__(self) -> None:
@@ -28,28 +28,27 @@ class WaitingQueue(Widget):
         subtitle = f"{count(self._total)} waiting{oldest}"
         if self.border_subtitle != subtitle:
             self.border_subtitle = subtitle
-        self.refresh()
+        self.redraw()
 
-    def render(self) -> Text:
+    def lines(self, width: int, height: int) -> list[Text]:
         """As many as fit, then how many more there are."""
-        width, height = self.size
         if not self._queue:
-            return Text("nobody waits", style=FAINT)
+            return [Text("nobody waits", style=ink.faint)]
         room = height if self._total <= height else max(1, height - 1)
         longest = max(s.num_prompt_tokens for s in self._queue)
         lines = [_line(s, longest, width) for s in self._queue[:room]]
         if self._total > room:
-            lines.append(Text(f"and {count(self._total - room)} more", style=MUTED))
-        return Text("\n").join(lines[:height])
+            lines.append(Text(f"and {count(self._total - room)} more", style=ink.muted))
+        return lines[:height]
 
 
 def _line(sequence: SequenceStatus, longest: int, width: int) -> Text:
     sign, colour = state_look(sequence.state)
     line = Text(no_wrap=True, end="")
     line.append(f"{sign} ", colour)
-    line.append(f"{sequence.sequence:<7}", MUTED)
-    line.append(f"{duration(sequence.age_s):>7} ", TEXT)
+    line.append(f"{sequence.sequence:<7}", ink.muted)
+    line.append(f"{duration(sequence.age_s):>7} ", ink.text)
     room = max(0, width - _FIXED_CELLS)
     line.append(" ")
-    line.append_text(drawn(bar(share(sequence.num_prompt_tokens, longest), room), MUTED))
-    return line.append(f"{count(sequence.num_prompt_tokens):>7} tok", TEXT)
+    line.append_text(drawn(bar(share(sequence.num_prompt_tokens, longest), room), ink.muted))
+    return line.append(f"{count(sequence.num_prompt_tokens):>7} tok", ink.text)

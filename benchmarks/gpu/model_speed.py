@@ -14,11 +14,14 @@ from benchmarks.gpu.kernel_speed import Limits
 from benchmarks.gpu.report import Figure
 from daemon.engine.attention import ATTENTION_NAME, register
 from daemon.engine.backend import choose
+from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.model import optimise
 from daemon.engine.sampler import Sampler
+from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
+from daemon.models.grammar import Compiler
 from daemon.request import SamplingParams
 
 BLOCK_SIZE = 16
@@ -152,7 +155,13 @@ def _engine(device: str, case: Case, num_blocks: int) -> Engine:
     slots = Slots(max(case.batches), longest // BLOCK_SIZE + 2, ())
     backend = choose(torch.device(device), torch.bfloat16)
     fastest = optimise(model.requires_grad_(False), cache, backend)
-    return Engine(fastest, cache, slots, Sampler(config.vocab_size, device), backend)
+    sampler = Sampler(config.vocab_size, device)
+    grammars = SlotGrammars(_no_grammar, config.vocab_size, ())
+    return Engine(fastest, cache, slots, sampler, grammars, PromptScorer(), backend)
+
+
+def _no_grammar() -> Compiler:
+    raise AssertionError("nothing here follows a grammar")
 
 
 def _prompt(case: Case, length: int, seed: int) -> list[int]:

@@ -1,15 +1,16 @@
 """`python -m daemon.api --fd N --listen-fd M --config JSON`: started by the daemon."""
 
 import argparse
-import logging
 import signal
 import sys
 
 import msgspec
 import uvloop
 
+from daemon import logs
 from daemon.api.config import ApiConfig
 from daemon.api.process import ApiProcess, adopt_channel, adopt_listener
+from daemon.api.request_id import WithRequestId
 from daemon.wire.parent import die_with_parent
 
 
@@ -21,7 +22,7 @@ def main() -> int:
     parser.add_argument("--config", default="{}", help="ApiConfig as JSON")
     arguments = parser.parse_args()
     die_with_parent(signal.SIGTERM)
-    logging.basicConfig(level=logging.INFO, format="api: %(levelname)s: %(message)s")
+    logs.set_up("api", context=WithRequestId())
     config = msgspec.json.decode(arguments.config, type=ApiConfig)
 
     async def serve() -> None:

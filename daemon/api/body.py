@@ -1,4 +1,4 @@
-"""A request's body, within a time."""
+"""A request's body, within a size and a time."""
 
 import asyncio
 
@@ -6,13 +6,24 @@ from aiohttp import web
 
 from daemon.api.errors import ApiError, invalid
 
-BODY_TIMEOUT_S = 30.0
+BODY_TIMEOUT_S = web.AppKey("body_timeout_s", float)
 
 
-async def read_body(request: web.Request, timeout_s: float = BODY_TIMEOUT_S) -> bytes:
-    """The whole body. Raises ApiError 408 and 400, and aiohttp's own 413."""
+async def read_body(request: web.Request) -> bytes:
+    """The whole body. Raises ApiError 400, 408, 413 and 415, and aiohttp's own 413.
+
+    A body that says itself that it is too large is not read at all. A compressed one is refused:
+    a few kilobytes of it could be gigabytes.
+    """
+    length = request.content_length
+    if length is not None and length > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        message = "compressed bodies are not taken: send it without `Content-Encoding`"
+        raise ApiError(415, message, code="unsupported_encoding")
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(request.app[BODY_TIMEOUT_S]):
             body = await request.read()
     except TimeoutError:
         raise ApiError(408, "the body did not come in time", code="body_timeout") from None

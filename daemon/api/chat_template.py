@@ -11,9 +11,17 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from daemon.api.errors import invalid
+from daemon.api.errors import ApiError, invalid
+from daemon.api.tools.format import SMOLLM, Format, format_of
+from daemon.api.tools.history import Messages, in_words, one_call_each
 
-Messages = list[dict[str, str]]
+_PROBE: Messages = [{"role": "user", "content": "hello"}]
+_PROBE_TOOLS: Messages = [
+    {
+        "type": "function",
+        "function": {"name": "f", "description": "", "parameters": {"type": "object"}},
+    }
+]
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -41,7 +49,11 @@ class Generation(Extension):
 
 
 class ChatTemplate:
-    """A compiled template. Raises ApiError 400 for messages that it refuses."""
+    """A compiled template. Raises ApiError 400 for messages that it refuses.
+
+    `calls` is how a model with this template writes calls. Where the template knows no tools, or
+    only in a form that no reader here knows, tools, calls and results are put in words.
+    """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -55,16 +67,35 @@ class ChatTemplate:
         self._template: jinja2.Template = environment.from_string(source)
         self._special_tokens = special_tokens
         self._knows_developer = "developer" in source
+        form = format_of(source)
+        self._knows_tools = form is not None and self._shows_tools()
+        self.calls: Format = form if form is not None and self._knows_tools else SMOLLM
 
-    def render(self, messages: Messages) -> str:
-        """The prompt's text, ready for the assistant's answer."""
+    def render(
+        self, messages: Messages, begin_answer: bool = True, tools: Messages | None = None
+    ) -> str:
+        """The prompt's text; with `begin_answer` ready for what the assistant says."""
         if not self._knows_developer:
             messages = [_as_system(message) for message in messages]
+        if not self._knows_tools:
+            return self._render(in_words(messages, tools or []), begin_answer, None)
+        if self.calls.single:
+            messages = one_call_each(messages)
+        return self._render(messages, begin_answer, tools or None)
+
+    def _shows_tools(self) -> bool:
+        try:
+            without = self._render(_PROBE, True, None)
+            return self._render(_PROBE, True, _PROBE_TOOLS) != without
+        except ApiError:
+            return False
+
+    def _render(self, messages: Messages, begin_answer: bool, tools: Messages | None) -> str:
         try:
             return self._template.render(
                 messages=messages,
-                add_generation_prompt=True,
-                tools=None,
+                add_generation_prompt=begin_answer,
+                tools=tools,
                 documents=None,
                 **self._special_tokens,
             )
@@ -74,5 +105,5 @@ class ChatTemplate:
             ) from None
 
 
-def _as_system(message: dict[str, str]) -> dict[str, str]:
+def _as_system(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "role": "system"} if message["role"] == "developer" else message

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import msgspec
+
 from daemon.api.detokenizer import Detokenizer
 from daemon.api.logprobs import TokenLogprob
 from daemon.api.stops import StopMatcher
@@ -38,11 +40,14 @@ class Ends(Protocol):
 class Sealer:
     """Hashes a sequence's blocks as output tokens fill them."""
 
-    def __init__(self, tokens: Int32, hashes: bytes, block_size: int) -> None:
+    def __init__(self, tokens: Int32, hashes: bytes, block_size: int, salt: bytes) -> None:
+        """`hashes` are those of the prompt's full blocks; without any, `salt` is what they begin
+        from.
+        """
         self.block_size = block_size
         self.next_block = len(tokens) // block_size
         self.tail: list[int] = tokens[self.next_block * block_size :].tolist()
-        self._parent = hashes[-HASH_BYTES:]
+        self._parent = hashes[-HASH_BYTES:] or salt
 
     def seal(self) -> bytes:
         """The digest of the block that the tail has filled; a new tail begins."""
@@ -50,6 +55,16 @@ class Sealer:
         self.tail.clear()
         self.next_block += 1
         return self._parent
+
+
+class Clock(msgspec.Struct):
+    """When things happened to an answer, in monotonic seconds; 0: not yet."""
+
+    arrived_s: float  # its request's headers were there
+    sent_s: float  # to the runtime
+    num_prompt_tokens: int
+    first_s: float = 0.0  # first and newest token
+    last_s: float = 0.0
 
 
 class Choice:
@@ -65,11 +80,14 @@ class Choice:
         sealer: Sealer,
         output: Output,
         ends: Ends,
+        clock: Clock,
     ) -> None:
         self.index = index
         self.sequence = sequence
+        self.clock = clock
         self.num_tokens = 0
         self.finish_reason = ""  # "stop" | "length"; empty while it runs
+        self.cut = "abort"  # why it ends if it is not complete: "abort" | "error"; empty: refused
         self.logprobs: list[TokenLogprob] = []  # of tokens not yet shown
         self.logprob_letters = 0  # of tokens already shown, for completions' `text_offset`
         self._detokenizer = detokenizer
@@ -126,3 +144,12 @@ class Choice:
             self._output.text(self, held)
         self._output.finish(self)
         self._ends.ended(self)
+
+
+class PromptOnly(Choice):
+    """A choice of whose answer nothing is wanted: it is over with the first token."""
+
+    def take(self, token: int, reason: int, logprob: TokenLogprob | None = None) -> None:
+        """The token that every prompt leads to; it is not counted either."""
+        if not self.finish_reason:
+            self._finish("length")

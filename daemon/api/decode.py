@@ -13,9 +13,11 @@ from daemon.api.errors import ApiError, invalid
 Request = TypeVar("Request")
 
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
-_PATH = re.compile(r" - at `\$\.?(.*?)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
-NOT_YET = frozenset({"tools", "tool_choice", "functions", "parallel_tool_calls", "modalities"})
+NOT_YET = frozenset({"modalities"})
+REPLACED = {"functions": "tools", "function_call": "tool_choice"}
+"""Fields that OpenAI's API had before those that are served."""
 
 LARGE_BYTES = 256 * 1024
 MAX_COMMAS = 2_000_000
@@ -60,9 +62,16 @@ def _named(message: str) -> ApiError:
         field = f"{where}.{unknown.group(1)}" if where else unknown.group(1)
         if field in NOT_YET:
             return invalid(f"`{field}` is not supported yet", field, "unsupported_parameter")
+        if field in REPLACED:
+            message = f"`{field}` is deprecated and not supported; use `{REPLACED[field]}`"
+            return invalid(message, field, "unsupported_parameter")
         return invalid(f"unknown field `{field}`", field, "unknown_parameter")
     missing = _MISSING.search(message)
     if missing:
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)
         return invalid(f"`{field}` is required", field, "missing_required_parameter")
-    return invalid(message, where or None, "invalid_type")
+    if not path or not where:
+        return invalid(message, None, "invalid_type")
+    said = message[: path.start()]
+    code = "invalid_type" if ", got " in said else "invalid_value"
+    return invalid(f"`{where}`: {said[0].lower()}{said[1:]}", where, code)

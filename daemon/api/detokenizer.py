@@ -56,3 +56,25 @@ class Detokenizer:
         text = self.flush()
         self._step = DecodeStream(self._context, True).step
         return text
+
+
+class MarkedDetokenizer(Detokenizer):
+    """Has a text for some special tokens too: those that mark calls of tools."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Int32, shown: dict[int, str]) -> None:
+        super().__init__(tokenizer, prompt)
+        self._shown = shown
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes; empty while a character is not whole."""
+        marker = self._shown.get(token)
+        return super().push(token) if marker is None else self._marked(marker)
+
+    def _marked(self, marker: str) -> str:
+        # An unfinished character before a marker will not be finished after it.
+        if not self._pending:
+            return marker
+        text = self.flush()
+        self._context = []
+        self._step = DecodeStream([], True).step
+        return text + marker

@@ -4,6 +4,8 @@ import math
 
 import msgspec
 
+from daemon.api.answers import ErrorAnswer, ErrorDetail
+
 
 class ApiError(Exception):
     """An answer that is not a completion. `status` is HTTP's; `retry_after_s` 0: do not retry."""
@@ -36,20 +38,19 @@ class ApiError(Exception):
     @property
     def body(self) -> bytes:
         """The JSON body."""
-        error = {
-            "message": self.message,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.code,
-        }
-        return msgspec.json.encode({"error": error})
+        detail = ErrorDetail(self.message, self.kind, self.param, self.code)
+        return msgspec.json.encode(ErrorAnswer(detail))
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers beyond the usual ones."""
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
         if self.retry_after_s <= 0:
             return {}
-        return {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+        wait_ms = math.ceil(1e3 * self.retry_after_s)
+        # HTTP knows whole seconds alone; OpenAI's clients look for milliseconds first.
+        return {"Retry-After": str(-(-wait_ms // 1000)), "Retry-After-Ms": str(wait_ms)}
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -70,7 +71,7 @@ def rejection(kind: str, message: str, retry_after_s: float) -> ApiError:
     status = _STATUS_BY_KIND.get(kind, 500)
     if kind == "too_long":
         return ApiError(status, message, code="context_length_exceeded")
-    if status in {429, 503}:
+    if status == 503:
         retry_after_s = max(1.0, retry_after_s)
     return ApiError(status, message, code=kind, retry_after_s=retry_after_s)
 

@@ -1,16 +1,20 @@
 """One HTTP request on its way: its token streams, and how it ends."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
-from daemon.api.choice import Choice, Output, Sealer
-from daemon.api.detokenizer import Detokenizer
+from daemon.api.choice import Choice, Clock, Output, PromptOnly, Sealer
+from daemon.api.detokenizer import Detokenizer, MarkedDetokenizer
 from daemon.api.errors import ApiError
 from daemon.api.prepare import Work
+from daemon.api.request_id import current
 from daemon.api.shapes import Json, usage
 from daemon.api.text import Text
+from daemon.engine.protocol import PromptLogprobs
 from daemon.request import request_of, sequence_id
 from daemon.runtime.protocol import Finish, FromApi, Generate, Sealed
+from daemon.wire.columns import Int32
 
 Send = Callable[[FromApi], None]
 
@@ -18,31 +22,38 @@ Send = Callable[[FromApi], None]
 class Job:
     """Belongs to one handler; the link feeds it and it tells the link what its choices find."""
 
-    def __init__(self, work: Work, text: Text, block_size: int, output: Output) -> None:
+    def __init__(
+        self, work: Work, text: Text, block_size: int, output: Output, arrived_s: float
+    ) -> None:
+        """`arrived_s`: when the request's headers were there, in monotonic seconds."""
         self.work = work
+        self.request_id = current.get()
         self.error: ApiError | None = None
         self.choices: dict[int, Choice] = {}  # those that run, by sequence
         self.requests: dict[int, int] = {}  # choices that run of each request
         self._cached: dict[int, int] = {}
         self._num_output_tokens = 0
+        self._num_ended_tokens = 0  # of choices that ended in whatever way
         self._lengths: dict[int, list[int]] = {}  # of each request, of choices that are complete
         self._text = text
         self._block_size = block_size
         self._output = output
         self._send: Send | None = None
-        self._forget: Callable[[int], None] | None = None
+        self._first_request = 0
+        self._arrived_s = arrived_s
+        self._forget: Callable[[Choice], None] | None = None
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._done: asyncio.Future[None] = loop.create_future()
 
     def begin(
-        self, first_request: int, send: Send, forget: Callable[[int], None]
+        self, first_request: int, send: Send, forget: Callable[[Choice], None]
     ) -> list[Generate]:
         """What to ask of the runtime, one request a prompt.
 
-        `send` takes what the choices find, `forget(sequence)` is called as each of them ends.
+        `send` takes what the choices find, `forget(choice)` is called as each of them ends.
         """
-        self._send, self._forget = send, forget
+        self._send, self._forget, self._first_request = send, forget, first_request
         return [
             self._begin_prompt(number, first_request + number)
             for number in range(len(self.work.prompts))
@@ -53,6 +64,10 @@ class Job:
         # Later streams of a prompt share the first one's blocks; that is no cache hit.
         self._cached.setdefault(request_of(sequence), num_cached_tokens)
         self._settle(self._accepted)
+
+    def prompt_told(self, told: PromptLogprobs) -> None:
+        """Log-probabilities of a prompt's tokens."""
+        self.work.echoes[request_of(told.sequence) - self._first_request].take(told)
 
     def fail(self, error: ApiError) -> None:
         """End as an error, unless it has ended."""
@@ -79,8 +94,13 @@ class Job:
         cached = sum(self._cached.values())
         return usage(self.work.num_prompt_tokens, self._num_output_tokens, cached)
 
+    @property
+    def num_generated(self) -> int:
+        """Output tokens so far, of all choices: what a key is charged for."""
+        return self._num_ended_tokens + sum(c.num_tokens for c in self.choices.values())
+
     def num_output_tokens(self, request: int) -> int:
-        """The mean length of a request's answers; 0 while one is not complete, or was cut short."""
+        """The mean length of a request's answers; 0 while one is not complete, or broken off."""
         lengths = self._lengths.get(request, ())
         return round(sum(lengths) / self.work.n) if len(lengths) == self.work.n else 0
 
@@ -108,27 +128,32 @@ class Job:
     def leave(self, sequence: int) -> None:
         """The runtime holds nothing of this sequence any more."""
         assert self._forget is not None
-        if self.choices.pop(sequence, None) is None:
+        choice = self.choices.pop(sequence, None)
+        if choice is None:
             return
+        self._num_ended_tokens += choice.num_tokens
         request = request_of(sequence)
         self.requests[request] -= 1
         if not self.requests[request]:
             del self.requests[request]
-        self._forget(sequence)
+        self._forget(choice)
 
     def _begin_prompt(self, number: int, request: int) -> Generate:
         work, prompt = self.work, self.work.prompts[number]
+        sent_s = time.monotonic()
+        kind = PromptOnly if work.prompt_only else Choice
         for stream in range(work.n):
             sequence = sequence_id(request, stream)
-            self.choices[sequence] = Choice(
+            self.choices[sequence] = kind(
                 index=number * work.n + stream,
                 sequence=sequence,
-                detokenizer=Detokenizer(self._text.tokenizer, prompt.tokens),
+                detokenizer=self._detokenizer(prompt.tokens),
                 stops=work.stops,
                 min_tokens=work.sampling.min_tokens,
-                sealer=Sealer(prompt.tokens, prompt.hashes, self._block_size),
+                sealer=Sealer(prompt.tokens, prompt.hashes, self._block_size, self._text.salt),
                 output=self._output,
                 ends=self,
+                clock=Clock(self._arrived_s, sent_s, len(prompt.tokens)),
             )
         self.requests[request] = work.n
         return Generate(
@@ -138,8 +163,15 @@ class Job:
             n=work.n,
             priority=work.priority,
             sampling=work.sampling,
-            hashes=prompt.hashes,
+            # What is cached would not be computed, and only what is computed can be told.
+            hashes=b"" if work.sampling.prompt_logprobs >= 0 else prompt.hashes,
         )
+
+    def _detokenizer(self, prompt: Int32) -> Detokenizer:
+        tools = self.work.tools
+        if tools is not None and tools.shown:
+            return MarkedDetokenizer(self._text.tokenizer, prompt, tools.shown)
+        return Detokenizer(self._text.tokenizer, prompt)
 
     def _settle(self, future: "asyncio.Future[None]") -> None:
         if not future.done():

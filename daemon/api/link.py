@@ -1,28 +1,36 @@
 """The runtime, as the API process sees it: requests out, tokens in."""
 
 import logging
+import os
 import socket
+import time
 from collections.abc import Callable
 
 from daemon.api.choice import Choice
 from daemon.api.errors import ApiError, rejection, unavailable
 from daemon.api.job import Job
 from daemon.api.logprobs import Rows, asked, by_row
+from daemon.api.metrics.metrics import Metrics
 from daemon.api.predictions import Predictions
+from daemon.engine.protocol import PromptLogprobs
 from daemon.predictor.protocol import Ask
 from daemon.request import FinishReason, request_of
 from daemon.runtime.protocol import (
     Abort,
+    Access,
     Finished,
     FromApi,
+    Gauges,
     Rejected,
     Serving,
+    Settings,
     Started,
     ToApi,
     Tokens,
 )
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
+from daemon.wire.faults import faults
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +43,31 @@ class Link:
     def __init__(
         self,
         sock: socket.socket,
+        on_access: Callable[[Access], None],
+        on_settings: Callable[[Settings], None],
         on_serving: Callable[[Serving], None],
         on_lost: Callable[[], None],
+        metrics: Metrics,
     ) -> None:
         self.lost = False
         self.predictions: Predictions | None = None
+        self._on_access = on_access
+        self._on_settings = on_settings
         self._on_serving = on_serving
         self._on_lost = on_lost
+        self._metrics = metrics
         self._encode = encoder().encode
         self._decode = decoder(ToApi).decode
         self._next_request = 1
+        self._crash = faults("api.").get("api.crash")
         self._choices: dict[int, Choice] = {}
         self._jobs: dict[int, Job] = {}
         self._channel = Channel(sock, self._frame, self._closed)
 
     def submit(self, job: Job) -> None:
         """Send the job's requests. Raises ApiError 503 without a runtime."""
+        if self._crash is not None and self._crash.strikes():
+            os.abort()
         if self.lost:
             raise unavailable("the runtime is gone")
         first = self._next_request
@@ -80,10 +97,11 @@ class Link:
         """Close the channel."""
         self._channel.close()
 
-    def _forget(self, sequence: int) -> None:
-        self._choices.pop(sequence, None)
-        request = request_of(sequence)
+    def _forget(self, choice: Choice) -> None:
+        self._choices.pop(choice.sequence, None)
+        request = request_of(choice.sequence)
         job = self._jobs.get(request)
+        self._metrics.answers.ended(choice, time.monotonic())
         if job is not None and request not in job.requests:
             del self._jobs[request]
             if self.predictions is not None:
@@ -104,19 +122,33 @@ class Link:
         message = self._decode(payload)
         if type(message) is Tokens:
             self._tokens(message)
-        elif isinstance(message, Started):
+        elif isinstance(message, PromptLogprobs):
             job = self._jobs.get(request_of(message.sequence))
             if job is not None:
-                job.started(message.sequence, message.num_cached_tokens)
+                job.prompt_told(message)
+        elif isinstance(message, Started):
+            self._started(message.sequence, message.num_cached_tokens)
         elif isinstance(message, Finished):
             self._finished(message.sequence, message.reason, message.error)
         elif isinstance(message, Rejected):
             self._rejected(message)
+        elif isinstance(message, Gauges):
+            self._metrics.gauges(message)
         elif isinstance(message, Serving):
             self._on_serving(message)
+        elif isinstance(message, Access):
+            self._on_access(message)
+        elif isinstance(message, Settings):
+            self._on_settings(message)
+
+    def _started(self, sequence: int, num_cached_tokens: int) -> None:
+        choice = self._choices.get(sequence)
+        if choice is not None:
+            self._metrics.answers.started(choice.clock, num_cached_tokens, time.monotonic())
+            self._jobs[request_of(sequence)].started(sequence, num_cached_tokens)
 
     def _tokens(self, message: Tokens) -> None:
-        choices = self._choices
+        choices, metrics, now = self._choices, self._metrics.answers, time.monotonic()
         logprobs = by_row(message.logprobs)
         columns = zip(
             message.sequences.tolist(),
@@ -127,10 +159,17 @@ class Link:
         for row, (sequence, token, reason) in enumerate(columns):
             choice = choices.get(sequence)
             if choice is not None:
+                clock = choice.clock
+                if choice.num_tokens:
+                    metrics.gaps_s.append(now - clock.last_s)
+                else:
+                    metrics.first_token(clock, now)
+                clock.last_s = now
                 if reason > _LENGTH:
-                    self._finished(sequence, reason, "")
+                    self._finished(sequence, reason, dict(message.errors).get(row, ""))
                 else:
                     self._take(choice, token, reason, logprobs, row)
+        metrics.frame_done()
 
     def _take(self, choice: Choice, token: int, reason: int, logprobs: Rows, row: int) -> None:
         try:
@@ -139,14 +178,20 @@ class Link:
             else:
                 choice.take(token, reason)
         except Exception:
-            log.exception("a token could not be delivered")
+            log.exception("a token could not be delivered", extra=self._whose(choice))
             self._broken(choice)
 
     def _broken(self, choice: Choice) -> None:
         # One stream's fault must not end the others, nor the channel.
+        choice.cut = "error"
         job = self._jobs.get(request_of(choice.sequence))
         if job is not None:
             self._fail(job, ApiError(500, "the answer could not be decoded"))
+
+    def _whose(self, choice: Choice) -> dict[str, str]:
+        """For a log line: it is not the request's own handler that runs here."""
+        job = self._jobs.get(request_of(choice.sequence))
+        return {"request_id": job.request_id if job is not None else ""}
 
     def _depth(self, choice: Choice) -> int:
         job = self._jobs.get(request_of(choice.sequence))
@@ -160,10 +205,11 @@ class Link:
             try:
                 choice.end(reason)
             except Exception:
-                log.exception("an answer could not be ended")
+                log.exception("an answer could not be ended", extra=self._whose(choice))
                 self._broken(choice)
             return
         job = self._jobs[request_of(sequence)]
+        choice.cut = "abort" if reason == FinishReason.ABORT else "error"
         job.leave(sequence)
         if reason == FinishReason.ABORT:
             self._fail(job, unavailable(error or "the server ended this request", "aborted"))
@@ -174,7 +220,8 @@ class Link:
         job = self._jobs.get(message.request)
         if job is None:
             return
-        for sequence in list(job.choices):
+        for sequence, choice in list(job.choices.items()):
             if request_of(sequence) == message.request:
+                choice.cut = ""
                 job.leave(sequence)
         self._fail(job, rejection(message.kind, message.message, message.retry_after_s))

@@ -1,56 +1,81 @@
-"""What every request passes through: its id, its origin, and errors in one shape."""
+"""What every request passes through before any route, and every answer after it."""
 
+import asyncio
 import logging
 import re
+import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from daemon.api.deadline import HeaderDeadline
+from daemon.api.account import Account
+from daemon.api.connection import Connection
 from daemon.api.errors import ApiError
+from daemon.api.hosts import Hosts
+from daemon.api.keyring import Keyring
+from daemon.api.request_id import current
+from daemon.api.tally import Tally
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 REQUEST_ID = web.RequestKey("request_id", str)
+ARRIVED_S = web.RequestKey("arrived_s", float)
+"""When the request's headers were whole, in monotonic seconds."""
+ACCOUNT = web.RequestKey("account", Account)
+"""Of the key that the request came with; missing where no keys are configured."""
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""What a load balancer asks; they tell nothing of what is served to whom."""
+
 _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TEXT_BY_STATUS = {
     404: ("unknown_url", "there is nothing at this address"),
     405: ("method_not_allowed", "this address does not take this method"),
     413: ("body_too_large", "the body is larger than this server takes"),
+    417: ("expectation_failed", "the header `Expect` may only be 100-continue"),
+}
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST",
+    "Access-Control-Allow-Headers": "authorization, content-type, x-request-id",
+    "Access-Control-Max-Age": "600",
 }
 
 
 class Front:
-    """Counts open requests, so that a drain can wait for them."""
+    """Decides who comes in, before it is known what is asked for and before a body is read.
 
-    def __init__(self, cors_origins: tuple[str, ...], deadline: HeaderDeadline) -> None:
+    In this order: the host's name, a web page's origin, the API key, its quota. Also counts open
+    requests, so that a drain can wait for them, and gives errors one shape.
+    """
+
+    def __init__(
+        self, hosts: Hosts, keys: Keyring, tally: Tally, count: Callable[[ApiError], None]
+    ) -> None:
+        """`count` is told of every error that is answered."""
         self.num_open = 0
-        self._deadline = deadline
-        self._origins = frozenset(cors_origins)
+        self._hosts = hosts
+        self._keys = keys
+        self._tally = tally
+        self._count = count
+        self._origins: frozenset[str] = frozenset()
 
-    @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer, whatever happens; only a cancellation passes through."""
-        self._deadline.heard(request.protocol)
-        given = request.headers.get("X-Request-Id", "")
-        request[REQUEST_ID] = given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
-        self.num_open += 1
-        try:
-            return await self._guarded(request, handler)
-        except ApiError as error:
-            return _response(error)
-        except web.HTTPException as error:
-            return _response(_in_shape(error), error.headers.get("Allow"))
-        except ConnectionResetError:  # nobody reads this, but aiohttp wants an answer
-            return _response(ApiError(499, "the client has gone"))
-        except Exception:
-            log.exception("request %s failed", request[REQUEST_ID])
-            return _response(ApiError(500, "internal error", code="internal_error"))
-        finally:
-            self.num_open -= 1
+    def allow(self, cors_origins: Sequence[str], allowed_hosts: Sequence[str]) -> None:
+        """Web pages of these origins may ask from now on, and no others; `*`: all. And these are
+        the names that the server answers to beside its own.
+        """
+        self._origins = frozenset(cors_origins)
+        self._hosts.allow(allowed_hosts)
+
+    def around(self, handler: Handler) -> Handler:
+        """`handler`, aiohttp's router and all behind it, with this in front of it."""
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            assert isinstance(request, web.Request)
+            return await self._handle(request, handler)
+
+        return handle
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Called before the head of any response is sent."""
@@ -61,42 +86,91 @@ class Front:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Vary"] = "Origin"
 
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        origin = request.headers.get("Origin")
-        if origin is None:
+    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer, whatever happens; only a cancellation passes through."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.begin()
+        given = request.headers.get("X-Request-Id", "")
+        request[REQUEST_ID] = given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
+        request[ARRIVED_S] = time.monotonic()
+        current.set(request[REQUEST_ID])
+        self.num_open += 1
+        try:
+            refusal = self._refusal(request)
+            if refusal is not None:  # aiohttp calls `add_headers` only for what it has routed
+                await self.add_headers(request, refusal)
+                return refusal
+            return await self._routed(request, handler)
+        except asyncio.CancelledError:
+            self._tally.note("clients left before their answers were complete")
+            raise
+        finally:
+            self.num_open -= 1
+            connection.end()
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        """The answer to what need not be routed; None: the request comes in."""
+        try:
+            for host in request.headers.getall("Host", [None]):
+                self._hosts.check(host)
+            origin = request.headers.get("Origin")
+            # A web page may send here without asking; only those named in the configuration may.
+            if origin is not None and not self._allows(origin):
+                message = "this origin is not in server.cors_origins"
+                raise ApiError(403, message, code="origin_not_allowed")
+            if origin is not None and request.method == "OPTIONS":
+                return web.Response(status=204, headers=_PREFLIGHT)
+            if not _is_open(request):
+                self._identify(request)
+        except ApiError as error:
+            self._tally.note(f"requests refused: {error.code}")
+            return self._response(error)
+        return None
+
+    def _identify(self, request: web.Request) -> None:
+        account = self._keys.admit(request.headers.getall("Authorization", []))
+        if account is not None:
+            request[ACCOUNT] = account
+            if request.method == "POST":
+                account.knock()
+
+    async def _routed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
             return await handler(request)
-        # A web page may send here without asking; only those named in the configuration may.
-        if not self._allows(origin):
-            raise ApiError(
-                403, "this origin is not in server.cors_origins", code="origin_not_allowed"
-            )
-        if request.method == "OPTIONS":
-            return web.Response(
-                status=204,
-                headers={
-                    "Access-Control-Allow-Methods": "GET, POST",
-                    "Access-Control-Allow-Headers": "authorization, content-type, x-request-id",
-                    "Access-Control-Max-Age": "600",
-                },
-            )
-        return await handler(request)
+        except ApiError as error:
+            return self._response(error)
+        except web.HTTPException as error:
+            return self._response(_in_shape(error), error.headers.get("Allow"))
+        except ConnectionResetError:  # nobody reads this, but aiohttp wants an answer
+            return self._response(ApiError(499, "the client has gone"))
+        except Exception:
+            log.exception("a request failed")
+            if request.writer.output_size:  # an answer has begun: all that is left is to end it
+                raise
+            return self._response(ApiError(500, "internal error", code="internal_error"))
+
+    def _response(self, error: ApiError, allow: str | None = None) -> web.Response:
+        self._count(error)
+        headers = error.headers
+        if allow:
+            headers["Allow"] = allow
+        return web.Response(
+            body=error.body,
+            status=error.status,
+            headers=headers,
+            content_type="application/json",
+        )
 
     def _allows(self, origin: str) -> bool:
         return origin in self._origins or "*" in self._origins
 
 
+def _is_open(request: web.Request) -> bool:
+    """Whether no key is needed. Compared as it came: what has to be decoded first is not open."""
+    return request.method in {"GET", "HEAD"} and request.raw_path.partition("?")[0] in OPEN_PATHS
+
+
 def _in_shape(error: web.HTTPException) -> ApiError:
     code, message = _TEXT_BY_STATUS.get(error.status, (None, error.reason))
     return ApiError(error.status, message, code=code)
-
-
-def _response(error: ApiError, allow: str | None = None) -> web.Response:
-    headers = error.headers
-    if allow:
-        headers["Allow"] = allow
-    return web.Response(
-        body=error.body,
-        status=error.status,
-        headers=headers,
-        content_type="application/json",
-    )

@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 LOADING_RETRY_S = 1.0
 DRAINING_RETRY_S = 5.0
+SILENT_S = 10.0
+"""The daemon speaks every other second; an event loop that hangs does not."""
 
 
 class Model:
@@ -72,6 +74,16 @@ class Model:
             return None
         return self._serving.last_step_age_s + time.monotonic() - self._serving_at_s
 
+    @property
+    def fault(self) -> str:
+        """Why answers under way make no progress, as far as is known here; or nothing."""
+        if self._serving is None:
+            return ""
+        silent_s = time.monotonic() - self._serving_at_s
+        if silent_s > SILENT_S:
+            return f"nothing was heard from the daemon for {silent_s:.0f} s"
+        return self._serving.fault
+
     def update(self, serving: Serving) -> None:
         """Take the runtime's message; read the tokenizer where the folder is a new one."""
         self._serving = serving
@@ -80,8 +92,8 @@ class Model:
         if missing and (self._loading is None or self._loading.done()):
             self._loading = asyncio.get_running_loop().create_task(self._load(serving.root))
 
-    def admit(self, name: str) -> tuple[Serving, Text]:
-        """What serves the model of this name now. Raises ApiError 404, 503."""
+    def admit(self, name: str | None) -> tuple[Serving, Text]:
+        """What serves the model of this name, or the only one, now. Raises ApiError 404, 503."""
         serving, text = self._serving, self._text
         if self.draining or (serving is not None and serving.draining):
             raise unavailable("the server is draining", "draining", DRAINING_RETRY_S)
@@ -89,7 +101,8 @@ class Model:
             raise unavailable(
                 f"the model is not ready: {self.status}", "not_ready", LOADING_RETRY_S
             )
-        self.check_name(name)
+        if name is not None:
+            self.check_name(name)
         return serving, text
 
     def check_name(self, name: str) -> None:

@@ -28,9 +28,20 @@ class Streamer:
 
     def finish(self, choice: Choice) -> None:
         """Write the event that carries the reason."""
+        self.end(choice, choice.finish_reason)
+
+    def delta(self, choice: Choice, delta: Json) -> None:
+        """Write an event of something else than text."""
         if choice.index not in self._frames:
             self._open(choice.index)
-        self._sink.write(self._with_logprobs(choice, "", choice.finish_reason))
+        event = self._shape.delta(choice.index, "", self._logprobs(choice), None)
+        self._sink.write(self._shape.piece({**event, "delta": delta}))
+
+    def end(self, choice: Choice, reason: str) -> None:
+        """Write a choice's last event."""
+        if choice.index not in self._frames:
+            self._open(choice.index)
+        self._sink.write(self._with_logprobs(choice, "", reason))
 
     def _open(self, index: int) -> tuple[bytes, bytes]:
         opening = self._shape.opening(index)
@@ -40,11 +51,15 @@ class Streamer:
         return frame
 
     def _with_logprobs(self, choice: Choice, text: str, reason: str | None) -> bytes:
-        logprobs = None
-        if choice.logprobs:
-            logprobs = self._shape.logprobs(choice, choice.logprobs)
-            choice.logprobs = []
+        logprobs = self._logprobs(choice)
         return self._shape.piece(self._shape.delta(choice.index, text, logprobs, reason))
+
+    def _logprobs(self, choice: Choice) -> Json | None:
+        """Those of tokens that no event has shown yet."""
+        if not choice.logprobs:
+            return None
+        entries, choice.logprobs = choice.logprobs, []
+        return self._shape.logprobs(choice, entries)
 
 
 class Collector:
@@ -62,11 +77,16 @@ class Collector:
 
     def finish(self, choice: Choice) -> None:
         """Make the choice's part of the answer."""
+        self.end(choice, choice.finish_reason)
+
+    def end(self, choice: Choice, reason: str) -> Json:
+        """The choice's part of the answer, which later still may be added to."""
         index = choice.index
         entries: list[TokenLogprob] = choice.logprobs
         logprobs = self._shape.logprobs(choice, entries) if self._with_logprobs else None
         text = self._shape.opening_text(index) + "".join(self._texts.pop(index, []))
-        self._choices[index] = self._shape.choice(index, text, logprobs, choice.finish_reason)
+        made = self._choices[index] = self._shape.choice(index, text, logprobs, reason)
+        return made
 
     def body(self, counts: Json) -> bytes:
         """The whole answer."""

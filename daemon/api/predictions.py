@@ -1,4 +1,9 @@
-"""Predictions of how long answers will be: asked for late, never waited for, dropped when old."""
+"""Predictions of how long answers will be: asked for late, never waited for, dropped when old.
+
+The newest ask goes first: the older ones' requests may run, or be over, by now. Only those teach
+that the process saw. Which it sees depends on when they came and hardly on how long they became;
+were the oldest first, a process that cannot keep up would see those alone that outlast the queue.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +17,7 @@ from daemon.runtime.protocol import FromApi, Predicted, Predicting
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
 
 MOST_WAITING = 256
-"""Asks that wait for their turn; one more, and the oldest goes: its request may run by now."""
+"""Asks that wait for their turn; one more, and the oldest goes."""
 AT_ONCE = 2
 """Asks at the process: one it works on, one so that it never idles. The others can be dropped."""
 REPORT_S = 0.5
@@ -46,6 +51,11 @@ class Predictions:
             self._reporting.cancel()
         await self._process.close()
 
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """What came of those that were asked about so far."""
+        return {"answered": self._num_answers, "dropped": self._num_dropped}
+
     def ask(self, ask: Ask) -> None:
         """Ask about a request that the runtime has by now."""
         self._num_asks += 1
@@ -56,7 +66,7 @@ class Predictions:
         self._send_waiting()
 
     def ended(self, request: int, num_output_tokens: int) -> None:
-        """A request is over; 0 tokens: cut short. One that was never asked about is no matter."""
+        """A request is over; 0 tokens: broken off. One that was never asked about is no matter."""
         if self._waiting.pop(request, None) is not None:
             self._num_dropped += 1
             self._report_soon()
@@ -66,17 +76,17 @@ class Predictions:
 
     def _send_waiting(self) -> None:
         while self._waiting and self._process.up and len(self._unanswered) < AT_ONCE:
-            request = next(iter(self._waiting))
-            self._process.send(self._waiting.pop(request))
+            request, ask = self._waiting.popitem()  # the newest
+            self._process.send(ask)
             self._unanswered.add(request)
             self._remembered.add(request)
         self._report_soon()
 
     def _foretold(self, message: Foretold) -> None:
         self._unanswered.discard(message.request)
-        self._took_sum_s += message.took_s
         if message.num_tokens:
             self._num_answers += 1
+            self._took_sum_s += message.took_s
             self._tell(Predicted(message.request, message.num_tokens, message.high_tokens))
         else:
             self._num_dropped += 1

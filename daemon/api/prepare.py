@@ -3,20 +3,23 @@
 Runs in a thread, since tokenizing a long prompt takes longer than the event loop may wait.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
-from daemon.api.errors import ApiError, invalid, shown
+from daemon.api.echo import Echo
+from daemon.api.errors import ApiError, invalid
 from daemon.api.sampling import (
     check_unsupported,
+    given,
     num_choices,
-    priority,
     sampling_params,
     stop_strings,
 )
 from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message
 from daemon.api.text import Prompt, Text, too_long
+from daemon.api.tools.choice import Toolbox, offered, toolbox
+from daemon.api.tools.history import Messages, calls_of, check_messages, described
 from daemon.request import SamplingParams
 from daemon.runtime.protocol import Serving
 
@@ -37,6 +40,9 @@ class Work(msgspec.Struct, frozen=True):
     priority: int
     sampling: SamplingParams
     stops: tuple[str, ...]
+    tools: Toolbox | None = None  # what an answer may call
+    echoes: tuple[Echo, ...] = ()  # of each prompt that its answers begin with
+    prompt_only: bool = False  # nothing is shown of what is generated
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -47,23 +53,26 @@ class Work(msgspec.Struct, frozen=True):
 def prepare_chat(request: ChatRequest, text: Text, serving: Serving) -> Work:
     """A conversation's work. Raises ApiError."""
     check_unsupported(request)
-    if not request.messages:
-        raise invalid("`messages` is empty", "messages")
-    messages = [_template_message(message) for message in request.messages]
+    check_messages(request.messages)
+    messages = [template_message(message) for message in request.messages]
     limit = request.max_completion_tokens
     name = "max_completion_tokens" if limit is not None else "max_tokens"
     if limit is None:
         limit = request.max_tokens
     _check_limit(limit, serving.max_len, name)
-    tokens = text.chat(messages, serving.max_len)
+    tools = offered(request)
+    tokens = text.chat(messages, serving.max_len, tools=described(tools))
     prompt = text.prompt(tokens, serving.block_size, words=_asked(messages))
-    return _work(request, [prompt], limit, serving, "messages")
+    work = _work(request, [prompt], limit, serving, "messages")
+    return _with_tools(work, toolbox(request, tools, text.calls, text.markers))
 
 
 def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
     """The work of one or several prompts. Raises ApiError."""
     check_unsupported(request)
     limit = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    if limit == 0 and not request.echo:
+        raise invalid("`max_tokens` may be 0 only with `echo`", "max_tokens")
     _check_limit(limit, serving.max_len, "max_tokens")
     prompts = []
     for prompt in _separate(request.prompt):
@@ -74,26 +83,42 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
             words = text.decode(tokens if request.echo else tokens[:DECODED_TOKENS])
         echo = words if request.echo else ""
         prompts.append(text.prompt(tokens, serving.block_size, echo, words))
-    return _work(request, prompts, limit, serving, "prompt")
+    # An engine draws a token behind every prompt that it computes.
+    work = _work(request, prompts, max(limit, 1), serving, "prompt")
+    scored = work.sampling.prompt_logprobs >= 0
+    echoes = tuple(Echo(prompt, scored) for prompt in prompts) if request.echo else ()
+    return msgspec.structs.replace(work, echoes=echoes, prompt_only=limit == 0)
 
 
-def _template_message(message: Message) -> dict[str, str]:
+def template_message(message: Message) -> dict[str, Any]:
+    """A message as chat templates take it."""
     content = message.content
     if content is None:
         content = ""
     elif not isinstance(content, str):
         content = "\n".join(part.text for part in content)
-    fields = {"role": str(message.role), "content": content}
+    fields: dict[str, Any] = {"role": str(message.role), "content": content}
     if message.name is not None:
         fields["name"] = message.name
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = calls_of(message.tool_calls)
     return fields
 
 
-def _asked(messages: list[dict[str, str]]) -> str:
+def _with_tools(work: Work, tools: Toolbox | None) -> Work:
+    if tools is None:
+        return work
+    sampling = work.sampling
+    if tools.grammar:
+        sampling = msgspec.structs.replace(sampling, grammar=tools.grammar)
+    return msgspec.structs.replace(work, tools=tools, sampling=sampling)
+
+
+def _asked(messages: Messages) -> str:
     """What the user said last: what came before is much the same in every request, or an answer."""
-    spoken = [one["content"] for one in messages if one["role"] == "user"]
+    spoken: list[str] = [one["content"] for one in messages if one["role"] == "user"]
     return spoken[-1] if spoken else messages[-1]["content"]
 
 
@@ -101,8 +126,6 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]
     """The prompts of a request, whichever of the four forms it has."""
     if isinstance(prompt, str):
         return [prompt]
-    if not prompt:
-        raise invalid("`prompt` is empty", "prompt")
     kind = type(prompt[0])
     if any(type(item) is not kind for item in prompt):
         raise invalid("`prompt` mixes text and token ids", "prompt", "invalid_type")
@@ -116,14 +139,12 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]
 def _token_ids(tokens: list[int], serving: Serving) -> list[int]:
     if len(tokens) >= serving.max_len:
         raise too_long(str(len(tokens)), 1, serving.max_len)
-    if tokens and not (min(tokens) >= 0 and max(tokens) < serving.vocab_size):
+    if tokens and max(tokens) >= serving.vocab_size:
         raise invalid(f"`prompt` has token ids outside of 0..{serving.vocab_size - 1}", "prompt")
     return tokens
 
 
 def _check_limit(limit: int | None, max_len: int, name: str) -> None:
-    if limit is not None and limit < 1:
-        raise invalid(f"`{name}` must be at least 1, not {shown(limit)}", name)
     if limit is not None and limit >= max_len:
         error: ApiError = too_long("at least 1", limit, max_len)
         error.param = name
@@ -151,7 +172,7 @@ def _work(
         prompts=tuple(prompts),
         n=n,
         max_tokens=tuple(limits),
-        priority=priority(request),
+        priority=given(request.priority, 0),
         sampling=sampling_params(request, serving.vocab_size),
         stops=stop_strings(request),
     )

@@ -11,21 +11,30 @@ from functools import partial
 
 from aiohttp import web
 
+from daemon import logs
+from daemon.api.about import About
+from daemon.api.body import BODY_TIMEOUT_S
 from daemon.api.config import ApiConfig
-from daemon.api.deadline import HeaderDeadline
+from daemon.api.connections import Connections
+from daemon.api.grammar import Grammars
+from daemon.api.hosts import Hosts
+from daemon.api.keyring import Keyring
 from daemon.api.link import Link
+from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
 from daemon.api.model import Model
 from daemon.api.predictions import Predictions
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
+from daemon.api.tally import Tally
+from daemon.runtime.protocol import Access, Settings
 
 log = logging.getLogger(__name__)
 
 TOKENIZER_THREADS = 2
-IDLE_CONNECTION_S = 75.0
 LAST_WORDS_S = 2.0
 """For error events to reach clients once the runtime is gone."""
 BACKLOG = 1024
+LAG_INTERVAL_S = 0.25
 
 
 class ApiProcess:
@@ -34,15 +43,38 @@ class ApiProcess:
     def __init__(self, channel: socket.socket, listener: socket.socket, config: ApiConfig) -> None:
         self._listener = listener
         self._config = config
+        self._keepalive_s = config.keepalive_s
         self._stop = asyncio.Event()
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._model = Model(config.model, self._pool)
-        self._link = Link(channel, self._model.update, self._stop.set)
+        self._metrics = Metrics(config.model)
+        self._keys = Keyring()
+        self._link = Link(
+            channel,
+            self._let_in,
+            self._settle,
+            self._model.update,
+            self._stop.set,
+            self._metrics,
+        )
         if config.predict.kind != "none":
             self._link.predictions = Predictions(config, self._link.tell)
-        self._deadline = HeaderDeadline()
-        self._front = Front(config.cors_origins, self._deadline)
-        self._api = Api(config, self._model, self._link, self._pool)
+        self._tally = Tally()
+        self._connections = Connections(config, self._tally)
+        self._front = Front(
+            Hosts(listener.getsockname()[0]), self._keys, self._tally, self._metrics.refused
+        )
+        self._grammars = Grammars(self._model)
+        self._api = Api(
+            config,
+            self._model,
+            self._link,
+            self._pool,
+            self._metrics,
+            self._tally,
+            self._grammars,
+        )
+        self._about = About(self._model, self._link, self._metrics)
 
     async def run(self) -> None:
         """Serve until SIGTERM or the channel's end; then finish what is open."""
@@ -52,15 +84,26 @@ class ApiProcess:
         server = await self._listen(runner)
         predicting = asyncio.create_task(self._predict())
         ticker = asyncio.create_task(self._tick())
+        measuring = asyncio.create_task(self._measure_lag())
+        self._watch()
         _quieten_collector()
         await self._stop.wait()
         self._model.draining = True
         server.close()
         await self._drain()
         ticker.cancel()
-        await asyncio.gather(runner.cleanup(), self._end(predicting))
+        measuring.cancel()
+        await asyncio.gather(runner.cleanup(), self._end(predicting), self._grammars.close())
         self._link.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _let_in(self, access: Access) -> None:
+        self._keys.update(access.keys)
+        self._front.allow(access.cors_origins, access.allowed_hosts)
+
+    def _settle(self, settings: Settings) -> None:
+        self._keepalive_s = settings.keepalive_s
+        logs.set_level(settings.log_level)
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -69,31 +112,50 @@ class ApiProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _runner(self) -> web.AppRunner:
-        app = web.Application(
-            client_max_size=self._config.body_limit_bytes, middlewares=[self._front.middleware]
-        )
+        app = web.Application(client_max_size=self._config.body_limit_bytes)
+        app[BODY_TIMEOUT_S] = self._config.body_timeout_s
         app.on_response_prepare.append(self._front.add_headers)
         self._api.add_routes(app.router)
+        self._about.add_routes(app.router)
         return web.AppRunner(
             app,
             handle_signals=False,
             handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=IDLE_CONNECTION_S,
             shutdown_timeout=LAST_WORDS_S,
         )
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         assert runner.server is not None
+        runner.server.request_handler = self._front.around(runner.server.request_handler)
         self._listener.setblocking(False)
         loop = asyncio.get_running_loop()
-        connect = partial(self._deadline.connect, runner.server)
+        connect = partial(self._connections.connect, runner.server)
         return await loop.create_server(connect, sock=self._listener, backlog=BACKLOG)
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self._config.keepalive_s / KEEP_ALIVE_TICKS)
+            await asyncio.sleep(self._keepalive_s / KEEP_ALIVE_TICKS)
             self._api.keep_alive()
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self._metrics.api_lag(max(0.0, loop.time() - due_s))
+
+    def _watch(self) -> None:
+        watch = self._metrics.watch
+        watch("http_connections", "Open HTTP connections.", lambda: self._connections.num_open)
+        watch("http_requests", "HTTP requests being answered.", lambda: self._front.num_open)
+        watch("sse_streams", "Answers being streamed.", lambda: self._api.num_streams)
+        watch("ready", "Whether requests are taken.", lambda: self._about.is_ready)
+        events, tally = "Events that clients caused, as the log names them.", self._tally
+        self._metrics.count("client_events", events, "event", lambda: tally.totals)
+        predictions = self._link.predictions
+        if predictions is not None:
+            asked = "Requests whose length was to be predicted, by what came of it."
+            self._metrics.count("predictions", asked, "outcome", lambda: predictions.outcomes)
 
     async def _predict(self) -> None:
         if self._link.predictions is None:

@@ -1,25 +1,44 @@
 """The routes: each handler reads as what happens to its request."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
+from daemon.api.about import json_answer
+from daemon.api.account import Account
 from daemon.api.body import read_body
 from daemon.api.config import ApiConfig
-from daemon.api.decode import Request, decode
+from daemon.api.connection import CUT
+from daemon.api.decode import decode
 from daemon.api.errors import ApiError
+from daemon.api.grammar import Grammars
 from daemon.api.job import Job
 from daemon.api.link import Link
+from daemon.api.metrics.metrics import Metrics
+from daemon.api.middleware import ACCOUNT, ARRIVED_S
 from daemon.api.model import Model
 from daemon.api.outputs import Collector, Streamer
 from daemon.api.prepare import Work, prepare_chat, prepare_completion
-from daemon.api.schema import ChatRequest, Common, CompletionRequest
+from daemon.api.schema import (
+    ChatRequest,
+    Common,
+    CompletionRequest,
+    DetokenizeRequest,
+    TextFormat,
+    TokenizeRequest,
+)
 from daemon.api.shapes import DONE, ChatShape, CompletionShape, Shape, error_event
 from daemon.api.sink import Sink
+from daemon.api.tally import Tally
 from daemon.api.text import Text
+from daemon.api.tokenizing import detokenize, tokenize
+from daemon.api.tools.output import CallCollector, CallStreamer
 from daemon.runtime.protocol import Serving
 
 KEEP_ALIVE_TICKS = 4
@@ -31,62 +50,76 @@ SSE_HEADERS = {
 
 _chat_decoder = msgspec.json.Decoder(ChatRequest)
 _completion_decoder = msgspec.json.Decoder(CompletionRequest)
+_tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
+_detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
+
+Asking = TypeVar("Asking", bound=Common | TokenizeRequest | DetokenizeRequest)
+Prepared = TypeVar("Prepared")
 
 
 class Api:
     """What the handlers share."""
 
-    def __init__(self, config: ApiConfig, model: Model, link: Link, pool: Executor) -> None:
+    def __init__(
+        self,
+        config: ApiConfig,
+        model: Model,
+        link: Link,
+        pool: Executor,
+        metrics: Metrics,
+        tally: Tally,
+        grammars: Grammars,
+    ) -> None:
         self._config = config
         self._model = model
         self._link = link
         self._pool = pool
+        self._metrics = metrics
+        self._tally = tally
+        self._grammars = grammars
         self._sinks: set[Sink] = set()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Say what is served where."""
         router.add_post("/v1/completions", self.completions)
         router.add_post("/v1/chat/completions", self.chat_completions)
-        router.add_get("/v1/models", self.models)
-        router.add_get("/v1/models/{id:.+}", self.one_model)
-        router.add_get("/health", self.health)
-        router.add_get("/ready", self.ready)
+        for root in ("", "/v1"):
+            router.add_post(f"{root}/tokenize", self.tokenize)
+            router.add_post(f"{root}/detokenize", self.detokenize)
+
+    @property
+    def num_streams(self) -> int:
+        """Answers being streamed."""
+        return len(self._sinks)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
         body = decode(_completion_decoder, await read_body(request))
-        work, text, serving = await self._prepare(body, prepare_completion)
-        echo = tuple(p.text for p in work.prompts for _ in range(work.n)) if body.echo else ()
-        shape = CompletionShape(self._model.name, text.token_bytes, _include_usage(body), echo)
+        account = request.get(ACCOUNT)
+        work, text, serving = await self._prepare(body, prepare_completion, account)
+        echoes = tuple(echo for echo in work.echoes for _ in range(work.n))
+        shape = CompletionShape(self._model.name, text.token_bytes, _include_usage(body), echoes)
         return await self._answer(request, body, work, text, serving, shape)
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
         body = decode(_chat_decoder, await read_body(request))
-        work, text, serving = await self._prepare(body, prepare_chat)
+        account = request.get(ACCOUNT)
+        work, text, serving = await self._prepare(body, prepare_chat, account)
         shape = ChatShape(self._model.name, text.token_bytes, _include_usage(body))
         return await self._answer(request, body, work, text, serving, shape)
 
-    async def models(self, _request: web.Request) -> web.StreamResponse:
-        """`GET /v1/models`."""
-        return _json({"object": "list", "data": [self._card()]})
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        """`POST /tokenize`."""
+        body = decode(_tokenize_decoder, await read_body(request))
+        tokens, _text, _serving = await self._prepare(body, tokenize)
+        return json_answer(tokens)
 
-    async def one_model(self, request: web.Request) -> web.StreamResponse:
-        """`GET /v1/models/{id}`."""
-        self._model.check_name(request.match_info["id"])
-        return _json(self._card())
-
-    async def health(self, _request: web.Request) -> web.StreamResponse:
-        """`GET /health`: this process lives."""
-        age_s = self._model.last_step_age_s
-        status = self._model.status
-        return _json({"status": "alive", "detail": status, "last_step_age_s": age_s})
-
-    async def ready(self, _request: web.Request) -> web.StreamResponse:
-        """`GET /ready`: requests are taken."""
-        ready = self._model.ready and not self._link.lost
-        body = {"status": "ready" if ready else "not ready", "detail": self._model.status}
-        return _json(body, 200 if ready else 503)
+    async def detokenize(self, request: web.Request) -> web.StreamResponse:
+        """`POST /detokenize`."""
+        body = decode(_detokenize_decoder, await read_body(request))
+        text, _text, _serving = await self._prepare(body, detokenize)
+        return json_answer(text)
 
     def keep_alive(self) -> None:
         """Called `KEEP_ALIVE_TICKS` times every `keepalive_s`."""
@@ -94,13 +127,17 @@ class Api:
             sink.tick(KEEP_ALIVE_TICKS)
 
     async def _prepare(
-        self, body: Request, prepare: Callable[[Request, Text, Serving], Work]
-    ) -> tuple[Work, Text, Serving]:
-        assert isinstance(body, Common)
+        self,
+        body: Asking,
+        prepare: Callable[[Asking, Text, Serving], Prepared],
+        account: Account | None = None,
+    ) -> tuple[Prepared, Text, Serving]:
         serving, text = self._model.admit(body.model)
+        if account is not None:
+            text = text.salted(account.salt)
         loop = asyncio.get_running_loop()
-        work = await loop.run_in_executor(self._pool, prepare, body, text, serving)
-        return work, text, serving
+        made = await loop.run_in_executor(self._pool, prepare, body, text, serving)
+        return made, text, serving
 
     async def _answer(
         self,
@@ -111,40 +148,57 @@ class Api:
         serving: Serving,
         shape: Shape,
     ) -> web.StreamResponse:
+        await self._grammars.check(work.sampling, _grammar_field(body))
+        account = request.get(ACCOUNT)
+        if account is not None:
+            work = msgspec.structs.replace(work, priority=account.priority(body.priority))
         if body.stream:
-            sink = Sink()
-            job = Job(work, text, serving.block_size, Streamer(shape, sink))
-            return await self._stream(request, job, shape, sink)
-        collector = Collector(shape, work.sampling.logprobs >= 0)
-        job = Job(work, text, serving.block_size, collector)
-        try:
-            self._link.submit(job)
+            sink = Sink(self._config.stall_timeout_s, partial(self._tally.note, CUT))
+            streamer = _streamer(shape, sink, work)
+            job = Job(work, text, serving.block_size, streamer, request[ARRIVED_S])
+            return await self._stream(request, job, account, shape, sink)
+        collector = _collector(shape, work)
+        job = Job(work, text, serving.block_size, collector, request[ARRIVED_S])
+        with self._submitted(job, account):
             await job.finished()
-        finally:
-            self._link.drop(job)
         return web.Response(body=collector.body(job.usage), content_type="application/json")
 
-    async def _stream(
-        self, request: web.Request, job: Job, shape: Shape, sink: Sink
-    ) -> web.StreamResponse:
+    @contextmanager
+    def _submitted(self, job: Job, account: Account | None) -> Iterator[None]:
+        """Until the block ends, the job is the runtime's, and counts as its key's."""
+        lease = None
+        if account is not None:
+            work = job.work
+            num_answers = work.n * len(work.prompts)
+            lease = account.begin(num_answers, work.num_prompt_tokens, job)
         try:
             self._link.submit(job)
-            # A refusal is still an HTTP status until the head is sent; no longer than this.
-            await job.accepted(self._config.keepalive_s)
-            response = await self._open(request, sink)
-            self._sinks.add(sink)
-            try:
-                await job.finished()
-                sink.write(shape.usage_event(job.usage) + DONE)
-            except ApiError as error:
-                sink.write(error_event(error) + DONE)
-            await sink.emptied()
+            yield
         finally:
             self._link.drop(job)
+            if lease is not None:
+                lease.end()
+
+    async def _stream(
+        self, request: web.Request, job: Job, account: Account | None, shape: Shape, sink: Sink
+    ) -> web.StreamResponse:
+        try:
+            with self._submitted(job, account):
+                # A refusal is still an HTTP status until the head is sent; no longer than this.
+                await job.accepted(self._config.keepalive_s)
+                response = await self._open(request, sink)
+                self._sinks.add(sink)
+                try:
+                    await job.finished()
+                    sink.write(shape.usage_event(job.usage) + DONE)
+                except ApiError as error:
+                    self._metrics.refused(error)
+                    sink.write(error_event(error) + DONE)
+            await sink.emptied()
+        finally:
             self._sinks.discard(sink)
             sink.close()
-        await response.write_eof()
-        return response
+        return response  # whose end aiohttp writes, while the connection watches that it is taken
 
     async def _open(self, request: web.Request, sink: Sink) -> web.StreamResponse:
         response = web.StreamResponse(headers=SSE_HEADERS)
@@ -159,23 +213,25 @@ class Api:
         sink.attach(request.transport, chunked)
         return response
 
-    def _card(self) -> dict[str, object]:
-        serving = self._model.serving
-        return {
-            "id": self._model.name,
-            "object": "model",
-            "created": self._model.created,
-            "owned_by": "llmd",
-            "root": serving.root if serving is not None else "",
-            "max_model_len": serving.max_len if serving is not None else 0,
-        }
+
+def _streamer(shape: Shape, sink: Sink, work: Work) -> Streamer:
+    if work.tools is None:
+        return Streamer(shape, sink)
+    return CallStreamer(shape, sink, work.tools)
+
+
+def _collector(shape: Shape, work: Work) -> Collector:
+    with_logprobs = work.sampling.logprobs >= 0
+    if work.tools is None:
+        return Collector(shape, with_logprobs)
+    return CallCollector(shape, with_logprobs, work.tools)
+
+
+def _grammar_field(body: Common) -> str:
+    """The field that a grammar comes from, if there is one."""
+    form = body.response_format
+    return "tools" if form is None or isinstance(form, TextFormat) else "response_format"
 
 
 def _include_usage(body: Common) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
-
-
-def _json(data: Mapping[str, object], status: int = 200) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(data), status=status, content_type="application/json"
-    )

@@ -1,9 +1,29 @@
-"""The bodies of requests, as types. Every field may be null, as OpenAI's clients send them."""
+"""The bodies of requests, as types. Every field may be null, as OpenAI's clients send them.
 
-from typing import Literal
+A range stands here and nowhere else: decoding checks it, and `/openapi.json` says it.
+"""
+
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from daemon.api.tools.schema import ToolCalls, ToolChoice, Tools
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
+
+INT32_MAX = 2**31 - 1
+MAX_LIST = 1024
+"""Entries of `logit_bias` and `stop_token_ids`."""
+
+Count = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Limit = Annotated[int, Meta(ge=1)]
+TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+StopString = Annotated[str, Meta(max_length=1024)]
+BiasKey = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -13,10 +33,51 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    """`response_format`; only plain text is served."""
+class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all kinds of `response_format` share."""
 
-    type: str
+    @property
+    def type(self) -> str:
+        """The kind, as clients write it."""
+        return str(self.__struct_config__.tag)
+
+
+class TextFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """Plain text, the default."""
+
+
+class JsonObjectFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON schema; it is always followed strictly, and what cannot be followed is refused."""
+
+    schema: dict[str, msgspec.Raw]
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
+    """JSON that a schema describes."""
+
+    json_schema: JsonSchema
+
+
+class GrammarFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="grammar"):
+    """Text that a context-free grammar describes, in llguidance's dialect of Lark."""
+
+    grammar: Annotated[str, Meta(min_length=1)]
+
+
+class RegexFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="regex"):
+    """Text that a regular expression matches as a whole."""
+
+    regex: Annotated[str, Meta(min_length=1)]
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | GrammarFormat | RegexFormat
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +88,10 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message; the fields after `name` come back from earlier answers and must be empty."""
+    """A message. `tool_calls` are an assistant's, `tool_call_id` says whose result a tool's is.
+
+    The other fields after `name` come back from earlier answers and must be empty.
+    """
 
     role: Role
     content: str | list[TextPart] | None = None
@@ -35,7 +99,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[msgspec.Raw] | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: ToolCalls | None = None
     function_call: None = None
     audio: None = None
 
@@ -44,24 +108,24 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What both kinds of completion share."""
 
     model: str
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    n: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    max_tokens: Limit | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None  # -1 and 0: all tokens
+    min_p: Share | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES_PER_REQUEST)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_LIST)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    logit_bias: Annotated[dict[BiasKey, Bias], Meta(max_length=MAX_LIST)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    priority: int | None = None
+    min_tokens: Count | None = None
+    priority: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
 
@@ -69,8 +133,9 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/completions`. A prompt is text or token ids, or a list of either."""
 
-    prompt: str | list[str | int | list[int]]
-    logprobs: int | None = None
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    max_tokens: Count | None = None  # 0: the prompt alone, with `echo`
+    logprobs: TopLogprobs | None = None
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
@@ -79,7 +144,29 @@ class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only
 class ChatRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message]
-    max_completion_tokens: int | None = None
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`POST /tokenize`: either `prompt` or `messages`."""
+
+    model: str | None = None  # null: the one that is served
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1)] | None = None
+    add_special_tokens: bool | None = None  # null: to a prompt; chat templates write their own
+    add_generation_prompt: bool | None = None  # null: yes
+    tools: Tools | None = None  # told of in the conversation
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`POST /detokenize`."""
+
+    tokens: list[TokenId]
+    model: str | None = None  # null: the one that is served

@@ -3,11 +3,13 @@
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from daemon.api.choice import Choice
+from daemon.api.echo import Echo
 from daemon.api.errors import ApiError
 from daemon.api.logprobs import TokenLogprob
 from daemon.api.token_bytes import TokenBytes
@@ -158,19 +160,21 @@ class CompletionShape(Shape):
         model: str,
         tokens: TokenBytes,
         include_usage: bool = False,
-        echo: tuple[str, ...] = (),  # of each choice
+        echoes: tuple[Echo, ...] = (),  # of each choice
     ) -> None:
         super().__init__(model, tokens, include_usage)
-        self._echo = echo
+        self._echoes = echoes
 
     def opening(self, index: int) -> bytes:
         """The event before a choice's first text."""
-        text = self.opening_text(index)
-        return self.piece(self.delta(index, text, None, None)) if text else b""
+        if not self._echoes:
+            return b""
+        text = self._echoes[index].text
+        return self.piece(self.delta(index, text, self._echoed(index), None))
 
     def opening_text(self, index: int) -> str:
         """The text that a whole answer begins with."""
-        return self._echo[index] if self._echo else ""
+        return self._echoes[index].text if self._echoes else ""
 
     def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
         """A choice in a piece."""
@@ -178,24 +182,40 @@ class CompletionShape(Shape):
 
     def choice(self, index: int, text: str, logprobs: Json | None, reason: str) -> Json:
         """A choice in a whole answer."""
+        echoed = self._echoed(index)
+        if echoed is not None and logprobs is not None:
+            logprobs = {key: values + logprobs[key] for key, values in echoed.items()}
         return self.delta(index, text, logprobs, reason)
 
     def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
         """The `logprobs` object of some of a choice's tokens."""
-        tokens, offsets, tops = [], [], []
+        begin, offsets = len(self.opening_text(choice.index)), []
         for entry in entries:
-            name = self._name(entry.token)
-            best = {self._name(token): finite(logprob) for token, logprob in entry.top}
-            tokens.append(name)
-            offsets.append(choice.logprob_letters)
-            tops.append({**best, name: finite(entry.logprob)} if best else {})
+            offsets.append(begin + choice.logprob_letters)
             choice.logprob_letters += len(self._tokens(entry.token).decode(errors="ignore"))
+        return self._columns([entry.token for entry in entries], entries, offsets)
+
+    def _echoed(self, index: int) -> Json | None:
+        """The `logprobs` object of a choice's prompt, where it is wanted."""
+        if not self._echoes or not self._echoes[index].scored:
+            return None
+        echo = self._echoes[index]
+        return self._columns(echo.tokens, echo.entries, echo.offsets(self._tokens))
+
+    def _columns(
+        self, tokens: list[int], entries: Sequence[TokenLogprob | None], offsets: list[int]
+    ) -> Json:
         return {
-            "tokens": tokens,
-            "token_logprobs": [finite(entry.logprob) for entry in entries],
-            "top_logprobs": tops,
+            "tokens": [self._name(token) for token in tokens],
+            "token_logprobs": [entry and finite(entry.logprob) for entry in entries],
+            "top_logprobs": [entry and self._best(entry) for entry in entries],
             "text_offset": offsets,
         }
+
+    def _best(self, entry: TokenLogprob) -> dict[str, float]:
+        """The best tokens of a place and the one that stands there; empty if none is wanted."""
+        best = {self._name(token): finite(logprob) for token, logprob in entry.top}
+        return {**best, self._name(entry.token): finite(entry.logprob)} if best else {}
 
     def _name(self, token: int) -> str:
         raw = self._tokens(token)

@@ -2,59 +2,80 @@
 
 A task switch and a coroutine for each event would cost more than the event. So events are framed
 here and written to the connection's transport at once. Only a client that reads too slowly has
-its events kept, for a bounded time.
+its events kept, deflated: up to a size, and no longer than it takes nothing of them.
 """
 
 import asyncio
+from collections.abc import Callable
+
+from daemon.api.backlog import Backlog
 
 KEEP_ALIVE = b": keep-alive\n\n"
-BUFFER_LIMIT_BYTES = 256 * 1024
-STALLED_LIMIT_S = 30.0
+TRANSPORT_LIMIT_BYTES = 128 * 1024
+BACKLOG_LIMIT_BYTES = 128 * 1024
+"""Together 256 KiB for a stream. Deflated, the second half holds ten times as many events."""
 RETRY_S = 0.05
 
 
 class Sink:
     """Takes events from the first token on; they wait until `attach` names the connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, stall_timeout_s: float, on_cut: Callable[[], None]) -> None:
+        """`on_cut` is called when a client is cut that takes too little for too long."""
         self.silent_ticks = 0
+        self._stall_timeout_s = stall_timeout_s
+        self._on_cut = on_cut
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._chunked = True
-        self._held: list[bytes] | None = []
-        self._deadline = 0.0
+        self._early: list[bytes] = []  # before `attach`
+        self._backlog: Backlog | None = None
+        self._deadline_s = 0.0
         self._retry: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def num_kept_bytes(self) -> int:
+        """What this process holds for the client."""
+        transport, backlog = self._transport, self._backlog
+        unsent = transport.get_write_buffer_size() if transport is not None else 0
+        return unsent + (backlog.size_bytes if backlog is not None else 0)
 
     def attach(self, transport: asyncio.Transport, chunked: bool) -> None:
         """The response's head has been sent: events go to `transport` from now on."""
         self._transport = transport
         self._chunked = chunked
-        self._release()
+        if self._early:
+            self.write(b"".join(self._early))
+            self._early.clear()
 
     def write(self, event: bytes) -> None:
         """Send one event, or several. Never waits."""
-        if self._held is not None:
-            self._held.append(event)
+        if self._backlog is not None:
+            self._keep(self._backlog, event)
             return
-        assert self._transport is not None
-        self.silent_ticks = 0
         transport = self._transport
+        if transport is None:
+            self._early.append(event)
+            return
+        self.silent_ticks = 0
         if transport.is_closing():  # its handler is about to be cancelled
             return
         transport.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
-        if transport.get_write_buffer_size() > BUFFER_LIMIT_BYTES:
-            self._hold()
+        if transport.get_write_buffer_size() > TRANSPORT_LIMIT_BYTES:
+            self._backlog = Backlog()
+            self._progress()
+            self._retry = self._loop.call_later(RETRY_S, self._try_again)
 
     def tick(self, ticks: int) -> None:
         """Called at intervals: send a comment after `ticks` of them without an event."""
         self.silent_ticks += 1
-        if self.silent_ticks >= ticks and self._held is None:
+        if self.silent_ticks >= ticks and self._backlog is None:
             self.write(KEEP_ALIVE)
 
     async def emptied(self) -> None:
         """Wait until the client's transport has taken every event."""
-        if self._held is not None:
+        if self._backlog is not None:
             self._emptied = self._loop.create_future()
             await self._emptied
 
@@ -63,26 +84,35 @@ class Sink:
         if self._retry is not None:
             self._retry.cancel()
 
-    def _hold(self) -> None:
-        self._held = []
-        self._deadline = self._loop.time() + STALLED_LIMIT_S
-        self._retry = self._loop.call_later(RETRY_S, self._try_again)
+    def _keep(self, backlog: Backlog, event: bytes) -> None:
+        if backlog.size_bytes + min(len(event), BACKLOG_LIMIT_BYTES) > BACKLOG_LIMIT_BYTES:
+            self._cut()
+        else:
+            backlog.add(event)
 
     def _try_again(self) -> None:
-        assert self._transport is not None
-        if self._transport.is_closing():
+        transport, backlog = self._transport, self._backlog
+        assert transport is not None and backlog is not None
+        if transport.is_closing():
             return
-        if self._transport.get_write_buffer_size() <= BUFFER_LIMIT_BYTES // 2:
-            self._release()
-        elif self._loop.time() > self._deadline:
-            # The connection's loss cancels its handler, and that aborts the request.
-            self._transport.abort()
+        while backlog and transport.get_write_buffer_size() <= TRANSPORT_LIMIT_BYTES // 2:
+            events = backlog.pop()
+            transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events)
+            self._progress()
+        if not backlog and transport.get_write_buffer_size() <= TRANSPORT_LIMIT_BYTES // 2:
+            self._backlog = None
+            if self._emptied is not None and not self._emptied.done():
+                self._emptied.set_result(None)
+        elif self._loop.time() > self._deadline_s:
+            self._cut()
         else:
             self._retry = self._loop.call_later(RETRY_S, self._try_again)
 
-    def _release(self) -> None:
-        held, self._held = self._held, None
-        if held:
-            self.write(b"".join(held))
-        if self._held is None and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
+    def _progress(self) -> None:
+        self._deadline_s = self._loop.time() + self._stall_timeout_s
+
+    def _cut(self) -> None:
+        # The connection's loss cancels its handler, and that aborts the request.
+        if self._transport is not None and not self._transport.is_closing():
+            self._on_cut()
+            self._transport.abort()

@@ -1,58 +1,126 @@
 """`llmd check`: every value with its source, the model's shape, and the memory formula's terms."""
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from daemon.cli.parser import overrides
 from daemon.config.host_pool import HostPlan
-from daemon.config.load import Loaded, flatten, load
+from daemon.config.load import ConfigError, Fault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
 from daemon.config.pool import PoolPlan, plan_pool
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.sizing import GPU_RUNTIME_BYTES, PoolSize, Room, SizingError
+from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
-from daemon.models.shape import ModelError, ModelShape, read_shape
-from daemon.models.supported import check_folder
+from daemon.models.shape import ModelError, ModelShape
 
 DISTRIBUTION = "llmd-server"
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print all that would be used. 0: it would serve; 1: it would not. Raises ConfigError."""
-    loaded = load(arguments.config, overrides(arguments))
-    print("\n".join(values(loaded)))
+    """Print all that would be used. 0: it would serve; 1: the model or its memory would not do;
+    2: the configuration is wrong.
+    """
+    found = examine(arguments)
+    if arguments.json:
+        print(as_json(found))
+    else:
+        print_text(found)
+    return found.status
+
+
+class Checked(msgspec.Struct):
+    """How far a configuration goes towards serving."""
+
+    loaded: Loaded | None = None
+    folder: Path | None = None
+    shape: ModelShape | None = None
+    plans: list[tuple[InstanceSpec, PoolPlan]] = []
+    faults: tuple[Fault, ...] = ()
+    status: int = 0
+
+
+def examine(arguments: argparse.Namespace) -> Checked:
+    """Do all that `serve` would do before it starts anything."""
+    found = Checked()
     try:
+        found.loaded = load(arguments.config, overrides(arguments))
+        config = found.loaded.config
         _refuse_foreign_daemon()
-        folder = _folder(loaded.config)
-        check_folder(folder)
-        shape = read_shape(folder)
-        print("\n" + "\n".join(model_lines(folder, shape)))
-        for spec in loaded.config.instance:
-            plan = plan_pool(loaded.config, shape, spec)
-            print("\n" + "\n".join(pool_lines(spec, shape, plan)))
+        found.folder = _folder(config)
+        found.shape = checked_shape(found.folder)
+        for spec in config.instance:
+            found.plans.append((spec, plan_pool(config, found.shape, spec)))
+    except ConfigError as error:
+        found.faults, found.status = error.faults, 2
     except (ModelError, SizingError) as error:
-        print(f"llmd: {error}", file=sys.stderr)
-        return 1
-    return 0
+        found.faults, found.status = (Fault("", "", str(error)),), 1
+    return found
+
+
+def print_text(found: Checked) -> None:
+    """For people: what is known on stdout, what is wrong on stderr."""
+    if found.loaded is not None:
+        print("\n".join(values(found.loaded)))
+    if found.folder is not None and found.shape is not None:
+        print("\n" + "\n".join(model_lines(found.folder, found.shape)))
+        for spec, plan in found.plans:
+            print("\n" + "\n".join(pool_lines(spec, found.shape, plan)))
+    for fault in found.faults:
+        print(f"llmd: {fault}", file=sys.stderr)
+
+
+def as_json(found: Checked) -> str:
+    """For scripts: one object with ok, file, values, model, instances and faults."""
+    loaded, shape = found.loaded, found.shape
+    plain = {
+        "ok": found.status == 0,
+        "file": loaded.file if loaded is not None else "",
+        "values": {
+            key: {"value": value, "source": source} for key, value, source in _shown(loaded)
+        },
+        "model": {"folder": str(found.folder), **msgspec.to_builtins(shape)} if shape else None,
+        "instances": [
+            {**msgspec.to_builtins(spec), "pool": msgspec.to_builtins(plan)}
+            for spec, plan in found.plans
+        ],
+        "faults": [fault._asdict() for fault in found.faults],
+    }
+    return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
 
 
 def values(loaded: Loaded) -> Iterator[str]:
     """One line a value: key, value, source."""
+    for key, value, source in _shown(loaded):
+        shown = " ".join(value) if isinstance(value, list) else json.dumps(value)
+        yield f"{key:<28} {shown:<40} {source}"
+
+
+def _shown(loaded: Loaded | None) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and source of every value; of API keys the names alone."""
+    if loaded is None:
+        return
     places = {
         "control.socket": default_socket(),
         "journal.folder": default_journal(),
         "daemon.cache": default_cache(),
     }
     for key, value in flatten(loaded.config).items():
-        shown = f"{value!r}" if value != "" else '""'
+        shown = value
         if key == "instance":
-            shown = " ".join(f"{spec.name}={spec.device}:{spec.role}" for spec in value)
-        if value == "" and key in places:
+            shown = [f"{spec.name}={spec.device}:{spec.role}" for spec in value]
+        elif key == "key":
+            shown = [one.name for one in value]
+        elif value == "" and key in places:
             shown = str(places[key])
-        yield f"{key:<28} {shown:<40} {loaded.source(key)}"
+        yield key, shown, loaded.source(key)
 
 
 def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:

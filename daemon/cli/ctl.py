@@ -1,14 +1,23 @@
-"""`llmd ctl`: one snapshot of a running daemon, for people or for scripts, and its policy."""
+"""`llmd ctl`: one snapshot of a running daemon, for people or for scripts, and its orders."""
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from daemon.control.client import ControlError, attach_path, choose_policy, fetch_snapshot
-from daemon.control.protocol import InstanceStatus, Snapshot
+from daemon.control.client import (
+    ControlError,
+    attach_path,
+    choose_policy,
+    drain,
+    fetch_snapshot,
+    reload,
+    resume,
+)
+from daemon.control.protocol import InstanceStatus, Reloaded, Snapshot
 from daemon.scheduler.policies import POLICIES
 
 TIMEOUT_S = 5.0
@@ -16,20 +25,43 @@ TIMEOUT_S = 5.0
 
 def ctl(arguments: argparse.Namespace) -> int:
     """Print what was asked for. 0: the daemon answered; 1: none did, or it refused."""
-    path = arguments.socket or attach_path()
     try:
-        if arguments.verb == "policy" and arguments.name is not None:
-            snapshot = choose_policy(path, arguments.name, TIMEOUT_S)
-        else:
-            snapshot = fetch_snapshot(path, TIMEOUT_S)
+        print(_answer(arguments, arguments.socket or attach_path()))
     except ControlError as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1
-    if arguments.verb == "policy":
-        print(policies(snapshot))
-    else:
-        print(as_json(snapshot) if arguments.json else as_text(snapshot))
     return 0
+
+
+def _answer(arguments: argparse.Namespace, path: Path) -> str:
+    """What the daemon says to the verb. Raises ControlError."""
+    match arguments.verb:
+        case "policy" if arguments.name is not None:
+            return policies(choose_policy(path, arguments.name, TIMEOUT_S))
+        case "policy":
+            return policies(fetch_snapshot(path, TIMEOUT_S))
+        case "reload":
+            return reloaded(reload(path, TIMEOUT_S))
+        case "drain":
+            return drained(drain(path, TIMEOUT_S))
+        case "resume":
+            return f"requests are taken again; {resume(path, TIMEOUT_S).status}"
+    snapshot = fetch_snapshot(path, TIMEOUT_S)
+    return as_json(snapshot) if arguments.json else as_text(snapshot)
+
+
+def reloaded(answer: Reloaded) -> str:
+    """A line for what changed, and one for what did not and would."""
+    lines = [f"read {answer.file} again; changed: {', '.join(answer.changed) or 'nothing'}"]
+    if answer.needs_restart:
+        lines.append(f"needs a restart: {', '.join(answer.needs_restart)}")
+    return "\n".join(lines)
+
+
+def drained(snapshot: Snapshot) -> str:
+    """What is left to do."""
+    left = snapshot.running + snapshot.waiting
+    return f"no new requests are taken; {left} answers are under way"
 
 
 def policies(snapshot: Snapshot) -> str:

@@ -9,7 +9,9 @@ import msgspec
 
 from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instances import ROLES
+from daemon.config.keys import key_faults
 from daemon.config.schema import Config
+from daemon.logs import FORMATS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.predict.lengths import VECTOR_KINDS, live_fault
 from daemon.scheduler.policies import POLICIES
@@ -28,6 +30,11 @@ _AT_LEAST: dict[str, float] = {
     "server.port": 0,
     "server.body_limit_bytes": 1024,
     "server.keepalive_s": 0.1,
+    "server.max_connections": 1,
+    "server.header_timeout_s": 0.1,
+    "server.body_timeout_s": 0.1,
+    "server.idle_timeout_s": 0.1,
+    "server.stall_timeout_s": 0.1,
     "scheduler.max_running": 1,
     "scheduler.max_batch_tokens": 1,
     "scheduler.prefill_chunk": 1,
@@ -40,6 +47,7 @@ _AT_LEAST: dict[str, float] = {
     "predict.store_size": 1,
     "daemon.drain_s": 0,
     "daemon.threads": 0,
+    "daemon.restarts": 0,
 }
 
 
@@ -47,6 +55,7 @@ def check(config: Config) -> Iterator[Fault]:
     """Every fault of a configuration whose types are right."""
     yield from _ranges(config)
     yield from _choices(config)
+    yield from key_faults(config.key)
     yield from _memory(config)
     yield from _scheduler(config)
     yield from _instances(config)
@@ -58,6 +67,8 @@ def _ranges(config: Config) -> Iterator[Fault]:
         value = _value(config, key)
         if not value >= least:  # also true of NaN
             yield key, f"must be at least {least}, got {value}"
+        elif math.isinf(value):
+            yield key, "must be a finite number"
     if config.server.port > 65535:
         yield "server.port", f"must be at most 65535, got {config.server.port}"
 
@@ -67,6 +78,7 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("model.dtype", DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
         ("daemon.log_level", LOG_LEVELS),
+        ("daemon.log_format", FORMATS),
     ):
         value = _value(config, key)
         if value not in choices:

@@ -2,13 +2,13 @@
 
 block         = as the device's; with memory.compress one byte an element, and for each channel of a
                 layer's keys and values a scale and a zero of two bytes
-host_bytes -1 = as many bytes as the device's own pool, but at most this instance's part of a share
-                of available RAM: 25 % beside a GPU, where the pool is pinned, 10 % beside a CPU,
-                whose own pool lies in the same RAM
+host_bytes -1 = four times the device's own pool, but at most this instance's part of a share of
+                available RAM: 25 % beside a GPU, where the pool is pinned, 10 % beside a CPU,
+                whose own pool lies in the same RAM. Where many give way, a host pool as small as
+                the device's is soon full, and whoever runs can give way no more
 
-The policy may change while the daemon runs, the pool may not. Where memory.swap leaves the choice
-to the policy, a CPU has a pool in any case, which costs nothing until it is used; a GPU has one if
-the first policy swaps, or if memory.host_bytes asks for it.
+The policy may change while the daemon runs, the pool may not: so there is one unless memory.swap
+rules it out, or memory.host_bytes is 0.
 """
 
 import msgspec
@@ -17,8 +17,8 @@ from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config
 from daemon.memory.sizing import PoolSize, Shape, SizingError, block_bytes
 from daemon.memory.swap_space import SWAPPING
-from daemon.scheduler.policies import POLICIES
 
+DEVICE_POOLS = 4
 RAM_SHARE = {"cuda": 0.25, "cpu": 0.1}
 SCALE_BYTES = 2 * 2
 """A scale and a zero, float16 each (`daemon.engine.packing`)."""
@@ -41,7 +41,7 @@ def plan_host_pool(
     if memory.compress:
         channels = model.num_layers * 2 * model.num_kv_heads * model.head_dim
         per_block = channels * (memory.block_size + SCALE_BYTES)
-    if not _wanted(config, device):
+    if memory.swap and memory.swap not in SWAPPING:
         return HostPlan(0, per_block, "swap")
     if memory.host_bytes >= 0:
         if 0 < memory.host_bytes < per_block:
@@ -52,15 +52,7 @@ def plan_host_pool(
         return HostPlan(memory.host_bytes // per_block, per_block, "host_bytes")
     share = RAM_SHARE[device.partition(":")[0]]
     ram_bytes = int(share * available_ram_bytes()) // max(len(config.instance), 1)
-    own_bytes = pool.num_blocks * pool.block_bytes if pool is not None else 0
-    if pool is None or own_bytes > ram_bytes:
+    useful_bytes = DEVICE_POOLS * pool.num_blocks * pool.block_bytes if pool is not None else 0
+    if pool is None or useful_bytes > ram_bytes:
         return HostPlan(ram_bytes // per_block, per_block, "ram")
-    return HostPlan(own_bytes // per_block, per_block, "kv")
-
-
-def _wanted(config: Config, device: str) -> bool:
-    memory = config.memory
-    if memory.swap:
-        return memory.swap in SWAPPING
-    chosen = memory.host_bytes > 0 or device == "cpu"
-    return chosen or POLICIES[config.scheduler.policy].swap in SWAPPING
+    return HostPlan(useful_bytes // per_block, per_block, "kv")

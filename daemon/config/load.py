@@ -2,15 +2,16 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from daemon.config.checks import check
 from daemon.config.instances import named
 from daemon.config.schema import Config
+from daemon.config.unknown import several_models, unknown_keys
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 
@@ -20,8 +21,27 @@ DEFAULT = "default"
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 
 
+COMMAND_LINE = "command line"
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong, for a person: where it was written, the dotted key, what it is."""
+
+    source: str  # a file's name or "command line"
+    key: str  # "": the file as a whole
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in self if part)
+
+
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the source, the value and the fault."""
+    """The configuration cannot be used; the message is of its first fault, in one line."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        more = len(self.faults) - 1
+        super().__init__(f"{self.faults[0]}{f' (and {more} more: llmd check)' if more else ''}")
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -30,6 +50,7 @@ class Loaded(msgspec.Struct, frozen=True):
     config: Config
     sources: dict[str, str]  # "scheduler.policy" -> the file's name, "flag" or "default"
     file: str = ""
+    written: Config = Config()  # before what is left open was chosen
 
     def source(self, key: str) -> str:
         """Where the value of a dotted key comes from."""
@@ -50,12 +71,13 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     for key, value in flags.items():
         _set(data, key, value)
         sources[key] = FLAGS
-    config = _completed(_convert(data, "command line"))
-    for key, fault in check(config):
-        source = sources.get(key, DEFAULT)
-        place = "command line" if source == FLAGS else source
-        raise ConfigError(f"{place}: {key}: {fault}")
-    return Loaded(config, sources, label)
+    written = _convert(data, COMMAND_LINE)
+    config = _completed(written)
+    places = {key: COMMAND_LINE if source == FLAGS else source for key, source in sources.items()}
+    faults = [Fault(places.get(key, DEFAULT), key, text) for key, text in check(config)]
+    if faults:
+        raise ConfigError(faults)
+    return Loaded(config, sources, label, written)
 
 
 def parse_value(text: str) -> Any:
@@ -83,9 +105,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from error
+        raise ConfigError([Fault(str(file), "", str(error.strerror))]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from error
+        raise ConfigError([Fault(str(file), "", f"not TOML: {error}")]) from error
 
 
 def _keys(data: Mapping[str, Any]) -> list[str]:
@@ -102,25 +124,26 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
         return
     table = data.get(section, {})
     if not isinstance(table, dict):
-        raise ConfigError(f"command line: {key}: [[{section}]] is a list; name it as a whole")
+        text = f"[[{section}]] is a list; name it as a whole"
+        raise ConfigError([Fault(COMMAND_LINE, key, text)])
     data[section] = {**table, name: value}
 
 
 def _convert(data: Mapping[str, Any], label: str) -> Config:
+    faults = [Fault(label, *found) for found in (*several_models(data), *unknown_keys(data))]
+    if faults:
+        raise ConfigError(faults)
     try:
         return msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{label}: {_plain(str(error))}") from error
+        raise ConfigError([_plain(label, str(error))]) from error
 
 
-def _plain(message: str) -> str:
-    """msgspec's message with the place first: `scheduler.max_running: expected int, got str`."""
+def _plain(label: str, message: str) -> Fault:
+    """msgspec's message with the place apart: `scheduler.max_running`, `expected int, got str`."""
     found = _AT.search(message)
-    place = found.group(1) if found else ""
     text = _AT.sub("", message).replace("`", "")
-    text = text.replace("Object contains unknown field", "unknown key")
-    text = text[:1].lower() + text[1:]
-    return f"{place}: {text}" if place else text
+    return Fault(label, found.group(1) if found else "", text[:1].lower() + text[1:])
 
 
 def _completed(config: Config) -> Config:

@@ -20,6 +20,28 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_limit_bytes: int = 16 * 1024 * 1024
     keepalive_s: float = 15.0  # an SSE comment when no token came for so long
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()  # names in Host headers, beside those of this machine
+    max_connections: int = 8192  # open at a time; one more is answered 503
+    header_timeout_s: float = 10.0  # from a request's first byte to the end of its headers
+    body_timeout_s: float = 30.0
+    idle_timeout_s: float = 75.0  # between two requests of one connection
+    stall_timeout_s: float = 30.0  # a client that takes nothing of its answer for so long is cut
+
+
+class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[key]]`: who may ask, and how much. Made by `llmd key new`; 0 is no limit."""
+
+    name: str
+    hash: str  # the key's SHA-256 as 64 hexadecimal digits; the key itself is written nowhere
+    priority: int = 0  # the best that its requests can have: lower runs first
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0  # of prompts and answers
+    max_running: int = 0  # answers under way at a time, waiting ones included
+    salt: str = ""  # keys of equal salt share cached prefixes; empty: the key's name
+
+    def __repr__(self) -> str:
+        """Without the hash: this ends up in logs and error texts."""
+        return f"KeyConfig(name={self.name!r})"
 
 
 class ControlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +53,7 @@ class ControlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[scheduler]`: who runs when."""
 
-    policy: str = "sarathi"
+    policy: str = "speculative"
     max_running: int = 256  # sequences in a batch
     max_batch_tokens: int = 0  # token budget of a step; 0: the policy's own
     prefill_chunk: int = 0  # most tokens of one sequence in a step; 0: as max_batch_tokens
@@ -85,7 +107,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: str = ""  # empty: $CACHE_DIRECTORY or $XDG_CACHE_HOME/llmd or ~/.cache/llmd
     drain_s: float = 30.0  # after SIGTERM, time for running answers
     threads: int = 0  # CPU compute threads of a cpu worker; 0: all cores
+    restarts: int = 5  # of one worker in a minute; after that its instance is given up
     log_level: str = "info"
+    log_format: str = "auto"  # text | json; auto: text, with priorities for systemd's journal
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,6 +117,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
+    key: tuple[KeyConfig, ...] = ()
     control: ControlConfig = ControlConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     memory: MemoryConfig = MemoryConfig()

@@ -1,26 +1,39 @@
 """A viewer's end of the control socket: how to ask, how to read, and one blocking ask."""
 
+import contextlib
 import os
 import socket
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from daemon.config.paths import default_socket
 from daemon.control.protocol import (
     FRAME_LIMIT_BYTES,
+    BlockOwners,
     ChoosePolicy,
+    Drain,
     FromViewer,
     Refused,
+    Reload,
+    Reloaded,
+    Resume,
     Snapshot,
     Status,
+    Story,
     ToViewer,
 )
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame
 
 SERVICE_SOCKET = Path("/run/llmd/llmd.sock")
+
+Told = Snapshot | Story | BlockOwners | Reloaded
+"""What a viewer may be told; a refusal is raised instead."""
+
+Answer = TypeVar("Answer", Snapshot, Reloaded)
 
 _READ_BYTES = 64 * 1024
 _encode = encoder().encode
@@ -42,22 +55,28 @@ def question(message: FromViewer) -> bytes:
     return inline_frame(_encode(message))
 
 
-class SnapshotReader:
-    """Turns the bytes of one connection into snapshots."""
+class MessageReader:
+    """Turns the bytes of one connection into the daemon's messages."""
 
     def __init__(self) -> None:
         self._frames = FrameReader(FRAME_LIMIT_BYTES)
 
-    def feed(self, data: bytes) -> list[Snapshot]:
-        """The snapshots completed by `data`. Raises ControlError if refused or not understood."""
+    def feed(self, data: bytes) -> list[Told]:
+        """The messages completed by `data`. Raises ControlError if refused or not understood."""
         self._frames.feed(data)
         try:
-            return [_snapshot(payload) for payload in self._frames.payloads()]
+            return [decoded(payload) for payload in self._frames.payloads()]
         except (FrameError, msgspec.MsgspecError, ValueError) as error:
             raise ControlError(f"the daemon's answer was not understood: {error}") from error
 
 
-def _snapshot(payload: bytes) -> Snapshot:
+def encoded(message: Told) -> bytes:
+    """A message as the daemon sends it, without its frame."""
+    return _encode(message)
+
+
+def decoded(payload: bytes) -> Told:
+    """The message that `encoded` wrote. Raises msgspec's errors, or ControlError for a refusal."""
     message: ToViewer = _decode(payload)
     if isinstance(message, Refused):
         raise ControlError(f"the daemon refused: {message.message}")
@@ -66,28 +85,44 @@ def _snapshot(payload: bytes) -> Snapshot:
 
 def fetch_snapshot(path: Path, timeout_s: float = 2.0) -> Snapshot:
     """The daemon's snapshot now, within `timeout_s` in all. Raises ControlError."""
-    return _ask(path, Status(), timeout_s)
+    return _ask(path, Status(), timeout_s, Snapshot)
 
 
 def choose_policy(path: Path, policy: str, timeout_s: float = 2.0) -> Snapshot:
     """Make the daemon rank by `policy`; its snapshot after that. Raises ControlError."""
-    return _ask(path, ChoosePolicy(policy), timeout_s)
+    return _ask(path, ChoosePolicy(policy), timeout_s, Snapshot)
 
 
-def _ask(path: Path, message: FromViewer, timeout_s: float) -> Snapshot:
+def reload(path: Path, timeout_s: float = 2.0) -> Reloaded:
+    """Make the daemon read its configuration again; what changed. Raises ControlError."""
+    return _ask(path, Reload(), timeout_s, Reloaded)
+
+
+def drain(path: Path, timeout_s: float = 2.0) -> Snapshot:
+    """Make the daemon take no new requests; its snapshot after that. Raises ControlError."""
+    return _ask(path, Drain(), timeout_s, Snapshot)
+
+
+def resume(path: Path, timeout_s: float = 2.0) -> Snapshot:
+    """Make the daemon take requests again; its snapshot after that. Raises ControlError."""
+    return _ask(path, Resume(), timeout_s, Snapshot)
+
+
+def _ask(path: Path, message: FromViewer, timeout_s: float, kind: type[Answer]) -> Answer:
     deadline_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
             sock.settimeout(timeout_s)
             sock.connect(os.fspath(path))
-            sock.sendall(question(message))
-            return _first_snapshot(sock, deadline_s)
+            with contextlib.suppress(BrokenPipeError):  # it was refused already, and why is told
+                sock.sendall(question(message))
+            return _first(kind, sock, deadline_s)
         except OSError as error:
             raise ControlError(no_daemon(path, error)) from error
 
 
-def _first_snapshot(sock: socket.socket, deadline_s: float) -> Snapshot:
-    reader = SnapshotReader()
+def _first(kind: type[Answer], sock: socket.socket, deadline_s: float) -> Answer:
+    reader = MessageReader()
     while True:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
@@ -96,8 +131,9 @@ def _first_snapshot(sock: socket.socket, deadline_s: float) -> Snapshot:
         data = sock.recv(_READ_BYTES)
         if not data:
             raise ConnectionResetError("it closed the connection")
-        if snapshots := reader.feed(data):
-            return snapshots[0]
+        for message in reader.feed(data):
+            if isinstance(message, kind):
+                return message
 
 
 def no_daemon(path: Path, error: OSError) -> str:

@@ -2,23 +2,44 @@
 
 import msgspec
 
-from daemon.core.snapshot import Counters, InstanceStatus, SequenceStatus
+from daemon.core.snapshot import (
+    BlockOwners,
+    Counters,
+    InstanceStatus,
+    Mark,
+    SequenceStatus,
+    Story,
+)
 from daemon.memory.block_pool import BlockUse
+from daemon.request import FinishReason
+from daemon.story import What
 
 __all__ = [
     "FRAME_LIMIT_BYTES",
+    "AskOwners",
+    "AskStory",
+    "BlockOwners",
     "BlockUse",
     "ChoosePolicy",
     "Counters",
+    "Drain",
+    "FinishReason",
     "FromViewer",
+    "GpuStatus",
     "InstanceStatus",
+    "Mark",
     "PredictorStatus",
     "Refused",
+    "Reload",
+    "Reloaded",
+    "Resume",
     "SequenceStatus",
     "Snapshot",
     "Status",
+    "Story",
     "ToViewer",
     "Watch",
+    "What",
 ]
 
 FRAME_LIMIT_BYTES = 1 << 20
@@ -40,6 +61,38 @@ class ChoosePolicy(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
     policy: str
 
 
+class AskStory(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Ask for the `Story` of one sequence that lives or has ended a short while ago."""
+
+    sequence: int
+
+
+class AskOwners(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Ask for the `BlockOwners` of the instance with this index."""
+
+    instance: int
+
+
+class Reload(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Read the configuration file again; the answer is `Reloaded`."""
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Take no new requests, finish those that are here, and stay; the answer is a `Snapshot`."""
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Take requests again, after a `Drain`; the answer is a `Snapshot`."""
+
+
+class Reloaded(msgspec.Struct, frozen=True, tag=True):
+    """What reading the configuration again came to."""
+
+    file: str
+    changed: tuple[str, ...]  # dotted keys that have their new values now
+    needs_restart: tuple[str, ...]  # and those that keep their old ones until a restart
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """The message was not understood or not allowed."""
 
@@ -55,6 +108,18 @@ class PredictorStatus(msgspec.Struct, frozen=True):
     dropped: int = 0  # of them, those that ended first, waited too long or were lost
     answers: int = 0
     took_sum_s: float = 0.0  # of the process's time, over all that it answered
+
+
+class GpuStatus(msgspec.Struct, frozen=True):
+    """What the driver says of one GPU; None where it does not say."""
+
+    name: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    busy_percent: int | None = None  # of the time, some kernel ran
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
@@ -79,7 +144,10 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     waiting: int
     counters: Counters
     predictor: PredictorStatus = PredictorStatus()
+    policies: tuple[str, ...] = ()  # that can be chosen
+    gpus: tuple[GpuStatus | None, ...] = ()  # by instance; None where it has none that can be asked
 
 
-FromViewer = Status | Watch | ChoosePolicy
-ToViewer = Snapshot | Refused
+Closer = AskStory | AskOwners
+FromViewer = Status | Watch | ChoosePolicy | Reload | Drain | Resume | Closer
+ToViewer = Snapshot | Story | BlockOwners | Reloaded | Refused

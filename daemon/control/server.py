@@ -1,8 +1,8 @@
 """The control socket: every viewer reads the same immutable snapshot, and none can slow the daemon.
 
 A tick makes one snapshot and one frame for all viewers that are due. A viewer that has not taken
-its last frame when the next one is due is cut off; it may connect again. What an operator may
-change comes in here too: the policy.
+its last frame when the next one is due is cut off; it may connect again. An operator's orders
+come in here too.
 """
 
 import asyncio
@@ -10,19 +10,27 @@ import contextlib
 import logging
 import math
 import os
-import socket
-import stat
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
 
+from daemon.control.orders import Orders
+from daemon.control.peer import Peer, may_ask, peer_of
+from daemon.control.place import SocketPlace
 from daemon.control.protocol import (
     FRAME_LIMIT_BYTES,
+    BlockOwners,
     ChoosePolicy,
+    Closer,
+    Drain,
     FromViewer,
     Refused,
+    Reload,
+    Resume,
     Snapshot,
+    Story,
+    ToViewer,
     Watch,
 )
 from daemon.scheduler.policies import POLICIES
@@ -72,38 +80,43 @@ class ControlServer:
     """Serves `snapshot()` on the Unix socket `path` (mode 0660), on the running event loop.
 
     `snapshot` is called on the loop, at most once each 50 ms, and only while somebody looks.
-    `choose_policy` is called on the loop too, with a policy's name; it may raise RefusalError.
-    Without it viewers can change nothing.
+    Its user, its group and root may ask. `orders` carries out what they want changed; without it
+    they can change nothing. `look_closer` answers what a viewer asks beyond the
+    snapshot, once each 50 ms for the same question; it may raise RefusalError.
     """
 
     def __init__(
         self,
         path: Path,
         snapshot: Callable[[], Snapshot],
-        choose_policy: Callable[[str], None] | None = None,
+        orders: Orders | None = None,
+        look_closer: Callable[[Closer], Story | BlockOwners] | None = None,
     ) -> None:
-        self._path = path
+        self._place = SocketPlace(path)
+        self._gid = -1
         self._snapshot = snapshot
-        self._choose_policy = choose_policy
+        self._orders = orders
+        self._look_closer = look_closer
         self._server: asyncio.Server | None = None
-        self._inode = 0
         self._viewers: set[_Viewer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._frame = b""
         self._frame_s = -math.inf
+        self._closer_frames: dict[Closer, bytes] = {}
+        self._closer_s = -math.inf
         self._encode = encoder().encode
         self._decode = decoder(FromViewer).decode
         self._someone_due = asyncio.Event()
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if another daemon answers there or the path is taken."""
-        sock = _bind(self._path)
-        self._inode = self._path.stat().st_ino
+        """Bind and serve. Raises OSError if another daemon lives there or the path is taken."""
+        sock = self._place.take()
+        self._gid = os.stat(sock.getsockname()).st_gid
         self._server = await asyncio.start_unix_server(self._accept, sock=sock)
         self._spawn(self._tick())
 
     async def close(self) -> None:
-        """Stop serving, cut the viewers off and remove the socket file if it is still ours."""
+        """Stop serving, cut the viewers off and give the place back."""
         if self._server is None:
             return
         self._server.close()
@@ -111,9 +124,7 @@ class ControlServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_ino == self._inode:
-                self._path.unlink()
+        self._place.give_back()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -121,12 +132,14 @@ class ControlServer:
         task.add_done_callback(self._tasks.discard)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._spawn(self._serve(reader, _Viewer(writer)))
+        self._spawn(self._serve(reader, writer))
 
-    async def _serve(self, reader: asyncio.StreamReader, viewer: _Viewer) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from its first byte to its end."""
+        viewer = _Viewer(writer)
         self._viewers.add(viewer)
         try:
+            self._check(peer_of(writer.get_extra_info("socket")))
             if len(self._viewers) > MAX_VIEWERS:
                 raise RefusalError(f"more than {MAX_VIEWERS} viewers")
             await self._converse(reader, viewer)
@@ -141,21 +154,32 @@ class ControlServer:
             self._viewers.discard(viewer)
             viewer.close()
 
+    def _check(self, peer: Peer) -> None:
+        if not may_ask(peer, os.getuid(), self._gid):
+            logger.warning("user %d (process %d) may not ask here", peer.uid, peer.pid)
+            raise RefusalError("only this daemon's user, its group and root may ask")
+
     async def _converse(self, reader: asyncio.StreamReader, viewer: _Viewer) -> None:
         frames = FrameReader(FRAME_LIMIT_BYTES)
         while data := await reader.read(_READ_BYTES):
             frames.feed(data)
             for payload in frames.payloads():
-                self._answer(viewer, payload)
+                await self._answer(viewer, payload)
                 await viewer.drained()
 
-    def _answer(self, viewer: _Viewer, payload: bytes) -> None:
+    async def _answer(self, viewer: _Viewer, payload: bytes) -> None:
         try:
             message = self._decode(payload)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RefusalError(f"not understood: {error}") from error
-        if isinstance(message, ChoosePolicy):
-            self._choose(message.policy)
+        if isinstance(message, Closer):
+            viewer.send(self._closer_frame(message))
+            return
+        if isinstance(message, Reload):
+            viewer.send(self._framed(await self._operator().reload()))
+            return
+        if isinstance(message, ChoosePolicy | Drain | Resume):
+            self._carry_out(message)
         if not isinstance(message, Watch):
             viewer.send(self._current_frame())
             return
@@ -165,13 +189,24 @@ class ControlServer:
         viewer.due_s = asyncio.get_running_loop().time()
         self._someone_due.set()
 
-    def _choose(self, policy: str) -> None:
-        """Hand the choice on; snapshots from before it are old now."""
-        if self._choose_policy is None:
-            raise RefusalError("the policy cannot be changed here")
-        if policy not in POLICIES:
-            raise RefusalError(f"unknown policy {policy[:40]!r}; there are {', '.join(POLICIES)}")
-        self._choose_policy(policy)
+    def _operator(self) -> Orders:
+        if self._orders is None:
+            raise RefusalError("nothing can be changed here")
+        return self._orders
+
+    def _carry_out(self, order: ChoosePolicy | Drain | Resume) -> None:
+        """Hand the order on; snapshots from before it are old now."""
+        orders = self._operator()
+        match order:
+            case ChoosePolicy(policy=policy):
+                if policy not in POLICIES:
+                    known = ", ".join(POLICIES)
+                    raise RefusalError(f"unknown policy {policy[:40]!r}; there are {known}")
+                orders.choose_policy(policy)
+            case Drain():
+                orders.drain()
+            case Resume():
+                orders.resume()
         self._frame_s = -math.inf
 
     async def _tick(self) -> None:
@@ -207,41 +242,20 @@ class ControlServer:
             self._frame, self._frame_s = self._framed(self._snapshot()), now_s
         return self._frame
 
-    def _framed(self, message: Snapshot | Refused) -> bytes:
+    def _closer_frame(self, question: Closer) -> bytes:
+        """The answer's frame, made anew if it is older than `_SHARE_S`."""
+        if self._look_closer is None:
+            raise RefusalError("stories and owners cannot be told here")
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._closer_s > _SHARE_S:
+            self._closer_frames.clear()
+            self._closer_s = now_s
+        if question not in self._closer_frames:
+            self._closer_frames[question] = self._framed(self._look_closer(question))
+        return self._closer_frames[question]
+
+    def _framed(self, message: ToViewer) -> bytes:
         payload = self._encode(message)
         if len(payload) > FRAME_LIMIT_BYTES:
-            raise RefusalError(f"the snapshot has {len(payload)} bytes")
+            raise RefusalError(f"the answer has {len(payload)} bytes")
         return inline_frame(payload)
-
-
-def _bind(path: Path) -> socket.socket:
-    """A socket bound at `path` with mode 0660; it listens only once its mode is set."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _remove_stale(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(os.fspath(path))
-        path.chmod(0o660)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a socket file that a dead daemon left. Raises OSError if it is anything else."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise FileExistsError(f"{path} exists and is not a socket")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            return
-        else:
-            raise FileExistsError(f"another daemon answers at {path}")

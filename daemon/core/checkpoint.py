@@ -5,6 +5,7 @@ from dataclasses import astuple
 import msgspec
 
 from daemon.core.core import Core
+from daemon.core.events import WorkerReady
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
 from daemon.cost.copy_time import CopyTime
@@ -61,6 +62,8 @@ class Checkpoint(msgspec.Struct, frozen=True, tag=True, array_like=True):
     draining: bool
     wake_at_s: float
     finish_rate: dict[str, float]
+    max_waiting: int = 0  # 0, in an older journal: as configured
+    starve_s: float = 0.0  # likewise
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -75,6 +78,8 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         draining=core.draining,
         wake_at_s=core.wake_at_s,
         finish_rate=dict(vars(core.finish_rate)),
+        max_waiting=core.config.max_waiting,
+        starve_s=core.config.starve_s,
     )
 
 
@@ -87,6 +92,13 @@ def restore(core: Core, state: Checkpoint) -> None:
     core.draining = state.draining
     core.wake_at_s = state.wake_at_s
     vars(core.finish_rate).update(state.finish_rate)
+    core.config = msgspec.structs.replace(
+        core.config,
+        max_waiting=state.max_waiting or core.config.max_waiting,
+        starve_s=state.starve_s or core.config.starve_s,
+    )
+    for instance in core.instances:
+        instance.scheduler.seats.starve_s = core.config.starve_s
 
 
 def _instance(instance: Instance) -> InstanceState:
@@ -128,7 +140,9 @@ def _scheduler(scheduler: Scheduler) -> SchedulerState:
 
 def _restore_instance(instance: Instance, state: InstanceState) -> None:
     written = state.scheduler
-    instance.ready(written.num_blocks, state.block_bytes, 0.0, written.num_host_blocks)
+    num_blocks, num_host_blocks = written.num_blocks, written.num_host_blocks
+    said = (0.0, instance.index, num_blocks, state.block_bytes, 0.0, num_host_blocks)
+    instance.ready(WorkerReady(*said))
     instance.state = WorkerState(state.worker)
     instance.last_done_s = state.last_done_s
     instance.batch_rows = state.batch_rows

@@ -4,8 +4,11 @@ It owns every sequence and every instance's scheduler and memory. The runtime an
 drive this same object.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
 from daemon.core.events import (
@@ -17,7 +20,9 @@ from daemon.core.events import (
     Finish,
     PolicyChosen,
     Predicted,
+    Reconfigured,
     RequestArrived,
+    Resumed,
     Sealed,
     StepDone,
     Tick,
@@ -32,7 +37,9 @@ from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
 from daemon.scheduler.answer import Answer
 from daemon.scheduler.seats import Moves
+from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
+from daemon.story import MAX_ENDED, What
 
 
 class Core:
@@ -42,6 +49,7 @@ class Core:
         self.config = config
         self.instances = [Instance(i, one, config) for i, one in enumerate(config.instances)]
         self.sequences: dict[int, Sequence] = {}
+        self.ended: deque[Sequence] = deque(maxlen=MAX_ENDED)  # newest last, for their stories
         self.held_back: dict[int, list[Sequence]] = {}  # leader's id -> streams awaiting its prompt
         self.counters = Counters()
         self.draining = False
@@ -63,6 +71,8 @@ class Core:
             Finish: self._on_finish,
             Abort: self._on_abort,
             Drain: self._on_drain,
+            Resumed: self._on_resumed,
+            Reconfigured: self._on_reconfigured,
             Tick: self._on_tick,
         }
 
@@ -95,20 +105,13 @@ class Core:
     # Workers
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
-        instance = self.instances[event.instance]
-        instance.ready(
-            event.num_blocks,
-            event.block_bytes,
-            event.step_s,
-            event.num_host_blocks,
-            event.copy_block_s,
-            event.token_s,
-        )
+        self.instances[event.instance].ready(event)
         self._rehome(event.now)
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
-        self.instances[event.instance].lost()
+        for one in self.instances[event.instance].lost(event.now, event.blamed):
+            self.counters.failed += self._end_all(one.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
 
     def _rehome(self, now: float) -> None:
@@ -143,6 +146,7 @@ class Core:
             self._num_held_back += len(followers)
             for follower in followers:
                 follower.leader = leader
+                follower.story.add(event.now, What.HELD_BACK, 0, leader.id)
         self._place(leader, event.now)
 
     def _on_predicted(self, event: Predicted) -> None:
@@ -151,6 +155,7 @@ class Core:
                 continue
             sequence.predicted_tokens = event.num_tokens
             sequence.high_tokens = event.high_tokens
+            sequence.story.add(event.now, What.FORETOLD, event.num_tokens)
             if not self._held_back(sequence):
                 self.instances[sequence.instance].scheduler.predict(sequence)
 
@@ -166,7 +171,7 @@ class Core:
             return Rejected(event.request, kind, message, retry_after_s)
 
         if self.draining:
-            return reject("draining", "the daemon is shutting down", 0.0)
+            return reject("draining", "the daemon takes no new requests now", 0.0)
         length = event.num_prompt_tokens + event.max_tokens
         able = self._able(length)
         if not able and all(one.state is WorkerState.LOADING for one in self.instances):
@@ -177,7 +182,7 @@ class Core:
         if excess > 0 and event.n > self.config.max_waiting:
             return reject("too_long", f"n = {event.n} exceeds the queue", 0.0)
         if excess > 0:
-            wait_s = self.finish_rate.wait_s(excess)
+            wait_s = self.finish_rate.promise_s(event.now, excess, event.n)
             return reject("queue_full", "too many requests are waiting", wait_s)
         return None
 
@@ -191,6 +196,7 @@ class Core:
             arrival=self.num_arrivals,
             hashes=split_hashes(event.hashes),
         )
+        sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
         self.num_arrivals += 1
         return sequence
 
@@ -210,7 +216,7 @@ class Core:
             error = "the memory that is left cannot hold this sequence"
             self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), error))
             self.counters.failed += 1
-            self._forget(sequence, now)
+            self._forget(sequence, FinishReason.ERROR, now)
             return
         chosen = able[0].index
         if len(able) > 1:
@@ -244,9 +250,9 @@ class Core:
                 Deliver(event.instance, event.step, answer.rows, answer.sequences, answer.reasons)
             )
         self._note_firsts(answer, event.now)
-        for sequence in answer.ended:
-            self._note_prediction(sequence)
-            self._forget(sequence, event.now)
+        for sequence, cause in zip(answer.ended, answer.causes, strict=True):
+            self._note_answer(sequence, event.now)
+            self._forget(sequence, cause, event.now)
         if answer.ended:
             self.counters.finished += len(answer.ended)
             self.finish_rate.observe(event.now, len(answer.ended))
@@ -256,10 +262,15 @@ class Core:
             sequence.first_token_s = now
             self.counters.ttft_count += 1
             self.counters.ttft_sum_s += now - sequence.arrived_s
+            sequence.story.add(now, What.FIRST)
             self._release_followers(sequence, now)
 
-    def _note_prediction(self, sequence: Sequence) -> None:
-        """Count how wrong a finished sequence's prediction was."""
+    def _note_answer(self, sequence: Sequence, now: float) -> None:
+        """Count a finished sequence's time per token, and how wrong its prediction was."""
+        if sequence.num_output_tokens > 1:
+            self.counters.tpot_count += 1
+            span_s = now - sequence.first_token_s
+            self.counters.tpot_sum_s += span_s / (sequence.num_output_tokens - 1)
         if sequence.predicted_tokens >= 0 and sequence.num_output_tokens:
             true = sequence.num_output_tokens
             self.counters.prediction_count += 1
@@ -329,15 +340,19 @@ class Core:
         sequence = self.sequences.get(event.sequence)
         if sequence is not None:
             self._end(sequence, FinishReason.STOP, event.now)
-            self._note_prediction(sequence)
+            self._note_answer(sequence, event.now)
             self.counters.finished += 1
             self.finish_rate.observe(event.now, 1)
 
     def _on_abort(self, event: Abort) -> None:
-        for sequence in self._requests.get(event.request, [])[::-1]:
-            if sequence.state is not State.FINISHED:
-                self._end(sequence, FinishReason.ABORT, event.now)
-                self.counters.aborted += 1
+        self.counters.aborted += self._end_all(event.request, FinishReason.ABORT, event.now)
+
+    def _end_all(self, request: int, reason: FinishReason, now: float) -> int:
+        """End every stream of a request between steps; how many there were."""
+        streams = self._requests.get(request, [])[::-1]
+        for sequence in streams:
+            self._end(sequence, reason, now)
+        return len(streams)
 
     def _end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         """End a sequence between steps."""
@@ -347,12 +362,16 @@ class Core:
             sequence.move(State.FINISHED)
         else:
             self.instances[sequence.instance].scheduler.remove(sequence)
-        self._actions.append(Finished(sequence.id, int(reason)))
-        self._forget(sequence, now)
+        error = DEADLY if reason == FinishReason.ERROR else ""
+        self._actions.append(Finished(sequence.id, int(reason), error))
+        self._forget(sequence, reason, now)
 
-    def _forget(self, sequence: Sequence, now: float) -> None:
+    def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
         """Drop an ended sequence, and its request once none of its streams is left."""
         self._release_followers(sequence, now)
+        sequence.story.add(now, What.FINISHED, sequence.num_output_tokens, reason)
+        sequence.leader, sequence.hashes = None, []
+        self.ended.append(sequence)
         del self.sequences[sequence.id]
         request = sequence.request
         siblings = self._requests[request]
@@ -362,6 +381,16 @@ class Core:
 
     def _on_drain(self, event: Drain) -> None:
         self.draining = True
+
+    def _on_resumed(self, event: Resumed) -> None:
+        self.draining = False
+
+    def _on_reconfigured(self, event: Reconfigured) -> None:
+        self.config = msgspec.structs.replace(
+            self.config, max_waiting=event.max_waiting, starve_s=event.starve_s
+        )
+        for instance in self.instances:
+            instance.scheduler.seats.starve_after(event.starve_s)
 
     def _on_tick(self, event: Tick) -> None:
         """Planning follows every event; a tick only makes one happen now."""

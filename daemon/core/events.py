@@ -53,6 +53,7 @@ class WorkerLost(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     now: float
     instance: int
+    blamed: bool = False  # what it computed may have killed it: it was not ended from outside
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -138,6 +139,20 @@ class Drain(msgspec.Struct, frozen=True, tag=True, array_like=True):
     now: float
 
 
+class Resumed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Take new requests again, after a `Drain`."""
+
+    now: float
+
+
+class Reconfigured(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The operator changed limits of the running daemon; what waits or runs stays as it is."""
+
+    now: float
+    max_waiting: int  # as in `Configured`
+    starve_s: float
+
+
 class Tick(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The time that a `WakeAt` asked for has come."""
 
@@ -157,5 +172,7 @@ Event = (
     | Finish
     | Abort
     | Drain
+    | Resumed
+    | Reconfigured
     | Tick
 )

@@ -1,10 +1,12 @@
 """An instance as the Core holds it: its scheduler, its pace, and whether its worker lives."""
 
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from daemon.core.events import Configured, InstanceConfig
+from daemon.core.events import Configured, InstanceConfig, WorkerReady
 from daemon.core.snapshot import MAX_BLOCKS_SHOWN, InstanceStatus
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK
@@ -13,8 +15,10 @@ from daemon.placement.least_loaded import Load
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Limits, Scheduler
 from daemon.scheduler.swapper import Swapper
-from daemon.wire.columns import UInt8
+from daemon.sequence import Sequence
+from daemon.story import What
 
+Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
 _NEVER = float("inf")
 PLAN_GAP_S = 0.002
@@ -78,25 +82,26 @@ class Instance:
         spare = 0 if self.step_time.mean_s > SLOW_STEP_S else 1
         return self.config.stages + spare
 
-    def ready(
-        self,
-        num_blocks: int,
-        block_bytes: int,
-        step_s: float,
-        num_host_blocks: int = 0,
-        copy_block_s: float = 0.0,
-        token_s: float = 0.0,
-    ) -> None:
+    def ready(self, said: WorkerReady) -> None:
         """Its worker can compute, with empty pools."""
         self.state = WorkerState.READY
-        self.block_bytes = block_bytes
-        self.scheduler.lose(self._memory(num_blocks), num_host_blocks, copy_block_s)
-        self.scheduler.seats.pace = StepTimeModel(step_s, token_s)
+        self.block_bytes = said.block_bytes
+        memory = self._memory(said.num_blocks)
+        self.scheduler.lose(memory, said.num_host_blocks, said.copy_block_s)
+        self.scheduler.seats.pace = StepTimeModel(said.step_s, said.token_s)
 
-    def lost(self) -> None:
-        """Its worker died: what it held is gone, what ran waits again."""
+    def lost(self, now: float, blamed: bool) -> list[Sequence]:
+        """Its worker died: what it held is gone, what ran waits again.
+
+        Returns the sequences that must have killed it, if what it computed is to blame.
+        """
         self.state = WorkerState.LOST
-        self.scheduler.lose(self._memory(0))
+        scheduler = self.scheduler
+        guilty = scheduler.suspects.accuse(scheduler.slots, scheduler.in_flight) if blamed else []
+        for slot in scheduler.slots.order().tolist():
+            scheduler.slots.member(slot).story.add(now, What.WORKER_LOST)
+        scheduler.lose(self._memory(0))
+        return guilty
 
     def choose(self, policy: str) -> None:
         """Order its sequences by another policy from now on."""
@@ -144,7 +149,7 @@ class Instance:
             kv_cached=ledger.cached,
             kv_fenced=ledger.fenced,
             kv_block_bytes=self.block_bytes,
-            block_map=_shrink(pool.uses()),
+            block_map=shrunk(pool.uses()),
             steps_in_flight=len(self.scheduler.in_flight),
             steps=self.scheduler.seats.step,
             step_s=self.step_time.mean_s,
@@ -156,7 +161,7 @@ class Instance:
             out_blocks=swapper.num_out,
             in_blocks=swapper.num_in,
             link_s=swapper.link_s,
-            levels=self.scheduler.levels(),
+            levels=self.scheduler.seats.levels(),
         )
 
     def _memory(self, num_blocks: int) -> KVCache:
@@ -166,9 +171,10 @@ class Instance:
         )
 
 
-def _shrink(uses: UInt8) -> UInt8:
-    """At most MAX_BLOCKS_SHOWN cells; each the busiest use of its stretch of blocks."""
-    if uses.size <= MAX_BLOCKS_SHOWN:
-        return uses
-    edges = np.linspace(0, uses.size, MAX_BLOCKS_SHOWN + 1).astype(np.int64)
-    return np.maximum.reduceat(uses, edges[:-1])
+def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """At most MAX_BLOCKS_SHOWN cells of a column of blocks; each the most of its stretch."""
+    if blocks.size <= MAX_BLOCKS_SHOWN:
+        return blocks
+    edges = np.linspace(0, blocks.size, MAX_BLOCKS_SHOWN + 1).astype(np.int64)
+    most: npt.NDArray[Number] = np.maximum.reduceat(blocks, edges[:-1])
+    return most

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.wire.columns import Column
+from daemon.wire.columns import Column, int32
 
 MAX_SEQUENCES_SHOWN = 500
 MAX_BLOCKS_SHOWN = 4096
@@ -81,7 +81,39 @@ class Counters(msgspec.Struct):
     prediction_error_sum: float = 0.0  # of |predicted - true| / true
     ttft_count: int = 0
     ttft_sum_s: float = 0.0
+    tpot_count: int = 0  # answers of two tokens or more that finished
+    tpot_sum_s: float = 0.0  # of each one's (last - first token) / (tokens - 1)
     worker_deaths: int = 0
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """One thing that happened to a sequence; `daemon.story.What` says what `what` can be."""
+
+    time_s: float  # on the clock of `Snapshot.time_s`
+    what: str
+    amount: int
+    other: int
+
+
+class Story(msgspec.Struct, frozen=True, tag=True):
+    """One sequence from its arrival on; without marks if nobody knows it (any more)."""
+
+    sequence: int
+    time_s: float
+    marks: tuple[Mark, ...] = ()
+    num_dropped: int = 0  # marks left out of the middle
+    status: SequenceStatus | None = None  # None once it has ended
+    blocks: Column = msgspec.field(default_factory=int32)  # int32 [n]: its device blocks, in order
+    first_token_s: float = -1.0  # as `time_s`; -1: not yet
+
+
+class BlockOwners(msgspec.Struct, frozen=True, tag=True):
+    """Who owns the blocks of one instance, cell by cell of its `block_map`."""
+
+    instance: int
+    time_s: float
+    owners: Column  # int64 [cells]: a sequence that has the block, -1: nobody
+    shares: Column  # int32 [cells]: how many sequences have it; the most in a stretch
 
 
 class CoreSnapshot(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
     by_state = sorted(core.sequences.values(), key=lambda s: (s.state is not State.RUNNING, s.id))
     return CoreSnapshot(
         instances=tuple(instance.status() for instance in core.instances),
-        sequences=tuple(_status(core, one, now) for one in islice(by_state, MAX_SEQUENCES_SHOWN)),
+        sequences=tuple(status(core, one, now) for one in islice(by_state, MAX_SEQUENCES_SHOWN)),
         running=core.num_running,
         waiting=core.num_waiting,
         draining=core.draining,
@@ -23,7 +23,8 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
     )
 
 
-def _status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
+def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
+    """What viewers see of one living sequence."""
     computed = blocks = num_host_blocks = 0
     residency = ""
     outputs = sequence.num_output_tokens

@@ -18,14 +18,17 @@ def load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedMode
     register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
     loader: Any = AutoModelForCausalLM
-    model = loader.from_pretrained(
+    model, told = loader.from_pretrained(
         folder,
         dtype=torch_dtype(dtype),
         attn_implementation=ATTENTION_NAME,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
+        output_loading_info=True,
     )
+    if missing := sorted(told["missing_keys"]):  # transformers would make them up
+        raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
     if not isinstance(model, PreTrainedModel) or not model._supports_attention_backend:
         raise ModelError(f"{type(model).__name__} does not use transformers' attention interface")
     model.requires_grad_(False)

@@ -83,15 +83,31 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
     top_values: Column  # float32 [P * k]
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Log-probabilities of some of a prompt's own tokens, each under those before it."""
+
+    sequence: int
+    start: int  # index in the prompt of the first of them; the very first token has none
+    chosen: Column  # float32 [S]: of the prompt's tokens
+    top_ids: Column  # int32 [S * k], row-major; k as the sequence asked for
+    top_values: Column  # float32 [S * k]
+
+
+RowErrors = tuple[tuple[int, str], ...]
+"""Rows that cannot go on, by their index among the sampled ones, and why, in a sentence."""
+
+
 class Reply(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What came of one plan; R sampled rows, in the plan's row order."""
 
     step: int
     tokens: Column  # int32 [R]
-    reasons: Column  # uint8 [R]: FinishReason.STOP where an end or stop token was drawn, else NONE
+    reasons: Column  # uint8 [R]: FinishReason; STOP where an end was drawn, ERROR as in `errors`
     elapsed_s: float  # time of the step in the worker
     idle_s: float  # time the worker waited for this plan, and for swap copies it awaits
     logprobs: Logprobs | None = None
+    errors: RowErrors = ()  # these sequences end here; their tokens mean nothing
+    prompts: tuple[PromptLogprobs, ...] = ()  # what was computed of prompts that ask for it
 
 
 class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -7,15 +7,18 @@ from pathlib import Path
 import torch
 
 from daemon.engine.backend import choose
+from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.model import optimise
 from daemon.engine.protocol import Load
 from daemon.engine.sampler import Sampler
+from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.swap import swap_link
 from daemon.engine.warm_up import warm_up
+from daemon.models.grammar import Compiler
 from daemon.models.shape import ModelError, ModelShape, read_shape
 
 GPU_RESERVE = 0.9
@@ -51,6 +54,12 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
         cache=cache,
         slots=Slots(load.max_slots, max_blocks, shape.eos_token_ids),
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
+        grammars=SlotGrammars(
+            lambda: Compiler(folder, shape.vocab_size, shape.eos_token_ids),
+            shape.vocab_size,
+            shape.eos_token_ids,
+        ),
+        scorer=PromptScorer(),
         backend=backend,
         swap=swap,
     )

@@ -1,4 +1,4 @@
-"""An engine worker process: `python -m daemon.engine.worker --fd N [--rank R]`.
+"""An engine worker process: `python -m daemon.engine.worker --fd N [--rank R] [--life L]`.
 
 It inherits one end of a socketpair, takes a `Load`, answers `Ready` after a real first step, then
 one `Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). It exits 0 on
@@ -7,6 +7,7 @@ one `Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 
 
 import argparse
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -15,9 +16,10 @@ import socket
 import sys
 import threading
 import time
-import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from daemon import logs
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
 from daemon.engine.protocol import (
@@ -28,22 +30,28 @@ from daemon.engine.protocol import (
     Loading,
     Plan,
     Ready,
+    Reply,
     ToWorker,
 )
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
+from daemon.wire.faults import faults
 from daemon.wire.parent import die_with_parent
 
 if TYPE_CHECKING:
     from daemon.engine.step import Engine
 
 
+log = logging.getLogger(__name__)
+
+
 class Worker:
     """Messages in, messages out; what they mean is the engine's affair."""
 
-    def __init__(self, channel: BlockingChannel, rank: int) -> None:
+    def __init__(self, channel: BlockingChannel, rank: int, life: int = 0) -> None:
         self._channel = channel
         self._rank = rank
+        self._faults = faults("worker.", life)
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._encoder = encoder()
         self._decoder = decoder(ToWorker)
@@ -55,7 +63,7 @@ class Worker:
             if not isinstance(message, Load):
                 return 0
             engine = self._load(message)
-            self._answer_plans(engine)
+            self._answer_plans(self._run_of(engine))
         except (BrokenPipeError, ConnectionResetError):
             return 0
         except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
@@ -96,13 +104,21 @@ class Worker:
         )
         return engine
 
-    def _answer_plans(self, engine: "Engine") -> None:
+    def _run_of(self, engine: "Engine") -> Callable[[Plan, float], Reply]:
+        """What computes plans: the engine, or the engine with injected faults."""
+        if not self._faults:
+            return engine.run
+        from daemon.engine.faults import faulty
+
+        return faulty(engine, self._faults)
+
+    def _answer_plans(self, run: Callable[[Plan, float], Reply]) -> None:
         import torch
 
         with torch.inference_mode():
             waited = time.perf_counter()
             while isinstance(message := self._receive(), Plan):
-                reply = engine.run(message, idle_s=time.perf_counter() - waited)
+                reply = run(message, time.perf_counter() - waited)
                 waited = time.perf_counter()
                 if self._rank == 0:
                     self._send(reply)
@@ -120,7 +136,7 @@ class Worker:
         os._exit(1)
 
     def _fail(self, error: Exception) -> None:
-        traceback.print_exception(error)
+        log.error("the worker cannot go on", exc_info=error)
         self._send(Failed(f"{type(error).__name__}: {error}"))
 
     def _receive(self) -> ToWorker | None:
@@ -139,14 +155,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="daemon.engine.worker")
     parser.add_argument("--fd", type=int, required=True, help="the worker's end of a socketpair")
     parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--life", type=int, default=0, help="how many workers came before")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logs.set_up("worker")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a daemon asks so where a worker hangs
     die_with_parent(signal.SIGKILL)
     stay_offline()
     share_cores()
     keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    return Worker(channel, arguments.rank).serve()
+    return Worker(channel, arguments.rank, arguments.life).serve()
 
 
 if __name__ == "__main__":

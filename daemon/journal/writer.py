@@ -1,5 +1,6 @@
 """Appends Core events to a file, off the hot path, and never stops serving for it."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from daemon.core.core import Core
 from daemon.core.events import Configured, Event
 from daemon.journal.records import FILE_NAME, FRAME_LENGTH, Gap, Record, rotate
 from daemon.wire.columns import encoder
+from daemon.wire.faults import faults
 
 FLUSH_BYTES = 128 * 1024
 FLUSH_S = 1.0
@@ -41,6 +43,7 @@ class JournalWriter:
         self._size_bytes = 0  # of whole frames in the file
         self._event_bytes = 0  # of them, and of those buffered; a checkpoint does not count
         self._flushed_s = config.now
+        self._full = faults("journal.").get("journal.full")
 
     def append(self, event: Event) -> None:
         """Take one event; it reaches the file with the next flush."""
@@ -121,6 +124,8 @@ class JournalWriter:
         """All of it or nothing: a frame cut in half would hide every later one."""
         written = 0
         try:
+            if self._full is not None and self._full.strikes():
+                raise OSError(errno.ENOSPC, "no space left on device: injected")
             while written < len(data):
                 rest = memoryview(data)[written:]
                 written += os.pwrite(self._file, rest, self._size_bytes + written)

@@ -84,6 +84,10 @@ class BlockPool:
             self._owners[block] = 1
         return blocks
 
+    def num_sole(self, blocks: Blocks | Int32) -> int:
+        """How many of these have one owner."""
+        return int(np.count_nonzero(self._owners_column[blocks] == 1))
+
     def share(self, blocks: list[int]) -> None:
         """One more owner for each (distinct) block, be it held, cached or fenced."""
         for block in blocks:

@@ -27,6 +27,11 @@ def chain_hashes(tokens: Sequence[int], block_size: int, parent: bytes = b"") ->
     return b"".join(digests)
 
 
+def salt_digest(salt: str) -> bytes:
+    """The `parent` of first blocks that keeps the cached blocks of one salt from all others."""
+    return hashlib.blake2b(salt.encode(), digest_size=HASH_BYTES, person=b"llmd salt").digest()
+
+
 def split_hashes(hashes: bytes) -> list[bytes]:
     """The single digests of a concatenation."""
     return [hashes[i : i + HASH_BYTES] for i in range(0, len(hashes), HASH_BYTES)]

@@ -78,9 +78,9 @@ class KVCache:
         self.pool.cache.register_each(sequence.hashes[sealed:full], blocks)
         sequence.num_sealed_blocks = full
 
-    def release(self, slot: int, last_step: int) -> None:
-        """Take back every block of a slot; see BlockPool.release."""
-        self.release_each([slot], last_step)
+    def num_own(self, slot: int) -> int:
+        """Blocks of a slot that nobody else owns."""
+        return self.pool.num_sole(self.table.blocks(slot))
 
     def release_each(self, slots: list[int], last_step: int) -> None:
         """Take back every block of several slots, none of them named after `last_step`."""

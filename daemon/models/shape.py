@@ -1,6 +1,7 @@
 """A model folder's shape, read from its JSON files alone: no weights are touched."""
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: {error}") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object")
@@ -60,7 +61,7 @@ def read_shape(folder: Path) -> ModelShape:
         num_layers=_integer(folder, config, "num_hidden_layers", "n_layer"),
         num_heads=num_heads,
         num_kv_heads=config.get("num_key_value_heads") or num_heads,
-        head_dim=config.get("head_dim") or hidden_size // num_heads,
+        head_dim=config.get("head_dim") or hidden_size // max(num_heads, 1),
         hidden_size=hidden_size,
         vocab_size=_integer(folder, config, "vocab_size"),
         context_len=_integer(folder, config, "max_position_embeddings", "n_positions"),
@@ -86,12 +87,24 @@ def weight_files(folder: Path) -> list[Path]:
 
 def count_params(folder: Path) -> int:
     """Parameters stored, summed over the safetensors headers (tied ones are stored once)."""
-    total = 0
+    return sum(math.prod(sides) for sides in weight_shapes(folder).values())
+
+
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The sides of every tensor stored, by its name. Raises ModelError if it is no safetensors."""
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in weight_files(folder):
         for name, tensor in _safetensors_header(path).items():
             if name != "__metadata__":
-                total += _product(tensor["shape"])
-    return total
+                shapes[name] = _sides(path, tensor)
+    return shapes
+
+
+def _sides(path: Path, tensor: Any) -> tuple[int, ...]:
+    sides = tensor.get("shape") if isinstance(tensor, dict) else None
+    if not isinstance(sides, list) or not all(isinstance(s, int) and s >= 0 for s in sides):
+        raise ModelError(f"{path} is not a safetensors file: a tensor without a shape")
+    return tuple(sides)
 
 
 def _safetensors_header(path: Path) -> dict[str, Any]:
@@ -103,7 +116,9 @@ def _safetensors_header(path: Path) -> dict[str, Any]:
             header = json.loads(file.read(size))
     except FileNotFoundError:
         raise ModelError(f"{path} is missing") from None
-    except (OSError, ValueError, struct.error) as error:
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError, struct.error) as error:
         raise ModelError(f"{path} is not a safetensors file: {error}") from None
     if not isinstance(header, dict):
         raise ModelError(f"{path} is not a safetensors file")
@@ -118,7 +133,10 @@ def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
         ids = config.get("eos_token_id")
     if ids is None:
         return ()
-    return tuple(ids) if isinstance(ids, list) else (int(ids),)
+    listed = ids if isinstance(ids, list) else [ids]
+    if not all(isinstance(one, int) for one in listed):
+        raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
+    return tuple(listed)
 
 
 def _integer(folder: Path, config: dict[str, Any], *names: str) -> int:
@@ -126,10 +144,3 @@ def _integer(folder: Path, config: dict[str, Any], *names: str) -> int:
         if isinstance(config.get(name), int):
             return int(config[name])
     raise ModelError(f"{folder / 'config.json'} does not say {names[0]}")
-
-
-def _product(values: list[int]) -> int:
-    result = 1
-    for value in values:
-        result *= value
-    return result

@@ -16,7 +16,7 @@ class Adversary:
     def predict(self, asked: Asked) -> Prediction:
         """The mirrored truth, with no doubt at all."""
         said = self.MIRROR * self.MIRROR / max(1, asked.truth)
-        return ordered(said, said, said)
+        return ordered(said, said)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
         """It does not want to learn."""

@@ -7,13 +7,16 @@ pairs and a table of 2^depth values, and all trees are evaluated at once.
 import numpy as np
 import numpy.typing as npt
 
-from daemon.predict.prediction import Float32
+from daemon.predict.prediction import Bool, Float32
 
 Int = npt.NDArray[np.intp]
 
 
 class BoostedTrees:
-    """Fits y = f(x) for squared error; before `fit`, f is 0."""
+    """Fits y = f(x) for squared error; before `fit`, f is 0.
+
+    Where y is only a lower bound, f may be more at no cost.
+    """
 
     DEPTH = 3
     NUM_BINS = 16
@@ -34,19 +37,20 @@ class BoostedTrees:
         leaves = (x[self._columns] > self._thresholds) @ self._places + self._starts
         return self._base + float(self._values[leaves].sum())
 
-    def fit(self, x: Float32, y: Float32) -> None:
-        """Learn from N >= 1 rows x [N, C] and y [N], anew."""
+    def fit(self, x: Float32, y: Float32, at_least: Bool) -> None:
+        """Learn from N >= 1 rows x [N, C] and y [N], anew; `at_least` [N]: where y is a bound."""
         edges = _edges(x, self.NUM_BINS)
         codes = np.stack(
             [np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)], 1
         )
         histogram = _Histogram(codes, self.NUM_BINS)
-        self._base = float(y.mean())
+        self._base = float((y if at_least.all() else y[~at_least]).mean())
         rest = y.astype(np.float64) - self._base
         columns, thresholds, values = [], [], []
         for _ in range(self._num_trees):
-            questions, leaf = self._tree(histogram, codes, rest)
-            value = self._leaf_values(leaf, rest)
+            lack = np.where(at_least, rest.clip(min=0.0), rest)
+            questions, leaf = self._tree(histogram, codes, lack)
+            value = self._leaf_values(leaf, lack)
             rest -= value[leaf]
             columns.append([column for column, _ in questions])
             thresholds.append([_edge(edges[column], split) for column, split in questions])

@@ -7,7 +7,7 @@ from daemon.predict.prediction import Prediction
 from daemon.predict.recent import Recent
 
 TAIL = 0.1
-"""Chance that an answer is shorter than the low quantile, and that it is longer than the high."""
+"""Chance that an answer is longer than the high quantile."""
 
 
 class Calibration:
@@ -15,7 +15,7 @@ class Calibration:
 
     Short guesses are off by larger factors than long ones, so ratios are kept by the guess's power
     of two; a class counts once it has `LEAST` of them, before that all ratios do, and before there
-    are enough of those, a factor of `FIRST` either way.
+    are enough of those, the guess stands and may be wrong by a factor of `FIRST`.
     """
 
     LEAST = 32
@@ -25,30 +25,30 @@ class Calibration:
         self._all = Recent(window)
         self._classes: defaultdict[int, Recent] = defaultdict(lambda: Recent(class_window))
 
-    def observe(self, guess: float, num_tokens: int) -> None:
-        """An answer had `num_tokens` where `guess` (> 0) was said."""
+    def observe(self, guess: float, num_tokens: int, cut: bool = False) -> None:
+        """An answer had `num_tokens` where `guess` (> 0) was said; `cut`: it had at least so many.
+
+        The guess must be one made before the answer was known, by what was known then.
+        """
         ratio = num_tokens / guess
-        self._all.add(ratio)
-        self._classes[_class_of(guess)].add(ratio)
+        self._all.add(ratio, cut)
+        self._classes[_class_of(guess)].add(ratio, cut)
 
     def band(self, guess: float, max_tokens: int = 0) -> Prediction:
-        """The guess with its quantiles; none is over `max_tokens`, where that is known (> 0)."""
+        """The median and the high quantile; none is over `max_tokens`, if that is known (> 0)."""
         known = self._classes.get(_class_of(guess))
         ratios = self._all if known is None or len(known) < self.LEAST else known
         if len(ratios) < self.LEAST:
-            return ordered(guess / self.FIRST, guess, guess * self.FIRST, max_tokens)
-        return ordered(guess * ratios.lower(TAIL), guess, guess * ratios.upper(TAIL), max_tokens)
+            return ordered(guess, guess * self.FIRST, max_tokens)
+        middle = guess * ratios.middle(beyond=1.0)
+        return ordered(middle, guess * ratios.upper(TAIL, beyond=self.FIRST), max_tokens)
 
 
-def ordered(low: float, middle: float, high: float, max_tokens: int = 0) -> Prediction:
+def ordered(middle: float, high: float, max_tokens: int = 0) -> Prediction:
     """These as whole tokens, at least 1, in rising order, and within `max_tokens` if it is > 0."""
     most = max_tokens if max_tokens > 0 else math.inf
     centre = max(1, round(min(middle, most)))
-    return Prediction(
-        low=max(1, min(centre, round(min(low, most)))),
-        middle=centre,
-        high=max(centre, round(min(high, most))),
-    )
+    return Prediction(middle=centre, high=max(centre, round(min(high, most))))
 
 
 def _class_of(guess: float) -> int:

@@ -5,14 +5,15 @@ from collections import defaultdict
 from daemon.predict.calibration import TAIL, Calibration, ordered
 from daemon.predict.prediction import Asked, Prediction
 from daemon.predict.recent import Recent
-from daemon.predict.store import VectorStore
+from daemon.predict.store import VectorStore, cut_short
 
 
 class ConditionalMean:
     """Prompts fall into classes by powers of two; the quantiles are those of the class's history.
 
     A class counts once it has `LEAST` requests, before that all requests do, and before anything
-    finished, `FIRST` tokens.
+    finished, `FIRST` tokens; that is also what is said of answers of which nothing is known but
+    that they were longer than all whole ones.
     """
 
     LEAST = 8
@@ -36,24 +37,24 @@ class ConditionalMean:
         lengths = self._classes.get(asked.num_prompt_tokens.bit_length())
         if lengths is None or len(lengths) < self.LEAST:
             lengths = self._all
+        most = self.FIRST * Calibration.FIRST
         if not len(lengths):
-            doubt = Calibration.FIRST
-            return ordered(self.FIRST / doubt, self.FIRST, self.FIRST * doubt, asked.max_tokens)
-        return ordered(lengths.lower(TAIL), lengths.mean, lengths.upper(TAIL), asked.max_tokens)
+            return ordered(self.FIRST, most, asked.max_tokens)
+        return ordered(lengths.mean(self.FIRST), lengths.upper(TAIL, most), asked.max_tokens)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
         """Count it in its class and among all."""
-        self._count(asked.num_prompt_tokens, num_tokens)
+        self._count(asked.num_prompt_tokens, num_tokens, asked.cuts(num_tokens))
         if self._store is not None:
             self._store.add(asked, num_tokens)
 
     def recall(self, store: VectorStore) -> None:
         """Count all that a store remembers."""
         rows = store.rows
-        prompts, lengths = rows["num_prompt_tokens"].tolist(), rows["num_tokens"].tolist()
-        for num_prompt_tokens, num_tokens in zip(prompts, lengths, strict=True):
-            self._count(num_prompt_tokens, num_tokens)
+        columns = (rows["num_prompt_tokens"], rows["num_tokens"], cut_short(rows))
+        for row in zip(*(column.tolist() for column in columns), strict=True):
+            self._count(*row)
 
-    def _count(self, num_prompt_tokens: int, num_tokens: int) -> None:
-        self._classes[num_prompt_tokens.bit_length()].add(num_tokens)
-        self._all.add(num_tokens)
+    def _count(self, num_prompt_tokens: int, num_tokens: int, cut: bool) -> None:
+        self._classes[num_prompt_tokens.bit_length()].add(num_tokens, cut)
+        self._all.add(num_tokens, cut)

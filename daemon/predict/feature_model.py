@@ -5,7 +5,7 @@ import math
 from daemon.predict.boosting import BoostedTrees
 from daemon.predict.inputs import columns_of, columns_of_rows, log_lengths
 from daemon.predict.prediction import Asked
-from daemon.predict.store import VectorStore
+from daemon.predict.store import VectorStore, cut_short
 
 
 class FeatureModel:
@@ -33,5 +33,5 @@ class FeatureModel:
         if num_rows < self.FIRST or self._until_fit > 0:
             return
         rows = self._store.rows[-self.ROWS :]
-        self._trees.fit(columns_of_rows(rows), log_lengths(rows))
+        self._trees.fit(columns_of_rows(rows), log_lengths(rows), cut_short(rows))
         self._until_fit = min(num_rows // 4, self.MOST_WAIT)

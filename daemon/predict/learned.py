@@ -2,10 +2,13 @@
 
 from typing import Protocol
 
+import msgspec
+import numpy as np
+
 from daemon.predict.calibration import Calibration
 from daemon.predict.conditional_mean import ConditionalMean
 from daemon.predict.prediction import Asked, Prediction
-from daemon.predict.store import VectorStore
+from daemon.predict.store import VectorStore, cut_short
 
 
 class Model(Protocol):
@@ -23,10 +26,11 @@ class Model(Protocol):
 
 
 class Learned:
-    """A model as a Predictor: the conditional mean until `LEAST` requests finished.
+    """A model as a Predictor: the conditional mean until `LEAST` whole answers are known.
 
-    A finished request is first guessed once more, unseen, so that the band says how far guesses
-    are off on requests that the model has not learned from; then it is stored and learned.
+    A finished request first calibrates what was guessed when it was asked about, so that the band
+    says how far guesses are off on requests that the model has not learned from; then it is stored
+    and learned. Of an answer that was cut, all learn only that it is longer.
     """
 
     LEAST = 64
@@ -40,23 +44,27 @@ class Learned:
         self._calibration = Calibration()
         store.signed_by(model.declared)
         rows = store.rows
-        for guess, truth in zip(rows["guess"].tolist(), rows["num_tokens"].tolist(), strict=True):
+        cut = cut_short(rows)
+        self._num_whole = int(np.count_nonzero(~cut))
+        columns = (rows["guess"], rows["num_tokens"], cut)
+        for guess, *truth in zip(*(column.tolist() for column in columns), strict=True):
             if guess:
-                self._calibration.observe(guess, truth)
+                self._calibration.observe(guess, *truth)
 
     def predict(self, asked: Asked) -> Prediction:
         """The model's guess and its band."""
-        if len(self._store) < self.LEAST:
+        if min(len(self._store), self._num_whole) < self.LEAST:
             return self._mean.predict(asked)
-        return self._calibration.band(self._guess(asked), asked.max_tokens)
+        guess = self._guess(asked)
+        return msgspec.structs.replace(self._calibration.band(guess, asked.max_tokens), guess=guess)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
         """Calibrate, store, learn."""
-        guess = 0.0
-        if len(self._store) >= self.LEAST:
-            guess = self._guess(asked)
-            self._calibration.observe(guess, num_tokens)
-        self._store.add(asked, num_tokens, guess)
+        cut = asked.cuts(num_tokens)
+        if asked.guess:
+            self._calibration.observe(asked.guess, num_tokens, cut)
+        self._num_whole += not cut
+        self._store.add(asked, num_tokens)
         self._mean.observe(asked, num_tokens)
         self._model.learn()
 

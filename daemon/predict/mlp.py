@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.predict.inputs import log_lengths
 from daemon.predict.prediction import Asked, Float32
-from daemon.predict.store import Rows, VectorStore
+from daemon.predict.store import Rows, VectorStore, cut_short
 from daemon.predict.trained import Trained
 
 CENTRE = math.log(200.0)
@@ -15,7 +15,7 @@ CENTRE = math.log(200.0)
 
 class Mlp:
     """One hidden layer; squared error of the logarithm of the length, large errors counting less
-    (Huber's loss).
+    (Huber's loss), and nothing where an answer was cut and is expected to be longer.
     """
 
     HIDDEN = 64
@@ -36,6 +36,6 @@ class Mlp:
 
     def _slopes(self, rows: Rows, outputs: Float32) -> Float32:
         errors: Float32 = outputs - (log_lengths(rows) - np.float32(CENTRE))[:, None]
-        errors = errors.clip(-self.HUBER, self.HUBER)
+        errors = errors.clip(-self.HUBER, np.where(cut_short(rows), 0.0, self.HUBER)[:, None])
         errors /= rows.size
         return errors

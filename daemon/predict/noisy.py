@@ -23,7 +23,7 @@ class Noisy:
         """The truth, times the error that `chance` draws; the band is that error's."""
         said = asked.truth * math.exp(self._sigma * asked.chance)
         spread = math.exp(self._sigma * TAIL_Z)
-        return ordered(said / spread, said, said * spread)
+        return ordered(said, said * spread)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
         """There is nothing to learn."""

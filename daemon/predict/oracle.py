@@ -10,7 +10,7 @@ class Oracle:
 
     def predict(self, asked: Asked) -> Prediction:
         """The truth."""
-        return Prediction(asked.truth, asked.truth, asked.truth)
+        return Prediction(asked.truth, asked.truth)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
         """There is nothing to learn."""

@@ -1,10 +1,11 @@
 """TetriInfer section 3.3.2: a classifier of length ranges of a fixed granularity."""
 
 import numpy as np
+import numpy.typing as npt
 
 from daemon.predict.prediction import Asked, Float32
 from daemon.predict.recent import Recent
-from daemon.predict.store import Rows, VectorStore
+from daemon.predict.store import Rows, VectorStore, cut_short
 from daemon.predict.trained import Trained
 
 GRANULARITIES = (100, 200, 400)
@@ -28,8 +29,7 @@ class Ranges:
         self._granularity = granularity
         self._num_ranges = self.LONGEST // granularity + 1
         self._seen = [Recent(self.WINDOW) for _ in range(self._num_ranges)]
-        for num_tokens in store.rows["num_tokens"].tolist():
-            self._count(num_tokens)
+        self._count(store.rows)
         self._store = store
         self._trained = Trained(store, self._slopes, (0, self._num_ranges), self.DOUBT, seed)
         self.declared = (
@@ -41,21 +41,34 @@ class Ranges:
         """The mean of what was seen of the most likely range, or else the range's middle."""
         likely = int(self._trained(asked).argmax())
         seen = self._seen[likely]
-        return seen.mean if len(seen) else (likely + 0.5) * self._granularity
+        centre = (likely + 0.5) * self._granularity
+        return seen.mean(beyond=centre) if len(seen) else centre
 
     def learn(self) -> None:
         """Some steps more."""
-        self._count(int(self._store.rows["num_tokens"][-1]))
+        self._count(self._store.rows[-1:])
         self._trained.learn()
 
-    def _count(self, num_tokens: int) -> None:
-        self._seen[min(num_tokens // self._granularity, self._num_ranges - 1)].add(num_tokens)
+    def _count(self, rows: Rows) -> None:
+        columns = (self._range_of(rows), rows["num_tokens"], cut_short(rows))
+        for number, *answer in zip(*(column.tolist() for column in columns), strict=True):
+            self._seen[number].add(*answer)
+
+    def _range_of(self, rows: Rows) -> npt.NDArray[np.intp]:
+        """[N]: in which range each answer ended, or was cut."""
+        ranges = rows["num_tokens"] // self._granularity
+        return np.minimum(ranges, self._num_ranges - 1).astype(np.intp)
 
     def _slopes(self, rows: Rows, outputs: Float32) -> Float32:
-        """Of the cross entropy."""
-        shares: Float32 = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        truth = np.minimum(rows["num_tokens"] // self._granularity, self._num_ranges - 1)
-        shares[np.arange(rows.size), truth] -= 1.0
-        shares /= rows.size
-        return shares
+        """Of the cross entropy; an answer that was cut may lie in any range from there on."""
+        places, ended = np.arange(self._num_ranges), self._range_of(rows)[:, None]
+        possible = np.where(cut_short(rows)[:, None], places >= ended, places == ended)
+        truth = _shares(np.where(possible, outputs, np.float32(-np.inf)))
+        return (_shares(outputs) - truth) / np.float32(rows.size)
+
+
+def _shares(outputs: Float32) -> Float32:
+    """[N, R]: the chance of each range."""
+    shares: Float32 = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares

@@ -3,8 +3,8 @@
 import numpy as np
 
 from daemon.predict.learned import Model
-from daemon.predict.prediction import Asked
-from daemon.predict.store import VectorStore
+from daemon.predict.prediction import Asked, Float64
+from daemon.predict.store import Rows, VectorStore, cut_short
 
 
 class Retrieval:
@@ -38,8 +38,20 @@ class Retrieval:
         if asked.vector is not None:
             cosines, rows = self._store.nearest(asked.vector, self._most, self._least_cosine)
             if cosines.size:
-                return float(np.average(rows["num_tokens"], weights=cosines))
+                return float(np.average(self._lengths(asked, rows), weights=cosines))
         return self._fallback.guess(asked)
+
+    def _lengths(self, asked: Asked, rows: Rows) -> Float64:
+        """[K]: of the neighbours' answers. One that was cut short of this one's limit is as long as
+        the fallback expects, if that is more: to leave it out would leave the short ones.
+        """
+        lengths: Float64 = rows["num_tokens"].astype(np.float64)
+        unknown = cut_short(rows)
+        if asked.max_tokens > 0:
+            unknown &= rows["max_tokens"] < asked.max_tokens
+        if unknown.any():
+            lengths[unknown] = np.maximum(lengths[unknown], self._fallback.guess(asked))
+        return lengths
 
     def learn(self) -> None:
         """The store is the memory; the fallback learns."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.predict.features import NUM_FEATURES
-from daemon.predict.prediction import Asked, Float32
+from daemon.predict.prediction import Asked, Bool, Float32
 
 Rows = npt.NDArray[np.void]
 """Rows of `ROW`, oldest first."""
@@ -16,14 +16,24 @@ ROW = np.dtype(
         ("time_s", "<f8"),  # when it finished, of any clock that survives a restart
         ("num_prompt_tokens", "<i4"),
         ("max_tokens", "<i4"),
-        ("num_tokens", "<i4"),  # of the answer
-        ("guess", "<i4"),  # what the store's predictor would have said just before; 0: nothing
+        ("num_tokens", "<i4"),  # of the answer; with `max_tokens` it was cut and would be longer
+        ("guess", "<i4"),  # of the store's predictor when it was asked; 0: nothing
         ("features", "<f4", (NUM_FEATURES,)),
     ]
 )
 
+LONGEST_PAUSE_S = 86_400.0
+"""Clocks err after a start, before the network tells them the time; this much may cost old rows."""
+
 _FIRST_CAPACITY = 256
 _MOST_TOKENS = (1 << 31) - 1
+
+
+def cut_short(rows: Rows) -> Bool:
+    """[N]: whose answer ended at its limit; all that is known is that it would be longer."""
+    limits = rows["max_tokens"]
+    cut: Bool = (limits > 0) & (rows["num_tokens"] >= limits)
+    return cut
 
 
 class VectorStore:
@@ -60,6 +70,16 @@ class VectorStore:
         """D, the components of a vector."""
         return int(self._vectors.shape[1])
 
+    def resume(self, now_s: float) -> None:
+        """It is `now_s` after a pause. Where the clock says that rows are of the future, or that
+        the pause was longer than `LONGEST_PAUSE_S`, it is not believed: rows keep their ages.
+        """
+        pause_s = now_s - self._now_s
+        if len(self) and not 0.0 <= pause_s <= LONGEST_PAUSE_S:
+            self.rows["time_s"] += pause_s
+            self._now_s = now_s
+        self.advance(now_s)
+
     def advance(self, now_s: float) -> None:
         """It is `now_s`: rows that are too old go. Time never runs backwards here."""
         self._now_s = max(self._now_s, now_s)
@@ -67,7 +87,7 @@ class VectorStore:
         if len(self) and self._rows["time_s"][self._first] < oldest_s:
             self._first += int(np.searchsorted(self.rows["time_s"], oldest_s))
 
-    def add(self, asked: Asked, num_tokens: int, guess: float = 0.0) -> None:
+    def add(self, asked: Asked, num_tokens: int) -> None:
         """Remember a request that finished now, with so many output tokens."""
         self._make_room(asked.vector)
         self._rows[self._end] = (
@@ -75,7 +95,7 @@ class VectorStore:
             asked.num_prompt_tokens,
             min(asked.max_tokens, _MOST_TOKENS),
             num_tokens,
-            min(round(guess), _MOST_TOKENS),
+            min(round(asked.guess), _MOST_TOKENS),
             0.0 if asked.features is None else asked.features,
         )
         if self.dim:

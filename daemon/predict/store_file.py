@@ -16,6 +16,7 @@ FORMAT = 1
 
 _CHECKSUM_BYTES = 16
 _LARGEST_DIM = 1 << 16
+_COUNTS = ("num_prompt_tokens", "max_tokens", "num_tokens", "guess")
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -88,8 +89,7 @@ def _arrays(content: _Content) -> tuple[Rows, Float32]:
     sound = (
         np.isfinite(rows["time_s"]).all()
         and (np.diff(rows["time_s"]) >= 0.0).all()
-        and (rows["num_tokens"] >= 0).all()
-        and (rows["guess"] >= 0).all()
+        and all((rows[name] >= 0).all() for name in _COUNTS)
         and np.isfinite(rows["features"]).all()
     )
     if not sound:

@@ -7,16 +7,15 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 FILE_MODE = 0o600
+MOST_ASIDE = 4
+"""Files that are kept aside; none of them is ever replaced, so that one more stays where it is."""
 
 
 def read_file(path: Path) -> bytes | None:
-    """The file's bytes; None, with a warning unless it is merely missing, if there are none."""
+    """The file's bytes; None if there is no file. Raises OSError where it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        return None
-    except OSError as error:
-        log.warning("%s cannot be read: %s", path, error.strerror)
         return None
 
 
@@ -39,15 +38,30 @@ def write_file(path: Path, data: bytes) -> bool:
     return True
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a file that cannot be used to NAME.corrupt, and say under which name it is kept."""
-    aside = path.with_name(f"{path.name}.corrupt")
+def set_aside(path: Path) -> Path | None:
+    """Rename a file that cannot be used to NAME.corrupt, or NAME.corrupt.1 if that is there, and so
+    on; the name, or None if it stays where it is.
+    """
+    endings = [".corrupt", *(f".corrupt.{number}" for number in range(1, MOST_ASIDE))]
+    free = [one for one in endings if not os.path.lexists(f"{path}{one}")]
+    if not free:
+        log.warning("%s cannot be set aside: there are %d such files", path, MOST_ASIDE)
+        return None
+    aside = path.with_name(path.name + free[0])
     try:
-        os.replace(path, aside)
+        os.rename(path, aside)
     except OSError as error:
         log.warning("%s cannot be set aside: %s", path, error.strerror)
-        return path
+        return None
     return aside
+
+
+def remove(path: Path) -> None:
+    """Delete a file if it is there; a warning if it cannot be deleted."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be deleted: %s", path, error.strerror)
 
 
 def _sync_folder(folder: Path) -> None:

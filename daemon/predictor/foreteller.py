@@ -1,8 +1,9 @@
 """One predictor, what it reads of a prompt, and the requests that it will hear of again."""
 
 import random
-import time
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from daemon.config.schema import PredictConfig
 from daemon.predict.errors import PredictorError
@@ -31,18 +32,19 @@ class Foreteller:
 
     def foretell(self, ask: Ask) -> Prediction:
         """How long the answer will be."""
-        self._keeper.store.advance(time.time())
+        self._keeper.tick()
         asked = self._read(ask)
-        self._open[ask.request] = (ask, asked)
-        return self._predictor.predict(asked)
+        said = self._predictor.predict(asked)
+        self._open[ask.request] = (ask, msgspec.structs.replace(asked, guess=said.guess))
+        return said
 
     def learn(self, ended: Ended) -> None:
-        """A request is over; one never asked about, or cut short, teaches nothing."""
+        """A request is over; one never asked about, or broken off, teaches nothing."""
         found = self._open.pop(ended.request, None)
         if found is None or not ended.num_output_tokens:
             return
         ask, asked = found
-        self._keeper.store.advance(time.time())
+        self._keeper.tick()
         self._predictor.observe(asked, ended.num_output_tokens)
         self._keeper.learned(ask, ended.num_output_tokens)
 

@@ -10,7 +10,7 @@ import msgspec
 from daemon.config.schema import PredictConfig
 from daemon.predict.store import VectorStore
 from daemon.predict.store_file import from_bytes, to_bytes
-from daemon.predictor.disk import FILE_MODE, read_file, set_aside, write_file
+from daemon.predictor.disk import FILE_MODE, read_file, remove, set_aside, write_file
 from daemon.predictor.protocol import Ask
 
 log = logging.getLogger(__name__)
@@ -24,31 +24,62 @@ class Keeper:
     """The store, read from its file at the start and written to it by `save`."""
 
     def __init__(self, path: Path, config: PredictConfig) -> None:
-        """A file that is missing or damaged costs what was learned, and nothing else."""
+        """A file that is damaged, or cannot be read, costs what was learned and nothing else: it is
+        set aside, and where it stays in its place, nothing is saved.
+        """
         self._path = path
-        self._texts = path.with_name(f"{path.name}.prompts.jsonl") if config.keep_text else None
-        bounds = (config.store_size, config.max_age_days * DAY_S)
-        self.store = VectorStore(*bounds)
+        self._texts = path.with_name(f"{path.name}.prompts.jsonl")
+        self._full_texts = path.with_name(f"{self._texts.name}.1")
+        self._keeps_texts = config.keep_text
+        if not self._keeps_texts:
+            remove(self._texts)
+            remove(self._full_texts)
         self.changed = False
-        data = read_file(path)
-        if data is not None:
-            self.store, fault = from_bytes(data, *bounds)
-            if fault:
-                log.warning("%s is %s; begun anew, kept as %s", path, fault, set_aside(path).name)
-        self.store.advance(time.time())
+        self._may_save = True
+        self._start_s = time.time() - time.monotonic()
+        self.store = self._read(config.store_size, config.max_age_days * DAY_S)
+        self.store.resume(self._now_s)
+
+    @property
+    def _now_s(self) -> float:
+        """By the clock of the start: what it leaps later changes no row's age."""
+        return self._start_s + time.monotonic()
+
+    def tick(self) -> None:
+        """Time goes on: rows that are too old go."""
+        self.store.advance(self._now_s)
 
     def learned(self, ask: Ask, num_output_tokens: int) -> None:
         """The store has one row more, of this request."""
         self.changed = True
-        if self._texts is not None:
-            self._keep_text(self._texts, ask, num_output_tokens)
+        if self._keeps_texts:
+            self._keep_text(ask, num_output_tokens)
 
     def save(self) -> None:
         """Write the store if it has changed; what cannot be written is tried again next time."""
-        if self.changed and write_file(self._path, to_bytes(self.store)):
+        if self.changed and self._may_save and write_file(self._path, to_bytes(self.store)):
             self.changed = False
 
-    def _keep_text(self, path: Path, ask: Ask, num_output_tokens: int) -> None:
+    def _read(self, max_rows: int, max_age_s: float) -> VectorStore:
+        """What the file remembers, or an empty store."""
+        store, fault = VectorStore(max_rows, max_age_s), ""
+        try:
+            data = read_file(self._path)
+            if data is not None:
+                store, fault = from_bytes(data, max_rows, max_age_s)
+        except OSError as error:
+            fault = f"not readable: {error.strerror}"
+        if fault:
+            self._set_aside(fault)
+        return store
+
+    def _set_aside(self, fault: str) -> None:
+        aside = set_aside(self._path)
+        self._may_save = aside is not None
+        kept = f"kept as {aside.name}" if aside is not None else "and nothing is saved"
+        log.warning("%s is %s; begun anew, %s", self._path, fault, kept)
+
+    def _keep_text(self, ask: Ask, num_output_tokens: int) -> None:
         record = {
             "time_s": time.time(),
             "prompt": ask.text,
@@ -56,6 +87,7 @@ class Keeper:
             "max_tokens": ask.max_tokens,
             "num_output_tokens": num_output_tokens,
         }
+        path = self._texts
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +95,6 @@ class Keeper:
                 file.write(msgspec.json.encode(record) + b"\n")
                 full = file.tell() >= TEXT_LIMIT_BYTES
             if full:
-                os.replace(path, path.with_name(f"{path.name}.1"))
+                os.replace(path, self._full_texts)
         except OSError as error:
             log.warning("%s cannot be written: %s", path, error.strerror)

@@ -5,13 +5,13 @@ It is polite: one thread, a low priority, and nothing loaded that its kind does 
 
 import argparse
 import contextlib
-import logging
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
 
+from daemon import logs
 from daemon.wire.parent import die_with_parent
 
 NICENESS = 10
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--config", default="{}", help="PredictConfig as JSON")
     arguments = parser.parse_args()
     _be_polite()
-    logging.basicConfig(level=logging.INFO, format="predictor: %(levelname)s: %(message)s")
+    logs.set_up("predictor")
     sock = socket.socket(fileno=arguments.fd)
     # A signal must not tear a row of the store: it ends the messages, and they end the process.
     signal.signal(signal.SIGTERM, lambda _number, _frame: _hear_no_more(sock))

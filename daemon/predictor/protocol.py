@@ -18,17 +18,20 @@ class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request that was asked about is over; it is learned from, then forgotten."""
+    """A request that was asked about is over; it is learned from, then forgotten.
+
+    An answer as long as its limit was cut there: it teaches that it is at least so long.
+    """
 
     request: int
-    num_output_tokens: int  # mean of its streams; 0: it was cut short, there is nothing to learn
+    num_output_tokens: int  # mean of its streams; 0: it was broken off, there is nothing to learn
 
 
 class Foretold(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How long the answer will be."""
 
     request: int
-    num_tokens: int  # of output, the middle of what may come; 0: it cannot be said
+    num_tokens: int  # of output, the median of what may come; 0: it cannot be said
     high_tokens: int  # nine answers in ten are no longer
     took_s: float  # the predictor's time, waiting excluded
 

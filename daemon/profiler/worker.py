@@ -84,7 +84,7 @@ class MeasuredWorker:
     def _replied(self, _instance: int, reply: Reply) -> None:
         self._settle(reply)
 
-    def _lost(self, _instance: int) -> None:
+    def _lost(self, _instance: int, _blamed: bool) -> None:
         self._fail("the worker died while it was measured")
 
     def _hopeless(self, _instance: int, why: str) -> None:

@@ -15,7 +15,7 @@ from daemon.core.events import Event, RequestArrived
 from daemon.core.events import Finish as CoreFinish
 from daemon.core.events import Predicted as CorePredicted
 from daemon.core.events import Sealed as CoreSealed
-from daemon.engine.protocol import Logprobs, Reply
+from daemon.engine.protocol import Logprobs, PromptLogprobs, Reply, RowErrors
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.runtime import protocol
 from daemon.runtime.token_store import TokenStore
@@ -62,14 +62,33 @@ class ApiLink:
         for request in list(self._live):
             self._dispatch(CoreAbort(time.monotonic(), request))
 
+    def send_access(self, access: protocol.Access) -> None:
+        """Tell who may ask now."""
+        self._send(access)
+
+    def send_settings(self, settings: protocol.Settings) -> None:
+        """Tell what else has changed."""
+        self._send(settings)
+
     def send_serving(self, serving: protocol.Serving) -> None:
         """Tell what is served now."""
         self._send(serving)
+
+    def send_gauges(self, gauges: protocol.Gauges) -> None:
+        """Tell what is counted and held now."""
+        self._send(gauges)
 
     def started(self, action: Started) -> None:
         """A sequence got its first place in a batch."""
         own = action.sequence - self._first_sequence
         self._send(protocol.Started(own, action.num_cached_tokens))
+
+    def prompt_logprobs(self, told: tuple[PromptLogprobs, ...]) -> None:
+        """What a worker computed of prompts; nobody wants it of requests that have ended."""
+        for one in told:
+            if one.sequence // MAX_SEQUENCES_PER_REQUEST in self._live:
+                own = one.sequence - self._first_sequence
+                self._send(msgspec.structs.replace(one, sequence=own))
 
     def deliver(self, action: Deliver, reply: Reply) -> None:
         """New tokens, in the order of the step's rows."""
@@ -81,6 +100,7 @@ class ApiLink:
                 reply.tokens[action.rows],
                 action.reasons,
                 _select(reply.logprobs, action.rows, reply.tokens.size),
+                _renumbered(reply.errors, action.rows),
             )
         )
 
@@ -152,6 +172,14 @@ class ApiLink:
     def _closed(self, error: str) -> None:
         """The process is gone: so are its clients."""
         self.hang_up()
+
+
+def _renumbered(errors: RowErrors, rows: Int32) -> RowErrors:
+    """The errors of these sampled rows, numbered as they are delivered."""
+    if not errors:
+        return ()
+    place = {row: index for index, row in enumerate(rows.tolist())}
+    return tuple((place[row], why) for row, why in errors if row in place)
 
 
 def _select(logprobs: Logprobs | None, rows: Int32, num_rows: int) -> Logprobs | None:

@@ -1,50 +1,60 @@
 """The daemon's life: start, serve, drain. It reads from top to bottom as it happens."""
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvloop
 
+from daemon import logs
+from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
-from daemon.control.server import ControlServer, RefusalError
+from daemon.control.server import ControlServer
 from daemon.core.actions import Rejected
 from daemon.core.events import Configured, Event, InstanceConfig, RequestArrived
 from daemon.engine.protocol import Copied, Loading, Plan, Ready, Reply
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
-from daemon.runtime import notify
+from daemon.runtime import notify, watchdog
 from daemon.runtime.api_link import ApiLink
+from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.listen import ListenError, listen, url_of
 from daemon.runtime.model import ServedModel, find_model, in_thread, served_name
+from daemon.runtime.operations import Operations
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor.api import ApiProcess
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+from daemon.wire.faults import FaultError, faults
 
 log = logging.getLogger(__name__)
 
 SERVING_INTERVAL_S = 2.0
+GAUGES_INTERVAL_S = 1.0
 
 
-def run(config: Config) -> int:
-    """Serve until a signal or a hopeless fault; the exit status."""
-    logging.basicConfig(
-        level=config.daemon.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
+def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
+    """Serve until a signal or a hopeless fault; the exit status.
+
+    `read` reads the configuration anew, on SIGHUP and `llmd ctl reload`; it may raise ConfigError.
+    """
+    logs.set_up("daemon", loaded.config.daemon.log_level, loaded.config.daemon.log_format)
+    faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
-        return uvloop.run(Daemon(config).run())
-    except (ListenError, ModelError, SizingError, OSError) as error:
+        faults()  # refused here, not in every process
+        return uvloop.run(Daemon(loaded, read).run())
+    except (ListenError, ModelError, SizingError, FaultError, OSError) as error:
         log.error("%s", error)
         return 1
 
@@ -52,8 +62,7 @@ def run(config: Config) -> int:
 class Daemon:
     """Owns the runtime, the processes and the sockets."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, loaded: Loaded, read: Callable[[], Loaded]) -> None:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._fault = ""
@@ -61,19 +70,39 @@ class Daemon:
         self._api: ApiLink | None = None
         self._runtime: Runtime | None = None
         self._workers: list[WorkerProcess] = []
+        self._num_given_up = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._status = DaemonStatus(config, served_name(config))
+        self._status = DaemonStatus(loaded.config, served_name(loaded.config))
+        self._operations = Operations(loaded, read, self._status, self._hopeless)
+
+    @property
+    def _config(self) -> Config:
+        return self._operations.config
 
     async def run(self) -> int:
         """The whole story; the exit status."""
         self._take_signals()
-        listener = listen(self._config.server.host, self._config.server.port)
-        self._status.url = url_of(listener)
         path = self._config.control.socket
         control = ControlServer(
-            Path(path) if path else default_socket(), self._status.snapshot, self._choose_policy
+            Path(path) if path else default_socket(),
+            self._status.snapshot,
+            self._operations,
+            self._status.look_closer,
         )
-        await control.start()
+        await control.start()  # first of all: it is what a second daemon fails at
+        try:
+            return await self._live()
+        finally:
+            await control.close()
+
+    async def _live(self) -> int:
+        """The story while there is no other daemon here; the exit status."""
+        listener = listen(self._config.server.host, self._config.server.port)
+        self._status.url = url_of(listener)
+        self._spawn(watchdog.feed(self._status.stuck))
+        gpus = GpuWatch([spec.device for spec in self._config.instance])
+        self._status.gpus = lambda: gpus.latest
+        gpus.start()
         api = self._start_api(listener)
         try:
             await self._serve()
@@ -86,7 +115,7 @@ class Daemon:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._runtime is not None:
                 self._runtime.close()
-            await control.close()
+            gpus.stop()
             listener.close()
         if self._fault:
             log.error("%s", self._fault)
@@ -99,6 +128,7 @@ class Daemon:
         loop.set_exception_handler(self._callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self._operations.hang_up()))
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A Core whose event was handled by halves must not go on: requests would hang unseen."""
@@ -138,6 +168,7 @@ class Daemon:
         configured = self._configured(model)
         self._runtime = Runtime(configured, self._store, self._journal(configured), self._send_plan)
         self._runtime.api = self._api
+        self._operations.runtime = self._runtime
         self._status.begin(self._runtime, model)
         hooks = WorkerHooks(
             self._on_loading,
@@ -149,9 +180,11 @@ class Daemon:
         )
         for index, spec in enumerate(self._config.instance):
             load = model.load(self._config, index)
-            self._workers.append(WorkerProcess(index, spec.name, load, hooks))
+            restarts = self._config.daemon.restarts
+            self._workers.append(WorkerProcess(index, spec.name, load, hooks, restarts))
             self._spawn(self._workers[-1].run())
         self._spawn(self._repeat_serving())
+        self._spawn(self._repeat_gauges())
 
     def _configured(self, model: ServedModel) -> Configured:
         scheduler = self._config.scheduler
@@ -189,7 +222,7 @@ class Daemon:
         self._api = ApiLink(sock, generation, self._store, self._dispatch)
         if self._runtime is not None:
             self._runtime.api = self._api
-        self._api.send_serving(self._status.serving())
+        self._operations.introduce(self._api)
 
     def _dispatch(self, event: Event) -> None:
         """An event from the API process; before there is a Core, nothing can be taken."""
@@ -197,17 +230,6 @@ class Daemon:
             self._runtime.dispatch(event)
         elif isinstance(event, RequestArrived) and self._api is not None:
             self._api.rejected(Rejected(event.request, "not_ready", self._status.sentence, 1.0))
-
-    def _choose_policy(self, policy: str) -> None:
-        """The operator chose, on the control socket. Raises RefusalError before there is a Core."""
-        if self._runtime is None:
-            raise RefusalError(f"no policy can be chosen yet: {self._status.sentence}")
-        try:
-            self._runtime.choose_policy(policy)
-        except Exception as error:  # as in `_callback_failed`: a Core must not go on by halves
-            self._hopeless(f"internal error: {error}")
-            raise
-        log.info("the policy is %s now", policy)
 
     def _send_plan(self, instance: int, plan: Plan) -> None:
         self._workers[instance].send(plan)
@@ -238,10 +260,11 @@ class Daemon:
             )
         gc.collect()
         gc.freeze()
-        self._tell_serving()
+        self._operations.tell_serving()
         if self._status.ready:
             log.info("%s is served at %s", self._status.model, self._status.url)
-            notify.ready(f"{self._status.model} at {self._status.url}")
+            self._status.started = True
+            notify.ready(self._status.serves)
 
     def _on_reply(self, instance: int, reply: Reply) -> None:
         self._running().reply(instance, reply)
@@ -249,12 +272,17 @@ class Daemon:
     def _on_copied(self, instance: int, copied: Copied) -> None:
         self._running().copied(instance, copied)
 
-    def _on_lost(self, instance: int) -> None:
-        self._running().worker_lost(instance)
-        self._tell_serving()
+    def _on_lost(self, instance: int, blamed: bool) -> None:
+        self._running().worker_lost(instance, blamed)
+        self._operations.tell_serving()
 
     def _on_hopeless(self, instance: int, why: str) -> None:
-        self._hopeless(why)
+        """A worker is given up. Others serve on; without any the daemon ends."""
+        self._num_given_up += 1
+        if self._num_given_up == len(self._workers):
+            self._hopeless(why)
+        else:
+            log.error("%s: its instance is given up, the others serve on", why)
 
     def _hopeless(self, why: str) -> None:
         """Nothing can be served any more: stop, and let the service manager decide."""
@@ -273,27 +301,32 @@ class Daemon:
         """Progress while starting."""
         self._status.stage = stage
         log.info("%s", stage)
-        notify.status(stage)
-        self._tell_serving()
-
-    def _tell_serving(self) -> None:
-        if self._api is not None:
-            self._api.send_serving(self._status.serving())
+        notify.starting(stage)
+        self._operations.tell_serving()
 
     async def _repeat_serving(self) -> None:
         """Keep the age of the newest step fresh for /health."""
         while True:
             await asyncio.sleep(SERVING_INTERVAL_S)
-            self._tell_serving()
+            self._operations.tell_serving()
+
+    async def _repeat_gauges(self) -> None:
+        """Keep what `/metrics` shows fresh."""
+        while True:
+            due_s = time.monotonic() + GAUGES_INTERVAL_S
+            await asyncio.sleep(GAUGES_INTERVAL_S)
+            gauges = self._status.gauges(max(0.0, time.monotonic() - due_s))
+            if self._api is not None and gauges is not None:
+                self._api.send_gauges(gauges)
 
     # Stopping
 
     async def _drain(self) -> None:
         """Take nothing new; let running answers end in their time, then end them."""
         runtime = self._runtime
-        self._status.draining = True
+        self._operations.stopping = self._status.draining = True
         notify.stopping("draining")
-        self._tell_serving()
+        self._operations.tell_serving()
         if runtime is None:
             return
         runtime.drain()

@@ -13,9 +13,9 @@ from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config
 from daemon.engine.protocol import Load
+from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
-from daemon.models.shape import ModelShape, read_shape
-from daemon.models.supported import check_folder
+from daemon.models.shape import ModelShape
 
 T = TypeVar("T")
 
@@ -58,8 +58,7 @@ def find_model(config: Config) -> ServedModel:
     """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
     cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
     folder = model_folder(config.model.path, cache)
-    check_folder(folder)
-    shape = read_shape(folder)
+    shape = checked_shape(folder)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
     return ServedModel(
         served_name(config), folder, shape, longest(config, shape.context_len), pools

@@ -32,11 +32,40 @@ def ready(status: str) -> None:
     _send(READY="1", STATUS=status)
 
 
-def status(text: str) -> None:
-    """A sentence for `systemctl status`; also asks for more time while starting."""
+def starting(text: str) -> None:
+    """A sentence for `systemctl status`, and a wish for more time."""
     _send(STATUS=text, EXTEND_TIMEOUT_USEC="120000000")
+
+
+def status(text: str) -> None:
+    """A sentence for `systemctl status`."""
+    _send(STATUS=text)
+
+
+def reloading() -> None:
+    """The configuration is read again; `ready` ends it."""
+    _send(RELOADING="1", MONOTONIC_USEC=_now_us())
+
+
+def alive() -> None:
+    """The daemon makes progress."""
+    _send(WATCHDOG="1")
+
+
+def watchdog_s() -> float:
+    """How long the service manager waits for `alive` before it kills; 0: it does not."""
+    asked_us = os.environ.get("WATCHDOG_USEC", "")
+    if not asked_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(
+        os.getpid()
+    ):
+        return 0.0
+    return int(asked_us) / 1e6
 
 
 def stopping(text: str) -> None:
     """The daemon is on its way out."""
-    _send(STOPPING="1", STATUS=text, MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
+    _send(STOPPING="1", STATUS=text, MONOTONIC_USEC=_now_us())
+
+
+def _now_us() -> str:
+    return str(time.monotonic_ns() // 1000)

@@ -2,14 +2,17 @@
 
 API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`; where lengths are predicted also
 `Predicted` and `Predicting`.
-Runtime -> API: `Serving` (first, and on every change), then `Rejected` or, for each sequence,
-`Started`, `Tokens`, and at the end a reason in `Tokens` or one `Finished`.
+Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on every change, and
+`Gauges` now and then; for a request `Rejected` or, for each sequence, `Started`, `Tokens`, and at
+the end a reason in `Tokens` or one `Finished`.
 """
 
 import msgspec
 
-from daemon.control.protocol import PredictorStatus
-from daemon.engine.protocol import Logprobs
+from daemon.config.schema import KeyConfig
+from daemon.control.protocol import GpuStatus, PredictorStatus
+from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.engine.protocol import Logprobs, PromptLogprobs, RowErrors
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
 
@@ -61,6 +64,24 @@ class Predicting(msgspec.Struct, frozen=True, tag=True, array_like=True):
     status: PredictorStatus
 
 
+class Access(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Who may ask, from now on: before the first `Serving`, and when the configuration changes.
+
+    Not on a command line, where every user of the machine could read the keys' hashes.
+    """
+
+    keys: tuple[KeyConfig, ...]
+    cors_origins: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+
+
+class Settings(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What else may change while requests run: with the first `Access`, and on every change."""
+
+    keepalive_s: float
+    log_level: str
+
+
 class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What is served, and whether requests are taken now."""
 
@@ -74,6 +95,17 @@ class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
     vocab_size: int
     status: str  # a sentence for people: "loading weights 40 %", "ready", ...
     last_step_age_s: float = -1.0  # age of the newest engine step; -1: none yet
+    fault: str = ""  # why work that waits makes no progress
+
+
+class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What the runtime counts and holds, about once a second: for `/metrics`."""
+
+    counters: Counters
+    waiting: int  # sequences without a place, those that wait for their leader's prompt included
+    instances: tuple[InstanceStatus, ...]  # without their block maps
+    lag_s: float  # how late the timer of this message fired
+    gpus: tuple[GpuStatus | None, ...] = ()  # of the instances; None where none can be asked
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -90,6 +122,7 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: Column  # int32 [T]
     reasons: Column  # uint8 [T]: FinishReason; not NONE: the sequence has ended with this token
     logprobs: Logprobs | None = None  # rows index this message's T
+    errors: RowErrors = ()  # why, where the reason is ERROR; these rows, too
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -110,4 +143,6 @@ class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 FromApi = Generate | Sealed | Finish | Abort | Predicted | Predicting
-ToApi = Serving | Started | Tokens | Finished | Rejected
+ToApi = (
+    Access | Settings | Serving | Gauges | Started | PromptLogprobs | Tokens | Finished | Rejected
+)

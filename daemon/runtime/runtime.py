@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from daemon.config.schema import SchedulerConfig
 from daemon.core.actions import Deliver, Finished, Rejected, Started, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import (
@@ -16,6 +17,8 @@ from daemon.core.events import (
     Drain,
     Event,
     PolicyChosen,
+    Reconfigured,
+    Resumed,
     StepDone,
     Tick,
     WorkerLost,
@@ -89,14 +92,16 @@ class Runtime:
             )
         )
 
-    def worker_lost(self, instance: int) -> None:
-        """An instance's worker is gone."""
-        self.dispatch(WorkerLost(time.monotonic(), instance))
+    def worker_lost(self, instance: int, blamed: bool) -> None:
+        """An instance's worker is gone; whether what it computed may be to blame."""
+        self.dispatch(WorkerLost(time.monotonic(), instance, blamed))
 
     def reply(self, instance: int, reply: Reply) -> None:
         """A worker answered a plan."""
         self._reply = reply
         self.last_step_s = now = time.monotonic()
+        if self.api is not None:
+            self.api.prompt_logprobs(reply.prompts)
         self.dispatch(StepDone(now, instance, reply.step, reply.reasons, reply.elapsed_s))
         self._reply = None
 
@@ -110,9 +115,19 @@ class Runtime:
         """Rank every sequence, those to come included, by another policy: one of POLICIES."""
         self.dispatch(PolicyChosen(time.monotonic(), policy))
 
+    def reconfigure(self, scheduler: SchedulerConfig) -> None:
+        """Keep to other limits, as far as they can change while requests run."""
+        limits = scheduler.max_waiting, scheduler.starve_s
+        self.dispatch(Reconfigured(time.monotonic(), *limits))
+
     def drain(self) -> None:
         """Take no new requests."""
         self.dispatch(Drain(time.monotonic()))
+
+    def resume(self) -> None:
+        """Take requests again."""
+        self.empty.clear()
+        self.dispatch(Resumed(time.monotonic()))
 
     def close(self) -> None:
         """Stop the timer and finish the journal."""

@@ -2,21 +2,36 @@
 
 import os
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from daemon import __version__
 from daemon.config.schema import Config
-from daemon.control.protocol import PredictorStatus, Snapshot
+from daemon.control.protocol import (
+    AskStory,
+    BlockOwners,
+    Closer,
+    GpuStatus,
+    PredictorStatus,
+    Snapshot,
+    Story,
+)
+from daemon.control.server import RefusalError
+from daemon.core.closer import block_owners, story
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
 from daemon.engine.protocol import Loading
 from daemon.runtime.model import ServedModel
-from daemon.runtime.protocol import Serving
+from daemon.runtime.protocol import Gauges, Serving
 from daemon.runtime.runtime import Runtime
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import int32
+
+STUCK_S = 60.0
+"""A worker that has had a step for so long, and for STUCK_STEPS of its steps, makes no progress."""
+STUCK_STEPS = 20.0
 
 
 class DaemonStatus:
@@ -27,11 +42,13 @@ class DaemonStatus:
         self.url = ""
         self.stage = "starting"
         self.draining = False
-        self._config = config
+        self.started = False  # the service manager was told that all is ready
+        self.config = config
         self._served: ServedModel | None = None
         self._runtime: Runtime | None = None
         self._loading: dict[int, Loading] = {}
         self._started_s = time.monotonic()
+        self.gpus: Callable[[], tuple[GpuStatus | None, ...]] = tuple
 
     def begin(self, runtime: Runtime, served: ServedModel) -> None:
         """The model is known and the Core exists."""
@@ -49,6 +66,24 @@ class DaemonStatus:
         if self._runtime is None or self.draining:
             return False
         return any(one.state is WorkerState.READY for one in self._runtime.core.instances)
+
+    @property
+    def serves(self) -> str:
+        """What is served where, for `systemctl status`."""
+        return f"{self.model} at {self.url}"
+
+    def stuck(self) -> str:
+        """Why work that waits for a worker makes no progress, or nothing. Rest is no fault."""
+        if self._runtime is None:
+            return ""
+        now = time.monotonic()
+        for one in self._runtime.core.instances:
+            if one.state is WorkerState.READY and len(one.scheduler.in_flight):
+                silent_s = now - one.last_done_s
+                if silent_s > max(STUCK_S, STUCK_STEPS * one.step_time.mean_s):
+                    name = one.config.name
+                    return f"worker {name} has not answered for {silent_s:.0f} s"
+        return ""
 
     @property
     def max_len(self) -> int:
@@ -76,10 +111,27 @@ class DaemonStatus:
             draining=self.draining,
             max_len=self.max_len,
             context_len=served.shape.context_len if served is not None else 0,
-            block_size=self._config.memory.block_size,
+            block_size=self.config.memory.block_size,
             vocab_size=served.shape.vocab_size if served is not None else 0,
             status=self.sentence,
             last_step_age_s=time.monotonic() - last_step_s if last_step_s >= 0.0 else -1.0,
+            fault=self.stuck(),
+        )
+
+    def gauges(self, lag_s: float) -> Gauges | None:
+        """What `/metrics` shows of the Core; None before there is one."""
+        if self._runtime is None:
+            return None
+        core = self._runtime.core
+        none = int32().astype("u1")
+        return Gauges(
+            counters=core.counters,
+            waiting=core.num_waiting,
+            instances=tuple(
+                msgspec.structs.replace(one.status(), block_map=none) for one in core.instances
+            ),
+            lag_s=lag_s,
+            gpus=self.gpus(),
         )
 
     def snapshot(self) -> Snapshot:
@@ -100,20 +152,34 @@ class DaemonStatus:
             root=str(served.folder) if served is not None else "",
             context_len=served.shape.context_len if served is not None else 0,
             max_len=self.max_len,
-            block_size=self._config.memory.block_size,
+            block_size=self.config.memory.block_size,
             instances=tuple(self._with_progress(core.instances)) if core else self._planned(),
             sequences=core.sequences if core else (),
             running=core.running if core else 0,
             waiting=core.waiting if core else 0,
             counters=core.counters if core else Counters(),
             predictor=self._predictor(),
+            policies=tuple(POLICIES),
+            gpus=self.gpus(),
         )
+
+    def look_closer(self, question: Closer) -> Story | BlockOwners:
+        """What a viewer asks beyond the snapshot. Raises RefusalError for what is not there."""
+        now = time.monotonic()
+        if self._runtime is None:
+            raise RefusalError(f"nothing can be told yet: {self.sentence}")
+        core = self._runtime.core
+        if isinstance(question, AskStory):
+            return story(core, question.sequence, now)
+        if not 0 <= question.instance < len(core.instances):
+            raise RefusalError(f"there is no instance {question.instance}")
+        return block_owners(core, question.instance, now)
 
     def _predictor(self) -> PredictorStatus:
         """What the API process last said of its predictor."""
         api = self._runtime.api if self._runtime is not None else None
         said = api.predictor if api is not None else None
-        return said or PredictorStatus(kind=self._config.predict.kind)
+        return said or PredictorStatus(kind=self.config.predict.kind)
 
     def _with_progress(self, instances: tuple[InstanceStatus, ...]) -> list[InstanceStatus]:
         """The instances, with how far their workers have loaded."""
@@ -129,7 +195,7 @@ class DaemonStatus:
 
     def _planned(self) -> tuple[InstanceStatus, ...]:
         """The configured instances, before the Core exists."""
-        policy = POLICIES[self._config.scheduler.policy]
+        policy = POLICIES[self.config.scheduler.policy]
         return tuple(
             InstanceStatus(
                 name=spec.name,
@@ -153,7 +219,7 @@ class DaemonStatus:
                 batch_tokens=0,
                 load_stage=self.stage,
                 load_fraction=0.0,
-                swap=self._config.memory.swap or policy.swap,
+                swap=self.config.memory.swap or policy.swap,
             )
-            for spec in self._config.instance
+            for spec in self.config.instance
         )

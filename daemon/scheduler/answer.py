@@ -15,4 +15,5 @@ class Answer(msgspec.Struct, frozen=True):
     reasons: UInt8  # [T] FinishReason
     first: list[Sequence]  # those whose first token this was
     ended: list[Sequence]
+    causes: list[int]  # FinishReason of each that ended
     work: StepWork

@@ -20,8 +20,10 @@ from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import StepBuilder
+from daemon.scheduler.suspects import Suspects
 from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
+from daemon.story import What
 from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
 
 _LENGTH = np.uint8(FinishReason.LENGTH)
@@ -49,7 +51,9 @@ class Scheduler:
     ) -> None:
         self.instance = instance
         self.seats = Seats(instance, policy, limits.max_running, kv, swapper)
+        self.seats.starve_s = limits.starve_s
         self.in_flight = InFlight()
+        self.suspects = Suspects()
         self._answered_step = 0
         self._limits = limits
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
@@ -92,6 +96,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence that is new here."""
+        self.suspects.meet(sequence)
+        sequence.story.add(now, What.QUEUED, self.instance)
         self.swapper.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
         self.seats.meet(sequence, now)
 
@@ -113,19 +119,21 @@ class Scheduler:
         self._end(sequence)
 
     def _end(self, sequence: Sequence) -> None:
+        self.suspects.leave(sequence)
         self.swapper.leave(sequence)
         sequence.move(State.FINISHED)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Give up a waiting sequence to another instance."""
         self.waiting.remove(sequence)
+        self.suspects.leave(sequence)
         self.swapper.leave(sequence)
 
     def lose(self, kv: KVCache, num_host_blocks: int = 0, copy_block_s: float = 0.0) -> None:
         """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
         seats = self.seats
         for slot in self.slots.order().tolist():
-            seats.preempt(slot, keep=False)
+            seats.preempt(slot, None)
         for sequence in seats.waiting:
             sequence.parked_tokens = 0
         seats.kv = kv
@@ -139,15 +147,6 @@ class Scheduler:
         self.kv.pool.copies_done(step)
         self.swapper.copies_done(step, self.slots, now)
 
-    def levels(self) -> tuple[int, ...]:
-        """Sequences at each level of the policy's queues, running or waiting."""
-        counts = [0] * self.policy.num_levels
-        if counts:
-            members = (one for one in self.slots.members if one is not None)
-            for sequence in (*members, *self.waiting):
-                counts[sequence.level] += 1
-        return tuple(counts)
-
     def seal(self, slot: int) -> None:
         """Offer a running sequence's full blocks to others, unless they are still on their way."""
         if not self.swapper.is_returning(slot):
@@ -159,25 +158,22 @@ class Scheduler:
         policy, swapper = seats.policy, seats.swapper
         seats.now = now
         if policy.promotes:
-            seats.promote(self._limits.starve_s)
+            seats.promote()
         step = StepBuilder(self._limits.max_batch_tokens, seats.slots)
-        decodes, prompts = self._runnable()
-        if policy.prefill_alone:
-            self._continue_prompts(step, prompts)
-            self._admit(step)
-            if step.empty:
-                self._decode(step, decodes)
-        else:
-            self._decode(step, decodes)
-            self._continue_prompts(step, prompts)
-            self._admit(step)
+        alone = self.suspects.turn(seats)
+        if alone >= 0 and self.in_flight:
+            return None
+        self._fill(step, alone)
+        if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
+            self._fill(step, -1)
         if swapper.mode == PROACTIVE:
             swapper.copy_ahead(seats.slots, seats.kv, seats.step + 1, seats.pace.mean_s, now)
         slots, counts = step.rows()
         if not slots.size and not swapper.space.has_orders:
             return None
         batch = self._emit(slots, counts)
-        self._seal_prompts(step.prompts)
+        if step.prompts:
+            self._settle_prompts(step, now)
         return batch
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
@@ -189,17 +185,39 @@ class Scheduler:
             raise ValueError(f"step {step}: {reasons.size} answers for {flown.slots.size} rows")
         self._answered_step = step
         self.kv.pool.step_done(step)
-        return self._deliver(flown, reasons)
+        answer = self._deliver(flown, reasons)
+        if self.suspects:
+            self.suspects.acquit(answer.sequences.tolist())
+        return answer
 
     # Filling a step
 
-    def _runnable(self) -> tuple[Slots, Slots]:
+    def _fill(self, step: StepBuilder, alone: int) -> None:
+        """Rows in the policy's order; where `alone` is a slot, it is the only one."""
+        decodes, prompts = self._runnable(alone)
+        if self.policy.prefill_alone:
+            self._continue_prompts(step, prompts)
+            self._admit(step)
+            if step.empty:
+                self._decode(step, decodes)
+        else:
+            self._decode(step, decodes)
+            prompts, behind = self._parted(prompts)
+            self._continue_prompts(step, prompts)
+            epochs = self.slots.epoch[behind]
+            self._admit(step)
+            if behind.size:  # of these some may have given way, and others have their slots
+                self._continue_prompts(step, behind[self.slots.epoch[behind] == epochs])
+
+    def _runnable(self, alone: int) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
         seats = self.seats
         if seats.policy.reviews:
             seats.review()
         order = seats.swapper.here(table.order())
+        if alone >= 0:
+            order = order[order == alone]
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1
         if self._limits.stages > 1:
@@ -207,6 +225,18 @@ class Scheduler:
         if np.count_nonzero(decoding) == order.size:
             return order, _NO_SLOTS
         return order[decoding], order[pending > 1]
+
+    def _parted(self, slots: Slots) -> tuple[Slots, Slots]:
+        """Those that rank before the first that waits, and those behind it: a short prompt does
+        not wait until a long one is computed.
+        """
+        seats = self.seats
+        if not (slots.size and seats.policy.displaces and self.waiting):
+            return slots, _NO_SLOTS
+        slots = slots[self.slots.sequence[slots] >= 0]  # without those that gave way to a decode
+        shift = seats.now if seats.policy.counts_down else 0.0
+        behind = self.slots.rank[slots] > self.waiting.first.rank + shift
+        return slots[~behind], slots[behind]
 
     def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
         """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
@@ -240,7 +270,7 @@ class Scheduler:
             if self.kv.pool.num_fenced:
                 return False
             victim = int(self.slots.order()[-1])
-            self.seats.preempt(victim)
+            self.seats.preempt(victim, What.OUT_OF_BLOCKS, self.slots.member(slot).id)
             if victim == slot:
                 return False
         self.kv.grow_each(np.array([slot]))
@@ -268,7 +298,7 @@ class Scheduler:
     def _admit(self, step: StepBuilder) -> None:
         """Seat waiting sequences while budget, slots and memory last, in order."""
         seats = self.seats
-        if seats.policy.gang and not self._forming():
+        if self.suspects or (seats.policy.gang and not seats.forming):
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
@@ -281,12 +311,6 @@ class Scheduler:
             slot = seats.seat(sequence, place)
             if not self.swapper.is_returning(slot):
                 step.add_prompt(slot, count)
-
-    def _forming(self) -> bool:
-        """Whether nobody who runs has got more than the first token: a gang may still grow."""
-        table = self.slots
-        order = table.order()
-        return bool((table.known[order] <= table.fed_until[order] + 1).all())
 
     # Sending and answering
 
@@ -351,11 +375,11 @@ class Scheduler:
             )
         )
 
-    def _seal_prompts(self, slots: list[int]) -> None:
-        """Offer blocks that prompt chunks of this step fill; later steps may share them."""
-        for slot in slots:
-            if self.slots.members[slot] is not None:
-                self.seal(slot)
+    def _settle_prompts(self, step: StepBuilder, now: float) -> None:
+        """Offer blocks that prompt chunks of this step fill: later steps may share them."""
+        for slot, count in zip(step.prompts, step.chunks, strict=True):
+            self.slots.member(slot).story.add(now, What.CHUNK, count)
+            self.seal(slot)
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""
@@ -377,7 +401,10 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        ended = self.seats.vacate(slots[why != 0].tolist()) if np.count_nonzero(why) else []
+        if not np.count_nonzero(why):
+            return Answer(rows, sequences, why, first, [], [], flown.work)
+        ending = why != 0
+        ended = self.seats.vacate(slots[ending].tolist())
         for sequence in ended:
             self._end(sequence)
-        return Answer(rows, sequences, why, first, ended, flown.work)
+        return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)

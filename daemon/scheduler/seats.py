@@ -14,6 +14,11 @@ from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.swapper import Swapper
 from daemon.scheduler.trust import Trust
 from daemon.sequence import Sequence
+from daemon.story import What
+
+PROMOTED_SHARE = 1 / 3
+"""Of the blocks, for those who were promoted. FastServe's promotion alone can thrash: where more
+arrives than is served everybody starves, and all memory goes to moving them in and out."""
 
 
 @dataclass(slots=True)
@@ -47,7 +52,9 @@ class Seats:
         self.pace = StepTimeModel()
         self.slots = SlotTable(max_running)
         self.waiting = WaitingQueue()
-        self.starvation = Starvation()
+        self.starvation = Starvation(instance)
+        self.starve_s = 0.3  # FastServe's alpha; may change while it runs
+        self.promoted: list[Sequence] = []
         self.trust = Trust()
         self.started: list[tuple[Sequence, int]] = []  # (seated first time, cached tokens)
         self.moves = Moves()
@@ -75,7 +82,7 @@ class Seats:
         sequence.rank = self.policy.rank(sequence, self.pace)
         self.waiting.push(sequence)
         if self.policy.promotes:
-            self.starvation.watch(sequence)
+            self._watch(sequence)
 
     def meet(self, sequence: Sequence, now: float) -> None:
         """Queue one that is new here."""
@@ -94,31 +101,60 @@ class Seats:
         """Its prediction has come: it may move in the order."""
         if sequence.slot >= 0:
             self._look_at(sequence)
-        sequence.expected_tokens = -1
-        self.expect(sequence)
+        self._expect_anew(sequence)
         self.policy.foretold(sequence)
         self._rerank(sequence)
+
+    def _expect_anew(self, sequence: Sequence) -> None:
+        """Forget what this policy or another one made of its prediction."""
+        sequence.expected_tokens = -1
+        self.expect(sequence)
 
     def choose(self, policy: Policy) -> None:
         """Order everybody by another policy."""
         self.policy = policy
-        self.starvation = Starvation()
+        self.starvation = Starvation(self.instance)
         for slot in self.slots.order().tolist():
             sequence = self.slots.member(slot)
             self._look_at(sequence)
+            self._expect_anew(sequence)
             policy.enter(sequence, self.pace)
             self._rerank(sequence)
         for sequence in sorted(self.waiting.take_all(), key=lambda one: one.waiting_since_s):
+            sequence.expected_tokens = -1
             self.meet(sequence, sequence.waiting_since_s)
 
-    def promote(self, starve_s: float) -> None:
-        """Let the policy promote those that starve."""
-        policy = self.policy
-        for sequence in self.starvation.waiting(self.now, starve_s):
-            here = sequence.instance == self.instance
-            if here and policy.starves(sequence, self.now, starve_s, self.pace):
-                policy.promote(sequence, self.pace)
-                self._rerank(sequence)
+    def promote(self) -> None:
+        """Let the policy promote those that starve, while the promoted leave enough to others."""
+        while (sequence := self.starvation.first(self.now)) is not None:
+            if self._num_promoted_blocks() >= PROMOTED_SHARE * self.kv.pool.num_blocks:
+                return
+            self.policy.promote(sequence, self.pace)
+            self.promoted.append(sequence)
+            sequence.story.add(self.now, What.PROMOTED, sequence.level)
+            self._rerank(sequence)
+
+    def starve_after(self, starve_s: float) -> None:
+        """Change alpha, for those who wait already too."""
+        self.starve_s = starve_s
+        self.starvation = Starvation(self.instance)
+        if self.policy.promotes:
+            for sequence in self.waiting:
+                self._watch(sequence)
+
+    def _watch(self, sequence: Sequence) -> None:
+        patience_s = self.policy.patience_s(sequence, self.starve_s, self.pace)
+        starves_at_s = sequence.waiting_since_s + patience_s
+        self.starvation.watch(sequence, starves_at_s, len(self.waiting))
+
+    def _num_promoted_blocks(self) -> int:
+        """Blocks that those who were promoted, and still are, hold or come to fetch."""
+        self.promoted = [
+            one
+            for one in self.promoted
+            if one.promoted and one.instance == self.instance and one.state is not State.FINISHED
+        ]
+        return sum(self.kv.blocks_for(one.num_known_tokens) for one in self.promoted)
 
     def review(self) -> None:
         """Let the policy look again at those that reached the count it named."""
@@ -127,7 +163,10 @@ class Seats:
             sequence = table.member(slot)
             self._look_at(sequence)
             num_output_tokens = int(table.known[slot]) - sequence.num_prompt_tokens
+            level = sequence.level
             self.policy.review(sequence, num_output_tokens, self.pace)
+            if sequence.level > level:
+                sequence.story.add(self.now, What.DEMOTED, sequence.level)
             self._rerank(sequence)
 
     def _rerank(self, sequence: Sequence) -> None:
@@ -156,25 +195,48 @@ class Seats:
         return bool(self._victims(sequence, 1))
 
     def _victims(self, sequence: Sequence, num_blocks: int) -> list[int]:
-        """The last slots in the order that together hold so many blocks, if this one may have
-        their places; none if they hold fewer.
+        """The last slots in the order that together give so many blocks, if this one may have
+        their places; none if they give fewer, or if the host has no room for what they hold: to
+        compute it all again costs more than a place is worth.
         """
         if not self.policy.displaces or self.swapper.mode == DEFER:
             return []
+        room = self.swapper.room()
         # Seconds left differ by a step at least: less is an error of the pace, and no gain.
         shift = self.now + self.pace.mean_s if self.policy.counts_down else 0.0
         found = []
-        for slot in self.slots.order()[::-1].tolist():
+        for slot in map(int, self.slots.order()[::-1]):
             member = self.slots.member(slot)
             if sequence.rank + shift >= member.rank or member is sequence.leader:
                 return []
+            if slot in self.joined:  # this plan gave it its place; ranks change with the pace
+                return []
+            held = int(self.kv.table.held[slot])
+            room -= held - self.swapper.num_copied(member)
+            if room < 0:
+                return []
             found.append(slot)
-            num_blocks -= int(self.kv.table.held[slot])
+            num_blocks -= max(self.kv.num_own(slot), int(self.slots.full))
             if num_blocks <= 0:
                 return found
         return []
 
+    def levels(self) -> tuple[int, ...]:
+        """Sequences at each level of the policy's queues, running or waiting."""
+        counts = [0] * self.policy.num_levels
+        if counts:
+            members = (one for one in self.slots.members if one is not None)
+            for sequence in (*members, *self.waiting):
+                counts[sequence.level] += 1
+        return tuple(counts)
+
     # Seating
+
+    @property
+    def forming(self) -> bool:
+        """Whether nobody who runs has got more than the first token: a gang may still grow."""
+        order = self.slots.order()
+        return bool((self.slots.known[order] <= self.slots.fed_until[order] + 1).all())
 
     def place_of(self, sequence: Sequence) -> Place:
         """Where its computed tokens would come from, and the blocks it would take."""
@@ -205,16 +267,19 @@ class Seats:
 
     def vacancy(self, sequence: Sequence, place: Place) -> bool:
         """Whether a slot and the blocks are there, displacing others if the policy says so."""
-        spare = max(1, self.kv.pool.num_blocks // 100) if self.slots.num_running else 0
-        new_blocks = place.num_blocks - place.num_reusable + spare
-        lacking = self.kv.lacking(place.matched, new_blocks)
+        lacking = self._lacking(place)
         if lacking <= 0 and not self.slots.full:
             return True
         if self.kv.pool.num_fenced:
             return False
         for slot in self._victims(sequence, max(1, lacking)):
-            self.preempt(slot)
-        return not self.slots.full and self.kv.lacking(place.matched, new_blocks) <= 0
+            self.preempt(slot, What.GAVE_WAY, sequence.id)
+        return not self.slots.full and self._lacking(place) <= 0
+
+    def _lacking(self, place: Place) -> int:
+        """Blocks that a place needs and nobody has to spare, or <= 0; those that run keep a few."""
+        spare = max(1, self.kv.pool.num_blocks // 100) if self.slots.num_running else 0
+        return self.kv.lacking(place.matched, place.num_blocks - place.num_reusable + spare)
 
     def seat(self, sequence: Sequence, place: Place) -> int:
         """Give it a slot and its blocks; its slot."""
@@ -233,6 +298,10 @@ class Seats:
             first = len(place.matched)
             self.swapper.bring(sequence, self.kv, first, self.step + 1, self.now)
             self.moves.swaps_in += 1
+        what, by = (What.FETCHED if place.returns else What.SEATED), -1
+        if place.leader >= 0:
+            what, by = What.SHARED, self.slots.member(place.leader).id
+        sequence.story.add(self.now, what, place.num_shared_tokens, by)
         self.swapper.seated(sequence, self.kv.block_size)
         if not sequence.started:
             sequence.started = True
@@ -241,14 +310,16 @@ class Seats:
 
     # Leaving
 
-    def preempt(self, slot: int, keep: bool = True) -> None:
-        """Give up a running sequence's place; what is not kept of its KV is computed again."""
+    def preempt(self, slot: int, why: str | None, by: int = -1) -> None:
+        """Give up a running sequence's place to the sequence `by`, or since its worker is gone
+        (`why` None); what is not kept of its KV is computed again.
+        """
         table = self.slots
         sequence = table.member(slot)
         num_computed = int(table.computed[slot])
         num_valid = min(num_computed, int(table.delivered[slot]) - 1)
         sequence.parked_tokens = 0
-        if keep:
+        if why is not None:
             again_s = self.pace.prefill_s if self.policy.prefill_alone else self.pace.chunk_s
             self.swapper.park(sequence, num_valid, table, self.kv, self.step + 1, again_s)
         self.vacate([slot])
@@ -260,6 +331,8 @@ class Seats:
         sequence.recomputed_tokens += lost
         if sequence.num_output_tokens:
             sequence.preemptions_after_first += 1
+        if why is not None:
+            sequence.story.add(self.now, why, sequence.parked_tokens, by)
         sequence.move(State.PREEMPTED)
         self.add(sequence, self.now)
 

@@ -34,7 +34,7 @@ class SlotTable:
         self._new: list[int] = []  # slots that joined since
         self._gone = False  # whether any left since
         self._sorted = True
-        self._top = (float("-inf"), 0)  # highest place that ever joined since the order was empty
+        self._top = (float("-inf"), 0)  # highest place that ever joined
 
     @property
     def num_running(self) -> int:

@@ -1,37 +1,45 @@
-"""Which waiting sequences have waited too long: those of the longest wait are looked at first."""
+"""Which waiting sequences have waited too long: whoever's time came first is looked at first."""
 
-from collections import deque
-from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 
 from daemon.request import State
 from daemon.sequence import Sequence
 
-LOOK_EVERY_S = 0.05
+_SPARE = 64
+
+_Entry = tuple[float, int, float, Sequence]
 
 
 class Starvation:
-    """Sequences in the order in which they began to wait; whoever ran since is dropped."""
+    """An instance's waiting sequences by the time from which they starve; whoever ran since, or
+    went elsewhere, is dropped.
+    """
 
-    def __init__(self) -> None:
-        self._watched: deque[tuple[float, Sequence]] = deque()
-        self._looked_s = 0.0
+    def __init__(self, instance: int) -> None:
+        self._instance = instance
+        self._due: list[_Entry] = []  # a heap of (starves at, number, waits since, sequence)
+        self._number = 0
 
-    def watch(self, sequence: Sequence) -> None:
-        """It waits since `waiting_since_s`, which is not before that of any other here."""
-        self._watched.append((sequence.waiting_since_s, sequence))
+    def watch(self, sequence: Sequence, starves_at_s: float, num_waiting: int) -> None:
+        """It waits since `waiting_since_s`, as one of so many."""
+        self._number += 1
+        entry = (starves_at_s, self._number, sequence.waiting_since_s, sequence)
+        heappush(self._due, entry)
+        if len(self._due) > 2 * num_waiting + _SPARE:
+            self._due = [entry for entry in self._due if self._waits(entry)]
+            heapify(self._due)
 
-    def waiting(self, now: float, starve_s: float) -> Iterator[Sequence]:
-        """Those that have waited for `starve_s` at least; now and then, not at each step."""
-        if now - self._looked_s < LOOK_EVERY_S:
-            return
-        self._looked_s = now
-        kept: list[tuple[float, Sequence]] = []
-        watched = self._watched
-        while watched and now - watched[0][0] >= starve_s:
-            since_s, sequence = watched.popleft()
-            waits = sequence.state in (State.WAITING, State.PREEMPTED)
-            if waits and sequence.waiting_since_s == since_s and not sequence.promoted:
-                yield sequence
-                if not sequence.promoted:
-                    kept.append((since_s, sequence))
-        watched.extendleft(reversed(kept))
+    def first(self, now: float) -> Sequence | None:
+        """The one that starves longest; None if nobody does."""
+        while self._due and self._due[0][0] <= now:
+            if self._waits(self._due[0]):
+                return self._due[0][3]
+            heappop(self._due)
+        return None
+
+    def _waits(self, entry: _Entry) -> bool:
+        """Whether it has waited here since then, and still does."""
+        _, _, since_s, sequence = entry
+        waits = sequence.state in (State.WAITING, State.PREEMPTED)
+        here = sequence.instance == self._instance and sequence.waiting_since_s == since_s
+        return waits and here and not sequence.promoted

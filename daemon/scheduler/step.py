@@ -11,12 +11,12 @@ class StepBuilder:
 
     def __init__(self, budget: int, table: SlotTable) -> None:
         self.budget = budget
-        self.prompts: list[int] = []  # slots that got a chunk
+        self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
         self._table = table
         self._departures = table.departures
         self._decodes: list[Slots] = []
         self._decode_epochs: list[Int32] = []
-        self._chunks: list[int] = []  # their tokens, as `prompts`
+        self.chunks: list[int] = []  # their tokens, as `prompts`
         self._chunk_epochs: list[int] = []
 
     @property
@@ -34,7 +34,7 @@ class StepBuilder:
     def add_prompt(self, slot: int, count: int) -> None:
         """A chunk of `count` tokens for one slot."""
         self.prompts.append(slot)
-        self._chunks.append(count)
+        self.chunks.append(count)
         self._chunk_epochs.append(int(self._table.epoch[slot]))
         self.budget -= count
 
@@ -46,9 +46,12 @@ class StepBuilder:
             slots = self._decodes[0]
         counts = np.ones(slots.size, np.int32)
         if self.prompts:
-            counts[-len(self.prompts) :] = self._chunks
+            counts[-len(self.prompts) :] = self.chunks
         if self._table.departures == self._departures:
             return slots, counts
         epochs = np.concatenate([*self._decode_epochs, int32(self._chunk_epochs)])
         alive = self._table.epoch[slots] == epochs
+        first = slots.size - len(self.prompts)
+        self.prompts = slots[first:][alive[first:]].tolist()
+        self.chunks = counts[first:][alive[first:]].tolist()
         return slots[alive], counts[alive]

@@ -6,6 +6,7 @@ it (ENST's T_execute, EWT's eq. 6), so it grows along the order, and a promotion
 the sequence in the order itself.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +17,7 @@ from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
+from daemon.story import What
 from daemon.wire.columns import Slots
 
 MAX_RESERVE = 0.25
@@ -34,6 +36,7 @@ class Swapper:
         self.num_out = self.num_in = 0  # blocks whose copies have ended, in all
         self.link_s = 0.0  # how long they took, both directions
         self._returning: dict[int, tuple[int, float]] = {}  # slot: (plan that brings it, since)
+        self._needed: dict[int, int] = {}  # sequence that waits: blocks of its copy
         self.empty(0, 0.0)
 
     def empty(self, num_host_blocks: int, copy_block_s: float) -> None:
@@ -41,12 +44,16 @@ class Swapper:
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
         self._returning.clear()
+        self._needed.clear()
+        self._num_needed = 0
 
     def here(self, order: Slots) -> Slots:
         """Those of these slots whose blocks are not on the way."""
         if not self._returning:
             return order
-        return order[np.isin(order, list(self._returning), invert=True)]
+        away = np.zeros(int(order.max(initial=-1)) + 1, np.bool_)
+        away[[slot for slot in self._returning if slot < away.size]] = True
+        return order[~away[order]]
 
     # Leaving
 
@@ -71,24 +78,46 @@ class Swapper:
             space.forget(sequence.id)
             return
         if sequence.slot in self._returning:
-            sequence.parked_tokens = len(space.places(sequence.id)) * kv.block_size
+            sequence.parked_tokens = self.num_copied(sequence) * kv.block_size
+            self._parked(sequence)
             return
         num_blocks = kv.blocks_for(num_valid)
         full = num_valid // kv.block_size
         space.keep(sequence.id, full)
-        num_copied = len(space.places(sequence.id))
+        num_copied = self.num_copied(sequence)
         rest = num_blocks - num_copied
         rest_tokens = num_valid - num_copied * kv.block_size
-        pays = self.copy_time.round_trip_s(rest) < again_s(rest_tokens)
-        if rest > 0 and pays and self._make_room(rest, sequence, slots):
-            self._copy_out(sequence, num_copied, num_blocks, kv, step)
-            num_copied = num_blocks
-        sequence.parked_tokens = min(num_valid, num_copied * kv.block_size)
+        if rest > 0 and self.copy_time.round_trip_s(rest) < again_s(rest_tokens):
+            rest = self._make_room(rest, sequence, slots)
+            if rest:
+                self._copy_out(sequence, num_copied, num_copied + rest, kv, step)
+        sequence.parked_tokens = min(num_valid, self.num_copied(sequence) * kv.block_size)
+        self._parked(sequence)
+
+    def _parked(self, sequence: Sequence) -> None:
+        """Its copy is all that there is of it now."""
+        self._needed[sequence.id] = self.num_copied(sequence)
+        self._num_needed += self._needed[sequence.id]
 
     def leave(self, sequence: Sequence) -> None:
         """A sequence ended or moves elsewhere: its copy is of no use."""
+        self._num_needed -= self._needed.pop(sequence.id, 0)
         self.space.forget(sequence.id)
         sequence.parked_tokens = 0
+
+    def room(self) -> float:
+        """Host blocks for those who give way; infinite where nothing of them is kept.
+
+        Copies of those that run may be forgotten for it.
+        """
+        pool = self.space.pool
+        if self.mode not in SWAPPING:
+            return math.inf
+        return pool.num_blocks - pool.num_fenced - self._num_needed
+
+    def num_copied(self, sequence: Sequence) -> int:
+        """Blocks of it that the host has, or is about to have."""
+        return len(self.space.places(sequence.id))
 
     # Coming back
 
@@ -117,10 +146,13 @@ class Swapper:
         for slot, (brought_by, since_s) in list(self._returning.items()):
             if brought_by <= step:
                 del self._returning[slot]
-                slots.member(slot).swap_s += now - since_s
+                sequence = slots.member(slot)
+                sequence.swap_s += now - since_s
+                sequence.story.add(now, What.RESTORED)
 
     def seated(self, sequence: Sequence, block_size: int) -> None:
         """It computes on: of its copy, only full blocks stay as they are."""
+        self._num_needed -= self._needed.pop(sequence.id, 0)
         self.space.keep(sequence.id, sequence.parked_tokens // block_size)
 
     def observe(self, num_out: int, out_s: float, num_in: int, in_s: float) -> None:
@@ -140,7 +172,7 @@ class Swapper:
         Enough is the reserve for bursts and a block for each that runs. No more is copied than
         fits beside a step of `step_s` on the link.
         """
-        if self.space.num_flying:
+        if self.space.num_flying or not self.space.pool.num_available:
             return
         wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
         if wanted <= 0:
@@ -152,7 +184,7 @@ class Swapper:
                 continue
             sequence = slots.member(slot)
             full = int(slots.computed[slot]) // kv.block_size
-            num_copied = len(self.space.places(sequence.id))
+            num_copied = self.num_copied(sequence)
             count = min(full - num_copied, budget, self.space.pool.num_available)
             if count > 0:
                 self._copy_out(sequence, num_copied, num_copied + count, kv, step)
@@ -171,10 +203,9 @@ class Swapper:
         most = int(MAX_RESERVE * kv.pool.num_blocks)
         return min(most, self.reserve.num_blocks(now) + num_running)
 
-    def _make_room(self, num_blocks: int, leaver: Sequence, slots: SlotTable) -> bool:
-        """Whether the host has so many places, once copies of those that leave last are forgotten.
-
-        They run, so that nothing is lost with their copies.
+    def _make_room(self, num_blocks: int, leaver: Sequence, slots: SlotTable) -> int:
+        """Places that the host has, up to so many, once copies of those that leave last are
+        forgotten. They run, so that nothing is lost with their copies.
         """
         pool = self.space.pool
         if pool.num_available < num_blocks:
@@ -184,7 +215,7 @@ class Swapper:
                     self.space.forget(member.id)
                     if pool.num_available >= num_blocks:
                         break
-        return pool.num_available >= num_blocks
+        return min(num_blocks, pool.num_available)
 
     def awaited(self, step: int) -> int:
         """The plan whose copies the plan of `step` awaits; 0: none."""

@@ -19,7 +19,9 @@ from daemon.core.events import (
     Event,
     PolicyChosen,
     Predicted,
+    Reconfigured,
     RequestArrived,
+    Resumed,
     StepDone,
     WorkerLost,
     WorkerReady,
@@ -197,7 +199,7 @@ class _Reader:
         elif isinstance(event, WorkerLost):
             self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
             self._recorder.stopped(self._core.instances[event.instance], event.now)
-        elif isinstance(event, Predicted | PolicyChosen | Drain):
+        elif isinstance(event, Predicted | PolicyChosen | Drain | Resumed | Reconfigured):
             incident.told.append(event)
         for action in actions:
             self._action(event.now, action)

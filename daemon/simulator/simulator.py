@@ -86,6 +86,7 @@ class Simulator:
         self._extras = extras or Extras()
         self._journal = self._extras.journal
         self._num_ended = 0
+        self._guesses: dict[int, float] = {}  # of the predictor, by request that has not ended
         self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
         self._wake_s = float("inf")
         self._host = Link("host link", "weights", "instance", recorder.spans)
@@ -230,6 +231,7 @@ class Simulator:
             return None
         chance = float(self._extras.chance.standard_normal())
         said = predictor.predict(self._traffic.asked(request, chance))
+        self._guesses[request] = said.guess
         return Predicted(now, request, said.middle, said.high)
 
     def _wake(self, now: float, wake_s: float) -> Event | None:
@@ -268,7 +270,8 @@ class Simulator:
         if predictor is None:
             return
         for request in map(request_of, sequences):
-            predictor.observe(self._traffic.asked(request), self._traffic.answers[request])
+            asked = self._traffic.asked(request, guess=self._guesses.pop(request, 0.0))
+            predictor.observe(asked, self._traffic.answers[request])
 
     def _started(self, now: float, action: Started) -> None:
         self._recorder.started(now, self.core.sequences[action.sequence], action.instance)

@@ -56,13 +56,16 @@ class Traffic:
             hashes=self.hashes(request),
         )
 
-    def asked(self, request: int, chance: float = 0.0) -> Asked:
-        """It as a predictor sees it; `chance` is a draw for those that err as they declare."""
+    def asked(self, request: int, chance: float = 0.0, guess: float = 0.0) -> Asked:
+        """It as a predictor sees it; `chance` is a draw for those that err as they declare, `guess`
+        what one made of it before.
+        """
         return Asked(
             self.prompts[request],
             self.limits[request],
             truth=self.answers[request],
             chance=chance,
+            guess=guess,
         )
 
     def log(self) -> RequestLog:

@@ -1,6 +1,7 @@
 """The predictor process: started by the API process, started again, and never waited for.
 
-It is the API's child and not the daemon's, since prompts are text there and nowhere else.
+It is the API's child and not the daemon's, since prompts are text there and nowhere else. One that
+hangs is killed; another one follows.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from signal import SIGKILL
 
 import msgspec
 
-from daemon.predictor.protocol import Foretold, ToPredictor
+from daemon.predictor.protocol import Ask, Foretold, ToPredictor
 from daemon.supervisor.child import Child, start_child
 from daemon.supervisor.restarts import Restarts
 from daemon.wire.channel import Channel
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 
 END_GRACE_S = 2.5
 """For it to save what it has learned."""
+ANSWER_S = 30.0
+"""So long an ask may be out without any answer; a process that takes longer hangs and is killed."""
+FIRST_ANSWER_S = 180.0
+"""Before its first answer it loads its models, from a cold disk maybe."""
 REST_S = 60.0
 """Without predictions llmd serves all the same: there is no need to try again at once for ever."""
 
@@ -47,6 +52,9 @@ class PredictorProcess:
         self._restarts = Restarts()
         self._closing = asyncio.Event()
         self._hung_up = asyncio.Event()
+        self._num_out = 0  # asks that are not answered
+        self._patience_s = FIRST_ANSWER_S
+        self._overdue: asyncio.TimerHandle | None = None
 
     @property
     def pid(self) -> int:
@@ -68,8 +76,13 @@ class PredictorProcess:
 
     def send(self, message: ToPredictor) -> None:
         """Hand it a message; without a process it is lost."""
-        if self._channel is not None:
-            self._channel.send(self._encode(message))
+        if self._channel is None:
+            return
+        self._channel.send(self._encode(message))
+        if isinstance(message, Ask):
+            self._num_out += 1
+            if self._overdue is None:
+                self._wait_for_answer()
 
     async def close(self) -> None:
         """Hang up, let it save what it has learned, and end it if that takes too long."""
@@ -86,6 +99,7 @@ class PredictorProcess:
             return False
         child, sock = started
         self._hung_up.clear()
+        self._num_out, self._patience_s = 0, FIRST_ANSWER_S
         self._channel = Channel(sock, self._frame, self._closed)
         self._hooks.up()
         await self._hung_up.wait()
@@ -108,12 +122,39 @@ class PredictorProcess:
         return child, sock
 
     def _frame(self, payload: bytes) -> None:
-        self._hooks.foretold(self._decode(payload))
+        try:
+            message = self._decode(payload)
+        except msgspec.MsgspecError as error:
+            self._kill(f"sent what is no answer: {error}")
+            return
+        self._num_out, self._patience_s = max(0, self._num_out - 1), ANSWER_S
+        self._wait_for_answer()
+        self._hooks.foretold(message)
+
+    def _wait_for_answer(self) -> None:
+        """Begin anew to count the time in which the next answer must come."""
+        self._wait_no_more()
+        if self._num_out:
+            loop, words = asyncio.get_running_loop(), f"gave no answer in {self._patience_s:g} s"
+            self._overdue = loop.call_later(self._patience_s, self._kill, words)
+
+    def _wait_no_more(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _kill(self, why: str) -> None:
+        """End a process that is of no use; another one follows."""
+        if self._child is not None:
+            log.error("the predictor process (pid %d) %s", self._child.pid, why)
+            self._child.signal(SIGKILL)
+        self._hung_up.set()
 
     def _closed(self, error: str) -> None:
         self._hung_up.set()
 
     def _hang_up(self) -> None:
+        self._wait_no_more()
         if self._channel is not None:
             self._channel.close()
             self._channel = None

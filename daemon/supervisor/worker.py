@@ -5,7 +5,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGUSR1
 
 import msgspec
 
@@ -22,29 +22,42 @@ from daemon.engine.protocol import (
 )
 from daemon.supervisor.child import Child, start_child
 from daemon.supervisor.restarts import Restarts
+from daemon.supervisor.step_watch import StepWatch
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 
 log = logging.getLogger(__name__)
 
 END_GRACE_S = 5.0
+STACKS_S = 0.5
+"""For a worker that hangs to write down where."""
 
 
 class WorkerHooks(msgspec.Struct, frozen=True):
-    """Whom to tell: each takes the instance's index first."""
+    """Whom to tell: each takes the instance's index first.
+
+    `lost` is also told whether what the worker computed may be to blame: not where it was killed
+    from outside.
+    """
 
     loading: Callable[[int, Loading], None]
     ready: Callable[[int, Ready], None]
     reply: Callable[[int, Reply], None]
-    lost: Callable[[int], None]
+    lost: Callable[[int, bool], None]
     hopeless: Callable[[int, str], None]
     copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
 
 
 class WorkerProcess:
-    """Keeps one worker running until `close`; a worker that fails while loading is hopeless."""
+    """Keeps one worker running until `close`.
 
-    def __init__(self, instance: int, name: str, load: Load, hooks: WorkerHooks) -> None:
+    A worker that fails while loading is hopeless, and so is one that ends more than `restarts`
+    times in a minute. One whose step hangs is made to write its stacks to stderr, and killed.
+    """
+
+    def __init__(
+        self, instance: int, name: str, load: Load, hooks: WorkerHooks, restarts: int = 5
+    ) -> None:
         self.instance = instance
         self.name = name
         self._load = load
@@ -53,7 +66,11 @@ class WorkerProcess:
         self._decode = decoder(FromWorker).decode
         self._channel: Channel | None = None
         self._child: Child | None = None
-        self._restarts = Restarts()
+        self._restarts = Restarts(restarts)
+        self._lives = 0
+        self._watch = StepWatch()
+        self._timer: asyncio.TimerHandle | None = None
+        self._hangs = False
         self._ready = False  # this process can compute
         self._served = False  # one of its kind could, once
         self._closing = False
@@ -68,7 +85,7 @@ class WorkerProcess:
     async def run(self) -> None:
         """Start it, and again whenever it dies, until closed or hopeless."""
         while await self._live_once():
-            self._hooks.lost(self.instance)
+            self._lives += 1
 
     async def _live_once(self) -> bool:
         """One process from its start to its death; whether another should follow."""
@@ -76,7 +93,7 @@ class WorkerProcess:
         if started is None:
             return False
         child, sock = started
-        self._ready = False
+        self._ready = self._hangs = False
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
@@ -87,14 +104,17 @@ class WorkerProcess:
             return False
         why = self._error or f"exit status {status}"
         log.error("worker %s (pid %d) died: %s", self.name, child.pid, why)
-        if not self._served or not self._restarts.allow(time.monotonic()):
-            self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
-            return False
-        return True
+        if self._served:
+            self._hooks.lost(self.instance, self._hangs or status not in (0, -SIGKILL))
+            if self._restarts.allow(time.monotonic()):
+                return True
+        self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
+        return False
 
     async def _start(self) -> tuple[Child, socket.socket] | None:
         """A new process; None if `close` came while it was being started and could not end it."""
-        child, sock = await start_child("daemon.engine.worker", ["--rank", "0"])
+        arguments = ["--rank", "0", "--life", str(self._lives)]
+        child, sock = await start_child("daemon.engine.worker", arguments)
         if self._closing:
             sock.close()
             await child.end(0.0, SIGKILL)
@@ -106,6 +126,9 @@ class WorkerProcess:
         """Hand it a plan; a dead worker's plans are computed again by its successor."""
         if self._channel is not None:
             self._channel.send(self._encode(plan))
+            self._watch.sent(time.monotonic(), plan.batch.num_tokens)
+            if self._timer is None:
+                self._look()
 
     async def close(self) -> int:
         """Let it finish its step and exit, or kill it; its exit status, 0 if there is none."""
@@ -121,6 +144,7 @@ class WorkerProcess:
         message: FromWorker = self._decode(payload)
         match message:
             case Reply():
+                self._watch.answered(time.monotonic())
                 self._hooks.reply(self.instance, message)
             case Copied():
                 self._hooks.copied(self.instance, message)
@@ -128,6 +152,7 @@ class WorkerProcess:
                 self._hooks.loading(self.instance, message)
             case Ready():
                 self._ready = self._served = True
+                self._watch = StepWatch(message.step_s, message.token_s)
                 self._hooks.ready(self.instance, message)
             case Failed():
                 self._error = message.message
@@ -135,12 +160,37 @@ class WorkerProcess:
     async def _last_words(self, child: Child) -> int:
         """Wait until it has hung up and all it sent is read, then for its exit status."""
         await self._hung_up.wait()
-        return await child.end(END_GRACE_S, ask=None)
+        return await child.end(STACKS_S if self._hangs else END_GRACE_S, ask=None)
+
+    def _look(self) -> None:
+        """See whether the oldest step hangs, now and whenever that may be."""
+        self._timer = None
+        if self._channel is None or not self._watch.waiting:
+            return
+        wait_s = self._watch.look(time.monotonic())
+        if wait_s:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+        else:
+            self._end_hanging()
+
+    def _end_hanging(self) -> None:
+        """What it may still answer is not heard any more; a stopped process is woken to tell."""
+        self._hangs = True
+        self._error = f"no answer to a step within {self._watch.limit_s:.1f} s"
+        log.error("worker %s (pid %d) hangs; where it is:", self.name, self.pid)
+        self._lose()
+        if self._child is not None:
+            self._child.signal(SIGUSR1)
+            self._child.signal(SIGCONT)
+        self._hung_up.set()
 
     def _closed(self, error: str) -> None:
         self._hung_up.set()
 
     def _lose(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._channel is not None:
             self._channel.close()
             self._channel = None

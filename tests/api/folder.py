@@ -14,9 +14,6 @@ TEXT = [
 ]
 TEMPLATE = """\
 {%- for message in messages %}
-    {%- if message['role'] == 'tool' and not message['tool_call_id'] %}
-        {{- raise_exception('a tool answer needs its call') }}
-    {%- endif %}
     {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}

@@ -1,21 +1,15 @@
 """Bodies that come slowly, are too rich, or hold anything at all."""
 
-import asyncio
 import json
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
-from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.api.body import read_body
-from daemon.api.deadline import HeaderDeadline
 from daemon.api.decode import MAX_BRACKETS, MAX_COMMAS, decode
 from daemon.api.errors import ApiError
-from daemon.api.middleware import Front
 from daemon.api.prepare import Work, prepare_chat, prepare_completion
 from daemon.api.schema import ChatRequest, CompletionRequest
 from daemon.api.text import Text
@@ -51,41 +45,6 @@ VALUES = st.recursive(
 @pytest.fixture(scope="module")
 def text(folder) -> Text:
     return Text(folder)
-
-
-async def test_a_slow_body():
-    async def handler(request: web.Request) -> web.Response:
-        return web.Response(body=await read_body(request, timeout_s=0.2))
-
-    front = Front(("http://app.example",), HeaderDeadline())
-    app = web.Application(middlewares=[front.middleware])
-    app.on_response_prepare.append(front.add_headers)
-    app.router.add_post("/", handler)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0]
-    try:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")
-        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
-        writer.close()
-        await allowed_origin(f"http://{host}:{port}/")
-    finally:
-        await runner.cleanup()
-
-
-async def allowed_origin(url: str) -> None:
-    """A page that the configuration names may ask and read."""
-    headers = {"Origin": "http://app.example"}
-    async with aiohttp.ClientSession(headers=headers) as http:
-        async with http.options(url) as response:
-            assert response.status == 204
-            assert response.headers["Access-Control-Allow-Origin"] == "http://app.example"
-        async with http.post(url, data=b"x") as response:
-            assert response.status == 200
-            assert response.headers["Access-Control-Allow-Origin"] == "http://app.example"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from daemon.api.detokenizer import Detokenizer
+from daemon.api.detokenizer import Detokenizer, MarkedDetokenizer
 from daemon.wire.columns import int32
 from tests.api.folder import EOS, tokenizer
 
@@ -92,3 +92,16 @@ def test_a_prompt_that_ends_inside_a_character_is_not_shown(cut: int):
     said = WORDS.encode(" one", add_special_tokens=False).ids
     prompt = [*WORDS.encode("hello hello hello").ids, *emoji[:cut]]
     assert "hello" not in deltas(WORDS, prompt, [*emoji[cut:], *said])
+
+
+def test_marked_tokens_have_a_text():
+    made = tokenizer()
+    made.add_special_tokens(["<|python_tag|>"])
+    marker = made.token_to_id("<|python_tag|>")
+    emoji = made.encode("🙂", add_special_tokens=False).ids
+    assert len(emoji) > 2
+    for before, shown in ((emoji, "🙂"), (emoji[:2], "\ufffd")):
+        tokens = [*before, marker, *made.encode("é after", add_special_tokens=False).ids]
+        assert "<|python_tag|>" not in "".join(map(Detokenizer(made, int32([5])).push, tokens))
+        marked = MarkedDetokenizer(made, int32([5]), {marker: "<|python_tag|>"})
+        assert "".join(map(marked.push, tokens)) == f"{shown}<|python_tag|>é after"

@@ -23,8 +23,8 @@ def forever(message: Generate, _stream: int):
 def raw(body: dict[str, object], version: str = "1.1") -> bytes:
     """A whole HTTP request."""
     data = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 200, **body}).encode()
-    head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    head = f"POST /v1/completions HTTP/{version}\r\nHost: localhost\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def num_descriptors(runtime: ScriptedRuntime) -> int:

@@ -5,15 +5,16 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
-from daemon.api.deadline import HeaderDeadline
-from daemon.runtime.protocol import Abort, Generate
+from daemon.api import model
+from daemon.runtime.protocol import Abort, Generate, Serving, Settings
 from tests.api.folder import build
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, raw
@@ -50,6 +51,43 @@ async def test_ready_only_when_a_first_token_is_possible(own: ScriptedRuntime):
             assert response.status == 503
             assert (await response.json())["error"]["code"] == "draining"
     assert not own.received
+
+
+async def test_health_tells_of_work_that_makes_no_progress(own: ScriptedRuntime):
+    async with aiohttp.ClientSession(own.url) as http:
+        own.change(fault="worker cpu has not answered for 75 s")
+        await asyncio.sleep(0.1)
+        async with http.get("/health") as response:
+            assert response.status == 503
+            body = await response.json()
+            assert (body["status"], body["detail"]) == ("stuck", own.serving.fault)
+        own.change(fault="")
+        await asyncio.sleep(0.1)
+        async with http.get("/health") as response:
+            assert response.status == 200 and (await response.json())["status"] == "alive"
+
+
+def test_health_tells_of_a_daemon_that_fell_silent(monkeypatch: pytest.MonkeyPatch):
+    clock = [100.0]
+    monkeypatch.setattr(model, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    seen = model.Model("tiny", ThreadPoolExecutor(1))
+    seen.update(Serving("tiny", "", True, False, 1, 1, 4, 1, "ready"))
+    clock[0] += model.SILENT_S - 1
+    assert seen.fault == ""
+    clock[0] += 2
+    assert seen.fault == "nothing was heard from the daemon for 11 s"
+
+
+async def test_settings_change_while_it_runs(own: ScriptedRuntime):
+    """Its own interval is 0.2 s: with a long one, no comment comes any more."""
+    own.interval_s = 0.8
+    own.send(Settings(keepalive_s=60.0, log_level="error"))
+    await asyncio.sleep(0.1)
+    async with (
+        aiohttp.ClientSession(own.url) as http,
+        http.post("/v1/completions", json={**BODY, "max_tokens": 2}) as response,
+    ):
+        assert "\n: " not in await response.text()
 
 
 async def test_keep_alive_comments(own: ScriptedRuntime):
@@ -139,24 +177,6 @@ async def test_a_broken_tokenizer_is_said(tmp_path: Path):
                     if "tokenizer cannot be read" in (await response.json())["detail"]:
                         return
                 await asyncio.sleep(0.02)
-
-
-async def test_silent_and_slow_connections_are_closed(unused_tcp_port: int):
-    async def answer(_request: web.BaseRequest) -> web.Response:
-        return web.Response()
-
-    server, deadline = web.Server(answer), HeaderDeadline(0.2)
-    loop = asyncio.get_running_loop()
-    listening = await loop.create_server(
-        lambda: deadline.connect(server), "127.0.0.1", unused_tcp_port
-    )
-    reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
-    writer.write(b"GET / HTTP/1.1\r\nHost:")
-    began = time.monotonic()
-    assert await asyncio.wait_for(reader.read(), 5) == b""
-    assert time.monotonic() - began < 2
-    writer.close()
-    listening.close()
 
 
 async def test_a_long_prompt_does_not_block_others(folder: Path):

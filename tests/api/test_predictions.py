@@ -3,9 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import pytest
@@ -15,9 +15,12 @@ from daemon.api.config import ApiConfig
 from daemon.api.predictions import MOST_WAITING, Predictions
 from daemon.api.text import EXCERPT_CHARS, excerpt
 from daemon.config.schema import PredictConfig
-from daemon.predictor.protocol import Ask
+from daemon.control.protocol import PredictorStatus
+from daemon.predictor.protocol import Ask, Foretold
+from daemon.request import FinishReason
 from daemon.runtime.protocol import FromApi, Generate, Predicted, Predicting, Rejected
-from tests.api.scripted import MODEL, ScriptedRuntime
+from daemon.supervisor import predictor as supervised
+from tests.api.scripted import MODEL, Script, ScriptedRuntime
 from tests.api.waiting import until_ready
 
 
@@ -46,6 +49,17 @@ async def complete(runtime: ScriptedRuntime, **fields: Any) -> int:
         return response.status
 
 
+def ended_after(num_tokens: int) -> Script:
+    """Answers that end of themselves with so many tokens, the last one included."""
+
+    def script(message: Generate, _stream: int) -> Iterator[tuple[int, int]]:
+        for index in range(num_tokens):
+            last = index + 1 == num_tokens
+            yield 1 if last else 60, FinishReason.STOP if last else FinishReason.NONE
+
+    return script
+
+
 async def status(runtime: ScriptedRuntime, **wanted: object) -> None:
     """Wait until the newest report says so."""
     async with asyncio.timeout(10):
@@ -64,9 +78,12 @@ def child_of(runtime: ScriptedRuntime) -> int:
     return int(pid)
 
 
-async def test_a_prediction_follows_its_request_and_learns_from_answers(own: ScriptedRuntime):
+async def test_a_prediction_follows_its_request_and_learns_from_whole_answers(
+    own: ScriptedRuntime,
+):
+    own.script = ended_after(12)
     for request in range(1, 4):
-        assert await complete(own) == 200
+        assert await complete(own, max_tokens=100) == 200
         await own.until(Predicted, request)
     kinds = [type(one) for one in own.received if isinstance(one, Generate | Predicted)]
     assert kinds == [Generate, Predicted] * 3
@@ -74,11 +91,24 @@ async def test_a_prediction_follows_its_request_and_learns_from_answers(own: Scr
     assert [message.request for message in own.of(Predicted)] == asked
     assert own.of(Predicted)[-1].num_tokens == 12, "as long as the two before it"
     await status(own, kind="features", up=True, asks=3, answers=3, dropped=0)
+    async with aiohttp.ClientSession(own.url) as http, http.get("/metrics") as response:
+        assert 'llmd:predictions_total{outcome="answered"} 3.0' in await response.text()
+
+
+async def test_answers_cut_at_their_limit_say_nothing_of_longer_ones(own: ScriptedRuntime):
+    for request in range(1, 12):
+        assert await complete(own, max_tokens=3) == 200
+        await own.until(Predicted, request)
+    assert await complete(own, max_tokens=200) == 200
+    await own.until(Predicted, 12)
+    assert [one.num_tokens for one in own.of(Predicted)] == [3] * 11 + [200]
 
 
 async def test_each_prompt_is_asked_about_once_whatever_its_form(own: ScriptedRuntime):
     assert await complete(own, prompt=["one", "two"], n=2) == 200
+    await own.until(Predicted, 2)
     assert await complete(own, prompt=[[5, 6, 7], [8, 9]]) == 200
+    await own.until(Predicted, 4)
     chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
     async with (
         aiohttp.ClientSession(own.url) as http,
@@ -148,9 +178,92 @@ async def test_the_oldest_ask_goes_where_too_many_wait(tmp_path: Path):
             await asyncio.sleep(0.01)
     foretold = [one.request for one in told if isinstance(one, Predicted)]
     kept = set(range(3, MOST_WAITING + 3)) - {MOST_WAITING}
-    assert foretold == sorted(kept), "in their order, each once"
+    assert foretold == sorted(kept, reverse=True), "the newest first, each once"
     await predictions.close()
     await running
+
+
+class Beside:
+    """Predictions in this process, beside a real predictor process."""
+
+    def __init__(self, store: Path, kind: str = "mean") -> None:
+        self.told: list[FromApi] = []
+        config = ApiConfig(predict=PredictConfig(kind), predict_store=str(store))
+        self.predictions = Predictions(config, self.told.append)
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self.predictions.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.predictions.close()
+        await self._running
+
+    async def foretold(self, request: int) -> Predicted:
+        """Ask, and again until one is foretold; what was said."""
+        async with asyncio.timeout(20):
+            while True:
+                self.predictions.ask(Ask(request, "x", 5, 100))
+                await asyncio.sleep(0.02)
+                for one in self.told:
+                    if isinstance(one, Predicted) and one.request == request:
+                        return one
+
+    @property
+    def pid(self) -> int:
+        return self.predictions._process.pid
+
+    @property
+    def status(self) -> PredictorStatus:
+        self.predictions._report()
+        return [one for one in self.told if isinstance(one, Predicting)][-1].status
+
+
+async def test_a_predictor_that_hangs_is_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(supervised, "ANSWER_S", 0.2)
+    async with Beside(tmp_path / "tiny.lengths") as beside:
+        await beside.foretold(1)
+        first = beside.pid
+        os.kill(first, signal.SIGSTOP)
+        assert (await beside.foretold(2)).num_tokens
+        assert beside.pid not in {0, first}
+        assert beside.status.up
+    assert f"(pid {first}) gave no answer in 0.2 s" in caplog.text
+
+
+async def test_a_predictor_that_is_not_asked_may_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervised, "ANSWER_S", 0.05)
+    async with Beside(tmp_path / "tiny.lengths") as beside:
+        await beside.foretold(1)
+        first = beside.pid
+        await asyncio.sleep(0.3)
+        assert beside.pid == first
+        assert (await beside.foretold(2)).num_tokens
+
+
+async def test_a_predictor_that_sends_rubbish_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with Beside(tmp_path / "tiny.lengths") as beside:
+        await beside.foretold(1)
+        first = beside.pid
+        beside.predictions._process._frame(b"\xc1")
+        assert (await beside.foretold(2)).num_tokens
+        assert beside.pid not in {0, first}
+    assert "sent what is no answer" in caplog.text
+
+
+async def test_time_is_counted_of_answers_alone(tmp_path: Path):
+    async with Beside(tmp_path / "tiny.lengths") as beside:
+        await beside.foretold(1)
+        before = beside.status
+        beside.predictions._foretold(Foretold(7, 0, 0, took_s=5.0))
+        assert beside.status.took_sum_s == before.took_sum_s
+        assert beside.status.dropped == before.dropped + 1
 
 
 def test_a_long_text_is_read_at_both_ends():

@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "small"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}', encoding="utf-8")
     save_file({"embed": np.zeros((512, 64), np.float32)}, folder / "model.safetensors")
     return folder
 
@@ -42,13 +42,78 @@ def test_values_come_with_their_sources(
     file = tmp_path / "llmd.toml"
     file.write_text("[scheduler]\nmax_running = 4\n", encoding="utf-8")
     assert main(["check", "--config", str(file), "--model", str(model), "--port", "9000"]) == 0
-    lines = {
-        line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[:30]
-    }
+    table = capsys.readouterr().out.partition("\n\n")[0]
+    lines = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
     assert lines["scheduler.max_running"] == ["4", str(file)]
     assert lines["server.port"] == ["9000", "flag"]
     assert lines["memory.block_size"] == ["16", "default"]
-    assert lines["control.socket"][0].endswith("llmd.sock")
+    assert lines["control.socket"][0].endswith('llmd.sock"')
+
+
+def test_json_has_all_that_the_text_says(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "llmd.toml"
+    secret = "5" * 64
+    file.write_text(
+        f"[scheduler]\nmax_running = 4\n[[key]]\nname = 'alice'\nhash = '{secret}'\n",
+        encoding="utf-8",
+    )
+    assert main(["check", "--json", "--config", str(file), "--model", str(model)]) == 0
+    out = capsys.readouterr().out
+    assert secret not in out
+    found = json.loads(out)
+    assert found["ok"] and found["faults"] == [] and found["file"] == str(file)
+    assert found["values"]["scheduler.max_running"] == {"value": 4, "source": str(file)}
+    assert found["values"]["model.path"] == {"value": str(model), "source": "flag"}
+    assert found["values"]["key"]["value"] == ["alice"]
+    assert found["model"]["num_params"] == 32768
+    (instance,) = found["instances"]
+    assert (instance["name"], instance["pool"]["size"]["max_len"]) == ("cpu", 1024)
+
+
+def test_every_fault_has_its_place_its_key_and_what_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "llmd.toml"
+    file.write_text("[server]\nport = 70000\n[memory]\nblock_size = 3\n", encoding="utf-8")
+    flags = ["check", "--config", str(file), "--policy", "lifo"]
+    assert main(flags) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert lines[0] == f"llmd: {file}: server.port: must be at most 65535, got 70000"
+    assert lines[1].startswith("llmd: command line: scheduler.policy: must be one of vllm, sarathi")
+    assert main([*flags, "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"] and found["values"] == {} and found["model"] is None
+    assert [(one["source"], one["key"]) for one in found["faults"]] == [
+        (str(file), "server.port"),
+        ("command line", "scheduler.policy"),
+        (str(file), "memory.block_size"),
+    ]
+
+
+def test_an_unknown_key_names_the_one_that_was_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "llmd.toml"
+    file.write_text("[scheduler]\nmax_runing = 4\n", encoding="utf-8")
+    assert main(["check", "--config", str(file)]) == 2
+    said = f"llmd: {file}: scheduler.max_runing: unknown key; did you mean scheduler.max_running?\n"
+    assert capsys.readouterr().err == said
+
+
+def test_two_models_are_refused_in_the_file_and_as_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "llmd.toml"
+    file.write_text("[[model]]\npath = '/a'\n[[model]]\npath = '/b'\n", encoding="utf-8")
+    assert main(["check", "--config", str(file)]) == 2
+    assert f"{file}: model: one daemon serves one model" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as exit_:
+        main(["serve", "--model", "/a", "--model", "/b"])
+    assert exit_.value.code == 2
+    assert "--model is given twice: one daemon serves one model" in capsys.readouterr().err
 
 
 def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

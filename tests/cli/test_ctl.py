@@ -11,17 +11,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.cli.ctl import as_text, policies
+from daemon.cli.ctl import as_text, policies, reloaded
 from daemon.cli.main import main
 from daemon.control.protocol import (
     Counters,
     InstanceStatus,
     PredictorStatus,
+    Reloaded,
     SequenceStatus,
     Snapshot,
 )
 from daemon.control.server import ControlServer
 from daemon.scheduler.policies import POLICIES
+from tests.control.orders import Written
 
 CHOSEN: list[str] = []
 """The policies chosen on the served socket, the configured one first."""
@@ -77,6 +79,19 @@ def instance(name: str, state: str, fraction: float) -> InstanceStatus:
     )
 
 
+class Orders(Written):
+    """Written down; a chosen policy is shown by later snapshots."""
+
+    def choose_policy(self, policy: str) -> None:
+        CHOSEN.append(policy)
+
+    def drain(self) -> None:
+        CHOSEN.append("drained")
+
+    def resume(self) -> None:
+        CHOSEN.append("resumed")
+
+
 @pytest.fixture
 def socket_path() -> Iterator[Path]:
     """A served control socket, its loop in a thread of its own since the client blocks."""
@@ -87,7 +102,7 @@ def socket_path() -> Iterator[Path]:
         loop = asyncio.new_event_loop()
 
         async def serve() -> None:
-            server = ControlServer(path, snapshot, CHOSEN.append)
+            server = ControlServer(path, snapshot, Orders())
             await server.start()
             serving.set()
             await ended.wait()
@@ -168,6 +183,27 @@ def test_an_unknown_policy_is_one_line_with_the_names_and_status_1(
     assert streams.err == f"llmd: the daemon refused: unknown policy 'best'; there are {names}\n"
 
 
+def test_reload_says_what_changed_and_what_needs_a_restart(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ctl", "reload", "--socket", str(socket_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "read llmd.toml again; changed: daemon.drain_s",
+        "needs a restart: server.port",
+    ]
+    assert reloaded(Reloaded("f", (), ())) == "read f again; changed: nothing"
+
+
+def test_drain_and_resume_are_ordered_and_say_so(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ctl", "drain", "--socket", str(socket_path)]) == 0
+    assert capsys.readouterr().out == "no new requests are taken; 3 answers are under way\n"
+    assert main(["ctl", "--socket", str(socket_path), "resume"]) == 0
+    assert capsys.readouterr().out.startswith("requests are taken again")
+    assert CHOSEN == ["sarathi", "drained", "resumed"]
+
+
 def test_a_policy_that_this_program_does_not_know_is_listed_too() -> None:
     CHOSEN[:] = ["from-a-newer-daemon"]
     assert policies(snapshot()).splitlines()[-1] == "* from-a-newer-daemon"
@@ -182,7 +218,7 @@ def test_the_help_says_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in said for name in POLICIES)
 
 
-@pytest.mark.parametrize("verb", ["status", "policy"])
+@pytest.mark.parametrize("verb", ["status", "policy", "reload", "drain", "resume"])
 def test_without_a_daemon_one_line_and_status_1(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,16 +43,27 @@ def test_the_documented_example_is_the_default_configuration() -> None:
 
 def test_the_documented_example_names_every_value() -> None:
     loaded = load(ROOT / "docs" / "llmd.toml")
-    assert not [key for key in flatten(loaded.config) if loaded.source(key) == "default"]
+    named = {key for key in flatten(loaded.config) if loaded.source(key) != "default"}
+    assert named == set(flatten(loaded.config)) - {"key"}  # there is none by default: test_keys.py
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("[scheduler]\nmax_running = 'many'", "scheduler.max_running: expected int, got str"),
-        ("[scheduler]\nrunning = 1", "scheduler: unknown key running"),
-        ("[sched]\nrunning = 1", "unknown key sched"),
-        ("[[instance]]\ndevice = 'cpu'\nrank = 1", "instance[0]: unknown key rank"),
+        (
+            "[scheduler]\nrunning = 1",
+            "scheduler.running: unknown key; did you mean scheduler.max_running?",
+        ),
+        ("[shceduler]\nrunning = 1", "shceduler: unknown key; did you mean scheduler?"),
+        ("polcy = 'orca'", "polcy: unknown key; did you mean scheduler.policy?"),
+        ("[server]\ndrain = 1", "server.drain: unknown key; did you mean daemon.drain_s?"),
+        ("[server]\nzzz = 1", "server.zzz: unknown key"),
+        ("[sched]\nrunning = 1", "sched: unknown key"),
+        ("[[model]]\npath = '/a'\n[[model]]\npath = '/b'", "model: one daemon serves one model"),
+        ("[models]\na = '/a'", "models: one daemon serves one model"),
+        ("[model]\npath = ['/a', '/b']", "model.path: one daemon serves one model"),
+        ("[[instance]]\ndevice = 'cpu'\nrank = 1", "instance[0].rank: unknown key"),
         ("[[instance]]\nrole = 'mixed'", "instance[0]: object missing required field device"),
         ("port = = 1", "not TOML"),
         ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: must be one of vllm, sarathi, orca"),
@@ -95,7 +106,7 @@ def test_a_fault_in_the_file_names_file_key_and_fault(
     ("overrides", "message"),
     [
         ({"server.port": "x"}, "command line: server.port: expected int, got str"),
-        ({"server.prot": 1}, "command line: server: unknown key prot"),
+        ({"server.prot": 1}, "command line: server.prot: unknown key; did you mean server.port?"),
         ({"scheduler.policy": "x"}, "command line: scheduler.policy: must be one of"),
         ({"instance": [], "instance.device": "cpu"}, "command line: instance.device:"),
     ],
@@ -104,6 +115,17 @@ def test_a_fault_in_a_flag_says_command_line(overrides: dict[str, object], messa
     with pytest.raises(ConfigError, match=r"^command line") as error:
         load(None, overrides)
     assert message in str(error.value)
+
+
+def test_every_fault_is_kept_and_the_first_is_the_message(tmp_path: Path) -> None:
+    file = write(tmp_path, "[server]\nport = 70000\n[memory]\nblock_size = 3\n")
+    with pytest.raises(ConfigError, match=r"\(and 2 more: llmd check\)$") as error:
+        load(file, {"scheduler.policy": "lifo"})
+    assert [(fault.source, fault.key) for fault in error.value.faults] == [
+        (str(file), "server.port"),
+        ("command line", "scheduler.policy"),
+        (str(file), "memory.block_size"),
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

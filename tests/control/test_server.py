@@ -5,7 +5,7 @@ import random
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,15 +14,22 @@ import pytest
 
 from daemon.control.client import (
     ControlError,
-    SnapshotReader,
+    MessageReader,
     choose_policy,
+    drain,
     fetch_snapshot,
     question,
+    reload,
+    resume,
 )
+from daemon.control.orders import Orders
 from daemon.control.protocol import (
     FRAME_LIMIT_BYTES,
     ChoosePolicy,
+    Drain,
     Refused,
+    Reload,
+    Resume,
     Snapshot,
     Status,
     ToViewer,
@@ -32,6 +39,7 @@ from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameReader, inline_frame, memfd_frame
+from tests.control.orders import RELOADED, Written
 from tests.tui import scenario
 
 
@@ -49,9 +57,9 @@ class Counted:
 
 @asynccontextmanager
 async def serving(
-    path: Path, source: Counted, choose: Callable[[str], None] | None = None
+    path: Path, source: Counted, orders: Orders | None = None
 ) -> AsyncIterator[ControlServer]:
-    server = ControlServer(path, source, choose)
+    server = ControlServer(path, source, orders)
     await server.start()
     try:
         yield server
@@ -79,7 +87,7 @@ async def watched(path: Path, interval_s: float, count: int) -> list[Snapshot]:
     """The first `count` snapshots of a watch."""
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(question(Watch(interval_s)))
-    frames = SnapshotReader()
+    frames = MessageReader()
     snapshots: list[Snapshot] = []
     async with asyncio.timeout(10):
         while len(snapshots) < count:
@@ -169,44 +177,49 @@ async def test_each_kind_of_nonsense_is_named(path: Path) -> None:
 
 
 async def test_a_policy_is_chosen_and_the_answer_was_made_after_it(path: Path) -> None:
-    source, chosen = Counted(), []
-
-    def choose(policy: str) -> None:
-        chosen.append((policy, source.calls))
-
-    async with serving(path, source, choose):
+    source, written = Counted(), Written()
+    async with serving(path, source, written):
         before = await asyncio.to_thread(fetch_snapshot, path)
         after = await asyncio.to_thread(choose_policy, path, "srtf")
-    assert chosen == [("srtf", 1)]
+    assert written.orders == ["srtf"]
     assert after.time_s > before.time_s
 
 
+async def test_each_order_is_carried_out_and_answered(path: Path) -> None:
+    source, written = Counted(), Written()
+    async with serving(path, source, written):
+        answers = [await asyncio.to_thread(drain, path), await asyncio.to_thread(resume, path)]
+        assert await asyncio.to_thread(reload, path) == RELOADED
+    assert written.orders == ["drain", "resume", "reload"]
+    assert source.calls == 2 and answers[0].time_s < answers[1].time_s, "each is made after it"
+
+
 async def test_an_unknown_policy_is_refused_with_the_names_and_nothing_happens(path: Path) -> None:
-    chosen: list[str] = []
-    async with serving(path, Counted(), chosen.append):
+    written = Written()
+    async with serving(path, Counted(), written):
         for name in ("fcfs", "", "SRTF", "x" * 100_000):
             answer = await refusal(path, question(ChoosePolicy(name)))
             assert answer.startswith(f"unknown policy {name[:40]!r}; there are ")
             assert answer.split("there are ")[1].split(", ") == list(POLICIES)
         assert (await asyncio.to_thread(fetch_snapshot, path)).ready
-    assert chosen == []
+    assert written.orders == []
 
 
 async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(path: Path) -> None:
-    def too_early(_policy: str) -> None:
-        raise RefusalError("no policy can be chosen yet")
+    def too_early() -> None:
+        raise RefusalError("not yet")
 
-    def broken(_policy: str) -> None:
+    def broken() -> None:
         raise RuntimeError("half done")
 
-    asked = question(ChoosePolicy("srtf"))
-    for choose, said in (
-        (too_early, "no policy can be chosen yet"),
-        (broken, "internal error"),
-        (None, "the policy cannot be changed here"),
+    for orders, said in (
+        (Written(too_early), "not yet"),
+        (Written(broken), "internal error"),
+        (None, "nothing can be changed here"),
     ):
-        async with serving(path, Counted(), choose):
-            assert await refusal(path, asked) == said
+        async with serving(path, Counted(), orders):
+            for order in (ChoosePolicy("srtf"), Reload(), Drain(), Resume()):
+                assert await refusal(path, question(order)) == said
             with pytest.raises(ControlError, match=said):
                 await asyncio.to_thread(choose_policy, path, "srtf")
 
@@ -253,7 +266,7 @@ async def test_a_stale_socket_is_taken_over_and_a_live_one_is_not(path: Path) ->
         dead.bind(str(path))
     async with serving(path, Counted()):
         rival = ControlServer(path, Counted())
-        with pytest.raises(FileExistsError, match="another daemon answers"):
+        with pytest.raises(FileExistsError, match=r"another daemon .* holds"):
             await rival.start()
         await rival.close()
         assert (await asyncio.to_thread(fetch_snapshot, path)).ready

@@ -15,7 +15,9 @@ from daemon.core.events import (
     InstanceConfig,
     PolicyChosen,
     Predicted,
+    Reconfigured,
     RequestArrived,
+    Resumed,
     Sealed,
     StepDone,
     Tick,
@@ -62,6 +64,7 @@ class Driver:
         self.copy_block_s = copy_block_s
         self.token_s = token_s
         self.config = config
+        self.most_waiting = config.max_waiting  # the highest bound that there was
         self.core = Core(config)
         self.now = 0.0
         self.step_s = step_s
@@ -102,9 +105,9 @@ class Driver:
             )
         )
 
-    def lose(self, instance: int) -> None:
+    def lose(self, instance: int, blamed: bool = False) -> None:
         self.workers.pop(instance, None)
-        self.handle(WorkerLost(self.now, instance))
+        self.handle(WorkerLost(self.now, instance, blamed))
 
     def arrive(self, prompt: list[int], max_tokens: int = 8, n: int = 1, priority: int = 0) -> int:
         request = self.requests
@@ -169,6 +172,13 @@ class Driver:
 
     def drain(self) -> None:
         self.handle(Drain(self.now))
+
+    def resume(self) -> None:
+        self.handle(Resumed(self.now))
+
+    def reconfigure(self, max_waiting: int, starve_s: float) -> None:
+        self.most_waiting = max(self.most_waiting, max_waiting)
+        self.handle(Reconfigured(self.now, max_waiting, starve_s))
 
     def tick(self) -> None:
         """Let the time come that the Core asked for."""
@@ -273,7 +283,7 @@ class Driver:
         preempted = sum(s.state is State.PREEMPTED for s in core.sequences.values())
         relocated = sum(isinstance(event, WorkerLost) for event in self.events[-1:])
         if not relocated:
-            assert core.num_waiting <= self.config.max_waiting + preempted
+            assert core.num_waiting <= self.most_waiting + preempted
         check_laws(core)
 
     def check_nothing_left(self) -> None:

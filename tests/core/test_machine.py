@@ -128,10 +128,10 @@ class CoreMachine(RuleBasedStateMachine):
     def abort(self, index: int) -> None:
         self.driver.abort(index % self.driver.requests)
 
-    @rule(index=indices)
-    def lose(self, index: int) -> None:
+    @rule(index=indices, blamed=st.booleans())
+    def lose(self, index: int, blamed: bool) -> None:
         if index % 4 == 0:
-            self.driver.lose(index // 4 % len(self.driver.config.instances))
+            self.driver.lose(index // 4 % len(self.driver.config.instances), blamed)
 
     @rule(fewer=st.integers(0, 3))
     def ready(self, fewer: int) -> None:

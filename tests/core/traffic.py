@@ -38,6 +38,8 @@ def random_driver(chance: random.Random) -> Driver:
 def random_event(driver: Driver, chance: random.Random) -> None:
     """One thing happens; most often a step answers."""
     instance = chance.randrange(len(driver.config.instances))
+    if chance.random() < 0.1:  # the pace changes, and with it whatever is ranked from now on
+        driver.step_s = chance.choice([0.001, 0.004, 0.03])
     if chance.random() < 0.2 and driver.copied(instance):
         return
     kind = chance.random()
@@ -59,6 +61,8 @@ def random_event(driver: Driver, chance: random.Random) -> None:
         driver.choose(chance.choice(sorted(POLICIES)))
     elif kind < 0.98 and driver.requests:
         driver.predict(chance.randrange(driver.requests), chance.randint(1, 30))
+    elif kind < 0.982:
+        driver.reconfigure(chance.randint(1, 12), chance.choice([0.005, 0.3]))
     else:
         driver.tick()
 

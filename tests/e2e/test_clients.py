@@ -78,3 +78,39 @@ async def test_a_second_turn_finds_the_first_answer_in_the_cache(daemon: LiveDae
         second = await turn([{k: m[k] for k in ("role", "content")} for m in talk])
     cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached > first["usage"]["prompt_tokens"]
+
+
+def test_a_call_that_must_be_made_is_made_and_its_result_goes_back(daemon: LiveDaemon) -> None:
+    unit = {"type": "string", "enum": ["celsius", "fahrenheit"]}
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "unit": unit},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    }
+    weather = {"name": "get_weather", "description": "The weather now.", "parameters": schema}
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    asked = {
+        "model": daemon.model()["id"],
+        "tools": [{"type": "function", "function": weather}],
+        "temperature": 0,
+    }
+    remote = client(daemon).chat.completions
+    forced = {**asked, "tool_choice": "required", "parallel_tool_calls": False}
+    chunks = list(remote.create(**forced, messages=[question], max_tokens=40, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == ""
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    first, *pieces = [piece for c in chunks for piece in c.choices[0].delta.tool_calls or ()]
+    assert first.function.name == "get_weather" and {piece.index for piece in pieces} == {0}
+    arguments = "".join(piece.function.arguments for piece in pieces)
+    assert set(json.loads(arguments)) == {"city", "unit"}
+    assert json.loads(arguments)["unit"] in unit["enum"]
+    function = {"name": "get_weather", "arguments": arguments}
+    call = {"id": first.id, "type": "function", "function": function}
+    history = [
+        question,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": first.id, "content": "It rains."},
+    ]
+    choice = remote.create(**asked, messages=history, tool_choice="none", max_tokens=6).choices[0]
+    assert choice.message.content and not choice.message.tool_calls

@@ -14,7 +14,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from daemon.api.metrics.engines import COUNTERS
 from daemon.control.client import choose_policy
 from daemon.core.actions import Deliver
 from daemon.journal.reader import read_records
@@ -49,6 +51,18 @@ async def text_of(url: str, model: str, **fields: Any) -> str:
     assert [event for event in events if "error" in event] == []
     assert events[-1]["choices"][0]["finish_reason"] == "length"
     return "".join(event["choices"][0]["text"] for event in events)
+
+
+async def counted(url: str, least_tokens: int) -> dict[str, float]:
+    """The runtime's counts as /metrics shows them, once so many tokens are among them."""
+    async with asyncio.timeout(10), aiohttp.ClientSession(url) as session:
+        while True:
+            async with session.get("/metrics") as response:
+                families = list(text_string_to_metric_families(await response.text()))
+            found = {one.name: one.value for family in families for one in family.samples}
+            if found.get("llmd:generation_tokens_total", 0) >= least_tokens:
+                return {f"llmd:{n}_total": found[f"llmd:{n}_total"] for n, _ in COUNTERS.values()}
+            await asyncio.sleep(0.1)
 
 
 def test_ready_is_notified_when_a_first_token_is_possible(folder: Path, tmp_path: Path) -> None:
@@ -124,6 +138,7 @@ async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -
         os.kill(daemon.children()["daemon.engine.worker"], signal.SIGKILL)
         assert await again == expected
         assert daemon.snapshot().counters.worker_deaths == 1
+        before = await counted(daemon.url, 2400)
 
         cut = asyncio.create_task(text_of(daemon.url, model, **asked))
         while not daemon.snapshot().running:
@@ -136,6 +151,9 @@ async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -
         assert seen.instances[0].kv_free == seen.instances[0].kv_blocks
         daemon.wait_ready()
         assert await text_of(daemon.url, model, **asked) == expected
+        after = await counted(daemon.url, 3600)
+        assert after["llmd:worker_deaths_total"] == 1
+        assert all(after[name] >= count for name, count in before.items())
 
 
 async def test_a_full_queue_answers_429_and_loses_nothing(folder: Path) -> None:

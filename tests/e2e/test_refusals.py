@@ -25,7 +25,8 @@ async def test_a_rival_is_refused_and_a_leaving_daemon_takes_nothing(tmp_path: P
     with LiveDaemon("--model", str(folder)) as daemon:
         done = await asyncio.to_thread(rival, daemon, folder)
         assert done.returncode == 1
-        assert f"another daemon answers at {daemon.socket}" in done.stderr
+        holder = f"another daemon (process {daemon.process.pid}) holds {daemon.socket}.lock"
+        assert holder in done.stderr
         assert "Traceback" not in done.stderr
         assert daemon.snapshot().ready  # the socket still leads to the first one
 

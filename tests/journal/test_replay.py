@@ -31,6 +31,24 @@ def test_a_file_begun_in_mid_life_replays_from_its_checkpoint(tmp_path: Path, se
     assert 0 < replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) < len(driver.events)
 
 
+def test_changed_limits_and_a_drain_outlive_the_file_that_they_came_in(tmp_path: Path) -> None:
+    driver = Driver(configured(max_running=1, max_waiting=50), 40)
+    driver.arrive(list(range(20)), 5)
+    driver.reconfigure(2, 0.005)
+    driver.drain()
+    driver.settle()
+    for more in range(6):
+        driver.resume()
+        driver.arrive([more, *range(20)], 5)
+        driver.settle()
+    for more in range(6):
+        driver.arrive([more, *range(10)], 5)
+    assert driver.rejected, "the changed bound must have mattered"
+    record(tmp_path, driver, max_bytes=400)
+    assert (tmp_path / OLDER_FILE_NAME).exists()
+    assert 0 < replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) < len(driver.events)
+
+
 def test_a_core_that_is_never_idle_begins_a_file_without_replay(tmp_path: Path) -> None:
     driver = Driver(configured(), 40)
     driver.arrive(list(range(20)), 60)

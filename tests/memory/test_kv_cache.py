@@ -45,7 +45,7 @@ def test_without_prefix_cache_nothing_is_named() -> None:
     kv.admit(0, [], 3)
     kv.seal(first, 12)
     assert kv.match(sequence(2, list(range(13)), 1)) == []
-    kv.release(0, 0)
+    kv.release_each([0], 0)
     assert kv.pool.check().free == 16
 
 
@@ -54,7 +54,7 @@ def test_matched_idle_blocks_do_not_count_as_room() -> None:
     first = sequence(1, list(range(8)), 0)
     kv.admit(0, [], 2)
     kv.seal(first, 8)
-    kv.release(0, 0)
+    kv.release_each([0], 0)
     matched = kv.match(sequence(2, list(range(12)), 1))
     assert len(matched) == 2
     assert kv.lacking(matched, 1) <= 0 < kv.lacking(matched, 2) and kv.lacking([], 3) <= 0
@@ -69,8 +69,8 @@ def test_a_fork_shares_whole_blocks_and_copies_the_one_begun() -> None:
     sources, targets = kv.take_copies()
     assert (sources.tolist(), targets.tolist()) == ([source[2]], [target[2]])
     assert kv.take_copies()[0].size == 0
-    kv.release(0, 0)
-    kv.release(1, 0)
+    kv.release_each([0], 0)
+    kv.release_each([1], 0)
     assert kv.pool.check().free == 16
 
 
@@ -109,7 +109,7 @@ def test_changes_are_told_once_and_never_of_slots_that_were_cleared() -> None:
     kv = cache()
     kv.admit(0, [], 2)
     kv.admit(1, [], 1)
-    kv.release(0, 0)
+    kv.release_each([0], 0)
     kv.admit(0, [], 1)
     slots, indices, blocks = kv.table.take_changes()
     assert slots.tolist() == [1, 0] and indices.tolist() == [0, 0]

@@ -14,9 +14,7 @@ def said(mean: ConditionalMean, num_prompt_tokens: int) -> int:
 
 def test_before_anything_finished_it_says_so_by_its_band() -> None:
     first, doubt = ConditionalMean.FIRST, Calibration.FIRST
-    assert ConditionalMean().predict(Asked(100)) == Prediction(
-        int(first / doubt), first, int(first * doubt)
-    )
+    assert ConditionalMean().predict(Asked(100)) == Prediction(first, int(first * doubt))
 
 
 def test_the_mean_is_learned_by_class_of_prompt() -> None:
@@ -50,15 +48,15 @@ def test_its_quantiles_are_those_of_the_class() -> None:
     for num_tokens in range(1, 100):
         mean.observe(Asked(20), num_tokens)
         mean.observe(Asked(200), 1000)
-    assert mean.predict(Asked(20)) == Prediction(10, 50, 90)
+    assert mean.predict(Asked(20)) == Prediction(50, 90)
 
 
-def test_a_limit_bounds_all_three() -> None:
+def test_a_limit_bounds_both() -> None:
     mean = ConditionalMean()
     for num_tokens in range(1, 100):
         mean.observe(Asked(20), num_tokens)
-    assert mean.predict(Asked(20, max_tokens=30)) == Prediction(10, 30, 30)
-    assert mean.predict(Asked(20, max_tokens=5)) == Prediction(5, 5, 5)
+    assert mean.predict(Asked(20, max_tokens=30)) == Prediction(30, 30)
+    assert mean.predict(Asked(20, max_tokens=5)) == Prediction(5, 5)
 
 
 def test_the_oldest_of_a_class_are_forgotten() -> None:

@@ -1,5 +1,6 @@
 """The benchmark of predictors: it asks before it tells, and its figures are the textbook's."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,18 @@ import pytest
 
 from benchmarks.answers import Answers, load, prompt_hash, save
 from benchmarks.make_answers import Row, collected, described
-from benchmarks.predictors import KINDS, Foretold, foretold, rank_correlation, score, table
+from benchmarks.predictors import (
+    KINDS,
+    NUM_FOLDS,
+    Foretold,
+    folds,
+    foretold,
+    foretold_unseen,
+    rank_correlation,
+    score,
+    splits,
+    table,
+)
 from benchmarks.prompt_texts import KINDS as PROMPT_KINDS
 from benchmarks.prompt_texts import generated
 from daemon.predict.prediction import Prediction
@@ -17,7 +29,7 @@ from tests.predict.made import stream
 
 @pytest.fixture
 def answers() -> Answers:
-    """200 requests, one a second, each answered in two and a half."""
+    """200 requests, one a second, each answered in two and a half; a source is a topic."""
     made = stream(200)
     asked = [one for one, _ in made]
     times_s = np.arange(200, dtype=np.float64)
@@ -30,7 +42,7 @@ def answers() -> Answers:
         ended_s=times_s + 2.5,
         features=np.stack([one.features for one in asked if one.features is not None]),
         vectors=packed(np.stack([one.vector for one in asked if one.vector is not None])),
-        source=np.array(["made"] * 200),
+        source=np.array([f"topic {np.argmax(one.features)}" for one in asked]),
         model=np.array("nobody"),
         features_s=np.array(1e-5),
         encode_s=np.array(1e-3),
@@ -38,15 +50,46 @@ def answers() -> Answers:
 
 
 def test_every_predictor_is_measured(answers: Answers) -> None:
-    scores = {kind: score(answers, kind, foretold(answers, kind), 140) for kind in KINDS}
+    late = np.arange(200) >= 140
+    scores = {kind: score(answers, kind, foretold(answers, kind), late) for kind in KINDS}
     assert scores["oracle"].mae_tokens == 0.0
     assert set(scores["oracle"].accuracy.values()) == {1.0}
     assert scores["oracle"].rank_correlation == pytest.approx(1.0)
     assert scores["adversary"].rank_correlation == pytest.approx(-1.0, abs=0.01)
     assert scores["retrieval"].mae_tokens < 0.5 * scores["mean"].mae_tokens
     assert scores["noisy:0.5"].relative_error == pytest.approx(0.45, abs=0.2)
-    text = table(answers, list(scores.values()), 140)
+    text = table(answers, "late", late, list(scores.values()))
     assert all(kind in text for kind in KINDS)
+
+
+def test_a_source_stays_in_one_fold_and_is_asked_about_unseen(answers: Answers) -> None:
+    fold_of = folds(answers)
+    assert all(np.unique(fold_of[answers.source == one]).size == 1 for one in answers.source)
+    assert np.unique(fold_of).size == NUM_FOLDS
+    runs = {"seen": foretold(answers, "features"), "unseen": foretold_unseen(answers, "features")}
+    said = {
+        (name, topic): np.median(
+            [run.said[row].middle for row in np.flatnonzero(answers.source == topic) if row > 140]
+        )
+        for name, run in runs.items()
+        for topic in ("topic 0", "topic 3")
+    }
+    assert said["seen", "topic 0"] < 40 < 400 < said["seen", "topic 3"]
+    assert said["unseen", "topic 0"] > 40 and said["unseen", "topic 3"] < 400
+
+
+def test_every_table_stands_with_and_without_cut_answers(answers: Answers) -> None:
+    cut = dataclasses.replace(answers, max_tokens=np.where(np.arange(200) % 5, 4096, 1))
+    found = splits(cut, ["mean", "oracle"])
+    assert {title: int(rows.sum()) for title, (rows, _) in found.items()} == {
+        "split by time": 60,
+        "split by time, none cut": 48,
+        "split by source": 200,
+        "split by source, none cut": 160,
+    }
+    assert all(scores[1].mae_tokens == 0.0 for _, scores in found.values())
+    alone = dataclasses.replace(cut, source=np.array(["one"] * 200))
+    assert set(splits(alone, ["mean"])) == {"split by time", "split by time, none cut"}
 
 
 def test_an_answer_is_learned_when_it_ended_and_not_before(answers: Answers) -> None:
@@ -58,16 +101,16 @@ def test_an_answer_is_learned_when_it_ended_and_not_before(answers: Answers) -> 
 
 def test_figures_are_those_reckoned_by_hand(answers: Answers) -> None:
     truth = answers.output_tokens[-2:]
-    said = [Prediction(1, 1, 1)] * 198 + [
-        Prediction(1, int(truth[0]) + 6, 10_000),
-        Prediction(10_000, 10_000, 10_000),
+    said = [Prediction(1, 1)] * 198 + [
+        Prediction(int(truth[0]) + 6, 10_000),
+        Prediction(10_000, 10_000),
     ]
-    found = score(answers, "x", Foretold(said, np.ones(200), np.ones(200)), 198)
+    found = score(answers, "x", Foretold(said, np.ones(200), 1.0), np.arange(200) >= 198)
     assert found.mae_tokens == pytest.approx((6 + 10_000 - truth[1]) / 2)
     assert found.relative_error == pytest.approx(
         (6 / truth[0] + (10_000 - truth[1]) / truth[1]) / 2
     )
-    assert found.coverage == 0.5
+    assert (found.below, found.above) == (1.0, 0.0)
     assert found.predict_s == 1.0
 
 

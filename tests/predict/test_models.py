@@ -5,7 +5,12 @@ import pytest
 
 from daemon.predict.boosting import BoostedTrees
 from daemon.predict.network import Network
-from daemon.predict.prediction import Float32
+from daemon.predict.prediction import Bool, Float32
+
+
+def whole(num_rows: int) -> Bool:
+    """No row is a bound."""
+    return np.zeros(num_rows, np.bool_)
 
 
 def test_trees_fit_steps_and_their_products() -> None:
@@ -13,7 +18,7 @@ def test_trees_fit_steps_and_their_products() -> None:
     x = chance.random((1000, 4)).astype(np.float32)
     y = (2.0 * (x[:, 0] > 0.5) + 3.0 * (x[:, 1] > 0.3) * (x[:, 2] > 0.6)).astype(np.float32)
     trees = BoostedTrees()
-    trees.fit(x, y)
+    trees.fit(x, y, whole(1000))
     fresh = chance.random((300, 4)).astype(np.float32)
     truth = 2.0 * (fresh[:, 0] > 0.5) + 3.0 * (fresh[:, 1] > 0.3) * (fresh[:, 2] > 0.6)
     said = np.array([trees(row) for row in fresh])
@@ -22,20 +27,31 @@ def test_trees_fit_steps_and_their_products() -> None:
 
 def test_trees_of_constant_columns_say_the_mean() -> None:
     trees = BoostedTrees()
-    trees.fit(np.ones((5, 3), np.float32), np.arange(5, dtype=np.float32))
+    trees.fit(np.ones((5, 3), np.float32), np.arange(5, dtype=np.float32), whole(5))
     assert trees(np.ones(3, np.float32)) == pytest.approx(2.0)
-    trees.fit(np.ones((1, 3), np.float32), np.array([7.0], np.float32))
+    trees.fit(np.ones((1, 3), np.float32), np.array([7.0], np.float32), whole(1))
     assert trees(np.zeros(3, np.float32)) == pytest.approx(7.0)
 
 
 def test_trees_take_values_that_were_never_seen() -> None:
     x = np.arange(100, dtype=np.float32)[:, None]
     trees = BoostedTrees()
-    trees.fit(x, x[:, 0])
+    trees.fit(x, x[:, 0], whole(100))
     far, farther = trees(np.array([1e6], np.float32)), trees(np.array([1e9], np.float32))
     assert far == farther
     assert 80.0 < far < 100.0
     assert trees(np.array([-1e6], np.float32)) < 20.0
+
+
+def test_trees_may_say_more_than_a_bound_and_not_less() -> None:
+    """Left of 50 all is 10 but for bounds of 2; right of it all are bounds of 30."""
+    x = np.arange(200, dtype=np.float32)[:, None] / 2.0
+    left, odd = x[:, 0] < 50.0, np.arange(200) % 2 == 1
+    y = np.where(left, np.where(odd, 2.0, 10.0), 30.0).astype(np.float32)
+    trees = BoostedTrees(num_trees=200)
+    trees.fit(x, y, ~left | odd)
+    assert trees(np.array([20.0], np.float32)) == pytest.approx(10.0, abs=1.0)
+    assert trees(np.array([80.0], np.float32)) == pytest.approx(30.0, abs=1.5)
 
 
 class Wide(Network):

@@ -61,12 +61,12 @@ def test_a_clock_that_goes_back_is_not_believed() -> None:
 def test_a_row_keeps_all_that_was_said() -> None:
     store = VectorStore()
     features = np.arange(NUM_FEATURES, dtype=np.float32)
-    store.add(Asked(7, 99, features), 31, guess=28.6)
+    store.add(Asked(7, 99, features, guess=28.6), 31)
     (row,) = store.rows
     assert (row["num_prompt_tokens"], row["max_tokens"]) == (7, 99)
     assert (row["num_tokens"], row["guess"]) == (31, 29)
     assert np.array_equal(row["features"], features)
-    store.add(Asked(7, 1 << 40), 31, guess=1e12)
+    store.add(Asked(7, 1 << 40, guess=1e12), 31)
     assert store.rows["max_tokens"][-1] == store.rows["guess"][-1] == (1 << 31) - 1
 
 
@@ -108,7 +108,7 @@ def test_vectors_of_another_encoder_are_dropped_and_lengths_kept() -> None:
 def test_guesses_of_another_predictor_are_forgotten() -> None:
     store = VectorStore()
     store.signed_by("one")
-    store.add(Asked(1), 10, guess=9)
+    store.add(Asked(1, guess=9), 10)
     store.signed_by("one")
     assert store.rows["guess"].tolist() == [9]
     store.signed_by("other")

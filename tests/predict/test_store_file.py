@@ -20,8 +20,15 @@ def filled(count: int = 40) -> VectorStore:
     store.signed_by("somebody")
     for number, (asked, num_tokens) in enumerate(stream(count)):
         store.advance(1000.0 + number)
-        store.add(asked, num_tokens, guess=number)
+        store.add(msgspec.structs.replace(asked, guess=number), num_tokens)
     return store
+
+
+def with_column(name: str, value: float) -> bytes:
+    """Rows of which the last has this value."""
+    rows = filled().rows.copy()
+    rows[name][-1] = value
+    return rows.tobytes()
 
 
 def forged(**changes: object) -> bytes:
@@ -110,6 +117,10 @@ def test_a_file_cut_short_is_no_store(share: float) -> None:
         ({"dim": -1}, "different lengths"),
         ({"rows": b"123"}, "different lengths"),
         ({"rows": b"\xff" * filled().rows.nbytes}, "numbers that no request has"),
+        *(
+            ({"rows": with_column(name, -1)}, "numbers that no request has")
+            for name in ("num_prompt_tokens", "max_tokens", "num_tokens", "guess", "time_s")
+        ),
         ({"guesser": 5}, "not as this version writes it"),
     ],
 )

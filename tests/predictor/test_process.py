@@ -91,12 +91,12 @@ def test_sigterm_ends_it_as_hanging_up_does(store: Path) -> None:
     child.hang_up()
 
 
-def test_a_store_that_cannot_be_written_costs_no_prediction(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_read_or_written_costs_no_prediction(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with Child(tmp_path / "file" / "tiny.lengths") as child:
         child.teach(0, "one", 70)
         assert child.ask(1, "one").num_tokens == 70
-    assert "cannot be written" in child.said and "Traceback" not in child.said
+    assert "nothing is saved" in child.said and "Traceback" not in child.said
 
 
 def test_prompts_are_on_disk_only_if_the_configuration_says_so(store: Path) -> None:
@@ -112,6 +112,25 @@ def test_prompts_are_on_disk_only_if_the_configuration_says_so(store: Path) -> N
     (record,) = map(json.loads, texts.read_text(encoding="utf-8").splitlines())
     assert (record["prompt"], record["num_output_tokens"]) == (secret, 7)
     assert texts.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_leave_no_prompts_stay_on_disk(store: Path) -> None:
+    with Child(store, keep_text=True) as child:
+        child.teach(0, "The password is xyzzy.", 7)
+    (texts,) = set(store.parent.iterdir()) - {store}
+    texts.with_name(f"{texts.name}.1").write_text("an older one")
+    with Child(store) as child:
+        child.ask(0, "one")
+    assert list(store.parent.iterdir()) == [store]
+
+
+def test_an_answer_as_long_as_its_limit_was_cut(store: Path) -> None:
+    with Child(store) as child:
+        for request in range(20):
+            child.send(Ask(request, "one", 9, 16))
+            assert child.receive().num_tokens == 16
+            child.send(Ended(request, 16))
+        assert child.ask(90, "one").num_tokens == ConditionalMean.FIRST
 
 
 def test_the_store_is_bounded(store: Path) -> None:

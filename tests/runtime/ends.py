@@ -102,7 +102,7 @@ class House:
         """The worker dies with all that it was told and has not answered."""
         self.worker = None
         self.plans.clear()
-        self.runtime.worker_lost(0)
+        self.runtime.worker_lost(0, blamed=False)
 
     def answer(self) -> None:
         """Answer the oldest plan."""

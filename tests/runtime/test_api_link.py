@@ -4,13 +4,14 @@ import logging
 import socket
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 
 from daemon.control.protocol import PredictorStatus
 from daemon.core.actions import Deliver, Finished, Rejected, Started
 from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, Sealed
-from daemon.engine.protocol import Logprobs, Reply
+from daemon.engine.protocol import Logprobs, PromptLogprobs, Reply
 from daemon.request import FinishReason, sequence_id
 from daemon.runtime import protocol
 from daemon.runtime.api_link import ApiLink
@@ -164,6 +165,34 @@ async def test_logprobs_may_be_of_the_drawn_token_alone(line: Link, width: int) 
     assert isinstance(message, protocol.Tokens) and message.logprobs is not None
     assert message.logprobs.rows.tolist() == [0]
     assert message.logprobs.top_ids.size == message.logprobs.top_values.size == width
+
+
+async def test_an_answer_that_cannot_go_on_says_why(line: Link) -> None:
+    sequences = [sequence_id(FIRST, 0), sequence_id(FIRST + 1, 0)]
+    errors = ((1, "its grammar is lost"), (2, "nobody asks any more"))
+    reply = msgspec.structs.replace(reply_of([5, 6, 7]), errors=errors)
+    line.api.send(generate(0, [1, 2]))
+    line.api.send(generate(1, [1, 2]))
+    await until(lambda: len(line.events) == 2)
+    line.link.deliver(deliver_of([0, 1], sequences, [0, FinishReason.ERROR]), reply)
+    (message,) = await line.said()
+    assert isinstance(message, protocol.Tokens)
+    assert message.errors == ((1, "its grammar is lost"),)
+    assert message.reasons.tolist() == [FinishReason.NONE, FinishReason.ERROR]
+
+
+async def test_prompts_logprobs_reach_living_requests(line: Link) -> None:
+    await line.take(generate(0, [1, 2]))
+    column: Column = np.float32([-1.5])
+    told = [
+        PromptLogprobs(sequence_id(FIRST + request, 0), 4, column, int32(), np.zeros(0, np.float32))
+        for request in (7, 0)
+    ]
+    line.link.prompt_logprobs(tuple(told))
+    (message,) = await line.said()
+    assert isinstance(message, PromptLogprobs)
+    assert (message.sequence, message.start) == (sequence_id(0, 0), 4)
+    assert message.chosen.tolist() == [-1.5]
 
 
 async def test_hanging_up_aborts_each_living_request_once(line: Link) -> None:

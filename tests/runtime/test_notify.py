@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,13 +25,21 @@ def manager(
         yield sock
 
 
-def test_the_three_messages(manager: socket.socket) -> None:
+def test_each_message(manager: socket.socket) -> None:
     before = open_descriptors()
-    notify.status("loading weights 40 %")
+    notify.starting("loading weights 40 %")
     notify.ready("a model at http://127.0.0.1:8000")
+    notify.alive()
+    notify.status("draining")
+    notify.reloading()
     notify.stopping("draining")
-    status, ready, stopping = (manager.recv(4096).decode().splitlines() for _ in range(3))
-    assert status == ["STATUS=loading weights 40 %", "EXTEND_TIMEOUT_USEC=120000000"]
+    starting, ready, alive, status, reloading, stopping = (
+        manager.recv(4096).decode().splitlines() for _ in range(6)
+    )
+    assert starting == ["STATUS=loading weights 40 %", "EXTEND_TIMEOUT_USEC=120000000"]
+    assert (alive, status) == (["WATCHDOG=1"], ["STATUS=draining"])
+    assert reloading[0] == "RELOADING=1"
+    assert 0 <= time.monotonic() - int(reloading[1].removeprefix("MONOTONIC_USEC=")) / 1e6 < 60
     assert ready == ["READY=1", "STATUS=a model at http://127.0.0.1:8000"]
     assert stopping[:2] == ["STOPPING=1", "STATUS=draining"]
     assert stopping[2].startswith("MONOTONIC_USEC=")
@@ -39,7 +48,7 @@ def test_the_three_messages(manager: socket.socket) -> None:
 
 def test_a_status_is_one_line(manager: socket.socket) -> None:
     """A model's name or an error may hold anything; it must not become another assignment."""
-    notify.status("bad\nREADY=1\r\nMAINPID=1")
+    notify.starting("bad\nREADY=1\r\nMAINPID=1")
     lines = manager.recv(4096).decode().split("\n")
     assert [line.partition("=")[0] for line in lines] == ["STATUS", "EXTEND_TIMEOUT_USEC"]
 
@@ -55,3 +64,26 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     notify.ready("alone")
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "seconds"),
+    [
+        ("3000000", None, 3.0),
+        ("3000000", str(os.getpid()), 3.0),
+        ("3000000", "1", 0.0),
+        ("", None, 0.0),
+        ("soon", None, 0.0),
+        ("-5", None, 0.0),
+    ],
+)
+def test_the_watchdogs_interval(
+    monkeypatch: pytest.MonkeyPatch, usec: str, pid: str | None, seconds: float
+) -> None:
+    """One that was meant for another process, such as a shell that started us, is not ours."""
+    monkeypatch.setenv("WATCHDOG_USEC", usec)
+    if pid is not None:
+        monkeypatch.setenv("WATCHDOG_PID", pid)
+    else:
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    assert notify.watchdog_s() == seconds

@@ -248,7 +248,7 @@ async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) ->
     config: Configured = house.config
     journal = JournalWriter(tmp_path, 1 << 20, config)
     runtime = Runtime(config, TokenStore(), journal, lambda _instance, _plan: None)
-    runtime.worker_lost(0)
+    runtime.worker_lost(0, blamed=False)
     runtime.choose_policy("srtf")
     runtime.drain()
     runtime.close()

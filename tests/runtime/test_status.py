@@ -14,9 +14,19 @@ from daemon.config.schema import (
     PredictConfig,
     SchedulerConfig,
 )
-from daemon.control.protocol import PredictorStatus, Snapshot
+from daemon.control.protocol import (
+    AskOwners,
+    AskStory,
+    BlockOwners,
+    GpuStatus,
+    PredictorStatus,
+    Snapshot,
+    Story,
+)
+from daemon.control.server import RefusalError
 from daemon.engine.protocol import Loading
 from daemon.models.shape import ModelShape
+from daemon.request import sequence_id
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Predicting
 from daemon.runtime.status import DaemonStatus
@@ -112,6 +122,29 @@ async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: B
     await house.ended(1)
     assert 0.0 <= status.serving().last_step_age_s < 5.0
     assert status.snapshot().counters.finished == 1
+
+
+async def test_stories_owners_and_gpus_reach_viewers(status: DaemonStatus, house_of: Build) -> None:
+    with pytest.raises(RefusalError, match="nothing can be told yet"):
+        status.look_closer(AskStory(0))
+    house = house_of(num_blocks=20)
+    status.begin(house.runtime, SERVED)
+    house.ready()
+    house.api.send(generate(0, [1, 2, 3], 4))
+    await house.ended(1)
+    story = status.look_closer(AskStory(sequence_id(0, 0)))
+    assert isinstance(story, Story)
+    assert (story.marks[0].what, story.marks[-1].what) == ("arrived", "finished")
+    owned = status.look_closer(AskOwners(0))
+    assert isinstance(owned, BlockOwners) and owned.owners.shape == (20,)
+    for instance in (-1, 1):
+        with pytest.raises(RefusalError, match="there is no instance"):
+            status.look_closer(AskOwners(instance))
+    gpu = GpuStatus("a card", power_w=71.5)
+    status.gpus = lambda: (gpu,)
+    snapshot = status.snapshot()
+    assert snapshot.gpus == (gpu,)
+    assert snapshot.policies == tuple(POLICIES)
 
 
 async def test_the_predictor_as_the_api_process_last_told_of_it(house_of: Build) -> None:

@@ -62,6 +62,11 @@ def test_history_is_brought_only_where_it_is_needed() -> None:
     assert (join.slot, join.sequence) == (4, sequence_id(1, 1))
     assert join.num_prompt_tokens == 2
     assert join.history.tolist() == [1, 2, 3]
+    told = {"grammar": 'start: "a"'}, {"prompt_logprobs": 0}
+    for fields in told:
+        store = TokenStore()
+        store.add(1, generate(9, [1, 2], **fields))  # type: ignore[arg-type]
+        assert store.join(4, sequence_id(1, 0)).history.tolist() == [1, 2]
 
 
 def test_what_is_dropped_is_gone() -> None:

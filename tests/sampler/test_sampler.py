@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.engine.sampler import Sampler
+from daemon.engine.sampler import Sampler, SampleResult
 from daemon.request import SamplingParams
 from tests.sampler import reference
 
@@ -139,15 +139,26 @@ def test_only_the_drawn_tokens_logprob() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_broken_logits_name_their_slots(bad: float, temperature: float) -> None:
-    logits = torch.zeros(3, VOCAB)
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_broken_logits_end_their_own_rows_alone(bad: float, temperature: float, top_k: int) -> None:
+    logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(3))
+
+    def drawn() -> SampleResult:
+        sampler = Sampler(VOCAB, "cpu")
+        for slot in range(5):
+            penalty = 0.5 if slot in {1, 2} else 0.0
+            sampling = SamplingParams(temperature, top_k, seed=slot, presence_penalty=penalty)
+            sampler.join(slot, sampling, 1, [slot])
+        return sampler.sample(logits, range(5), [1] * 5)
+
+    whole = drawn()
+    assert not len(whole.broken)
     logits[1, 17] = bad
-    logits[2] = -torch.inf
-    sampler = Sampler(VOCAB, "cpu")
-    for slot in (4, 5, 6):
-        sampler.join(slot, SamplingParams(temperature=temperature), 1)
-    with pytest.raises(ValueError, match=r"slots \[5, 6\]"):
-        sampler.sample(logits, [4, 5, 6], [1, 1, 1])
+    logits[4] = -torch.inf
+    part = drawn()
+    assert part.broken.tolist() == [1, 4]
+    assert part.tokens[[1, 4]].tolist() == [0, 0]
+    assert torch.equal(part.tokens[[0, 2, 3]], whole.tokens[[0, 2, 3]])
 
 
 def test_masked_tokens_are_never_drawn() -> None:

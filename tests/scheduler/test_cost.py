@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from daemon.cost.finish_rate import FinishRate
+from daemon.cost.finish_rate import MOST_PROMISED_S, FinishRate
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 
@@ -79,6 +79,20 @@ def test_the_rate_of_finishes() -> None:
     for second in range(100):
         rate.observe(second * 2.0, 4)
     assert rate.wait_s(3) == pytest.approx(1.5)
+
+
+def test_each_promise_is_a_turn_of_its_own() -> None:
+    rate = FinishRate()
+    assert [rate.promise_s(0.0, 3, 3) for _ in range(2)] == [1.0, 1.0], "nothing is known"
+    for second in range(100):
+        rate.observe(second * 2.0, 4)
+    promised = [rate.promise_s(200.0, 1, 1) for _ in range(4)]
+    assert promised == pytest.approx([0.5, 1.0, 1.5, 2.0])
+    assert rate.promise_s(200.5, 1, 4) == pytest.approx(3.5), "four places after those"
+    assert rate.promise_s(210.0, 2, 2) == pytest.approx(1.0), "all turns are over"
+    assert max(rate.promise_s(210.0, 1, 1) for _ in range(1000)) == MOST_PROMISED_S
+    rate.resume(211.0)
+    assert rate.promise_s(211.0, 1, 1) == pytest.approx(0.5), "nobody came"
 
 
 def test_idle_time_is_left_out() -> None:

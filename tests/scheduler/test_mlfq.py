@@ -67,8 +67,9 @@ def test_who_starves_comes_first_for_its_own_quantum_and_falls_back() -> None:
     policy.enter(one, pace)
     own_s = quantum_s(one.level, pace)
     assert own_s > 0.3
-    assert not policy.starves(one, 0.31, 0.3, pace), "alpha alone would move it for one token"
-    assert policy.starves(one, PATIENCE * own_s, 0.3, pace)
+    patience_s = policy.patience_s(one, 0.3, pace)
+    assert patience_s == PATIENCE * own_s > 0.6, "alpha alone would move it for one token"
+    assert policy.patience_s(one, 100.0, pace) == 100.0
     level = one.level
     policy.promote(one, pace)
     assert policy.rank(one, pace) < policy.rank(sequence(1), pace)

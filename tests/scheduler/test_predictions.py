@@ -9,7 +9,8 @@ PROMPT = [1, 2, 3, 4, 5]
 
 
 def srtf(max_running: int = 1) -> Driver:
-    return Driver(configured("srtf", max_running=max_running, prefix_cache=False), 100)
+    config = configured("srtf", max_running=max_running, prefix_cache=False)
+    return Driver(config, 100, num_host_blocks=400)
 
 
 def ends(driver: Driver) -> list[int]:

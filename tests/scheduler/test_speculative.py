@@ -1,11 +1,15 @@
 """ALISE's order: remaining time, memory, age, and predictions that turn out too short."""
 
+import math
+
 import pytest
 
+from daemon.scheduler.policies.remaining import remaining_s
 from daemon.scheduler.policies.speculative import (
     AGING,
     COMMON_TOKENS,
     GUESS_TOKENS,
+    HEAVIEST,
     REVIEW_TOKENS,
     Speculative,
 )
@@ -17,7 +21,7 @@ def test_short_ones_first_and_old_ones_catch_up() -> None:
     short, long = sequence(5, 1), sequence(5, 0)
     short.expected_tokens, long.expected_tokens = 10, 110
     lead_s = policy.rank(long, pace) - policy.rank(short, pace)
-    assert lead_s == pytest.approx(110 * STEP_S * 60 / COMMON_TOKENS, rel=0.2)
+    assert lead_s == pytest.approx(110 * STEP_S * math.sqrt(60 / COMMON_TOKENS), rel=0.2)
     short.arrived_s = 0.9 * lead_s / AGING
     assert policy.rank(short, pace) < policy.rank(long, pace)
     short.arrived_s = 1.1 * lead_s / AGING
@@ -30,7 +34,18 @@ def test_of_two_with_the_same_time_left_the_one_that_holds_less_goes_first() -> 
     for one in (small, large):
         one.expected_tokens = 50
         one.parked_tokens = one.num_known_tokens - 1
-    assert policy.rank(large, pace) > 5 * policy.rank(small, pace)
+    assert policy.rank(large, pace) > 2.5 * policy.rank(small, pace)
+
+
+def test_a_long_context_waits_for_newcomers_so_long_and_no_longer() -> None:
+    """32k tokens of context: whoever comes after HEAVIEST / AGING of its own time comes after it."""
+    policy, pace = Speculative(), learned_pace()
+    large, new = sequence(32_000, 0), sequence(5, 1)
+    large.expected_tokens = 500
+    new.expected_tokens = 1
+    own_s = remaining_s(large, pace)
+    new.arrived_s = 1.01 * HEAVIEST / AGING * own_s
+    assert policy.rank(large, pace) < policy.rank(new, pace)
 
 
 def test_without_a_prediction_a_common_length_is_expected() -> None:
@@ -61,5 +76,5 @@ def test_host_memory_counts_as_computed() -> None:
     for one in (kept, lost):
         one.expected_tokens = 50
     kept.parked_tokens = 199
-    prefill_s = 0.2 * 225 / COMMON_TOKENS
+    prefill_s = 0.2 * math.sqrt(225 / COMMON_TOKENS)
     assert policy.rank(lost, pace) - policy.rank(kept, pace) == pytest.approx(prefill_s, rel=0.1)

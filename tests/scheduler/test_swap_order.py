@@ -2,65 +2,109 @@
 
 FastServe section 4.2: T_execute(i) = 1/B * sum over j of higher priority of the quanta that j uses
 up until it stands where i does. ALISE eq. 6: EWT(J) = sum over those before J of their predicted
-time.
+time. Both are computed here from the papers' formulas, and held against where the sequences stand.
 """
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.cost.step_time import StepTimeModel
+from daemon.request import State
+from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.mlfq import Mlfq, quantum_s
+from daemon.scheduler.policies.remaining import remaining_s
 from daemon.scheduler.policies.speculative import AGING, Speculative
+from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
+from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import learned_pace, sequence
 
 BATCH = 4
 
 
-def execute_s(levels: list[int], index: int, quantum_s: float) -> float:
-    """FastServe's T_execute of a job among others at these levels (0 first, quanta doubling)."""
+def execute_s(levels: list[int], index: int, pace: StepTimeModel) -> float:
+    """FastServe's T_execute of a job among others at these levels."""
     own = levels[index]
-    before = (sum(2.0**k for k in range(level, own)) for level in levels if level < own)
-    return quantum_s * sum(before) / BATCH
+    before = (sum(quantum_s(k, pace) for k in range(level, own)) for level in levels if level < own)
+    return sum(before) / BATCH
 
 
-def waits_s(remaining_s: list[float], order: list[int]) -> list[float]:
-    """ALISE's EWT of each job, by its place in an order."""
-    waits = [0.0] * len(order)
-    total_s = 0.0
-    for index in order:
-        waits[index] = total_s
-        total_s += remaining_s[index]
-    return waits
+def seated(policy: Policy, members: list[Sequence], pace: StepTimeModel) -> list[Sequence]:
+    """These, in the order of their slots."""
+    slots = SlotTable(len(members))
+    for one in members:
+        one.rank = policy.rank(one, pace)
+        slots.join(one, 0)
+    return [slots.member(slot) for slot in slots.order().tolist()]
 
 
 def test_a_worked_example_of_enst() -> None:
-    """Levels 0, 0, 1, 3 with quanta 1, 2, 4: the last waits for 7 + 7 + 6 over 4 lanes."""
-    levels = [0, 0, 1, 3]
-    assert [execute_s(levels, index, 1.0) for index in range(4)] == [0.0, 0.0, 0.5, 5.0]
-
-
-def test_a_worked_example_of_ewt() -> None:
-    """Jobs of 3, 1 and 2 s run as 1, 2, 3: they wait 0, 1 and 3 s."""
-    assert waits_s([3.0, 1.0, 2.0], [1, 2, 0]) == [3.0, 0.0, 1.0]
+    """Levels 0, 0, 1, 3 with quanta of 10, 20, 40 ms: the last waits for 70 + 70 + 60 ms over 4."""
+    pace = StepTimeModel(0.01)
+    found = [execute_s([0, 0, 1, 3], index, pace) for index in range(4)]
+    assert [round(one, 6) for one in found] == [0.0, 0.0, 0.005, 0.05]
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=20))
-def test_a_level_further_down_waits_longer(levels: list[int]) -> None:
-    order = sorted(range(len(levels)), key=lambda index: (levels[index], index))
-    waits = [execute_s(levels, index, 0.01) for index in order]
+def test_slots_stand_in_the_order_of_enst(levels: list[int]) -> None:
+    pace = learned_pace()
+    members = [sequence(5, index) for index in range(len(levels))]
+    for one, level in zip(members, levels, strict=True):
+        one.level = level
+    order = seated(Mlfq(), members, pace)
+    waits = [execute_s(levels, one.arrival, pace) for one in order]
     assert waits == sorted(waits)
 
 
+def test_one_that_was_promoted_stands_before_all() -> None:
+    """ENST is the smaller of T_promote and T_execute: once it is promoted it waits for nobody."""
+    members = [sequence(5, index) for index in range(3)]
+    members[2].level, members[2].promoted = 9, True
+    assert seated(Mlfq(), members, learned_pace())[0] is members[2]
+
+
 @given(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 100)), min_size=2, max_size=20))
-def test_a_rank_further_down_waits_longer(jobs: list[tuple[int, int]]) -> None:
-    """Whatever is predicted and however old: the ranks' order makes EWT grow along it."""
+def test_slots_stand_in_the_order_of_ewt(jobs: list[tuple[int, int]]) -> None:
+    """Of one age, whoever has less to do goes first: then EWT, the sum over those before, is the
+    smallest that it can be for each place. Age counts as so much less to do.
+    """
     policy, pace = Speculative(), learned_pace()
-    made: list[Sequence] = []
+    members = []
     for index, (num_tokens, arrived_s) in enumerate(jobs):
         one = sequence(5, index)
         one.expected_tokens, one.arrived_s = num_tokens, float(arrived_s)
-        one.rank = policy.rank(one, pace)
-        made.append(one)
-    order = sorted(range(len(made)), key=lambda index: made[index].place)
-    left_s = [one.rank - AGING * one.arrived_s for one in made]
-    waits = waits_s(left_s, order)
-    assert [waits[index] for index in order] == sorted(waits)
+        members.append(one)
+    same_age = [one for one in members if one.arrived_s == members[0].arrived_s]
+    left_s = [remaining_s(one, pace) for one in seated(policy, same_age, pace)]
+    assert left_s == sorted(left_s)
+
+
+def test_age_is_a_head_start() -> None:
+    policy, pace = Speculative(), learned_pace()
+    young, old = sequence(5, 1), sequence(5, 0)
+    young.expected_tokens, old.expected_tokens = 100, 110
+    young.arrived_s = 2.0 / AGING
+    assert seated(policy, [young, old], pace)[0] is old
+    young.arrived_s = 0.0
+    assert seated(policy, [young, old], pace)[0] is young
+
+
+def test_the_last_in_the_order_is_copied_ahead_and_leaves_first() -> None:
+    """Three levels in a full pool: whoever stands last is in the host first, and gives way."""
+    config = configured("mlfq", max_running=3, max_len=128, prefix_cache=False)
+    driver = Driver(config, 24, num_host_blocks=100)
+    for length in (40, 24, 12):
+        driver.arrive([length] * length, 60)
+    left: list[int] = []
+    while not left:
+        standing = [
+            driver.core.instances[0].scheduler.slots.member(slot)
+            for slot in driver.core.instances[0].scheduler.slots.order().tolist()
+        ]
+        driver.answer()
+        driver.copied()
+        left = [one.id for one in standing if one.state is State.PREEMPTED]
+    assert left == [standing[-1].id]
+    assert driver.core.sequences[left[0]].parked_tokens > 0
+    driver.settle()
+    driver.check_nothing_left()

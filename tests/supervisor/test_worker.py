@@ -27,16 +27,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 class Told:
     """All that a worker's supervisor told."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, restarts: int = 5) -> None:
         self.story: list[str] = []
         self.readies: list[Ready] = []
         self.replies: list[Reply] = []
         self.copies: list[Copied] = []
+        self.blamed: list[bool] = []
         self.why = ""
         hooks = WorkerHooks(
             self._loading, self._ready, self._reply, self._lost, self._hopeless, self._copied
         )
-        self.worker = WorkerProcess(4, "first", load, hooks)
+        self.worker = WorkerProcess(4, "first", load, hooks, restarts)
 
     def _tell(self, instance: int, word: str) -> None:
         assert instance == 4
@@ -59,18 +60,23 @@ class Told:
         self.copies.append(copied)
         self._tell(instance, "copied")
 
-    def _lost(self, instance: int) -> None:
+    def _lost(self, instance: int, blamed: bool) -> None:
+        self.blamed.append(blamed)
         self._tell(instance, "lost")
 
     def _hopeless(self, instance: int, why: str) -> None:
         self.why = why
         self._tell(instance, "hopeless")
 
-    async def first_token(self) -> int:
-        """The token that a fresh worker draws after the prompt."""
+    def send_prompt(self) -> None:
+        """A step of a fresh worker that computes the prompt."""
         plans = Driver(16, list(range(64)))
         self.worker.send(plans.plan([(plans.add(0, PROMPT), len(PROMPT))]))
+
+    async def first_token(self) -> int:
+        """The token that a fresh worker draws after the prompt."""
         answered = len(self.replies)
+        self.send_prompt()
         await until(lambda: len(self.replies) > answered)
         return int(self.replies[-1].tokens[0])
 

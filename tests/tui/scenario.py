@@ -6,14 +6,19 @@ import msgspec
 import numpy as np
 
 from daemon.control.protocol import (
+    BlockOwners,
     BlockUse,
     Counters,
+    GpuStatus,
     InstanceStatus,
+    Mark,
     PredictorStatus,
     SequenceStatus,
     Snapshot,
+    Story,
+    What,
 )
-from daemon.wire.columns import UInt8
+from daemon.wire.columns import UInt8, int32
 
 BLOCK_BYTES = 1_474_560
 STATES = ("decode", "decode", "decode", "prefill", "decode", "preempted")
@@ -154,7 +159,10 @@ def snapshot(
             output_tokens=int(step * 620 + 2600 * math.sin(step / 6) + 2600),
             ttft_count=requests,
             ttft_sum_s=requests * 0.16 + 0.6 * math.sin(step / 5),
+            tpot_count=max(0, requests - num_running),
+            tpot_sum_s=max(0, requests - num_running) * 0.014,
         ),
+        policies=("sarathi", "mlfq", "speculative"),
     )
 
 
@@ -212,6 +220,53 @@ def _foreseen(one: SequenceStatus) -> SequenceStatus:
         residency=place,
         num_host_blocks={"gpu": 0, "host": 41}.get(place, 12),
     )
+
+
+def with_gpus(one: Snapshot) -> Snapshot:
+    """The same daemon on cards that can be asked."""
+    gpu = GpuStatus("NVIDIA Fake 9000", 21 << 30, 24 << 30, 71.5, 250.0, 61, 37)
+    return msgspec.structs.replace(one, gpus=(gpu,) * len(one.instances))
+
+
+def story(sequence: int, time_s: float) -> Story:
+    """A life with everything in it, 22 seconds long at `time_s`; it was preempted twice."""
+    marks = [
+        (0.0, What.ARRIVED, 1422, -1),
+        (0.0, What.QUEUED, 0, -1),
+        (0.01, What.FORETOLD, 120, -1),
+        (1.4, What.SEATED, 160, -1),
+        (1.4, What.CHUNK, 512, -1),
+        (1.9, What.CHUNK, 512, -1),
+        (2.4, What.CHUNK, 238, -1),
+        (2.8, What.FIRST, 0, -1),
+        (5.0, What.DEMOTED, 1, -1),
+        (6.2, What.GAVE_WAY, 1440, 1010),
+        (9.5, What.FETCHED, 1440, -1),
+        (9.6, What.RESTORED, 0, -1),
+        (12.0, What.OUT_OF_BLOCKS, 0, 1004),
+        (15.0, What.SEATED, 1000, -1),
+        (15.0, What.CHUNK, 490, -1),
+    ]
+    since_s = time_s - 22
+    status = next(
+        (s for s in swapping(round(2 * (time_s - 100))).sequences if s.sequence == sequence), None
+    )
+    return Story(
+        sequence,
+        time_s,
+        tuple(Mark(since_s + at_s, what, amount, other) for at_s, what, amount, other in marks),
+        3,
+        status,
+        int32([*range(40, 90), *range(120, 140), 7]),
+        since_s + 2.8,
+    )
+
+
+def owners(one: Snapshot, instance: int = 0) -> BlockOwners:
+    """Every held block of an instance belongs to somebody; 37 neighbours to the same."""
+    held = one.instances[instance].block_map == BlockUse.HELD
+    who = np.where(held, 1000 + np.arange(held.size) // 37 % 24, -1).astype(np.int64)
+    return BlockOwners(instance, one.time_s, who, int32(held * (1 + np.arange(held.size) % 2)))
 
 
 def starting(fraction: float) -> Snapshot:

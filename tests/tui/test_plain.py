@@ -4,9 +4,13 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from daemon.control.server import ControlServer
 from tests.tui import scenario
+from tui.app import main
 from tui.plain import frame
+from tui.recording import Recorder
 
 GOLDEN = Path(__file__).parent / "golden_frame.txt"
 
@@ -63,8 +67,22 @@ async def test_one_frame_and_exit(path: Path) -> None:
     assert (code, out, err) == (0, GOLDEN.read_text(), "")
 
 
-async def test_no_daemon_is_exit_1_with_a_reason(path: Path) -> None:
-    code, out, err = await llmd_top("-1", "--socket", str(path))
-    assert code == 1
-    assert out == ""
-    assert err == f"llmd-top: no llmd daemon answers at {path}: no such socket\n"
+def test_no_daemon_is_exit_1_with_a_reason(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-1", "--socket", str(path)]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"llmd-top: no llmd daemon answers at {path}: no such socket\n"
+
+
+def test_a_recordings_last_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "seen.rec"
+    recorder = Recorder(path)
+    for step in (19, 20):
+        recorder.write(step, scenario.snapshot(step, num_running=6, num_waiting=2))
+    recorder.write(21, scenario.story(1002, 110.0))
+    recorder.close()
+    assert main(["-1", "--replay", str(path)]) == 0
+    assert capsys.readouterr().out == GOLDEN.read_text()
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert main(["-1", "--replay", str(path)]) == 1
+    assert f"llmd-top: {path} is damaged at byte" in capsys.readouterr().err

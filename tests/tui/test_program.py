@@ -10,8 +10,10 @@ import termios
 import time
 from pathlib import Path
 
+from daemon.control.protocol import Snapshot
 from daemon.control.server import ControlServer
 from tests.tui import scenario
+from tui.recording import Recording
 
 PROGRAM = (sys.executable, "-c", "import sys; from tui.app import main; sys.exit(main())")
 
@@ -31,10 +33,17 @@ async def test_it_runs_on_a_terminal_and_q_ends_it(path: Path) -> None:
     await server.start()
     terminal, its_end = pty.openpty()
     fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    environment = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "COLUMNS": "120",
+        "LINES": "40",
+        "XDG_CONFIG_HOME": str(path.parent),
+    }
+    recording = path.with_name("seen.rec")
     process = await asyncio.create_subprocess_exec(
-        *PROGRAM, "--socket", str(path), stdin=its_end, stdout=its_end, stderr=its_end,
-        env=environment,
+        *PROGRAM, "--socket", str(path), "--record", str(recording),
+        stdin=its_end, stdout=its_end, stderr=its_end, env=environment,
     )  # fmt: skip
     os.close(its_end)
     await asyncio.to_thread(read_until, terminal, b"SmolLM2-135M-Instruct")
@@ -44,6 +53,8 @@ async def test_it_runs_on_a_terminal_and_q_ends_it(path: Path) -> None:
         assert await process.wait() == 0
     os.close(terminal)
     await server.close()
+    heard = Recording(recording).message(0)
+    assert isinstance(heard, Snapshot) and heard.counters == scenario.snapshot(5).counters
 
 
 async def test_without_a_terminal_it_names_the_plain_frame(path: Path) -> None:

@@ -9,9 +9,9 @@ from tests.tui import scenario
 from tui import format as human
 from tui.blocks import fit_map, map_lines
 from tui.chart import chart_lines, nice_ceiling
-from tui.keyed_table import fit
+from tui.columns import fit
 from tui.ordering import SORTS, arranged, next_sort
-from tui.palette import AMBER, FAINT, MUTED, RESIDENCY_LOOK, TEXT
+from tui.palette import ink, residency_look
 from tui.queues import COLUMNS as QUEUES
 from tui.queues import QueueRow, has_queues, level_bars, level_counts
 from tui.rates import History, LinkRates, Moment, Swapped, link_rates_between, rates_between
@@ -169,22 +169,22 @@ def cell(key: str, width: int, **changes: object) -> tuple[str, str]:
 
 
 def test_a_prediction_is_marked_once_it_is_exceeded() -> None:
-    assert cell("predicted", 6) == ("–", FAINT)
-    assert cell("predicted", 6, predicted_tokens=96) == ("96", MUTED)
-    assert cell("predicted", 11, predicted_tokens=80) == ("80/80", MUTED)
-    assert cell("predicted", 6, predicted_tokens=79) == ("79!", AMBER)
-    assert cell("predicted", 11, predicted_tokens=79) == ("80/79!", AMBER)
+    assert cell("predicted", 6) == ("–", ink.faint)
+    assert cell("predicted", 6, predicted_tokens=96) == ("96", ink.muted)
+    assert cell("predicted", 11, predicted_tokens=80) == ("80/80", ink.muted)
+    assert cell("predicted", 6, predicted_tokens=79) == ("79!", ink.warn)
+    assert cell("predicted", 11, predicted_tokens=79) == ("80/79!", ink.warn)
 
 
 def test_blocks_say_where_they_are() -> None:
-    assert cell("blocks", 8) == ("9", TEXT)
-    assert cell("blocks", 8, residency="gpu") == ("■ 9", RESIDENCY_LOOK["gpu"][1])
+    assert cell("blocks", 8) == ("9", ink.text)
+    assert cell("blocks", 8, residency="gpu") == ("■ 9", residency_look("gpu")[1])
     host = {"residency": "host", "num_blocks": 0, "num_host_blocks": 1240}
-    assert cell("blocks", 8, **host) == ("□ 1.24 k", RESIDENCY_LOOK["host"][1])
+    assert cell("blocks", 8, **host) == ("□ 1.24 k", residency_look("host")[1])
     both = {"residency": "both", "num_host_blocks": 4}
-    assert cell("blocks", 8, **both) == ("◧ 4/9", RESIDENCY_LOOK["both"][1])
+    assert cell("blocks", 8, **both) == ("◧ 4/9", residency_look("both")[1])
     assert cell("blocks", 8, **{**both, "num_blocks": 90_000}).text == "◧ 90.0 k"
-    assert cell("blocks", 8, residency="moving") == ("⇄ 9", RESIDENCY_LOOK["moving"][1])
+    assert cell("blocks", 8, residency="moving") == ("⇄ 9", residency_look("moving")[1])
     assert cell("blocks", 8, residency="elsewhere")[0] == "? 9"
 
 

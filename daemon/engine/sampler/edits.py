@@ -30,7 +30,10 @@ class SlotEdits:
         bias = {token: value for token, value in sampling.logit_bias if 0 <= token < vocab_size}
         self._bias_ids = torch.tensor(list(bias), dtype=torch.int64, device=device)
         self._bias = torch.tensor(list(bias.values()), dtype=torch.float32, device=device)
-        known = np.asarray(history, dtype=np.int64) if sampling.needs_history else np.zeros(0)
+        # A grammar knows when it may end: `daemon.engine.grammar` sees to `min_tokens` then.
+        self._min_tokens = 0 if sampling.grammar else sampling.min_tokens
+        self._counts = _counts_tokens(sampling)
+        known = np.asarray(history, dtype=np.int64) if self._counts else np.zeros(0)
         self._length = len(known)
         self._tokens = torch.zeros(max(64, 2 * len(known)), dtype=torch.int64, device=device)
         self._tokens[: len(known)] = torch.as_tensor(known)
@@ -38,25 +41,26 @@ class SlotEdits:
     @staticmethod
     def needed(sampling: SamplingParams) -> bool:
         """Whether these parameters change logits at all."""
-        return sampling.needs_history or bool(sampling.logit_bias) or sampling.min_tokens > 0
+        waits = sampling.min_tokens > 0 and not sampling.grammar
+        return _counts_tokens(sampling) or bool(sampling.logit_bias) or waits
 
     def apply(self, row: torch.Tensor, position: int) -> None:
         """Change one row of logits float32 [V] in place, for the draw of token `position`.
 
         Raises ValueError if the tokens before `position` are not all known.
         """
-        if self._sampling.needs_history:
+        if self._counts:
             if position != self._length:
                 raise ValueError(f"the token at {position} follows {self._length} known tokens")
             self._penalise(row)
         if len(self._bias):
             row[self._bias_ids] += self._bias
-        if position - self._num_prompt_tokens < self._sampling.min_tokens:
+        if position - self._num_prompt_tokens < self._min_tokens:
             row[self._end_ids] = -torch.inf
 
     def append(self, token: torch.Tensor) -> None:
         """Take the drawn token (a scalar tensor) into the history."""
-        if not self._sampling.needs_history:
+        if not self._counts:
             return
         if self._length == len(self._tokens):
             self._tokens = torch.cat([self._tokens, torch.zeros_like(self._tokens)])
@@ -77,6 +81,15 @@ class SlotEdits:
         if sampling.frequency_penalty != 0.0:
             amounts = torch.full((len(outputs),), -sampling.frequency_penalty, device=row.device)
             row.index_add_(0, outputs, amounts)
+
+
+def _counts_tokens(sampling: SamplingParams) -> bool:
+    """Whether a penalty looks at the tokens before."""
+    return (
+        sampling.presence_penalty != 0.0
+        or sampling.frequency_penalty != 0.0
+        or sampling.repetition_penalty != 1.0
+    )
 
 
 def end_ids(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:

@@ -82,7 +82,8 @@ def _cuts(
     """Each row's cut [R], and whether `values` (the best K, falling) suffice to know it [R].
 
     They suffice if the cut lies above the last of them: no token outside can then reach it. (A
-    top-p that they do not fill puts its cut at the last, so it never suffices by itself.)
+    top-p that they do not fill puts its cut at the last, so it never suffices by itself.) And they
+    suffice if they hold a token that cannot be drawn: then all that can be are among them.
     """
     width = values.shape[1]
     off = torch.full_like(mass, -torch.inf)
@@ -94,4 +95,5 @@ def _cuts(
     nth = values.gather(1, index.clamp(max=width - 1).unsqueeze(1)).squeeze(1)
     p_cut = torch.where(filters.top_p < 1.0, nth, off)
     cut = k_cut.maximum(p_cut).maximum(filters.min_p.log())
-    return cut, (filters.top_k <= width) & (values[:, -1] < cut)
+    last = values[:, -1]
+    return cut, (last == -torch.inf) | ((filters.top_k <= width) & (last < cut))

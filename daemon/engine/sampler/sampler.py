@@ -1,8 +1,8 @@
 """From logits to tokens, for a whole batch at once.
 
-The order is: repetition, presence and frequency penalty, logit bias, `min_tokens`; temperature,
-top-k, top-p, min-p; the draw. A row's token depends on its own logits, parameters, history and
-(seed, position): never on its slot or on what else is in the batch.
+The order is: repetition, presence and frequency penalty, logit bias, `min_tokens`, what a grammar
+allows; temperature, top-k, top-p, min-p; the draw. A row's token depends on its own logits,
+parameters, history and (seed, position): never on its slot or on what else is in the batch.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.protocol import Logprobs
+from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.draws import draw, uniforms
 from daemon.engine.sampler.edits import SlotEdits, end_ids
@@ -30,6 +31,7 @@ class SampleResult:
 
     tokens: torch.Tensor
     logprobs: Logprobs | None
+    broken: npt.NDArray[np.intp]  # rows whose logits leave nothing to draw; their token is 0
 
 
 class Sampler:
@@ -60,15 +62,25 @@ class Sampler:
         """Forget the slot's sequence."""
         self._edits.pop(slot, None)
 
-    def sample(self, logits: torch.Tensor, slots: Integers, positions: Integers) -> SampleResult:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        slots: Integers,
+        positions: Integers,
+        allowed: Allowed | None = None,
+    ) -> SampleResult:
         """Draw one token of each row.
 
         `logits` [R, vocab_size] of any float type, left unchanged; `positions` [R] are the absolute
-        indices, prompt included, of the tokens drawn. Raises ValueError, naming the slots, where
-        logits are NaN, infinite, or leave no token to draw.
+        indices, prompt included, of the tokens drawn; `allowed` binds some of the rows. Rows
+        whose logits are NaN, infinite, or leave no token to draw are `broken`; the others are not
+        touched by them.
         """
         return self._sample(
-            logits, np.asarray(slots, dtype=np.int64), np.asarray(positions, dtype=np.int64)
+            logits,
+            np.asarray(slots, dtype=np.int64),
+            np.asarray(positions, dtype=np.int64),
+            allowed,
         )
 
     def _sample(
@@ -76,20 +88,24 @@ class Sampler:
         logits: torch.Tensor,
         slots: npt.NDArray[np.int64],
         positions: npt.NDArray[np.int64],
+        allowed: Allowed | None,
     ) -> SampleResult:
         params = self._columns.rows(slots)
         edited = np.flatnonzero(params["edited"])
-        work = self._edited(logits, edited, slots, positions)
+        work = self._edited(logits, edited, slots, positions, allowed)
         best, tokens = work.max(-1)
-        self._refuse_broken(best, slots)
+        broken = np.flatnonzero(~best.isfinite().cpu().numpy())
         drawing = np.flatnonzero(params["temperature"] > 0)
+        if len(broken):
+            tokens[self._tensor(broken)] = 0
+            drawing = np.setdiff1d(drawing, broken)
         if len(drawing):
             uniform = uniforms(params["seed"][drawing], positions[drawing])
             index = self._tensor(drawing)
             tokens[index] = self._draw(work, best, index, params[drawing], uniform)
         for row in edited:
             self._edits[int(slots[row])].append(tokens[row])
-        return SampleResult(tokens, logprobs_of(logits, tokens, params["logprobs"]))
+        return SampleResult(tokens, logprobs_of(logits, tokens, params["logprobs"]), broken)
 
     def _edited(
         self,
@@ -97,13 +113,16 @@ class Sampler:
         rows: npt.NDArray[np.int64],
         slots: npt.NDArray[np.int64],
         positions: npt.NDArray[np.int64],
+        allowed: Allowed | None,
     ) -> torch.Tensor:
         """The logits with penalties, biases and masks; a copy if there are any."""
-        if not len(rows):
+        if not len(rows) and allowed is None:
             return logits
         work = logits.to(torch.float32, copy=True)
         for row in rows:
             self._edits[int(slots[row])].apply(work[row], int(positions[row]))
+        if allowed is not None:
+            allowed.forbid(work)
         return work
 
     def _draw(
@@ -131,12 +150,6 @@ class Sampler:
         tokens[some] = draw_filtered(scaled[some], filters.rows(some), numbers[some])
         tokens[rest] = draw(scaled[rest].exp_(), numbers[rest])
         return tokens
-
-    def _refuse_broken(self, best: torch.Tensor, slots: npt.NDArray[np.int64]) -> None:
-        broken = ~best.isfinite()
-        if broken.any():
-            names = slots[broken.cpu().numpy()].tolist()
-            raise ValueError(f"no token can be drawn from the logits of slots {names}")
 
     def _tensor(self, column: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(column.copy()).to(self._device)

@@ -61,9 +61,9 @@ class Policy:
     def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
         """Look again at one that reached `review_at`; its rank is asked for afterwards."""
 
-    def starves(self, sequence: Sequence, now: float, starve_s: float, pace: StepTimeModel) -> bool:
-        """Whether one that waits has waited too long."""
-        return False
+    def patience_s(self, sequence: Sequence, starve_s: float, pace: StepTimeModel) -> float:
+        """How long one may wait before it starves, where the policy promotes."""
+        return starve_s
 
     def promote(self, sequence: Sequence, pace: StepTimeModel) -> None:
         """Let one that starves run soon."""

@@ -1,5 +1,7 @@
 """FastServe's skip-join multi-level feedback queue (section 4.1, Algorithm 1)."""
 
+import math
+
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
@@ -10,10 +12,9 @@ _LEAST_QUANTUM_S = 1e-4
 PATIENCE = 2.0
 """How many of its level's quanta a sequence waits, at least, before it is promoted.
 
-A promoted sequence runs for the quantum of the level that it came from. So starvation takes at
-most one part in PATIENCE + 1 from others, and moving a sequence in and out of memory is paid for
-by a turn that is as long as what it has run already: promotion at a fixed age would move long
-sequences back and forth for one token each.
+A promoted sequence runs for the quantum of the level that it came from, so that moving it in and
+out of memory is paid for by a turn that is as long as what it has run already: promotion at a fixed
+age would move long sequences back and forth for one token each.
 """
 
 
@@ -24,10 +25,8 @@ def quantum_s(level: int, pace: StepTimeModel) -> float:
 
 def level_of(duration_s: float, pace: StepTimeModel) -> int:
     """The first level whose quantum covers a step of this duration (Algorithm 1, line 8)."""
-    for level in range(LEVELS - 1):
-        if quantum_s(level, pace) >= duration_s:
-            return level
-    return LEVELS - 1
+    doublings = math.log2(max(1.0, duration_s / quantum_s(0, pace)))
+    return min(LEVELS - 1, math.ceil(doublings))
 
 
 class Mlfq(Policy):
@@ -60,10 +59,9 @@ class Mlfq(Policy):
         known = sequence.num_prompt_tokens + num_output_tokens
         sequence.review_at = known + _tokens(quantum_s(sequence.level, pace), pace)
 
-    def starves(self, sequence: Sequence, now: float, starve_s: float, pace: StepTimeModel) -> bool:
-        """Whether it has waited for `starve_s`, and PATIENCE times its own quantum."""
-        patience_s = max(starve_s, PATIENCE * quantum_s(sequence.level, pace))
-        return not sequence.promoted and now - sequence.waiting_since_s >= patience_s
+    def patience_s(self, sequence: Sequence, starve_s: float, pace: StepTimeModel) -> float:
+        """`starve_s`, and PATIENCE times its own quantum at least."""
+        return max(starve_s, PATIENCE * quantum_s(sequence.level, pace))
 
     def promote(self, sequence: Sequence, pace: StepTimeModel) -> None:
         """To the front, for the quantum of its own level."""

@@ -1,12 +1,14 @@
 """ALISE's speculative scheduler: what is predicted to take least goes first, with preemption."""
 
+import math
+
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.remaining import remaining_s
 from daemon.sequence import Sequence
 
-AGING = 0.5
+AGING = 0.3
 """Seconds of head start for each second of age (the paper's virtual aging): one that waits
 overtakes newcomers that take less by up to so much of its age."""
 
@@ -14,8 +16,10 @@ GUESS_TOKENS = 32
 """Output expected of a request without a prediction. Being doubled as it is reached, it makes those
 that got least come first, as FastServe's queues do."""
 
-COMMON_TOKENS = 400
-"""A sequence of so many tokens counts with its time alone; one of twice as many, twice."""
+COMMON_TOKENS, HEAVIEST = 400, 4.0
+"""A sequence of so many tokens counts with its time alone, one of four times as many twice, and
+none more than HEAVIEST times: so newcomers hold nobody up for longer than HEAVIEST / AGING times
+what it needs itself, however long its prompt is."""
 
 REVIEW_TOKENS = 32
 """How often a running sequence's rank is brought up to date."""
@@ -25,7 +29,8 @@ class Speculative(Policy):
     """Ordered by predicted remaining time, times the memory it takes, less a share of age.
 
     What sequences compete for is memory over time: each runs as fast beside others as alone, but
-    keeps them out. So of two with the same time left the one that holds less goes first.
+    keeps them out. So of two with the same time left the one that holds less goes first; by the
+    root of what it holds, since by all of it the longest answers wait longest at every load.
     Everything ages alike, so that ageing moves nobody who stands in the same queue: the order by
     left + AGING * arrival is that by left - AGING * age. An answer that outgrows its prediction is
     expected to be as long as nine in ten, then twice as long as it is (section 3.1).
@@ -45,21 +50,27 @@ class Speculative(Policy):
         """Look again soon, or where it is expected to end."""
         if sequence.expected_tokens < 0:
             sequence.expected_tokens = min(GUESS_TOKENS, sequence.max_tokens)
+        self._outgrow(sequence, sequence.num_output_tokens)
         self._look_after(sequence, sequence.num_output_tokens)
 
     def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
         """Seconds left in the memory of a common sequence, and its arrival's share."""
         num_tokens = sequence.num_known_tokens + sequence.remaining_tokens / 2
-        left_s = remaining_s(sequence, pace) * num_tokens / COMMON_TOKENS
+        weight = min(HEAVIEST, math.sqrt(num_tokens / COMMON_TOKENS))
+        left_s = remaining_s(sequence, pace) * weight
         return left_s + AGING * sequence.arrived_s
 
     def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
-        """It came further; perhaps further than expected, unless its limit ends it there."""
+        """It came further; perhaps further than expected."""
+        self._outgrow(sequence, num_output_tokens)
+        self._look_after(sequence, num_output_tokens)
+
+    def _outgrow(self, sequence: Sequence, num_output_tokens: int) -> None:
+        """Expect more of one that is as long as expected, unless its limit ends it there."""
         expected, longer = sequence.expected_tokens, sequence.high_tokens
         if expected <= num_output_tokens and expected < sequence.max_tokens:
             doubled = 2 * max(1, num_output_tokens)
             sequence.expected_tokens = longer if longer > num_output_tokens else doubled
-        self._look_after(sequence, num_output_tokens)
 
     def _look_after(self, sequence: Sequence, num_output_tokens: int) -> None:
         due = num_output_tokens + REVIEW_TOKENS

@@ -1,0 +1,83 @@
+"""What the server says of itself: its model, whether it lives, its metrics, its own description."""
+
+import msgspec
+from aiohttp import web
+
+from daemon.api.answers import Health, ModelCard, ModelList, Readiness
+from daemon.api.link import Link
+from daemon.api.metrics.metrics import Metrics
+from daemon.api.model import Model
+from daemon.api.openapi.document import document
+
+
+class About:
+    """The routes that need no tokens."""
+
+    def __init__(self, model: Model, link: Link, metrics: Metrics) -> None:
+        self._model = model
+        self._link = link
+        self._metrics = metrics
+        self._document = document()
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Say what is served where."""
+        router.add_get("/v1/models", self.models)
+        router.add_get("/v1/models/{id:.+}", self.one_model)
+        router.add_get("/health", self.health)
+        router.add_get("/ready", self.ready)
+        router.add_get("/metrics", self.metrics)
+        router.add_get("/openapi.json", self.description)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are taken."""
+        return self._model.ready and not self._link.lost
+
+    async def models(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /v1/models`."""
+        return json_answer(ModelList([self._card()]))
+
+    async def one_model(self, request: web.Request) -> web.StreamResponse:
+        """`GET /v1/models/{id}`."""
+        self._model.check_name(request.match_info["id"])
+        return json_answer(self._card())
+
+    async def health(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /health`: this process lives, and answers under way make progress."""
+        model = self._model
+        fault = model.fault
+        answer = Health(
+            "stuck" if fault else "alive", fault or model.status, model.last_step_age_s
+        )
+        return json_answer(answer, 503 if fault else 200)
+
+    async def ready(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /ready`: requests are taken."""
+        ready = self.is_ready
+        answer = Readiness("ready" if ready else "not ready", self._model.status)
+        return json_answer(answer, 200 if ready else 503)
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        """`GET /metrics`."""
+        body, content_type = self._metrics.render(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def description(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /openapi.json`."""
+        return web.Response(body=self._document, content_type="application/json")
+
+    def _card(self) -> ModelCard:
+        serving = self._model.serving
+        return ModelCard(
+            id=self._model.name,
+            created=self._model.created,
+            root=serving.root if serving is not None else "",
+            max_model_len=serving.max_len if serving is not None else 0,
+        )
+
+
+def json_answer(answer: msgspec.Struct, status: int = 200) -> web.Response:
+    """An answer that is one of the types of `answers.py`."""
+    return web.Response(
+        body=msgspec.json.encode(answer), status=status, content_type="application/json"
+    )

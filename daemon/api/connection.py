@@ -1,0 +1,150 @@
+"""One HTTP connection: its deadlines, and answers to what is no HTTP. aiohttp does the rest."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+
+from daemon.api.errors import ApiError
+from daemon.api.tally import Tally
+from daemon.config.schema import ServerConfig
+
+if TYPE_CHECKING:
+    from aiohttp.web_server import Server
+
+LINGER_S = 2.0
+"""After a refusal the rest of a body is read for so long, so that the client sees the refusal."""
+LEAST_PROGRESS_BYTES = 16 * 1024
+"""A client that takes less of its answer than this in `stall_timeout_s` is cut."""
+LOOKS = 4
+"""So often in `stall_timeout_s` what is unsent is looked at."""
+CUT = "clients cut that did not take their answers"
+
+
+class Connection(web.RequestHandler):
+    """Closed when headers take longer than `header_timeout_s`, when it idles between requests
+    longer than `idle_timeout_s`, and when a whole answer waits and is not taken.
+
+    A header that comes after a request falls under its own deadline from its first byte on.
+    """
+
+    def __init__(self, server: "Server", config: ServerConfig, tally: Tally) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=config.idle_timeout_s,
+            access_log=None,  # type: ignore[arg-type]  # a logger by its type, optional by its code
+            lingering_time=LINGER_S,
+            auto_decompress=False,  # `body.py` refuses what is compressed
+        )
+        self._header_timeout_s = config.header_timeout_s
+        self._stall_timeout_s = config.stall_timeout_s
+        self._tally = tally
+        self._clock = loop
+        self._wire: asyncio.Transport | None = None
+        self._busy = False
+        self._silent: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._num_unsent = 0
+        self._stalled_at_s = 0.0
+
+    def begin(self) -> None:
+        """A request's headers are whole: it is being handled."""
+        self._busy = True
+        if self._silent is not None:
+            self._silent.cancel()
+            self._silent = None
+
+    def end(self) -> None:
+        """The request was handled; its answer may still be on its way."""
+        self._busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the deadline of the first request's headers."""
+        self._wire = cast(asyncio.Transport, transport)  # uvloop's inherit from nothing
+        self._await_headers()
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a request; with the first bytes of one its deadline begins."""
+        if not self._busy and self._silent is None:
+            self._await_headers()
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop every deadline."""
+        for timer in (self._silent, self._looking):
+            if timer is not None:
+                timer.cancel()
+        self._wire = None
+        super().connection_lost(exc)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send what is left of an answer; whoever does not take it is cut."""
+        if self._looking is None and self._wire is not None:
+            self._num_unsent = 0
+            self._look_soon()
+        return await super().finish_response(request, resp, start_time)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """What aiohttp has to say of a connection; of one that is lost, no line of its own."""
+        if self.transport is None:
+            self._tally.note("clients left while they were being refused")
+        else:
+            super().log_exception(*args, **kw)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what aiohttp could not parse: in our shape, with nothing of it."""
+        if request.writer.output_size:
+            raise ConnectionResetError("an answer has begun already")
+        self._tally.note("requests that are no HTTP")
+        error = ApiError(status, "this is not a valid HTTP request", code="invalid_http")
+        response = web.Response(
+            status=status,
+            body=error.body,
+            content_type="application/json",
+            headers={"Server": "llmd"},
+        )
+        response.force_close()
+        return response
+
+    def _await_headers(self) -> None:
+        self._silent = self._clock.call_later(self._header_timeout_s, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._silent = None
+        if not self._busy:
+            self._tally.note("connections closed whose headers did not come")
+            self.force_close()
+
+    def _look_soon(self) -> None:
+        self._looking = self._clock.call_later(self._stall_timeout_s / LOOKS, self._look)
+
+    def _look(self) -> None:
+        """Between two looks nothing is written but whole answers, so that less unsent is progress;
+        while a request is being handled its own events are written, and `sink.py` looks after it.
+        """
+        self._looking = None
+        if self._wire is None or self._busy:
+            return
+        num_unsent = self._wire.get_write_buffer_size()
+        if not num_unsent:
+            return
+        now = self._clock.time()
+        if not self._num_unsent or self._num_unsent - num_unsent >= LEAST_PROGRESS_BYTES:
+            self._num_unsent = num_unsent
+            self._stalled_at_s = now + self._stall_timeout_s
+        if now >= self._stalled_at_s:
+            self._tally.note(CUT)
+            self._wire.abort()
+        else:
+            self._look_soon()

@@ -1,0 +1,52 @@
+"""Which names this server answers to.
+
+A web page can have its own name point to this machine's loopback, and then speak to llmd as if it
+came from there (DNS rebinding). Its requests still name the page's host, and are refused for that.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+
+from daemon.api.errors import ApiError
+
+ANY = "*"
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Hosts:
+    """The names that a Host header may have."""
+
+    def __init__(self, bound_to: str) -> None:
+        """`bound_to` is the listening socket's address."""
+        self._own = LOCAL_NAMES | {bound_to}
+        self._loopback = ipaddress.ip_address(bound_to.partition("%")[0]).is_loopback
+        self.allow(())
+
+    def allow(self, names: Sequence[str]) -> None:
+        """Answer to these names and our own; `*`: to all. Without any, a server on loopback answers
+        to its own, and one that others are meant to reach to all.
+        """
+        allowed = frozenset(name.lower() for name in names)
+        self._all = ANY in allowed or not (self._loopback or allowed)
+        self._names = self._own | allowed
+
+    def check(self, host: str | None) -> None:
+        """Raises ApiError 403 for a name that is not ours. Browsers always send one; who sends
+        none (HTTP/1.0 knows no Host) is no web page.
+        """
+        if self._all or host is None:
+            return
+        if _name(host) not in self._names:
+            raise ApiError(
+                403,
+                "this host name is not in server.allowed_hosts",
+                code="host_not_allowed",
+            )
+
+
+def _name(host: str) -> str:
+    """`host` without its port and brackets, in small letters."""
+    name, colon, port = host.strip().rpartition(":")
+    if not colon or not port.isdigit():
+        name = host.strip()
+    return name.lower().removeprefix("[").removesuffix("]").removesuffix(".")

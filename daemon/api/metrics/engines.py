@@ -1,0 +1,169 @@
+"""Metrics of the Core and its instances, from the runtime's newest `Gauges`.
+
+The counts live in the runtime: they outlast workers and API processes.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from daemon.api.metrics.devices import device_metrics
+from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
+from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.runtime.protocol import Gauges
+
+COUNTERS: dict[str, tuple[str, str]] = {
+    "requests": ("requests", "Requests that the runtime took."),
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens of requests that the runtime took."),
+    "output_tokens": ("generation_tokens", "Tokens generated."),
+    "computed_tokens": ("computed_tokens", "Tokens that went through the model."),
+    "recomputed_tokens": ("recomputed_tokens", "Tokens computed again after preemption."),
+    "preemptions": ("num_preemptions", "Times that a running sequence gave way."),
+    "worker_deaths": ("worker_deaths", "Workers that died or were given up."),
+}
+"""The Core's counters by field: the metric, and what it counts."""
+
+ELSEWHERE = frozenset(
+    {
+        *("rejected", "finished", "aborted", "failed", "cached_tokens"),  # counted with answers
+        *("ttft_count", "ttft_sum_s", "tpot_count", "tpot_sum_s"),  # histograms of answers
+        *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum"),  # below
+    }
+)
+"""Counters that are shown in another way."""
+
+
+class EngineMetrics(Collector):
+    """The newest `Gauges` as metrics; none before the first one came."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._gauges: Gauges | None = None
+
+    def update(self, gauges: Gauges) -> None:
+        """Take the runtime's message."""
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as the library's registry asks for them."""
+        gauges = self._gauges
+        if gauges is None:
+            return
+        yield from self._counts(gauges.counters)
+        held_back = GaugeMetricFamily(
+            PREFIX + "num_requests_held_back",
+            "Answers that wait for another one of their request to compute the prompt.",
+            labels=[MODEL],
+        )
+        queued = sum(one.waiting for one in gauges.instances)
+        held_back.add_metric([self._model], gauges.waiting - queued)
+        yield held_back
+        yield from self._sequences(gauges.instances)
+        yield from self._memory(gauges.instances)
+        yield from self._swapping(gauges.instances)
+        yield from self._steps(gauges.instances)
+        yield from device_metrics(gauges, self._model)
+
+    def _counts(self, counters: Counters) -> Iterator[Metric]:
+        for field, (name, text) in COUNTERS.items():
+            family = CounterMetricFamily(PREFIX + name, text, labels=[MODEL])
+            family.add_metric([self._model], getattr(counters, field))
+            yield family
+        swaps = CounterMetricFamily(
+            PREFIX + "swapped_sequences",
+            "Sequences whose KV left the device for host memory, or came back.",
+            labels=[MODEL, "direction"],
+        )
+        swaps.add_metric([self._model, "out"], counters.swaps_out)
+        swaps.add_metric([self._model, "in"], counters.swaps_in)
+        yield swaps
+        error = SummaryMetricFamily(
+            PREFIX + "prediction_relative_error",
+            "|predicted - true| / true, in tokens, of answers whose length was predicted.",
+            labels=[MODEL],
+        )
+        count, total = counters.prediction_count, counters.prediction_error_sum
+        error.add_metric([self._model], count, total)
+        yield error
+
+    def _sequences(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        running = self._gauge("num_requests_running", "Answers that have a place in a batch.")
+        waiting = self._gauge("num_requests_waiting", "Answers that wait for a place.")
+        levels = self._gauge("queue_level_sequences", "Answers by level of the queue.", "level")
+        info = InfoMetricFamily(
+            PREFIX + "policy", "How the instance's answers are ordered.", labels=[MODEL, ENGINE]
+        )
+        for one in instances:
+            running.add_metric([self._model, one.name], one.running)
+            waiting.add_metric([self._model, one.name], one.waiting)
+            for level, count in enumerate(one.levels):
+                levels.add_metric([self._model, one.name, str(level)], count)
+            said = {"policy": one.policy, "swap": one.swap, "role": one.role, "device": one.device}
+            info.add_metric([self._model, one.name], said)
+        yield from (running, waiting, levels, info)
+
+    def _memory(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks in use; 1 is all of them.")
+        blocks = self._gauge("kv_blocks", "KV blocks by what they hold.", "state")
+        size = self._gauge("kv_block_bytes", "Size of a KV block.")
+        host = self._gauge("host_cache_usage_perc", "As kv_cache_usage_perc, in host memory.")
+        host_blocks = self._gauge("host_blocks", "Host blocks by what they hold.", "state")
+        for one in instances:
+            labels = [self._model, one.name]
+            usage.add_metric(labels, _share(one.kv_blocks - one.kv_free, one.kv_blocks))
+            by_state = {
+                "free": one.kv_free - one.kv_cached,
+                "cached": one.kv_cached,
+                "held": one.kv_held,
+                "fenced": one.kv_fenced,
+            }
+            for state, count in by_state.items():
+                blocks.add_metric([*labels, state], count)
+            size.add_metric(labels, one.kv_block_bytes)
+            host.add_metric(labels, _share(one.host_held, one.host_blocks))
+            host_blocks.add_metric([*labels, "free"], one.host_blocks - one.host_held)
+            host_blocks.add_metric([*labels, "held"], one.host_held)
+        yield from (usage, blocks, size, host, host_blocks)
+
+    def _swapping(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        blocks = self._counter(
+            "swapped_blocks", "KV blocks copied to or from the host.", "direction"
+        )
+        busy = self._counter("swap_link_busy_seconds", "Time that swap copies took, both ways.")
+        for one in instances:
+            blocks.add_metric([self._model, one.name, "out"], one.out_blocks)
+            blocks.add_metric([self._model, one.name, "in"], one.in_blocks)
+            busy.add_metric([self._model, one.name], one.link_s)
+        yield from (blocks, busy)
+
+    def _steps(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        up = self._gauge("engine_up", "Whether the instance's worker can compute.")
+        steps = self._counter("engine_steps", "Steps that were planned.")
+        seconds = self._gauge("engine_step_seconds", "Smoothed time of a step.")
+        rows = self._gauge("engine_batch_sequences", "Sequences in the newest step.")
+        tokens = self._gauge("engine_batch_tokens", "Tokens in the newest step.")
+        for one in instances:
+            labels = [self._model, one.name]
+            up.add_metric(labels, one.state == "ready")
+            steps.add_metric(labels, one.steps)
+            seconds.add_metric(labels, one.step_s)
+            rows.add_metric(labels, one.batch_rows)
+            tokens.add_metric(labels, one.batch_tokens)
+        yield from (up, steps, seconds, rows, tokens)
+
+    def _gauge(self, name: str, text: str, *more: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(PREFIX + name, text, labels=[MODEL, ENGINE, *more])
+
+    def _counter(self, name: str, text: str, *more: str) -> CounterMetricFamily:
+        return CounterMetricFamily(PREFIX + name, text, labels=[MODEL, ENGINE, *more])
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

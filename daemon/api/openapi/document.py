@@ -1,0 +1,123 @@
+"""From the table of operations and the types to an OpenAPI 3.1 document."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from daemon import __version__
+from daemon.api.answers import ErrorAnswer, Health, Readiness
+from daemon.api.openapi.operations import EVERYWHERE, OPERATIONS, Operation
+
+Json = dict[str, Any]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+REF = "#/components/schemas/{name}"
+ABOUT = (
+    "Language models on a workstation, in the shape of OpenAI's API. Ranges that depend on the "
+    "model, such as the context length and the vocabulary, are checked but cannot be said here."
+)
+REQUEST_ID: Json = {"description": "The request's own id, or a new one.", "schema": {}}
+RETRY_AFTER: Json = {
+    "description": "Seconds after which the same request may succeed.",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
+
+def document() -> bytes:
+    """The document as JSON."""
+    paths: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "llmd", "version": __version__, "description": ABOUT},
+            "paths": paths,
+            "components": {
+                "schemas": _components(),
+                "headers": {"RequestId": REQUEST_ID},
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+            # Keys are asked for only where the configuration has some.
+            "security": [{"key": []}, {}],
+        }
+    )
+
+
+def _types() -> list[type]:
+    named: list[type] = [ErrorAnswer, Readiness]
+    for one in OPERATIONS:
+        named += [kind for kind in (one.body, one.answer, one.event) if kind is not None]
+    return list(dict.fromkeys(named))
+
+
+def _components() -> dict[str, Json]:
+    _schemas, components = msgspec.json.schema_components(_types(), ref_template=REF)
+    return components
+
+
+def _operation(one: Operation) -> Json:
+    made: Json = {
+        "operationId": one.name,
+        "summary": one.summary,
+        "responses": {"200": _success(one), **_errors(one)},
+    }
+    if one.parameters:
+        made["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in one.parameters
+        ]
+    if one.body is not None:
+        content = {JSON: {"schema": _ref(one.body)}}
+        made["requestBody"] = {"required": True, "content": content}
+    return made
+
+
+def _success(one: Operation) -> Json:
+    schema = _ref(one.answer) if one.answer is not None else {}
+    content: Json = {media: {"schema": schema} for media in one.media}
+    if one.event is not None:
+        content[EVENTS] = {"schema": _event(one.event)}
+    return _response("Success.", content)
+
+
+def _event(data: type) -> Json:
+    """The schema of one server-sent event; the last one of a stream says [DONE]."""
+    said = {"anyOf": [_ref(data), _ref(ErrorAnswer)]}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {
+                "anyOf": [
+                    {"const": "[DONE]"},
+                    {"type": "string", "contentMediaType": JSON, "contentSchema": said},
+                ]
+            }
+        },
+    }
+
+
+def _errors(one: Operation) -> dict[str, Json]:
+    errors: Mapping[int, str] = EVERYWHERE | one.errors
+    made = {}
+    for status, text in sorted(errors.items()):
+        schema = _ref(ErrorAnswer)
+        if status == 503 and one.answer in {Health, Readiness}:
+            schema = {"anyOf": [schema, _ref(one.answer)]}
+        response = _response(text, {JSON: {"schema": schema}})
+        if status in {429, 503}:
+            response["headers"]["Retry-After"] = RETRY_AFTER | {"required": status == 429}
+        made[str(status)] = response
+    return made
+
+
+def _response(text: str, content: Json) -> Json:
+    headers = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
+    return {"description": text, "headers": headers, "content": content}
+
+
+def _ref(kind: type) -> Json:
+    return {"$ref": REF.format(name=kind.__name__)}

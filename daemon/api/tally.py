@@ -1,0 +1,37 @@
+"""Events that clients cause, counted: a flood of them is one log line a second."""
+
+import asyncio
+import logging
+from collections import Counter
+from contextvars import Context
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+
+
+class Tally:
+    """`note` an event in the plural, as the log line will have it: "connections refused"."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()
+        self._unsaid: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, event: str) -> None:
+        """It happened once more; said within `INTERVAL_S`, with all that happens until then."""
+        self.totals[event] += 1
+        self._unsaid[event] += 1
+        if self._timer is None:
+            # A context of its own: the line is not one of the request that came first.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(INTERVAL_S, self.say, context=Context())
+
+    def say(self) -> None:
+        """Log what has not been said yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._unsaid:
+            log.info("%s", ", ".join(f"{n} {event}" for event, n in self._unsaid.items()))
+            self._unsaid.clear()

@@ -1,0 +1,1 @@
+"""Tools: what a client lets the model call, and the calls found in what the model says."""

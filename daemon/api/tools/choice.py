@@ -1,0 +1,145 @@
+"""What a request lets the model call, and what it must call."""
+
+from typing import Any
+
+import msgspec
+
+from daemon.api.errors import ApiError, invalid
+from daemon.api.response_format import WHITESPACE
+from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat, TextFormat
+from daemon.api.tools.format import MAX_DEPTH, Format, MarkerTokens, too_deep
+from daemon.api.tools.grammar import either, forced, held
+from daemon.api.tools.reader import CallReader
+from daemon.api.tools.schema import Function, NamedTool, Tool
+
+MAX_TOOLS_BYTES = 256 * 1024
+"""All tools of a request, as JSON."""
+
+
+class Toolbox(msgspec.Struct, frozen=True):
+    """The functions that an answer may call, and how its calls are found."""
+
+    names: frozenset[str]
+    bare: bool  # an answer that begins with a brace is a call
+    shown: dict[int, str]  # tokens that mark calls and that decoding would leave out
+    grammar: str  # what the answer is held to; empty: nothing
+
+    def reader(self) -> CallReader:
+        """A reader for one answer."""
+        return CallReader(self.names, self.bare)
+
+
+def offered(request: ChatRequest) -> list[Tool]:
+    """The tools that the model is told of: all, or none. Raises ApiError 400."""
+    tools = request.tools or []
+    choice = request.tool_choice
+    if not tools:
+        if choice == "required" or isinstance(choice, NamedTool):
+            raise invalid("`tool_choice` asks for a call, but there are no `tools`", "tool_choice")
+        return []
+    check_tools(tools)
+    if isinstance(choice, NamedTool) and choice.function.name not in _names(tools):
+        name = choice.function.name
+        raise invalid(f"`tool_choice` names {name!r}, which is not in `tools`", "tool_choice")
+    return [] if choice == "none" else tools
+
+
+def toolbox(
+    request: ChatRequest, tools: list[Tool], form: Format, tokens: MarkerTokens
+) -> Toolbox | None:
+    """What comes of `offered` tools and `parallel_tool_calls`; None without tools.
+
+    Raises ApiError 400.
+    """
+    if not tools:
+        return None
+    choice = request.tool_choice
+    functions = [tool.function for tool in tools]
+    several = request.parallel_tool_calls is not False
+    if isinstance(choice, NamedTool):
+        functions = [one for one in functions if one.name == choice.function.name]
+        grammar = forced(functions, form, tokens, several=False)
+    elif choice == "required":
+        grammar = forced(functions, form, tokens, several)
+    else:
+        grammar = _of_choice(request, functions, form, tokens, several)
+    names = frozenset(function.name for function in functions)
+    return Toolbox(names, form.bare, tokens.hidden, grammar)
+
+
+def _of_choice(
+    request: ChatRequest,
+    functions: list[Function],
+    form: Format,
+    tokens: MarkerTokens,
+    several: bool,
+) -> str:
+    """The grammar where the model may call or answer."""
+    answer: dict[str, Any]
+    match request.response_format:
+        case None | TextFormat():
+            needed = not several or any(function.strict for function in functions)
+            return held(functions, form, tokens, several) if needed else ""
+        case JsonObjectFormat():
+            answer = {"type": "object"}
+        case JsonSchemaFormat(json_schema=wanted):
+            answer = _decoded(wanted.schema)
+        case other:
+            raise _not_both(other.type)
+    if form.bare:
+        raise _not_both(request.response_format.type)
+    own = answer.get("x-guidance")
+    layout = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, dict) else {})}
+    return either(functions, form, tokens, several, {**answer, "x-guidance": layout})
+
+
+def _decoded(schema: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, Any])
+        if not too_deep(found):
+            return found
+        what = f"it is nested deeper than {MAX_DEPTH}"
+    except (msgspec.DecodeError, RecursionError) as error:
+        what = str(error)
+    param = "response_format.json_schema.schema"
+    raise invalid(f"`{param}` cannot be used: {what}", param)
+
+
+def _not_both(kind: str) -> ApiError:
+    return invalid(
+        f"`response_format` {kind!r} cannot be combined with `tools` here, "
+        "unless `tool_choice` is 'none' or asks for a call",
+        "response_format",
+    )
+
+
+def check_tools(tools: list[Tool]) -> None:
+    """Names differ, schemas describe objects, all in all they are not too large.
+
+    Raises ApiError 400.
+    """
+    for index, tool in enumerate(tools):
+        _check_schema(tool.function, f"tools[{index}].function.parameters")
+    size_bytes = len(msgspec.json.encode(tools))
+    if size_bytes > MAX_TOOLS_BYTES:
+        raise invalid(
+            f"`tools` may have {MAX_TOOLS_BYTES} bytes as JSON, not {size_bytes}", "tools"
+        )
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}].function"
+        if tool.function.name in seen:
+            raise invalid(f"`{where}.name` stands twice: {tool.function.name!r}", f"{where}.name")
+        seen.add(tool.function.name)
+
+
+def _check_schema(function: Function, where: str) -> None:
+    if too_deep(function.parameters or {}):
+        raise invalid(f"`{where}` is nested deeper than {MAX_DEPTH}", where)
+    kind = (function.parameters or {}).get("type", "object")
+    if kind != "object":
+        raise invalid(f"`{where}.type` must be 'object', not {str(kind)[:40]!r}", f"{where}.type")
+
+
+def _names(tools: list[Tool]) -> set[str]:
+    return {tool.function.name for tool in tools}

@@ -1,0 +1,103 @@
+"""How models write calls: a small table, and which row a chat template belongs to."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+OPENING, CLOSING, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
+MARKERS = (OPENING, CLOSING, PYTHON)
+"""What the parser looks for; many tokenizers have one token for each."""
+
+MAX_DEPTH = 64
+"""Of schemas, and of arguments that are shown to a template as more than text."""
+
+
+class Format(msgspec.Struct, frozen=True):
+    """An answer of calls is `opening`, the calls with `between` them, `closing`."""
+
+    opening: str
+    between: str
+    closing: str
+    arguments: str = "arguments"  # the key that they stand under
+    bare: bool = False  # an answer that begins with a brace is a call, without a marker
+    single: bool = False  # the template shows one call a message
+
+    def head(self, name: str) -> str:
+        """A call's text before its arguments; after them comes a brace."""
+        return f'{{"name": {json.dumps(name)}, "{self.arguments}": '
+
+    def write(self, calls: Iterable[tuple[str, Any]]) -> str:
+        """Calls (name, arguments) as the model would write them."""
+        said = [f"{self.head(name)}{to_json(arguments)}}}" for name, arguments in calls]
+        return f"{self.opening}{self.between.join(said)}{self.closing}"
+
+
+QWEN = Format(f"{OPENING}\n", f"\n{CLOSING}\n{OPENING}\n", f"\n{CLOSING}")
+"""Qwen 2.5 and 3, Hermes, SmolLM3: each call between markers of its own."""
+
+SMOLLM = Format(f"{OPENING}[", ", ", f"]{CLOSING}")
+"""SmolLM2: one list of calls. It is also what models are told whose template knows no tools."""
+
+LLAMA = Format("", "; ", "", arguments="parameters", bare=True, single=True)
+"""Llama 3.1 and later: the call is the answer."""
+
+TABLE: tuple[tuple[tuple[str, ...], Format | None], ...] = (
+    (("<function=",), None),  # Qwen3-Coder's XML, which the parser does not read
+    ((f"{OPENING}[",), SMOLLM),
+    ((OPENING,), QWEN),
+    (("ipython", '"parameters"'), LLAMA),
+)
+"""Phrases that are all in a template's text, and what a model with such a template writes."""
+
+
+def format_of(template: str) -> Format | None:
+    """The format that a template's text speaks of; None where it is none that the parser reads."""
+    for phrases, form in TABLE:
+        if all(phrase in template for phrase in phrases):
+            return form
+    return None
+
+
+class MarkerTokens(msgspec.Struct, frozen=True):
+    """Tokens of a tokenizer that bear on calls."""
+
+    ids: dict[str, int]  # of markers that are one token
+    hidden: dict[int, str]  # markers that decoding would leave out
+    others: tuple[int, ...]  # further added tokens that belong to an answer's text: <think>, ...
+
+
+def marker_tokens(tokenizer: Tokenizer) -> MarkerTokens:
+    """Look a tokenizer's added tokens through."""
+    added = tokenizer.get_added_tokens_decoder()
+    return MarkerTokens(
+        ids={token.content: number for number, token in added.items() if token.content in MARKERS},
+        hidden={
+            number: token.content
+            for number, token in added.items()
+            if token.special and token.content in MARKERS
+        },
+        others=tuple(
+            number
+            for number, token in sorted(added.items())
+            if not token.special and token.content not in MARKERS
+        ),
+    )
+
+
+def too_deep(value: Any) -> bool:
+    """Whether JSON is nested deeper than `MAX_DEPTH`: Python could not write it everywhere."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for group in inner for one in group if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def to_json(value: Any) -> str:
+    """JSON as models see it in training: Python's spaces, letters as they are."""
+    return json.dumps(value, ensure_ascii=False)

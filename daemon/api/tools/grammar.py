@@ -1,0 +1,109 @@
+"""Grammars (llguidance's Lark) that hold an answer to calls, in the format that models write.
+
+Each function's schema stands in a `%json` of its own, so that its `$ref`s keep their root.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from daemon.api.tools.format import MARKERS, PYTHON, Format, MarkerTokens
+from daemon.api.tools.schema import Function
+
+MAX_CALLS = 16
+"""Of one forced answer: a small model would go on calling until its tokens are spent."""
+
+# As Python's json writes it, which is what models have seen; and no white space without end.
+_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+_MARKER = re.compile("(" + "|".join(re.escape(marker) for marker in MARKERS) + ")")
+_TEXT = r"TEXT: /(.|\n)+/"
+_PLAIN = r"PLAIN: /[^{\s](.|\n)*/"  # no call begins like this
+
+
+def forced(functions: Sequence[Function], form: Format, tokens: MarkerTokens, several: bool) -> str:
+    """An answer of one or more calls and nothing else; every call fits its schema."""
+    calls = _calls(form, tokens, several)
+    return "\n".join([f"start: {calls}", *_call_rules(functions, form, strict=True)])
+
+
+def held(functions: Sequence[Function], form: Format, tokens: MarkerTokens, several: bool) -> str:
+    """Free text, and calls: of functions that are `strict` every call fits its schema.
+
+    Where `several` is false, a call ends the answer.
+    """
+    rules = [_TEXT, *_call_rules(functions, form, strict=False)]
+    calls = _calls(form, tokens, several)
+    others = [f"<[{token}]>" for token in tokens.others]  # no TEXT holds an added token
+    free = " | ".join(["TEXT", *others])
+    if form.bare:
+        plain = " | ".join(["PLAIN", *others])
+        python = f"<[{tokens.ids[PYTHON]}]>? " if PYTHON in tokens.ids else ""
+        return "\n".join([f"start: (({plain}) ({free})*)? | {python}{calls}", _PLAIN, *rules])
+    marker = _MARKER.findall(form.opening)[0]
+    block = f"block: begin {calls.removeprefix(_literal(marker, tokens)).strip()}"
+    if marker in tokens.ids:
+        begin = f"begin: <[{tokens.ids[marker]}]>"
+        start = f"({free} | block)*" if several else f"({free})* block?"
+    else:  # the marker's first appearance ends `begin`, whatever stands before it
+        begin = f"begin[lazy]: /(.|\\n)*/ {json.dumps(marker)}"
+        parts = [f"TEXT? {other}" for other in others]
+        if several:
+            start = f"({' | '.join(['block', *parts])})* TEXT?"
+        else:
+            start = f"({' | '.join(parts)})* (block | TEXT)?" if parts else "(block | TEXT)?"
+    return "\n".join([f"start: {start}", block, begin, *rules])
+
+
+def either(
+    functions: Sequence[Function],
+    form: Format,
+    tokens: MarkerTokens,
+    several: bool,
+    answer: dict[str, Any],
+) -> str:
+    """Calls as in `held`, or else JSON that fits the schema `answer`; not for a `bare` format.
+
+    There both begin with a brace, and llguidance would hold every answer to the calls.
+    """
+    rules = [f"answer: %json {json.dumps(answer)}", *_call_rules(functions, form, strict=False)]
+    return "\n".join([f"start: {_calls(form, tokens, several)} | answer", *rules])
+
+
+def _calls(form: Format, tokens: MarkerTokens, several: bool) -> str:
+    opening, closing = _literal(form.opening, tokens), _literal(form.closing, tokens)
+    further = f"({_literal(form.between, tokens)} call){{0,{MAX_CALLS - 1}}}" if several else ""
+    return " ".join(part for part in (opening, "call", further, closing) if part)
+
+
+def _call_rules(functions: Sequence[Function], form: Format, strict: bool) -> list[str]:
+    """Rules of `call`; with `strict` all schemas are kept to, else those that say so."""
+    names = " | ".join(f"call_{number}" for number in range(len(functions)))
+    rules = [f"call: {names}"]
+    for number, function in enumerate(functions):
+        head = json.dumps(form.head(function.name))
+        keep = strict or bool(function.strict)
+        schema = arguments_schema(function) if keep else {"type": "object"}
+        layout = {"x-guidance": {**_LAYOUT, "lenient": not function.strict}}
+        rules.append(f'call_{number}: {head} arguments_{number} "}}"')
+        rules.append(f"arguments_{number}: %json {json.dumps({**schema, **layout})}")
+    return rules
+
+
+def arguments_schema(function: Function) -> dict[str, Any]:
+    """The schema of a function's arguments, which are an object whatever it says."""
+    if function.parameters is None:
+        return _NO_ARGUMENTS
+    return {**function.parameters, "type": "object"}
+
+
+def _literal(text: str, tokens: MarkerTokens) -> str:
+    """A text as grammar symbols: llguidance knows a marker that is a token only by its id."""
+    parts = []
+    for part in _MARKER.split(text):
+        if part in tokens.ids:
+            parts.append(f"<[{tokens.ids[part]}]>")
+        elif part:
+            parts.append(json.dumps(part))
+    return " ".join(parts)

@@ -1,0 +1,120 @@
+"""Conversations with calls, as chat templates take them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from daemon.api.errors import invalid
+from daemon.api.schema import Message
+from daemon.api.tools.format import SMOLLM, to_json, too_deep
+from daemon.api.tools.schema import Tool, ToolCall
+
+Messages = list[dict[str, Any]]
+
+INSTRUCTIONS = """\
+You can call functions. These are the functions, each with the JSON schema of its arguments:
+<tools>{tools}</tools>
+To call functions, answer with a list of calls and nothing else, in this form:
+{example}
+Where no function helps, answer in words."""
+"""What a model is told whose chat template knows no tools."""
+
+EXAMPLE = SMOLLM.write([("function_name", {"argument_name": "value"})])
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Calls stand with assistants, results name their call. Raises ApiError 400."""
+    for index, message in enumerate(messages):
+        if message.tool_calls and message.role != "assistant":
+            where = f"messages[{index}].tool_calls"
+            raise invalid(f"`{where}` belongs to the role 'assistant' only", where)
+        if message.role == "tool" and not message.tool_call_id:
+            where = f"messages[{index}].tool_call_id"
+            raise invalid(f"`{where}` is missing: a tool's message needs its call", where)
+
+
+def calls_of(calls: Sequence[ToolCall]) -> Messages:
+    """`tool_calls` for a template: arguments are an object where they parse, else text."""
+    return [
+        {
+            "id": call.id,
+            "type": call.type,
+            "function": {
+                "name": call.function.name,
+                "arguments": _arguments(call.function.arguments),
+            },
+        }
+        for call in calls
+    ]
+
+
+def described(tools: Sequence[Tool]) -> Messages:
+    """`tools` for a template: each with a schema, `strict` left out."""
+    found = []
+    for tool in tools:
+        function: dict[str, Any] = {"name": tool.function.name}
+        if tool.function.description is not None:
+            function["description"] = tool.function.description
+        function["parameters"] = tool.function.parameters or {"type": "object", "properties": {}}
+        found.append({"type": tool.type, "function": function})
+    return found
+
+
+def in_words(messages: Messages, tools: Messages) -> Messages:
+    """The same conversation for a template that knows no tools.
+
+    The tools stand in the system message, calls are the assistant's words, results the user's.
+    """
+    told: Messages = []
+    results = False
+    for message in messages:
+        if message["role"] == "tool":
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if results:  # some templates refuse two messages of one role in a row
+                told[-1]["content"] += f"\n{text}"
+            else:
+                told.append({"role": "user", "content": text})
+        elif "tool_calls" in message:
+            functions = [call["function"] for call in message["tool_calls"]]
+            calls = SMOLLM.write([(one["name"], one["arguments"]) for one in functions])
+            told.append({"role": "assistant", "content": message["content"] + calls})
+        else:
+            told.append(message)
+        results = message["role"] == "tool"
+    return _with_instructions(told, tools) if tools else told
+
+
+def one_call_each(messages: Messages) -> Messages:
+    """Where an assistant called several functions, a message for each, its result behind it."""
+    told: Messages = []
+    results: dict[str, int] = {}  # where the result of a call goes
+    for message in messages:
+        if len(message.get("tool_calls", ())) > 1:
+            for number, call in enumerate(message["tool_calls"]):
+                content = "" if number else message["content"]
+                told.append({**message, "content": content, "tool_calls": [call]})
+                results[call["id"]] = len(told)
+        elif message["role"] == "tool" and message.get("tool_call_id") in results:
+            at = results.pop(message["tool_call_id"])
+            told.insert(at, message)
+            results = {name: place + (place >= at) for name, place in results.items()}
+        else:
+            told.append(message)
+    return told
+
+
+def _with_instructions(messages: Messages, tools: Messages) -> Messages:
+    text = INSTRUCTIONS.format(tools=to_json(tools), example=EXAMPLE)
+    first = messages[0]
+    if first["role"] in ("system", "developer"):
+        return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _arguments(text: str) -> Any:
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return text if too_deep(found) else found

@@ -1,0 +1,102 @@
+"""What a program can print of its own command line: shell completion, and a page for man.
+
+`python -m daemon.cli.printed FOLDER` writes all of it for every program, as `make install` does:
+below a folder such as /usr/share, where shells and man look.
+"""
+
+import argparse
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+SHELLS = ("bash", "zsh")
+_PREFIX = "--print-"
+
+
+def add_printing(parser: argparse.ArgumentParser) -> None:
+    """Give a program's parser the flags that print what is made of it."""
+    parser.add_argument(
+        f"{_PREFIX}completion",
+        action=_Print,
+        choices=SHELLS,
+        help="print a completion script for a shell, and exit",
+    )
+    parser.add_argument(
+        f"{_PREFIX}man", action=_Print, nargs=0, help="print the manual page, and exit"
+    )
+
+
+def asks_for_all(words: Collection[str]) -> bool:
+    """Whether the whole parser is needed, since it will be printed."""
+    return any(word.startswith(_PREFIX) for word in words)
+
+
+def completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A script that completes the parser's program in one of SHELLS."""
+    import shtab
+
+    for action in _actions(parser):
+        if action.type is Path:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    text: str = shtab.complete(parser, shell)
+    return text
+
+
+def man_page(parser: argparse.ArgumentParser) -> str:
+    """The parser's program as a page of man's section 1."""
+    from argparse_manpage.manpage import Manpage
+
+    from daemon import __version__
+
+    parser.man_short_description = (parser.description or "").partition(". ")[0].rstrip(".")  # type: ignore[attr-defined]
+    page = Manpage(parser)
+    page.manual, page.source, page.date = "llmd", f"llmd {__version__}", ""
+    return str(page)
+
+
+def write_all(share: Path) -> None:
+    """Every program's texts below a folder such as /usr/share."""
+    from daemon.cli.parser import build_parser
+    from tui.arguments import parser as viewer_parser
+
+    for parser in (build_parser([_PREFIX]), viewer_parser()):
+        name = parser.prog
+        texts = {
+            f"man/man1/{name}.1": man_page(parser),
+            f"bash-completion/completions/{name}": completion(parser, "bash"),
+            f"zsh/vendor-completions/_{name}": completion(parser, "zsh"),
+        }
+        for place, text in texts.items():
+            (share / place).parent.mkdir(parents=True, exist_ok=True)
+            (share / place).write_text(text, encoding="utf-8")
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every action of a parser and of those below it."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)
+
+
+class _Print(argparse.Action):
+    """Prints what its flag names, and ends the program."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        if isinstance(values, str):
+            print(completion(parser, values))
+        else:
+            print(man_page(parser))
+        parser.exit()
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]))

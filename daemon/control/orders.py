@@ -1,0 +1,21 @@
+"""What an operator may do to a running daemon over the control socket."""
+
+from typing import Protocol
+
+from daemon.control.protocol import Reloaded
+
+
+class Orders(Protocol):
+    """Carries out orders, on the event loop. Each is done whole or raises RefusalError."""
+
+    def choose_policy(self, policy: str) -> None:
+        """Rank sequences by another of POLICIES from now on."""
+
+    async def reload(self) -> Reloaded:
+        """Read the configuration again and take what can change."""
+
+    def drain(self) -> None:
+        """Take no new requests; those that are here finish, and the daemon stays."""
+
+    def resume(self) -> None:
+        """Take requests again."""

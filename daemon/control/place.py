@@ -1,0 +1,110 @@
+"""Where the control socket lies: one daemon's at a time, cleared of what a dead one left."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+
+LOCK_SUFFIX = ".lock"
+
+
+class SocketPlace:
+    """A path for a listening Unix socket, held by a lock on the file `PATH.lock` beside it.
+
+    The kernel lets the lock go when its holder dies, however it dies. The lock's file stays: to
+    remove it would let two daemons lock two files of the same name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_fd = -1
+        self._inode = 0
+
+    def take(self) -> socket.socket:
+        """A socket bound at the path with mode 0660; it does not listen before its mode is set.
+
+        Raises FileExistsError if another daemon lives there or the path is something else than a
+        socket, PermissionError if the folder is not ours, other OSErrors as they come.
+        """
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_folder(self._path.parent)
+        self._lock()
+        try:
+            _remove_stale(self._path)
+            sock = _bound(self._path)
+        except BaseException:
+            self.give_back()
+            raise
+        self._inode = self._path.stat().st_ino
+        return sock
+
+    def give_back(self) -> None:
+        """Remove the socket's file, if it is still ours, and unlock; twice is as good as once."""
+        if self._lock_fd < 0:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _lock(self) -> None:
+        path = self._path.with_name(self._path.name + LOCK_SUFFIX)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            if not isinstance(error, BlockingIOError):
+                raise
+            holder = f"another daemon (process {pid or 'unknown'})"
+            raise FileExistsError(f"{holder} holds {path}") from None
+        self._lock_fd = fd
+        with contextlib.suppress(OSError):  # a full disk: then the holder is not told by number
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _check_folder(folder: Path) -> None:
+    """Where everybody may make folders, somebody else's could hold a trap."""
+    owner = folder.stat().st_uid
+    if folder.parent.stat().st_mode & stat.S_ISVTX and owner not in (0, os.getuid()):
+        raise PermissionError(f"{folder} belongs to user {owner}: choose another control.socket")
+
+
+def _bound(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(os.fspath(path))
+        path.chmod(0o660)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket file that a dead daemon left. Raises OSError if it is anything else.
+
+    Nobody who has the lock listens there. But a lock's file can be deleted by a cleaner of old
+    files while its daemon lives: so the socket is asked, too.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(f"{path} exists and is not a socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return
+        else:
+            raise FileExistsError(f"another daemon answers at {path}")

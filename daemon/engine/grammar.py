@@ -1,0 +1,178 @@
+"""Which tokens may come next in the slots whose sequences follow a grammar.
+
+A slot's matcher starts behind the sequence's known outputs, is asked before each of its draws and
+told what was drawn, so that recompute, swap and preemption go on exactly where the answer was.
+Slots without a grammar are not looked at.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from daemon.engine.protocol import Join, RowErrors
+from daemon.engine.sampler.allowed import Allowed
+from daemon.engine.sampler.edits import end_ids
+from daemon.models.grammar import Compiler, GrammarError, check
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+Integers = npt.NDArray[np.integer]
+Mask = npt.NDArray[np.int32]
+
+_ANY_TOKEN = -1
+
+
+@dataclass(slots=True)
+class _Follower:
+    """One slot's place in its grammar."""
+
+    grammar: str
+    num_prompt_tokens: int
+    min_tokens: int
+    ends: list[int]  # the tokens that end the sequence
+    outputs: list[int]  # those that the matcher has consumed
+    matcher: "LLMatcher | None" = None
+    ended: bool = False  # a step in flight may still draw for it what nobody will see
+    error: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether its draws are still bound."""
+        return self.matcher is not None and not self.ended and not self.error
+
+    def catch_up(self, matcher: "LLMatcher") -> None:
+        """Go on with another matcher, which stands at the grammar's beginning."""
+        self.matcher = matcher
+        if self.outputs:
+            matcher.consume_tokens(self.outputs)
+
+    def see_to_ends(self, mask: Mask) -> None:
+        """Set or clear the ends in its mask [W]: they are allowed where the grammar is complete.
+
+        Before `min_tokens` they wait for as long as the grammar has anything else. And where
+        nothing else is left they are allowed, come what may: an answer must be able to end.
+        """
+        assert self.matcher is not None
+        octets = mask.view(np.uint8)
+        for token in self.ends:
+            octets[token >> 3] &= 0xFF ^ (1 << (token & 7))
+        early = len(self.outputs) < self.min_tokens
+        if not mask.any() or (not early and self.matcher.is_accepting()):
+            for token in self.ends:
+                octets[token >> 3] |= 1 << (token & 7)
+
+
+class SlotGrammars:
+    """The grammars of an engine's slots; `load` is called when the first of them comes."""
+
+    def __init__(
+        self, load: Callable[[], Compiler], vocab_size: int, eos_ids: tuple[int, ...]
+    ) -> None:
+        self._load = load
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._followers: dict[int, _Follower] = {}
+        self._compiler: Compiler | None = None
+        self._executor: LLExecutor | None = None
+
+    def join(self, join: Join) -> None:
+        """A sequence takes a slot. What is wrong with its grammar is told at its first draw."""
+        sampling = join.sampling
+        if not sampling.grammar:
+            return
+        known = [end for end in end_ids(sampling, self._eos_ids) if 0 <= end < self._vocab_size]
+        outputs = join.history[join.num_prompt_tokens :].tolist()
+        follower = _Follower(
+            sampling.grammar, join.num_prompt_tokens, sampling.min_tokens, known, outputs
+        )
+        self._followers[join.slot] = follower
+        try:
+            if not known:
+                raise GrammarError("a grammar needs a token that ends the answer")
+            follower.catch_up(self._loaded().matcher(sampling.grammar))
+        except GrammarError as error:
+            follower.error = str(error)
+
+    def leave(self, slot: int) -> None:
+        """Forget the slot's sequence."""
+        self._followers.pop(slot, None)
+
+    def allowed(self, slots: Integers, positions: Integers) -> Allowed | None:
+        """What these rows [R] may draw for their positions; None if none of them is bound.
+
+        Raises ValueError if the tokens before a position are not all known.
+        """
+        if not self._followers:
+            return None
+        found = ((row, self._followers.get(slot)) for row, slot in enumerate(slots.tolist()))
+        bound = [(row, one) for row, one in found if one is not None and one.follows]
+        if not bound:
+            return None
+        for row, one in bound:
+            num_known = one.num_prompt_tokens + len(one.outputs)
+            if positions[row] != num_known:
+                raise ValueError(f"the token at {positions[row]} follows {num_known} known tokens")
+        masks = np.zeros((len(bound), self._loaded().mask_words), np.int32)
+        self._fill([one for _row, one in bound], masks)
+        return Allowed(np.array([row for row, _one in bound]), masks)
+
+    def take(self, slots: Integers, tokens: Integers) -> RowErrors:
+        """The rows [R] drew these tokens: go on behind them. The rows that cannot, and why."""
+        if not self._followers:
+            return ()
+        errors = []
+        for row, (slot, token) in enumerate(zip(slots.tolist(), tokens.tolist(), strict=True)):
+            one = self._followers.get(slot)
+            if one is None:
+                continue
+            if one.error:
+                errors.append((row, one.error))
+            elif token in one.ends:
+                one.ended = True
+            elif one.matcher is not None and not one.ended:
+                one.outputs.append(token)
+                one.matcher.consume_token(token)  # if it fails, its next mask shows it
+        return tuple(errors)
+
+    def _loaded(self) -> Compiler:
+        if self._compiler is None:
+            self._compiler = self._load()
+        return self._compiler
+
+    def _fill(self, followers: list[_Follower], masks: Mask) -> None:
+        """Each one's mask into its row of `masks` [G, W]."""
+        if len(followers) > 1:
+            if self._executor is None:
+                from llguidance import LLExecutor
+
+                self._executor = LLExecutor()
+            pairs = [(one.matcher, row) for row, one in enumerate(followers) if one.matcher]
+            self._executor.unsafe_compute_mask_ptr(
+                pairs, masks.ctypes.data, masks.strides[0], len(masks)
+            )
+        else:
+            _ask(followers[0].matcher, masks[0])
+        for one, mask in zip(followers, masks, strict=True):
+            try:
+                self._settle(one, mask)
+            except GrammarError as error:
+                one.error = str(error)
+                mask[:] = _ANY_TOKEN
+
+    def _settle(self, one: _Follower, mask: Mask) -> None:
+        """The matcher has answered: try again where it failed, then see to the ends."""
+        if one.matcher is not None and one.matcher.is_error():
+            # Others of the same grammar may have used up the limits that they share.
+            one.catch_up(self._loaded().matcher_anew(one.grammar))
+            _ask(one.matcher, mask)
+            check(one.matcher)
+        one.see_to_ends(mask)
+
+
+def _ask(matcher: "LLMatcher | None", mask: Mask) -> None:
+    if matcher is not None:
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)

@@ -1,0 +1,155 @@
+"""How every process of llmd logs: one handler on stderr, as text for people or as JSON lines.
+
+The daemon decides from its configuration and leaves what it decided in the environment, which its
+children and theirs inherit. Prompts, answers and keys are never logged; what a client chose and
+ends up in a line all the same, such as a model's name, cannot begin a line of its own.
+"""
+
+import datetime as dt
+import json
+import logging
+import os
+import re
+import sys
+from types import TracebackType
+
+FORMATS = ("auto", "text", "json")
+
+_LEVEL, _FORMAT = "LLMD_LOG_LEVEL", "LLMD_LOG_FORMAT"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PRIORITIES = (
+    (logging.CRITICAL, 2),
+    (logging.ERROR, 3),
+    (logging.WARNING, 4),
+    (logging.INFO, 6),
+    (logging.DEBUG, 7),
+)
+
+log = logging.getLogger(__name__)
+
+
+def set_up(
+    process: str, level: str = "", form: str = "", context: logging.Filter | None = None
+) -> None:
+    """Log this process's records to stderr from now on, and its warnings and last words too.
+
+    `process` names it in each line. `level` and `form` (one of FORMATS) are the daemon's to give;
+    its children leave them out. `context` may give records the attribute `request_id`.
+    """
+    os.environ[_LEVEL] = level or os.environ.get(_LEVEL, "info")
+    os.environ[_FORMAT] = form or os.environ.get(_FORMAT, "auto")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter(process, os.environ[_FORMAT]))
+    if context is not None:
+        handler.addFilter(context)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(os.environ[_LEVEL].upper())
+    logging.captureWarnings(True)
+    sys.excepthook = _last_words
+
+
+def set_level(level: str) -> None:
+    """Another level from now on, for this process and for those that it starts."""
+    os.environ[_LEVEL] = level
+    logging.getLogger().setLevel(level.upper())
+
+
+def _formatter(process: str, form: str) -> logging.Formatter:
+    """For "auto" it is text: the journal keeps time, unit and process beside each line by itself,
+    and takes the priority from a prefix, so that JSON there would only be harder to read.
+    """
+    if form == "json":
+        return JsonFormatter(process)
+    return TextFormatter(process, _stderr_is_journal())
+
+
+def _stderr_is_journal() -> bool:
+    """Whether stderr goes to systemd's journal: it names the stream's device and inode."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM", "") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _last_words(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        log.critical("this process ends", exc_info=(kind, error, trace))
+
+
+class TextFormatter(logging.Formatter):
+    """A line an event; those of a traceback are set in, so that none looks like an event.
+
+    For the journal each line has its priority in front, and no time.
+    """
+
+    def __init__(self, process: str, for_journal: bool) -> None:
+        super().__init__()
+        self._process = process
+        self._for_journal = for_journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's lines."""
+        request = getattr(record, "request_id", "")
+        head = f"{record.levelname} {self._process} {record.name}: "
+        if request:
+            head += f"[{request}] "
+        lines = [head + _plain(record.getMessage())]
+        lines += [f"  | {_plain(line)}" for line in _trace(record).splitlines()]
+        if self._for_journal:
+            return "\n".join(f"<{_priority(record)}>{line}" for line in lines)
+        lines[0] = f"{_time(record)} {lines[0]}"
+        return "\n".join(lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, process, logger, message; where there is one, also
+    request_id and exception.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line, in ASCII."""
+        fields = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "process": self._process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if request := getattr(record, "request_id", ""):
+            fields["request_id"] = request
+        if trace := _trace(record):
+            fields["exception"] = trace
+        return json.dumps(fields)
+
+
+def _trace(record: logging.LogRecord) -> str:
+    """The traceback, and a stack where one was asked for."""
+    parts = [record.stack_info or ""]
+    if record.exc_info:
+        parts.insert(0, logging.Formatter().formatException(record.exc_info))
+    return "\n".join(part for part in parts if part)
+
+
+def _plain(text: str) -> str:
+    """Control characters written out: a line stays one line, and terminals show what is there."""
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def _priority(record: logging.LogRecord) -> int:
+    """syslog's number, as systemd reads it."""
+    return next((number for level, number in _PRIORITIES if record.levelno >= level), 7)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,93 @@
+"""Whether the files of a model folder belong together: shape, weights and tokenizer of one model.
+
+What is wrong here would else be found late, by a worker that runs out of memory or by readers of
+nonsense.
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from daemon.models.shape import ModelError, ModelShape, read_shape, weight_shapes
+from daemon.models.supported import check_folder
+
+_LAYER = re.compile(r"\.(?:layers|layer|blocks|h)\.(\d+)\.")
+_MOST = {
+    "num_layers": 10_000,
+    "num_heads": 10_000,
+    "num_kv_heads": 10_000,
+    "head_dim": 100_000,
+    "hidden_size": 1_000_000,
+    "vocab_size": 10_000_000,
+    "context_len": 1 << 30,
+}
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int] | list[msgspec.Raw] = {}
+
+
+class _Tokenizer(msgspec.Struct):
+    """Of tokenizer.json, what says which ids there are."""
+
+    model: _Vocabulary
+
+
+def checked_shape(folder: Path) -> ModelShape:
+    """The shape of a model that can be served and whose files fit each other. Raises ModelError."""
+    try:
+        check_folder(folder)
+        shape = read_shape(folder)
+        check_consistent(folder, shape)
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ModelError(f"{folder}: a value of the wrong kind in its files: {error}") from error
+    return shape
+
+
+def check_consistent(folder: Path, shape: ModelShape) -> None:
+    """Raise ModelError, naming the file, unless shape, weights and tokenizer fit each other."""
+    _check_shape(folder / "config.json", shape)
+    _check_weights(folder, shape)
+    _check_tokenizer(folder / "tokenizer.json", shape.vocab_size)
+
+
+def _check_shape(file: Path, shape: ModelShape) -> None:
+    for name, most in _MOST.items():
+        value = getattr(shape, name)
+        if not isinstance(value, int) or not 1 <= value <= most:
+            raise ModelError(f"{file}: {name} must be in 1..{most}, got {value!r}")
+    if shape.num_heads % shape.num_kv_heads:
+        heads = f"{shape.num_heads} heads cannot share {shape.num_kv_heads} of keys"
+        raise ModelError(f"{file}: {heads}")
+
+
+def _check_weights(folder: Path, shape: ModelShape) -> None:
+    shapes = weight_shapes(folder)
+    layers = {int(found[1]) for name in shapes if (found := _LAYER.search(name))}
+    if layers and len(layers) != shape.num_layers:
+        said = f"config.json says {shape.num_layers} layers, the weights have {len(layers)}"
+        raise ModelError(f"{folder}: {said}")
+    _check_side(folder, shapes.values(), "hidden_size", shape.hidden_size)
+    _check_side(folder, shapes.values(), "vocab_size", shape.vocab_size)
+
+
+def _check_side(folder: Path, shapes: Collection[tuple[int, ...]], name: str, size: int) -> None:
+    if not any(size in sides for sides in shapes):
+        raise ModelError(f"{folder}: config.json says {name} {size}, and no weight has such a side")
+
+
+def _check_tokenizer(file: Path, vocab_size: int) -> None:
+    try:
+        vocab = msgspec.json.decode(file.read_bytes(), type=_Tokenizer).model.vocab
+    except OSError as error:
+        raise ModelError(f"{file}: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file} is not a tokenizer: {error}") from None
+    highest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    if highest >= vocab_size:
+        raise ModelError(
+            f"{file} is another model's: it has a token {highest}, "
+            f"and this model's vocabulary has {vocab_size}"
+        )

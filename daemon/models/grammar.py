@@ -1,0 +1,107 @@
+"""Grammars for one model's vocabulary: llguidance's matchers, under limits, the newest kept.
+
+llguidance and the vocabulary are loaded when a `Compiler` is made: who serves plain text alone
+needs neither. The API process checks a grammar with the same limits before a worker ever sees it.
+"""
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MOST_COMPILED = 32
+"""Grammars that stay compiled: an application asks for the same few again and again."""
+
+_LONGEST_MESSAGE = 300
+
+
+class GrammarError(ValueError):
+    """A grammar cannot be used, or none can; the message says why in one line."""
+
+
+class Compiler:
+    """Makes a matcher for each token stream that follows a grammar."""
+
+    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...] = ()) -> None:
+        """Read the folder's tokenizer, about a quarter of a second. Raises GrammarError.
+
+        `vocab_size` is the model's, the width of its logits; the tokenizer may know more or less.
+        """
+        try:
+            from llguidance import LLMatcher, LLParserLimits
+        except ImportError as error:
+            raise GrammarError(f"a grammar needs llguidance, which is not here: {error}") from None
+        self._make = LLMatcher
+        # Far below llguidance's defaults: nobody's grammar may hold a worker's step up.
+        self._limits = LLParserLimits(
+            initial_lexer_fuel=400_000,  # to compile: some tenths of a second
+            step_lexer_fuel=150_000,  # for a token: some ten milliseconds
+            step_max_items=2000,  # for a token, too; their cost grows with their square
+            max_lexer_states=20_000,  # half a kilobyte each
+            verbose_errors=False,
+        )
+        self._tokenizer = _tokenizer(folder / "tokenizer.json", vocab_size, eos_token_ids)
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+
+    @property
+    def mask_words(self) -> int:
+        """The length of a mask: a bit a token, in int32 words; at least the model's vocabulary."""
+        return -(-self._tokenizer.vocab_size // 32)
+
+    def matcher(self, grammar: str) -> "LLMatcher":
+        """A matcher at a grammar's beginning. Raises GrammarError if it is wrong or too complex.
+
+        Those of one grammar share what they learn of it, its limit on memory included.
+        """
+        compiled = self._compiled.get(grammar) or self._compile(grammar)
+        self._compiled.move_to_end(grammar)
+        return compiled.deep_copy()
+
+    def matcher_anew(self, grammar: str) -> "LLMatcher":
+        """As `matcher`, but it shares nothing with those made before."""
+        return self._compile(grammar).deep_copy()
+
+    def _compile(self, grammar: str) -> "LLMatcher":
+        compiled = self._make(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        check(compiled)
+        self._compiled[grammar] = compiled
+        if len(self._compiled) > MOST_COMPILED:
+            self._compiled.popitem(last=False)
+        return compiled
+
+
+def check(matcher: "LLMatcher") -> None:
+    """Raise GrammarError if a matcher has failed: it cannot go on from there."""
+    if matcher.is_error():
+        said = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
+        raise GrammarError(said[:_LONGEST_MESSAGE])
+
+
+class _Lengths(msgspec.Struct):
+    """What a tokenizer.json may say of cutting and filling texts."""
+
+    truncation: Any = None
+    padding: Any = None
+
+
+def _tokenizer(path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "LLTokenizer":
+    from llguidance import LLTokenizer
+
+    ends = list(eos_token_ids) or None
+    try:
+        text = path.read_text(encoding="utf-8")
+        lengths = msgspec.json.decode(text, type=_Lengths)
+        if lengths.truncation or lengths.padding:
+            # Cut or filled, the tokens of what a grammar forces would not spell it.
+            plain = msgspec.json.decode(text) | {"truncation": None, "padding": None}
+            text = msgspec.json.encode(plain).decode()
+        try:
+            return LLTokenizer(text, n_vocab=vocab_size, eos_token=ends)
+        except ValueError:  # it knows more tokens than the model
+            return LLTokenizer(text, eos_token=ends)
+    except (OSError, ValueError) as error:
+        raise GrammarError(f"{path} cannot be used for grammars: {error}") from error

@@ -1,0 +1,135 @@
+"""The GPUs' own figures, read through NVML once a second in a thread; nothing is ever set."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from daemon.control.protocol import GpuStatus
+
+INTERVAL_S = 1.0
+REOPEN_S = 3.0
+STOP_S = 0.5
+"""How long the end waits for a driver that does not answer; the thread is a daemon then."""
+
+logger = logging.getLogger(__name__)
+
+
+class GpuReader:
+    """NVML from `nvmlInit` to `nvmlShutdown`. Raises ImportError, or NVML's own errors."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._nvml: ModuleType = pynvml
+        pynvml.nvmlInit()
+
+    def read(self, card: int | str) -> GpuStatus:
+        """One card, by NVML's index or by UUID; what it does not support is None."""
+        nvml = self._nvml
+        if isinstance(card, int):
+            handle = nvml.nvmlDeviceGetHandleByIndex(card)
+        else:
+            handle = nvml.nvmlDeviceGetHandleByUUID(card)
+        name = self._asked(nvml.nvmlDeviceGetName, handle)
+        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._asked(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit_mw = self._asked(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        busy = self._asked(nvml.nvmlDeviceGetUtilizationRates, handle)
+        return GpuStatus(
+            name=name.decode(errors="replace") if isinstance(name, bytes) else name,
+            memory_used_bytes=memory and int(memory.used),
+            memory_total_bytes=memory and int(memory.total),
+            power_w=None if power_mw is None else power_mw / 1000,
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            temperature_c=self._asked(nvml.nvmlDeviceGetTemperature, handle, 0),
+            busy_percent=busy and int(busy.gpu),
+        )
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._nvml.nvmlShutdown()
+
+    def _asked(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """The driver's answer; None where the card or the rights do not allow one."""
+        nvml = self._nvml
+        try:
+            return question(*arguments)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+            return None
+
+
+def card_of(device: str, environment: Mapping[str, str]) -> int | str | None:
+    """The card behind a device ("cuda:1"), by index or UUID; None for one that is no GPU.
+
+    CUDA_VISIBLE_DEVICES is followed. Where cards differ, CUDA counts them in NVML's order only
+    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        return None
+    index = int(number or "0")
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return index
+    cards = [card.strip() for card in visible.split(",")]
+    if index >= len(cards) or not cards[index]:
+        return None
+    return int(cards[index]) if cards[index].isdigit() else cards[index]
+
+
+class GpuWatch:
+    """Keeps `latest` fresh: a status a device, None where there is none or none can be read.
+
+    A driver that is absent, denied or lost costs nothing but the figures; it is tried again
+    every `REOPEN_S`.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._cards = [card_of(device, os.environ) for device in devices]
+        self.latest: tuple[GpuStatus | None, ...] = (None,) * len(self._cards)
+        self._stopped = threading.Event()
+        self._said = ""
+        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read, if there is any GPU among the devices."""
+        if any(card is not None for card in self._cards):
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._read_until_stopped()
+            except ImportError:
+                logger.info("GPU figures need the package nvidia-ml-py; there are none")
+                return
+            except Exception as error:  # noqa: BLE001 - NVML's errors are its own classes
+                self._say(f"GPU figures cannot be read: {error}; they are tried again")
+            self.latest = (None,) * len(self._cards)
+            self._stopped.wait(REOPEN_S)
+
+    def _read_until_stopped(self) -> None:
+        reader = GpuReader()
+        try:
+            while not self._stopped.is_set():
+                cards = self._cards
+                self.latest = tuple(None if c is None else reader.read(c) for c in cards)
+                self._say("GPU figures are read")
+                self._stopped.wait(INTERVAL_S)
+        finally:
+            reader.close()
+
+    def _say(self, what: str) -> None:
+        """Log a state once."""
+        if what != self._said:
+            self._said = what
+            logger.info("%s", what)

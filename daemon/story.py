@@ -1,0 +1,58 @@
+"""What happened to one sequence and when: a bounded list of marks, for people who ask why."""
+
+from typing import Any
+
+MAX_MARKS = 64
+"""Marks kept of one sequence; of a longer story the first half stays, and what came last."""
+
+
+MAX_ENDED = 64
+"""Sequences that have ended and whose stories can still be told: the newest."""
+
+
+class What:
+    """What a mark says; its `amount` and `other` mean what stands beside each."""
+
+    ARRIVED = "arrived"  # amount: prompt tokens
+    HELD_BACK = "held back"  # other: the stream whose prompt it will share (n > 1)
+    QUEUED = "queued"  # amount: the instance's index
+    FORETOLD = "foretold"  # amount: output tokens
+    SEATED = "seated"  # amount: prompt tokens found in the prefix cache
+    SHARED = "shared"  # seated; amount: tokens shared with the stream `other`
+    FETCHED = "fetched"  # seated; amount: tokens whose KV comes back from host memory
+    RESTORED = "restored"  # that KV is there
+    CHUNK = "chunk"  # amount: tokens known beforehand that a step computes
+    FIRST = "first token"
+    PROMOTED = "promoted"  # amount: its level from now on
+    DEMOTED = "demoted"  # likewise
+    GAVE_WAY = "gave way"  # preempted by the sequence `other`; amount: tokens whose KV is kept
+    OUT_OF_BLOCKS = "out of blocks"  # preempted for a block that `other` needs; amount: likewise
+    WORKER_LOST = "worker lost"  # what ran there waits again, and is computed again
+    FINISHED = "finished"  # amount: output tokens; other: FinishReason
+
+
+class Story:
+    """Marks of one sequence, oldest first.
+
+    They lie in one flat list, so that the garbage collector has no object more for each of them.
+    """
+
+    __slots__ = ("_flat", "num_dropped")
+
+    def __init__(self) -> None:
+        self._flat: list[Any] = []
+        self.num_dropped = 0  # from the middle
+
+    @property
+    def marks(self) -> list[tuple[float, str, int, int]]:
+        """(time_s, what, amount, other) of each mark."""
+        flat = self._flat
+        return list(zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True))
+
+    def add(self, time_s: float, what: str, amount: int = 0, other: int = -1) -> None:
+        """One more mark; beyond MAX_MARKS the oldest of the second half is dropped."""
+        flat = self._flat
+        if len(flat) == 4 * MAX_MARKS:
+            del flat[2 * MAX_MARKS : 2 * MAX_MARKS + 4]
+            self.num_dropped += 1
+        flat += (time_s, what, amount, other)

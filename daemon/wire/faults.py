@@ -1,0 +1,78 @@
+"""Faults on purpose, for tests: `LLMD_FAULT=site:probability:seed[,site:...]`, in test mode alone.
+
+Every process of a daemon reads the same variable and asks for the sites that are its own. Where
+none is named nothing is built and nothing is asked: a site costs nothing then.
+"""
+
+import os
+import random
+from collections.abc import Mapping
+
+VARIABLE = "LLMD_FAULT"
+TEST_MODE = "LLMD_TEST_MODE"
+
+SITES = {
+    "worker.crash_before": "a worker ends by SIGABRT instead of computing a step",
+    "worker.crash_after": "a worker ends by SIGABRT when it has computed a step, unanswered",
+    "worker.poison": "a worker ends by SIGABRT at a step that is fed the token whose id is `seed`",
+    "worker.hang": "a worker computes for ever instead of a step",
+    "worker.slow": "a step takes `seed` milliseconds longer",
+    "worker.oom": "a device has no memory for a forward pass",
+    "worker.nan": "the logits of a step's first sampled row are not numbers",
+    "worker.copy": "a swap copy that a step needs has failed",
+    "api.crash": "the API process ends by SIGABRT instead of passing a request on",
+    "journal.full": "the disk is full when the journal is written",
+}
+"""What may be injected, and where; a site is visited once for each time that it says."""
+
+
+class FaultError(Exception):
+    """LLMD_FAULT is set where it may not be, or says something else than it can."""
+
+
+class Fault:
+    """One site's fault. Equal seeds and lives strike at the same visits."""
+
+    def __init__(self, probability: float, seed: int, life: int = 0) -> None:
+        self.probability = probability
+        self.seed = seed
+        self._chance = random.Random(f"{seed} {life}")  # noqa: S311 - repeatable, not secret
+
+    def strikes(self) -> bool:
+        """Whether this visit goes wrong."""
+        return self._chance.random() < self.probability
+
+
+def faults(
+    prefix: str = "", life: int = 0, environment: Mapping[str, str] = os.environ
+) -> dict[str, Fault]:
+    """The faults of the sites whose names begin so; empty where none are to be injected.
+
+    `life` counts the processes of this kind that came before, so that a successor does not die at
+    the same visit. Raises FaultError outside test mode, and where the variable cannot be read.
+    """
+    text = environment.get(VARIABLE, "")
+    if not text:
+        return {}
+    if environment.get(TEST_MODE) != "1":
+        raise FaultError(f"{VARIABLE} is set, but {TEST_MODE}=1 is not: nothing breaks on purpose")
+    found = {}
+    for entry in text.split(","):
+        site, fault = _read(entry.strip(), life)
+        if site.startswith(prefix):
+            found[site] = fault
+    return found
+
+
+def _read(entry: str, life: int) -> tuple[str, Fault]:
+    site, *numbers = entry.split(":")
+    if site not in SITES:
+        raise FaultError(f"{VARIABLE}: no site {site!r}; there are {', '.join(SITES)}")
+    try:
+        probability, seed = numbers
+        fault = Fault(float(probability), int(seed), life)
+    except ValueError:
+        raise FaultError(f"{VARIABLE}: {entry!r} is not site:probability:seed") from None
+    if not 0.0 <= fault.probability <= 1.0:
+        raise FaultError(f"{VARIABLE}: {entry!r}: a probability is between 0 and 1")
+    return site, fault

@@ -1,0 +1,166 @@
+"""Grammars are tried out in a process that may be killed; nobody waits for ever."""
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from daemon.api import grammar, grammar_process
+from daemon.api.errors import ApiError
+from daemon.api.grammar import Grammars
+from daemon.api.grammar_process import what_is_wrong
+from daemon.models.grammar import Compiler
+from daemon.request import SamplingParams
+
+SLOW = "start: T0\n" + "\n".join(f"T{i}: " + f"T{i + 1} " * 4 for i in range(30)) + '\nT30: "a"'
+
+
+def model(folder: Path) -> Any:
+    return SimpleNamespace(serving=SimpleNamespace(root=str(folder), vocab_size=400))
+
+
+@pytest_asyncio.fixture
+async def grammars(folder: Path) -> AsyncIterator[Grammars]:
+    made = Grammars(model(folder))
+    yield made
+    trial = made._trial
+    await made.close()
+    assert trial is None or not trial._child.alive
+
+
+async def verdict(grammars: Grammars, text: str) -> str:
+    try:
+        await grammars.check(SamplingParams(grammar=text), "field")
+    except ApiError as error:
+        if (error.status, error.param) != (400, "field"):
+            raise
+        return error.message
+    return ""
+
+
+def pid(grammars: Grammars) -> int:
+    assert grammars._trial is not None
+    return grammars._trial._child.pid
+
+
+async def test_plain_text_starts_nothing(grammars: Grammars) -> None:
+    assert await verdict(grammars, "") == ""
+    assert grammars._trial is None
+
+
+async def test_verdicts_are_kept_and_asked_for_once(grammars: Grammars) -> None:
+    good, bad = 'start: "a"', "start: nowhere"
+    said = await asyncio.gather(*(verdict(grammars, text) for text in [good, bad] * 8))
+    assert said[0::2] == [""] * 8
+    assert len(set(said[1::2])) == 1
+    assert "nowhere" in said[1]
+    # Without its process it still knows.
+    await grammars._end()
+    assert await verdict(grammars, good) == ""
+    assert "nowhere" in await verdict(grammars, bad)
+    assert grammars._trial is None
+
+
+async def test_what_takes_too_long_is_killed_and_neighbours_go_on(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    first = pid(grammars)
+    monkeypatch.setattr(grammar, "DEADLINE_S", 0.05)
+    slow = asyncio.create_task(verdict(grammars, SLOW))
+    await asyncio.sleep(0.01)
+    monkeypatch.undo()
+    neighbour = asyncio.create_task(verdict(grammars, 'start: "b"'))
+    assert "takes longer than" in await slow
+    assert await neighbour == ""
+    assert pid(grammars) != first
+
+
+async def test_a_client_that_leaves_takes_nothing_from_others(grammars: Grammars) -> None:
+    leaves = asyncio.create_task(verdict(grammars, 'start: "c"'))
+    stays = asyncio.create_task(verdict(grammars, 'start: "c"'))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    assert await stays == ""
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+
+
+async def test_no_more_than_so_many_wait(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "MOST_WAITING", 2)
+    tasks = [asyncio.create_task(verdict(grammars, f'start: "{i}"')) for i in range(3)]
+    with pytest.raises(ApiError) as raised:
+        await tasks[2]
+    assert raised.value.status == 503
+    assert await asyncio.gather(*tasks[:2]) == ["", ""]
+
+
+async def test_the_oldest_verdict_is_forgotten(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "MOST_VERDICTS", 2)
+    for letter in "aba":
+        assert await verdict(grammars, f'start: "{letter}"') == ""
+    await verdict(grammars, 'start: "d"')
+    kept = list(grammars._verdicts)
+    await verdict(grammars, 'start: "a"')  # this one was asked for last
+    assert sorted(grammars._verdicts) == sorted(kept)
+
+
+async def test_another_model_has_another_process(grammars: Grammars, folder: Path) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    first = pid(grammars)
+    grammars._model.serving.vocab_size = 500
+    assert await verdict(grammars, 'start: "b"') == ""
+    assert pid(grammars) != first
+
+
+async def test_a_process_that_is_gone_is_no_grammar_s_fault(grammars: Grammars) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    assert grammars._trial is not None
+    os.kill(pid(grammars), signal.SIGKILL)
+    while not grammars._trial.gone:
+        await asyncio.sleep(0.01)
+    assert await verdict(grammars, 'start: "b"') == ""
+
+
+async def test_without_a_tokenizer_there_are_no_grammars(tmp_path: Path) -> None:
+    grammars = Grammars(model(tmp_path))
+    with pytest.raises(ApiError) as raised:
+        await grammars.check(SamplingParams(grammar='start: "a"'), "field")
+    assert raised.value.status == 501
+    assert "tokenizer.json" in raised.value.message
+    await grammars.close()
+
+
+async def test_the_last_who_asked_may_leave(grammars: Grammars) -> None:
+    loop = asyncio.get_running_loop()
+    complaints: list[Any] = []
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+    grammars._model.serving.root = "/nowhere"
+    leaves = asyncio.create_task(verdict(grammars, 'start: "e"'))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    while grammars._asked:
+        await asyncio.sleep(0.01)
+    gc.collect()
+    assert not complaints
+
+
+@pytest.mark.parametrize("limit", ["COMPILE_CPU_S", "TOKEN_CPU_S"])
+def test_what_costs_a_worker_too_much_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    compiler = Compiler(folder, 400)
+    assert what_is_wrong(compiler, 'start: "a"') == ""
+    monkeypatch.setattr(grammar_process, limit, 0.0)
+    assert "it takes longer than 0.0 s" in what_is_wrong(compiler, 'start: "a"')

@@ -1,0 +1,256 @@
+"""/metrics: parsed by the library's own parsers, and true of what was done."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from daemon.api.metrics.answers import SHORT_S
+from daemon.api.metrics.engines import COUNTERS, ELSEWHERE
+from daemon.api.metrics.gaps import Gaps
+from daemon.control.protocol import GpuStatus
+from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.runtime.protocol import Gauges, Generate, Rejected
+from daemon.wire.columns import int32
+from tests.api.scripted import MODEL, ScriptedRuntime
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DOCS = Path(__file__).parents[2] / "docs"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+GPU = InstanceStatus(
+    name="gpu0",
+    role="mixed",
+    device="cuda:0",
+    state="ready",
+    policy="mlfq",
+    running=3,
+    waiting=2,
+    kv_blocks=100,
+    kv_free=60,
+    kv_held=30,
+    kv_cached=20,
+    kv_fenced=10,
+    kv_block_bytes=4096,
+    block_map=int32().astype("u1"),
+    steps_in_flight=1,
+    steps=50,
+    step_s=0.02,
+    batch_rows=3,
+    batch_tokens=19,
+    swap="proactive",
+    host_blocks=40,
+    host_held=10,
+    out_blocks=7,
+    in_blocks=5,
+    link_s=0.25,
+    levels=(3, 2, 0),
+)
+SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
+GAUGES = Gauges(
+    Counters(prompt_tokens=40, output_tokens=90, worker_deaths=1), 6, (GPU,), 0.003, (SAID,)
+)
+
+
+async def scrape(http: aiohttp.ClientSession, accept: str = "") -> Samples:
+    """Every sample; each may come only once, and so may each family."""
+    async with http.get("/metrics", headers={"Accept": accept} if accept else {}) as got:
+        assert got.status == 200
+        open_format = got.headers["Content-Type"].startswith("application/openmetrics-text")
+        text = await got.text()
+    assert open_format == (accept == OPENMETRICS)
+    families = list((parse_openmetrics if open_format else parse)(text))
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names)
+    samples = [(one.name, tuple(sorted(one.labels.items()))) for f in families for one in f.samples]
+    assert len(set(samples)) == len(samples)
+    values = [one.value for family in families for one in family.samples]
+    return dict(zip(samples, values, strict=True))
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """The one sample of this name with these labels, among others that it may have."""
+    (found,) = [
+        number
+        for (one, has), number in samples.items()
+        if one == f"llmd:{name}" and labels.items() <= dict(has).items()
+    ]
+    return found
+
+
+async def complete(http: aiohttp.ClientSession, **fields: Any) -> int:
+    """Ask for a completion and read all of it; the status."""
+    body = {"model": MODEL, "prompt": "hello world", "max_tokens": 5, **fields}
+    async with http.post("/v1/completions", json=body) as got:
+        await got.read()
+        return got.status
+
+
+async def test_answers_are_counted_and_timed(runtime: ScriptedRuntime, http):
+    before = await scrape(http)
+    runtime.cached = 2
+    assert await complete(http, n=2) == 200
+    assert await complete(http, stream=True) == 200
+    assert await complete(http, temperature=9) == 400
+    runtime.reject = Rejected(0, "queue_full", "no", 2.2)
+    assert await complete(http) == 429
+    runtime.reject, runtime.fail_at = None, 3
+    assert await complete(http) == 500
+    assert await complete(http, stream=True) == 200  # the error comes as an event
+    after = await scrape(http)
+
+    def grown(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    prompt = len(runtime.of(Generate)[0].tokens)
+    assert grown("request_success_total", finished_reason="length") == 3
+    assert grown("request_success_total", finished_reason="error") == 2
+    assert grown("request_success_total", finished_reason="abort") == 0
+    assert grown("time_to_first_token_seconds_count") == 5
+    assert grown("inter_token_latency_seconds_count") == 3 * 4 + 2 * 1
+    assert grown("request_time_per_output_token_seconds_count") == 3
+    assert grown("e2e_request_latency_seconds_count") == 3
+    assert grown("request_queue_time_seconds_count") == 5
+    assert grown("request_generation_tokens_sum") == 15
+    assert grown("request_prompt_tokens_sum") == 3 * prompt
+    assert grown("prefix_cache_queries_total") == 5 * prompt
+    assert grown("prefix_cache_hits_total") == 10
+    rejected = "requests_rejected_total"
+    assert value(after, rejected, status="429", kind="queue_full") == 1
+    assert value(after, rejected, status="500", kind="engine_error") == 2
+    whole, first = "e2e_request_latency_seconds_sum", "time_to_first_token_seconds_sum"
+    assert grown(whole) > 0 < grown(first)
+
+
+async def test_a_client_that_leaves_is_an_abort(runtime: ScriptedRuntime, http):
+    before = value(await scrape(http), "request_success_total", finished_reason="abort")
+    runtime.paused = True
+    task = asyncio.create_task(complete(http, stream=True))
+    await runtime.until(Generate)
+    task.cancel()
+    async with asyncio.timeout(5):
+        while value(await scrape(http), "request_success_total", finished_reason="abort") == before:
+            await asyncio.sleep(0.02)
+
+
+async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http):
+    runtime.send(GAUGES)
+    async with asyncio.timeout(5):
+        while not (samples := await scrape(http)).get(LAG):
+            await asyncio.sleep(0.02)
+    gpu = {"engine": "gpu0", "model_name": MODEL}
+    assert value(samples, "prompt_tokens_total", model_name=MODEL) == 40
+    assert value(samples, "generation_tokens_total") == 90
+    assert value(samples, "worker_deaths_total") == 1
+    assert value(samples, "num_requests_running", **gpu) == 3
+    assert value(samples, "num_requests_waiting", **gpu) == 2
+    assert value(samples, "num_requests_held_back") == 4
+    assert value(samples, "kv_cache_usage_perc", **gpu) == 0.4
+    blocks = {state: value(samples, "kv_blocks", state=state) for state in STATES}
+    assert blocks == {"free": 40, "cached": 20, "held": 30, "fenced": 10}
+    assert value(samples, "host_cache_usage_perc", **gpu) == 0.25
+    assert value(samples, "swapped_blocks_total", direction="out") == 7
+    assert value(samples, "swap_link_busy_seconds_total", **gpu) == 0.25
+    assert value(samples, "queue_level_sequences", level="0") == 3
+    assert value(samples, "policy_info", policy="mlfq", swap="proactive", role="mixed") == 1
+    assert value(samples, "engine_up", **gpu) == value(samples, "ready") == 1
+    assert value(samples, "device_power_watts", **gpu) == 300
+    assert value(samples, "device_busy_ratio", **gpu) == 0.97
+    assert not [name for name, _labels in samples if "device_power_limit" in name]  # unknown
+    assert value(samples, "http_connections") >= 1 and value(samples, "sse_streams") == 0
+
+
+LAG = ("llmd:event_loop_lag_seconds_count", (("process", "runtime"),))
+STATES = ("free", "cached", "held", "fenced")
+
+
+async def test_counts_never_fall_and_both_formats_agree(runtime: ScriptedRuntime, http):
+    def counts(samples: Samples) -> Samples:
+        ends = ("_total", "_count", "_bucket", "_sum")
+        return {key: number for key, number in samples.items() if key[0].endswith(ends)}
+
+    runtime.send(GAUGES)
+    before = counts(await scrape(http))
+    for step in range(3):
+        more = Counters(prompt_tokens=50 + step, output_tokens=99 + step, worker_deaths=1)
+        lost = msgspec.structs.replace(GPU, state="lost" if step == 1 else "ready", kv_blocks=0)
+        runtime.send(Gauges(more, 0, (lost,), 0.0))
+        await complete(http, stream=bool(step))
+        after = counts(await scrape(http))
+        assert not [key for key, number in before.items() if after.get(key, -1) < number]
+        assert after != before
+        before = after
+    named = {name for name, _labels in await scrape(http, OPENMETRICS)}
+    assert named == {name for name, _labels in await scrape(http)}
+    for odd in (
+        "application/openmetrics-text;version=abc",
+        "*/*;q=x",
+        ";,=",
+        "text/plain;version=",
+    ):
+        async with http.get("/metrics", headers={"Accept": odd}) as got:
+            assert got.status == 200
+
+
+async def test_every_counter_of_the_core_is_shown():
+    fields = {field.name for field in msgspec.structs.fields(Counters)}
+    assert fields == COUNTERS.keys() | ELSEWHERE
+    assert not COUNTERS.keys() & ELSEWHERE
+
+
+async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
+    all_known = msgspec.structs.replace(SAID, memory_total_bytes=1 << 33, power_limit_w=700.0)
+    runtime.send(msgspec.structs.replace(GAUGES, gpus=(all_known,)))
+    await complete(http, temperature=9)
+    names: set[str] = set()
+    async with asyncio.timeout(5):
+        while "llmd:device_power_limit_watts" not in names:
+            names = {name for name, _labels in await scrape(http)}
+    dashboard = json.loads((DOCS / "grafana.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked += [one["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
+    for expression in asked:
+        found = re.findall(r"(?:llmd:|process_)\w+", re.sub(r"by \([^)]*\)", "", expression))
+        assert found, expression
+        assert set(found) <= names, expression
+    described = set(re.findall(r"`llmd:(\w+)", (DOCS / "api.md").read_text()))
+    shown = {re.sub(r"_(bucket|count|sum)$", "", name[5:]) for name in names if "llmd:" in name}
+    assert described == shown | {"predictions_total"}  # this process makes none
+
+
+async def test_many_gaps_are_the_library_s_own_histogram():
+    gaps = np.random.default_rng(1).gamma(2.0, 0.02, 20_000).tolist() + list(SHORT_S) + [0.0, 99.0]
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    folded = Gaps("gap_seconds", "Gaps.", "tiny", SHORT_S)
+    ours.register(folded)
+    plain = Histogram("gap_seconds", "Gaps.", ["model_name"], registry=theirs, buckets=SHORT_S)
+    for index, gap in enumerate(gaps):
+        folded.pending.append(gap)
+        plain.labels("tiny").observe(gap)
+        if index % 7000 == 0:
+            folded.fold()
+
+    def samples(registry: CollectorRegistry) -> dict[str, float]:
+        lines = generate_latest(registry).decode().splitlines()
+        return {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in lines
+            if line[0] != "#" and "_created" not in line
+        }
+
+    assert samples(ours) == pytest.approx(samples(theirs))

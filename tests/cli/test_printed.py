@@ -1,0 +1,85 @@
+"""Completion and the manual page are made from the one parser, and leave nothing out."""
+
+import argparse
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.cli.main import main
+from daemon.cli.parser import build_parser
+from daemon.cli.printed import SHELLS, write_all
+
+
+def words(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Every subcommand, verb and long flag."""
+    for action in parser._actions:
+        yield from (flag for flag in action.option_strings if flag.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield name
+                yield from words(below)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(flags)
+    assert exit_.value.code == 0
+    return capsys.readouterr().out
+
+
+ALL = set(words(build_parser(["--print-man"])))
+
+
+def test_the_whole_parser_is_asked_for() -> None:
+    assert {"serve", "check", "ctl", "reload", "drain", "resume", "simulate", "bench"} <= ALL
+    assert {"--config", "--rate"} <= ALL, "flags of the workbench too"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_names_every_word_and_parses(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = printed(capsys, "--print-completion", shell)
+    assert {word for word in ALL - {"--help"} if word not in script} == set()
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_every_programs_texts_are_written_where_they_are_looked_for(tmp_path: Path) -> None:
+    write_all(tmp_path)
+    for program, word in (("llmd", "drain"), ("llmd-top", "--readonly")):
+        for place in (
+            f"man/man1/{program}.1",
+            f"bash-completion/completions/{program}",
+            f"zsh/vendor-completions/_{program}",
+        ):
+            assert word in (tmp_path / place).read_text().replace("\\", "")
+
+
+def test_bash_completes_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    script = printed(capsys, "--print-completion=bash")
+    asked = "COMP_WORDS=(llmd ctl rel); COMP_CWORD=2; _shtab_llmd; echo ${COMPREPLY[@]}"
+    done = subprocess.run(
+        ["bash"], input=f"{script}\n{asked}\n", text=True, capture_output=True, check=True
+    )
+    assert done.stdout.split() == ["reload"]
+
+
+def test_the_manual_page_names_every_word(capsys: pytest.CaptureFixture[str]) -> None:
+    page = printed(capsys, "--print-man")
+    assert page.startswith(".TH LLMD")
+    plain = page.replace("\\", "")
+    assert {word for word in ALL - {"--help"} if word not in plain} == set()
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="there is no man here")
+def test_man_renders_it_without_a_complaint(capsys: pytest.CaptureFixture[str]) -> None:
+    page = printed(capsys, "--print-man")
+    done = subprocess.run(
+        ["man", "--warnings", "--local-file", "-"], input=page, text=True, capture_output=True
+    )
+    assert done.returncode == 0 and "llmd ctl drain" in " ".join(done.stdout.split())
+    assert done.stderr == ""

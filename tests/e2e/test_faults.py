@@ -1,0 +1,61 @@
+"""A whole daemon in which things break on purpose: its answers are those of one that is well."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from daemon.scheduler.suspects import DEADLY
+from daemon.wire.faults import TEST_MODE, VARIABLE
+from tests.e2e.live import LiveDaemon, free_port
+from tests.e2e.test_lifecycle import text_of
+from tests.e2e.tiny import tiny_folder
+
+POISON = 99
+ASKED = [{"prompt": [9, 8, 7, number] * 10, "max_tokens": 700} for number in (4, 5, 6)]
+
+
+async def answered(daemon: LiveDaemon, **fields: Any) -> tuple[int, dict[str, Any]]:
+    body = {"model": daemon.model()["id"], "temperature": 0, "ignore_eos": True, **fields}
+    async with (
+        aiohttp.ClientSession(daemon.url) as session,
+        session.post("/v1/completions", json=body) as got,
+    ):
+        return got.status, await got.json()
+
+
+async def test_answers_are_whole_where_a_request_kills_its_worker_and_the_disk_is_full(
+    tmp_path: Path,
+) -> None:
+    sites = f"worker.poison:1:{POISON},journal.full:0.5:2"
+    flags = ["--model", str(tiny_folder(tmp_path / "tiny"))]
+    with LiveDaemon(*flags, env={TEST_MODE: "1", VARIABLE: sites}) as daemon:
+        model = daemon.model()["id"]
+        expected = [await text_of(daemon.url, model, **asked) for asked in ASKED]
+        neighbours = [asyncio.create_task(text_of(daemon.url, model, **a)) for a in ASKED]
+        while daemon.snapshot().running < len(ASKED):
+            await asyncio.sleep(0.01)
+        status, answer = await answered(daemon, prompt=[5, POISON, 6], max_tokens=5)
+        assert (status, answer["error"]["message"]) == (500, DEADLY)
+        assert await asyncio.gather(*neighbours) == expected
+        seen = daemon.idle_snapshot()
+        assert seen.counters.worker_deaths == 2
+        assert (seen.counters.failed, seen.counters.finished) == (1, 2 * len(ASKED))
+        assert seen.instances[0].kv_held == seen.instances[0].kv_fenced == 0
+
+
+def test_nothing_breaks_on_purpose_outside_test_mode(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(free_port())]
+    done = subprocess.run(
+        [*command, "--socket", str(tmp_path / "x.sock")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={VARIABLE: "worker.hang:0:1"},
+    )
+    assert done.returncode == 1
+    assert "LLMD_FAULT is set, but LLMD_TEST_MODE=1 is not" in done.stderr

@@ -1,0 +1,1 @@
+"""llmd as a service: its unit, and what `make install` puts where."""

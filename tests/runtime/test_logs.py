@@ -1,0 +1,126 @@
+"""Log lines: one an event, whatever is in them; JSON that parses; priorities for the journal."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemon.logs import JsonFormatter, TextFormatter
+
+PROGRAM = """
+import logging, os, sys, warnings
+from daemon import logs
+if os.environ.get("AS_JOURNAL"):
+    found = os.fstat(2)
+    os.environ["JOURNAL_STREAM"] = f"{found.st_dev}:{found.st_ino}"
+logs.set_up("parent", sys.argv[1], sys.argv[2])
+logging.getLogger("a.b").info("hello")
+logging.getLogger("a.b").debug("quiet")
+warnings.warn("odd")
+logs.set_level("debug")
+logging.getLogger("a.b").debug("loud now")
+sys.stderr.flush()
+if os.fork() == 0:
+    logs.set_up("child")
+    raise ValueError("two\\nlines")
+os.wait()
+"""
+
+
+def lines(level: str, form: str, **env: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, level, form],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **env},
+    )
+    return done.stderr.splitlines()
+
+
+def record(message: str, *args: object, **fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("a.b", logging.WARNING, "", 0, message, args, None)
+    vars(made).update(fields)
+    return made
+
+
+def failed() -> logging.LogRecord:
+    try:
+        raise ValueError("bad\n2026-01-01T00:00:00.000Z ERROR daemon x: forged")
+    except ValueError:
+        made = record("it failed")
+        made.exc_info = sys.exc_info()
+        return made
+
+
+def test_json_lines_of_a_daemon_and_its_child_parse_and_have_their_fields() -> None:
+    events = [json.loads(line) for line in lines("info", "json")]
+    assert [(e["process"], e["level"], e["logger"]) for e in events] == [
+        ("parent", "info", "a.b"),
+        ("parent", "warning", "py.warnings"),
+        ("parent", "debug", "a.b"),
+        ("child", "critical", "daemon.logs"),
+    ], "the child has the parent's format and its newest level"
+    assert events[0]["message"] == "hello"
+    assert "request_id" not in events[0] and "exception" not in events[0]
+    assert events[3]["exception"].endswith("ValueError: two\nlines")
+    assert all(e["time"][-1] == "Z" and len(e["time"]) == 24 for e in events)
+
+
+def test_text_has_the_time_and_sets_tracebacks_in() -> None:
+    written = lines("info", "auto")
+    assert written[0][23:] == "Z INFO parent a.b: hello"
+    assert written[-1] == "  | lines"
+    assert any("CRITICAL child daemon.logs: this process ends" in line for line in written)
+
+
+def test_in_the_journal_each_line_has_its_priority_and_no_time() -> None:
+    written = lines("info", "auto", AS_JOURNAL="1")
+    assert written[0] == "<6>INFO parent a.b: hello"
+    assert written[-1] == "<2>  | lines"
+    assert all(line[0] == "<" and line[2] == ">" for line in written)
+
+
+def test_another_programs_journal_stream_is_not_ours() -> None:
+    assert not lines("info", "auto", JOURNAL_STREAM="1:2")[0].startswith("<")
+
+
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("evil", ["a\nb", "a\r\nb", "a\x1b[2Jb", "a\u2028b", "a\x85b", "a\x00b"])
+def test_what_clients_chose_cannot_begin_a_line(evil: str, journal: bool) -> None:
+    for formatter in (TextFormatter("api", journal), JsonFormatter("api")):
+        text = formatter.format(record("no model %s", evil))
+        assert len(text.splitlines()) == 1
+        assert text.isprintable()
+    assert json.loads(JsonFormatter("api").format(record("no model %s", evil)))["message"] == (
+        f"no model {evil}"
+    )
+
+
+def test_an_exceptions_text_cannot_forge_an_event() -> None:
+    written = TextFormatter("api", False).format(failed()).splitlines()
+    assert "forged" in written[-1]
+    assert all(line.startswith("  | ") for line in written[1:])
+    assert len(JsonFormatter("api").format(failed()).splitlines()) == 1
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter("api", False), JsonFormatter("api")])
+def test_the_request_is_named_where_there_is_one(formatter: logging.Formatter) -> None:
+    assert "req-7" in formatter.format(record("slow", request_id="req-7"))
+
+
+def test_every_process_is_set_up_here_and_nowhere_else() -> None:
+    root = Path(__file__).parents[2]
+    texts = {path: path.read_text() for path in (root / "daemon").rglob("*.py")}
+    assert not [path for path, text in texts.items() if "basicConfig" in text]
+    callers = {p.relative_to(root).as_posix() for p, t in texts.items() if "logs.set_up(" in t}
+    assert callers == {
+        "daemon/api/__main__.py",
+        "daemon/engine/worker.py",
+        "daemon/predictor/process.py",
+        "daemon/runtime/daemon.py",
+    }

@@ -1,0 +1,195 @@
+"""An operator's orders: whole, or refused with a reason and nothing changed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.config.load import Loaded, load
+from daemon.control.server import RefusalError
+from daemon.runtime import notify, protocol
+from daemon.runtime.operations import Operations
+from daemon.runtime.status import DaemonStatus
+from tests.runtime.ends import House, generate, until
+from tests.runtime.test_status import SERVED
+
+Build = Callable[..., House]
+
+
+class Operated:
+    """A house whose orders are carried out, over a configuration file of its own."""
+
+    def __init__(self, folder: Path, house: House | None = None) -> None:
+        self.file = folder / "llmd.toml"
+        self.write("")
+        self.faults: list[str] = []
+        loaded = self.read()
+        self.status = DaemonStatus(loaded.config, "tiny")
+        self.operations = Operations(loaded, self.read, self.status, self.faults.append)
+        if house is not None:
+            self.operations.runtime = house.runtime
+            self.operations.introduce(house.link)
+            self.status.begin(house.runtime, SERVED)
+            house.ready()
+
+    def write(self, text: str) -> None:
+        self.file.write_text(text, encoding="utf-8")
+
+    def read(self) -> Loaded:
+        return load(self.file, {"memory.block_size": 8})
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the service manager is told."""
+    words: list[str] = []
+    monkeypatch.setattr(notify, "reloading", lambda: words.append("reloading"))
+    monkeypatch.setattr(notify, "ready", lambda text: words.append(f"ready: {text}"))
+    monkeypatch.setattr(notify, "status", words.append)
+    return words
+
+
+async def test_what_can_change_changes_everywhere(
+    house_of: Build, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = house_of()
+    operated = Operated(tmp_path, house)
+    operated.status.started = True
+    level = logging.getLogger().level
+    monkeypatch.setenv("LLMD_LOG_LEVEL", "info")  # what children inherit is put back
+    operated.write(
+        "[scheduler]\npolicy = 'srtf'\nmax_waiting = 3\nstarve_s = 0.5\n"
+        "[server]\nkeepalive_s = 4.0\ncors_origins = ['http://a']\nport = 9\n"
+        "[daemon]\nlog_level = 'error'\ndrain_s = 1.0\n"
+        f"[[key]]\nname = 'alice'\nhash = '{'0' * 64}'\n"
+    )
+    try:
+        answer = await operated.operations.reload()
+        assert logging.getLogger().level == logging.ERROR
+    finally:
+        logging.getLogger().setLevel(level)
+    assert answer.file == str(operated.file)
+    assert set(answer.changed) == {
+        *("scheduler.policy", "scheduler.max_waiting", "scheduler.starve_s", "daemon.drain_s"),
+        *("server.keepalive_s", "server.cors_origins", "daemon.log_level", "key"),
+    }
+    assert answer.needs_restart == ("server.port",)
+    core = house.runtime.core
+    assert (core.config.max_waiting, core.config.starve_s) == (3, 0.5)
+    assert core.instances[0].scheduler.policy.name == "srtf"
+    assert operated.operations.config.daemon.drain_s == 1.0
+    assert operated.operations.config.server.port == 8000
+    await until(lambda: len(house.api.of(protocol.Settings)) == 2)
+    first, second = house.api.of(protocol.Settings)
+    assert (first.keepalive_s, second) == (15.0, protocol.Settings(4.0, "error"))
+    access = house.api.of(protocol.Access)[-1]
+    assert access.cors_origins == ("http://a",) and [key.name for key in access.keys] == ["alice"]
+    assert said == ["reloading", "ready: tiny at "]
+
+
+async def test_a_broken_file_changes_nothing_and_no_answer_is_touched(
+    house_of: Build, tmp_path: Path, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    house = house_of()
+    operated = Operated(tmp_path, house)
+    operated.status.started = True
+    before = operated.operations.config
+    house.paused = True
+    house.api.send(generate(1, [1, 2, 3]))
+    await until(lambda: bool(house.plans))
+    for text in ("[scheduler]\npolicy = 'lifo'\nmax_waiting = 3\n", "max = = 3", "[x]\ny = 1\n"):
+        operated.write(text)
+        with pytest.raises(RefusalError, match=r"the configuration stays as it was: .*llmd\.toml"):
+            await operated.operations.reload()
+    operated.file.unlink()
+    await operated.operations.hang_up()
+    assert len(caplog.records) == 4
+    said_last = f"the configuration stays as it was: {operated.file}: No such file or directory"
+    assert caplog.records[-1].getMessage() == said_last
+    assert operated.operations.config is before
+    assert house.runtime.core.config.max_waiting == 1000
+    assert said == ["reloading", "ready: tiny at "] * 4
+    house.resume()
+    await house.ended(1)
+
+
+async def test_before_it_is_ready_a_reload_says_nothing_to_the_manager(
+    tmp_path: Path, said: list[str]
+) -> None:
+    """READY=1 would be taken for the end of its start."""
+    operated = Operated(tmp_path)
+    operated.write("[scheduler]\npolicy = 'mlfq'\n")
+    assert (await operated.operations.reload()).changed == ("scheduler.policy",)
+    assert said == []
+    assert operated.operations.config.scheduler.policy == "mlfq", "what the Core will be built with"
+    assert operated.status.snapshot().instances[0].policy == "mlfq"
+
+
+async def test_drain_finishes_what_runs_and_resume_takes_more(
+    house_of: Build, tmp_path: Path, said: list[str]
+) -> None:
+    house = house_of()
+    operated = Operated(tmp_path, house)
+    house.paused = True
+    house.api.send(generate(1, [1, 2, 3]))
+    await until(lambda: bool(house.plans))
+    operated.operations.drain()
+    assert operated.status.draining and not operated.status.ready
+    house.api.send(generate(2, [1, 2, 3]))
+    await until(lambda: bool(house.api.of(protocol.Rejected)))
+    house.resume()
+    await house.ended(1)
+    assert house.runtime.empty.is_set()
+    operated.operations.resume()
+    assert operated.status.ready and not house.runtime.empty.is_set()
+    house.api.send(generate(3, [1, 2, 3]))
+    await house.ended(2)
+    assert [one.kind for one in house.api.of(protocol.Rejected)] == ["draining"]
+    servings = [one.draining for one in house.api.of(protocol.Serving)]
+    assert servings[-2:] == [True, False]
+    assert said == ["draining: requests are refused until llmd ctl resume", "tiny at "]
+
+
+async def test_orders_come_too_early_too_late_or_to_a_daemon_without_a_file(tmp_path: Path) -> None:
+    operated = Operated(tmp_path)
+    operations = operated.operations
+    for order in (operations.drain, operations.resume, lambda: operations.choose_policy("srtf")):
+        with pytest.raises(RefusalError, match=r"yet: starting$"):
+            order()
+    operations.stopping = True
+    for order in (operations.drain, operations.resume):
+        with pytest.raises(RefusalError, match="is stopping"):
+            order()
+    with pytest.raises(RefusalError, match="is stopping"):
+        await operations.reload()
+    without = Operations(load(), load, operated.status, operated.faults.append)
+    with pytest.raises(RefusalError, match="started without --config"):
+        await without.reload()
+    assert operated.faults == []
+
+
+async def test_a_core_that_takes_an_order_by_halves_is_hopeless(
+    house_of: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = house_of()
+    operated = Operated(tmp_path, house)
+
+    def broken(_event: object) -> None:
+        raise ZeroDivisionError("by halves")
+
+    monkeypatch.setattr(house.runtime.core, "handle", broken)
+    with pytest.raises(ZeroDivisionError):
+        operated.operations.drain()
+    assert operated.faults == ["internal error: by halves"]
+    monkeypatch.undo()
+
+
+async def test_two_reloads_at_once_come_one_after_the_other(
+    house_of: Build, tmp_path: Path
+) -> None:
+    operated = Operated(tmp_path, house_of())
+    operated.write("[daemon]\ndrain_s = 2.0\n")
+    answers = await asyncio.gather(*(operated.operations.reload() for _ in range(2)))
+    assert sorted(len(answer.changed) for answer in answers) == [0, 1]

@@ -1,0 +1,56 @@
+"""Real workers that are stopped and hang, under their supervisor."""
+
+import asyncio
+import os
+import signal
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from daemon.supervisor import step_watch
+from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
+from tests.engine.process import cpu_load
+from tests.supervisor.model_folder import write_llama
+from tests.supervisor.test_worker import Told
+from tests.supervisor.waiting import until
+
+
+def seed_striking(life: int, visit: int, lives: int = 2, visits: int = 3) -> int:
+    """A seed with which a probability of a half strikes at one visit of one life alone."""
+    for seed in count():
+        chances = [Fault(0.5, seed, one) for one in range(lives)]
+        strikes = [[chance.strikes() for _ in range(visits)] for chance in chances]
+        if strikes[life][visit] and sum(map(sum, strikes)) == 1:
+            return seed
+    raise AssertionError
+
+
+async def test_stopped_and_hanging_workers_are_replaced_until_it_is_too_much(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(step_watch, "LEAST_S", 0.3)
+    monkeypatch.setenv(TEST_MODE, "1")
+    monkeypatch.setenv(VARIABLE, f"worker.hang:0.5:{seed_striking(1, 1)}")
+    told = Told(cpu_load(str(write_llama(tmp_path))), restarts=1)
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    token = await told.first_token()
+    stopped = told.worker.pid
+    os.kill(stopped, signal.SIGSTOP)
+    told.send_prompt()
+    await until(lambda: len(told.readies) == 2)
+    assert f"worker first (pid {stopped}) hangs" in caplog.text
+    assert told.blamed == [True]
+    assert "daemon/engine/worker.py" in capfd.readouterr().err, "its stacks"
+
+    assert await told.first_token() == token
+    told.send_prompt()
+    await asyncio.wait_for(running, 20)
+    assert "daemon/engine/faults.py" in capfd.readouterr().err, "where it computes for ever"
+    assert told.blamed == [True, True] and len(told.replies) == 2
+    assert told.story[-1] == "hopeless"
+    assert told.why == "worker first: no answer to a step within 0.3 s"

@@ -1,0 +1,215 @@
+"""The dashboard's application: it hears the news, and shows them on whichever screen is open."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.theme import Theme
+
+from daemon.control.client import ControlError
+from daemon.control.protocol import BlockOwners, Snapshot, Story
+from tui.client import Daemon
+from tui.commands import commands
+from tui.help import HelpScreen
+from tui.orders import Order, policy_order
+from tui.palette import THEME, ink
+from tui.policies import PolicyScreen
+from tui.recording import Recorder, RecordingError
+from tui.replay import Replay
+from tui.screens.blocks import BlocksScreen
+from tui.screens.live import LiveScreen
+from tui.screens.overview import OverviewScreen
+from tui.screens.tree import TreeScreen
+from tui.settings import Settings, keep_settings, read_settings
+from tui.signs import signs_of
+from tui.source import Source
+from tui.style import CSS as STYLE
+from tui.watched import Watched
+
+REFRESH_INTERVAL_S = 0.25  # at most four frames a second, however often snapshots come
+SEEK_S, FAR_S = 10.0, 60.0
+
+
+class LlmdTop(App[None]):
+    """Follows `source`; with `readonly`, or where the source is no daemon, nothing can be changed.
+
+    `recorder` gets all that is heard. `settings` is where the chosen theme is kept; None: nowhere.
+    """
+
+    TITLE = "llmd-top"
+    CSS = STYLE
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("p", "pause", "pause"),
+        Binding("t", "open('tree')", "tree"),
+        Binding("k", "open('blocks')", "KV map"),
+        Binding("o", "policy", "policy"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("comma", f"seek(-{SEEK_S})", show=False),
+        Binding("full_stop", f"seek({SEEK_S})", show=False),
+        Binding("less_than_sign", f"seek(-{FAR_S})", show=False),
+        Binding("greater_than_sign", f"seek({FAR_S})", show=False),
+        Binding("plus", "faster(1)", show=False),
+        Binding("minus", "faster(-1)", show=False),
+    ]
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        readonly: bool = False,
+        recorder: Recorder | None = None,
+        settings: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.register_theme(THEME)
+        kept = read_settings(settings) if settings is not None else Settings()
+        self.theme = kept.theme if kept.theme in self.available_themes else THEME.name
+        self.watched = Watched()
+        self.overview = OverviewScreen()
+        self.trouble = ""  # why a recording cannot be played on
+        self._source = source
+        self._daemon = source if isinstance(source, Daemon) and not readonly else None
+        self._recorder = recorder
+        self._settings = settings
+
+    def get_css_variables(self) -> dict[str, str]:
+        """The theme's, and those that the inks add; from here on everything is drawn in them."""
+        variables = super().get_css_variables()
+        return {**variables, **ink.wear(variables)}
+
+    def get_default_screen(self) -> Screen[Any]:
+        """The overview."""
+        return self.overview
+
+    def on_mount(self) -> None:
+        """Start to follow, and to show what was heard."""
+        self.theme_changed_signal.subscribe(self, self._theme_changed)
+        self.run_worker(self._follow(), exclusive=True)
+        self.set_interval(REFRESH_INTERVAL_S, self.show)
+
+    async def _follow(self) -> None:
+        try:
+            async for news in self._source.news():
+                if self._recorder is not None and isinstance(news, Snapshot | Story | BlockOwners):
+                    self._recorder.write(time.monotonic(), news)
+                self.watched.hear(news)
+                if isinstance(news, Snapshot):
+                    self.ask()
+        except RecordingError as error:
+            self.trouble = str(error)
+
+    def ask(self) -> None:
+        """Ask what the open screen needs beyond the snapshots."""
+        if isinstance(self.screen, LiveScreen):
+            for question in self.screen.questions(self.watched):
+                self._source.ask(question)
+
+    def show(self) -> None:
+        """Bring the open screen up to date, if something new was heard."""
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen) and screen.is_current:
+                held, recorder = self.watched.held, self._recorder
+                signs = signs_of(self._source, recorder, held=held, trouble=self.trouble)
+                screen.update_from(self.watched, signs)
+            elif isinstance(screen, LiveScreen) and self._below_modal(screen):
+                screen.update_from(self.watched, ())
+
+    def _below_modal(self, screen: LiveScreen) -> bool:
+        """Whether only a box that does not hide it is above a screen."""
+        return self.screen.is_modal and self.screen_stack[-2] is screen
+
+    def on_live_screen_opened(self) -> None:
+        """Another screen is in front."""
+        self.ask()
+        self.show()
+
+    def _theme_changed(self, theme: Theme) -> None:
+        if self._settings is not None:
+            keep_settings(self._settings, Settings(theme.name))
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.repaint()
+        self.show()
+
+    # What a person may do
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The command palette: Textual's own commands, and all that can be done here."""
+        yield from super().get_system_commands(screen)
+        yield from commands(self)
+
+    def action_pause(self) -> None:
+        """Hold the picture, or the recording's time; or let it move again."""
+        if isinstance(self._source, Replay):
+            self._source.toggle()
+        else:
+            self.watched.hold(not self.watched.held)
+        self.show()
+
+    async def action_open(self, name: str) -> None:
+        """A screen in place of those above the overview; the overview itself if it is open."""
+        screen: LiveScreen = TreeScreen() if name == "tree" else BlocksScreen()
+        again = isinstance(self.screen, type(screen))
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        if not again:
+            await self.push_screen(screen)
+
+    async def action_back(self) -> None:
+        """One screen back; the overview stays."""
+        if len(self.screen_stack) > 1:
+            await self.pop_screen()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(HelpScreen(replay=isinstance(self._source, Replay)))
+
+    def action_seek(self, by_s: float) -> None:
+        """Another place of the recording."""
+        if isinstance(self._source, Replay):
+            self._source.seek(by_s)
+
+    def action_faster(self, steps: int) -> None:
+        """Another speed of the recording."""
+        if isinstance(self._source, Replay):
+            self._source.faster(steps)
+            self.show()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What changes the daemon is not there where nothing may be changed."""
+        del parameters
+        return self.may_order if action == "policy" else True
+
+    @property
+    def may_order(self) -> bool:
+        """Whether the daemon can be changed from here."""
+        return self._daemon is not None
+
+    def action_policy(self) -> None:
+        """Choose how sequences are ranked."""
+
+        def chosen(name: str | None) -> None:
+            if name:
+                self.order(policy_order(name))
+
+        if self.may_order and self.watched.newest is not None:
+            self.push_screen(PolicyScreen(self.watched.newest), chosen)
+
+    def order(self, order: Order) -> None:
+        """Carry it out beside the loop, and tell what came of it."""
+        if self._daemon is not None:
+            self.run_worker(self._carry_out(order, self._daemon.path))
+
+    async def _carry_out(self, order: Order, path: Path) -> None:
+        try:
+            self.notify(await asyncio.to_thread(order.carry_out, path), markup=False)
+        except ControlError as error:
+            self.notify(str(error), severity="error", markup=False)

@@ -1,0 +1,94 @@
+"""The KV map: every block of one instance's pool, and whose it is."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Static
+
+from daemon.control.protocol import AskOwners, Closer, SequenceStatus
+from tui.blocks import cell_words, heading, legend
+from tui.owner_map import OwnerMap
+from tui.palette import ink
+from tui.screens.live import LiveScreen
+from tui.screens.sequence import SequenceScreen
+from tui.watched import Watched
+
+
+class BlocksScreen(LiveScreen):
+    """One instance at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "next(1)", "next instance"),
+        Binding("N", "next(-1)", show=False),
+    ]
+
+    def __init__(self, instance: int = 0) -> None:
+        super().__init__()
+        self.instance = instance
+        self.map = OwnerMap()
+        self.words = Static(id="words")
+        self._watched = Watched()
+
+    def parts(self) -> Iterable[Widget]:
+        """The map, and a line on the block under the cursor."""
+        yield self.map
+        yield self.words
+
+    def on_mount(self) -> None:
+        """The keys go to the map."""
+        self.map.focus()
+
+    def questions(self, watched: Watched) -> list[Closer]:
+        """Whose the blocks are."""
+        return [AskOwners(self.instance)]
+
+    def show(self, watched: Watched) -> None:
+        """The pool as it is now."""
+        self._watched = watched
+        snapshot = watched.snapshot
+        if snapshot is None:
+            return
+        self.instance = min(self.instance, max(0, len(snapshot.instances) - 1))
+        pool = watched.instance(self.instance)
+        self.map.show(pool, watched.owners.get(self.instance))
+        if pool is not None:
+            self.map.border_title = heading(pool, self.size.width - 4)
+            self.map.border_subtitle = Text("  ").join(legend((pool,)))
+        self._say()
+
+    def action_next(self, instances: int) -> None:
+        """Another instance."""
+        snapshot = self._watched.snapshot
+        if snapshot is not None:
+            self.instance = (self.instance + instances) % len(snapshot.instances)
+            self.show(self._watched)
+
+    def on_owner_map_moved(self) -> None:
+        """Another block is under the cursor."""
+        self._say()
+
+    def on_owner_map_chosen(self, event: OwnerMap.Chosen) -> None:
+        """The owner's own screen."""
+        self.app.push_screen(SequenceScreen(event.sequence))
+
+    def _say(self) -> None:
+        pool = self.map.pool
+        if pool is None or not self.map.num_cells:
+            self.words.update(Text(" no pool yet", ink.muted))
+            return
+        text = Text(f" {cell_words(pool, self.map.owners, self.map.cursor)}", ink.text)
+        sequence = self._watched.sequence(self.map.owner) if self.map.owner >= 0 else None
+        if sequence is not None:
+            text.append(f"  {_sequence_words(sequence)}", ink.extra)
+        self.words.update(text)
+
+
+def _sequence_words(sequence: SequenceStatus) -> str:
+    computed = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+    return (
+        f"{sequence.state}, {computed} of {sequence.num_prompt_tokens} prompt tokens, "
+        f"{sequence.num_output_tokens} output, {sequence.num_blocks} blocks"
+    )

@@ -1,0 +1,128 @@
+"""One instance: what it is and does, its GPU, and how it did over the last minutes."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from rich.text import Text
+from textual.containers import Container
+from textual.widget import Widget
+from textual.widgets import Static
+
+from daemon.control.protocol import AskOwners, Closer, GpuStatus, InstanceStatus
+from tui.blocks import BlockMap
+from tui.chart import Chart
+from tui.facts import facts
+from tui.format import bar, count, latency, percent, printable, rate, share, size
+from tui.instances import gpu_words, used_blocks
+from tui.palette import ink, role_colour, state_look
+from tui.queues import level_bars, level_counts
+from tui.rates import LinkRates
+from tui.screens.live import LiveScreen
+from tui.watched import Watched
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else percent(value).strip()
+
+
+class InstanceScreen(LiveScreen):
+    """Facts at the left, charts and its blocks at the right."""
+
+    def __init__(self, instance: int) -> None:
+        super().__init__()
+        self.instance = instance
+        self.facts = Static(id="facts")
+        self.facts.border_title = "instance"
+        self.step = Chart("step", "info", latency)
+        self.running = Chart("running", "good", rate)
+        self.used = Chart("KV used", "main", _share)
+        self.link = Chart("swap link", "extra", _share)
+        self.blocks = BlockMap()
+
+    def parts(self) -> Iterable[Widget]:
+        """Facts, charts, blocks."""
+        yield self.facts
+        charts = Container(self.step, self.running, self.used, self.link, id="grid")
+        yield Container(charts, self.blocks, id="side")
+
+    def questions(self, watched: Watched) -> list[Closer]:
+        """Whose the blocks under the mouse are."""
+        return [AskOwners(self.instance)] if self.blocks.hovered() else []
+
+    def show(self, watched: Watched) -> None:
+        """All of it as it is now."""
+        one, snapshot = watched.instance(self.instance), watched.snapshot
+        if one is None or snapshot is None:
+            self.facts.update(Text("there is no such instance any more", ink.muted))
+            return
+        gpu = next(islice(snapshot.gpus, self.instance, None), None)
+        links = [*watched.history.links(), *[LinkRates()] * (self.instance + 1)]
+        link = links[self.instance]
+        self.facts.border_title = printable(one.name)
+        self.facts.update(facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(gpu)]))
+        gauges = watched.history.gauges(self.instance)
+        self.step.update_from([g.step_s for g in gauges], one.step_s if one.steps else None)
+        self.running.update_from([float(g.running) for g in gauges], float(one.running))
+        used = share(used_blocks(one), one.kv_blocks)
+        self.used.update_from([g.kv_used for g in gauges], used)
+        self.link.update_from(watched.history.busy(self.instance), link.busy)
+        self.blocks.update_from([(self.instance, one)], watched.owners)
+
+
+Facts = Sequence[tuple[str, str | Text]]
+
+
+def _what(one: InstanceStatus) -> Facts:
+    sign, colour = state_look(one.state)
+    stage = f"  {printable(one.load_stage)} {percent(one.load_fraction).strip()}"
+    state = Text(f"{sign} {one.state}{stage if one.state == 'loading' else ''}", colour)
+    return [
+        ("state", state),
+        ("role", Text(one.role, role_colour(one.role))),
+        ("device", printable(one.device)),
+        ("policy", printable(one.policy)),
+        ("", ""),
+    ]
+
+
+def _does(one: InstanceStatus) -> Facts:
+    used = share(used_blocks(one), one.kv_blocks)
+    in_bytes = size(one.kv_blocks * one.kv_block_bytes)
+    levels = f"{level_bars(one.levels)} {level_counts(one.levels)}" if any(one.levels) else "–"
+    return [
+        ("sequences", f"{one.running} run, {one.waiting} wait"),
+        ("levels", levels if one.levels else "the policy has none"),
+        ("batch", f"{one.batch_rows} sequences, {one.batch_tokens} tokens"),
+        ("step", latency(one.step_s if one.steps else None)),
+        ("steps", f"{count(one.steps)} so far, {one.steps_in_flight} in flight"),
+        ("", ""),
+        ("KV pool", f"{bar(used, 10)} {percent(used)} of {in_bytes}"),
+        ("blocks", f"{one.kv_blocks} of {size(one.kv_block_bytes)}"),
+        ("held", f"{one.kv_held}, {one.kv_fenced} fenced"),
+        ("cached", f"{one.kv_cached}, {max(0, one.kv_free - one.kv_cached)} free"),
+        ("", ""),
+    ]
+
+
+def _swaps(one: InstanceStatus, link: LinkRates) -> Facts:
+    if not one.host_blocks:
+        return [("swap", f"{printable(one.swap)}, no host pool"), ("", "")]
+    used = share(one.host_held, one.host_blocks)
+    out_s, in_s = link.out_bytes_per_s, link.in_bytes_per_s
+    now = "–" if out_s is None or in_s is None else f"{size(out_s)}/s out, {size(in_s)}/s in"
+    ever_out, ever_in = one.out_blocks * one.kv_block_bytes, one.in_blocks * one.kv_block_bytes
+    return [
+        ("swap", printable(one.swap)),
+        ("host pool", f"{bar(used, 10)} {percent(used)} of {one.host_blocks}"),
+        ("link", f"{_share(link.busy)} busy"),
+        ("now", now),
+        ("so far", f"{size(ever_out)} out, {size(ever_in)} in"),
+        ("", ""),
+    ]
+
+
+def _gpu(gpu: GpuStatus | None) -> Facts:
+    if gpu is None:
+        return [("GPU", "none, or its driver cannot be asked")]
+    words = [("GPU", printable(gpu.name or "unnamed"))]
+    return [*words, *[("", one) for one in gpu_words(gpu)]]

@@ -1,0 +1,84 @@
+"""What every screen that moves with the news has: a header, a banner, a body, the keys."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from daemon.control.protocol import Closer
+from tui.banner import Banner
+from tui.header import Header, Sign
+from tui.watched import Watched
+
+
+class LiveScreen(Screen[None]):
+    """Shows a `Watched` whenever it is told to; a subclass says what is in the body."""
+
+    class Opened(Message):
+        """It has come to the front, and is not to wait for the next round."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.back", "back")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.header = Header()
+        self.banner = Banner()
+        self.body = Container(id="body")
+        self._shown_version = -1
+
+    def parts(self) -> Iterable[Widget]:
+        """The widgets of the body."""
+        raise NotImplementedError
+
+    def below(self) -> Iterable[Widget]:
+        """Widgets between the body and the keys."""
+        return ()
+
+    def show(self, watched: Watched) -> None:
+        """Bring the body up to date."""
+        raise NotImplementedError
+
+    def questions(self, watched: Watched) -> list[Closer]:
+        """What must be asked, beyond the snapshots, for the next picture."""
+        del watched
+        return []
+
+    def compose(self) -> ComposeResult:
+        """Header, banner, body, and the keys below."""
+        yield self.header
+        yield self.banner
+        with self.body:
+            yield from self.parts()
+        yield from self.below()
+        yield Footer(show_command_palette=False)
+
+    def on_screen_resume(self) -> None:
+        """Say so."""
+        self.post_message(self.Opened())
+
+    def update_from(self, watched: Watched, signs: tuple[Sign, ...]) -> None:
+        """Show what changed since the last call."""
+        if not self.body.is_attached:
+            return
+        self.banner.update_from(watched.lost)
+        self.header.mark(connected=watched.lost is None, signs=signs)
+        self.body.set_class(watched.lost is not None, "-stale")
+        if watched.version == self._shown_version or watched.snapshot is None:
+            return
+        self._shown_version = watched.version
+        with self.app.batch_update():
+            self.header.update_from(watched.snapshot, watched.history.now())
+            self.show(watched)
+
+    def repaint(self) -> None:
+        """Show everything anew, in other colours."""
+        self._shown_version = -1
+        for widget in self.query("*"):
+            widget.notify_style_update()
+            widget.refresh()

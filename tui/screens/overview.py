@@ -1,0 +1,122 @@
+"""The overview: gauges beside tables, all on one screen."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widget import Widget
+from textual.widgets import Input
+
+from daemon.control.protocol import AskOwners, Closer
+from tui.blocks import BlockMap
+from tui.chart import Chart
+from tui.filter_line import FilterLine
+from tui.format import latency, rate
+from tui.instances import InstancesTable
+from tui.keyed_table import KeyedTable
+from tui.loading import LoadingPanel, is_loading
+from tui.queues import QueuesTable
+from tui.screens.instance import InstanceScreen
+from tui.screens.live import LiveScreen
+from tui.screens.sequence import SequenceScreen
+from tui.sequences import SequencesTable
+from tui.waiting import WaitingQueue
+from tui.watched import Watched
+
+
+class OverviewScreen(LiveScreen):
+    """Charts, the KV blocks, who waits, the instances, their queues, and the sequences."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "sort", "sort"),
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("escape", "app.back", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = Chart("tok/s", "main", rate)
+        self.ttft = Chart("TTFT", "info", latency)
+        self.tpot = Chart("TPOT", "good", latency)
+        self.waiting = Chart("waiting", "warn", rate)
+        self.blocks = BlockMap()
+        self.queue = WaitingQueue()
+        self.instances = InstancesTable()
+        self.queues = QueuesTable()
+        self.sequences = SequencesTable()
+        self.loading_panel = LoadingPanel()
+        self.filter_line = FilterLine()
+
+    def parts(self) -> Iterable[Widget]:
+        """Gauges at the left or above, tables at the right or below."""
+        charts = Container(self.output, self.ttft, self.tpot, self.waiting, id="charts")
+        yield Container(charts, self.blocks, self.queue, id="gauges")
+        yield Container(
+            self.instances, self.queues, self.sequences, self.loading_panel, id="tables"
+        )
+
+    def below(self) -> Iterable[Widget]:
+        """The filter line, while it is open."""
+        yield self.filter_line
+
+    def on_mount(self) -> None:
+        """The keys go to the sequences."""
+        self.sequences.focus()
+
+    def questions(self, watched: Watched) -> list[Closer]:
+        """Whose blocks they are, of the pool under the mouse."""
+        return [AskOwners(index) for index in self.blocks.hovered()]
+
+    def show(self, watched: Watched) -> None:
+        """Everything of the newest snapshot."""
+        snapshot, history = watched.snapshot, watched.history
+        if snapshot is None:
+            return
+        rates = history.now()
+        self.output.update_from(history.output(), rates.output_tokens_per_s)
+        self.ttft.update_from(history.ttft(), rates.ttft_s)
+        self.tpot.update_from(history.tpot(), rates.tpot_s)
+        self.waiting.update_from(history.waiting(), float(snapshot.waiting))
+        self.blocks.update_from(list(enumerate(snapshot.instances)), watched.owners)
+        self.queue.update_from(snapshot)
+        self.instances.update_from(snapshot)
+        self.queues.update_from(snapshot, history.links())
+        self.body.set_class(self.queues.display, "-queues")
+        self.sequences.update_from(snapshot)
+        self.loading_panel.update_from(snapshot)
+        self._show_table(not is_loading(snapshot))
+
+    def _show_table(self, shown: bool) -> None:
+        """The sequences, or the loading panel in their place; the keys come back with the table."""
+        if self.sequences.display != shown:
+            self.sequences.display = shown
+            if shown and not self.filter_line.has_focus:
+                self.call_after_refresh(self.sequences.focus)
+
+    def action_sort(self) -> None:
+        """Sort the sequences by the next order."""
+        self.sequences.cycle_sort()
+
+    def action_filter(self) -> None:
+        """Open the filter line."""
+        self.filter_line.open()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while the person types."""
+        self.sequences.filter_by(event.value)
+
+    def on_filter_line_closed(self) -> None:
+        """Give the keys back to the table."""
+        self.sequences.focus()
+
+    @on(KeyedTable.Chosen, "#sequences")
+    def open_sequence(self, event: KeyedTable.Chosen) -> None:
+        """Its own screen."""
+        self.app.push_screen(SequenceScreen(int(event.key)))
+
+    @on(KeyedTable.Chosen, "#instances, #queues")
+    def open_instance(self, event: KeyedTable.Chosen) -> None:
+        """Its own screen."""
+        self.app.push_screen(InstanceScreen(int(event.key)))

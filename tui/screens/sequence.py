@@ -1,0 +1,122 @@
+"""One sequence: how it stands, the strip of its life, and its story mark by mark."""
+
+from collections.abc import Iterable
+
+from rich.text import Text
+from textual.containers import Container
+from textual.widget import Widget
+from textual.widgets import Static
+
+from daemon.control.protocol import AskStory, Closer, SequenceStatus, Story
+from tui.chart import Chart
+from tui.facts import facts
+from tui.format import bar, count, duration, latency, percent, printable, rate, share
+from tui.pace import Pace
+from tui.palette import ink, residency_look, state_look
+from tui.screens.live import LiveScreen
+from tui.sequences import exceeded
+from tui.story import ranges, reason
+from tui.story_table import LifeStrip, StoryTable
+from tui.watched import Watched
+
+
+class SequenceScreen(LiveScreen):
+    """Facts at the left, the story at the right."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.facts = Static(id="facts")
+        self.facts.border_title = f"sequence {sequence}"
+        self.pace = Chart("output tok/s", "main", rate)
+        self.strip = LifeStrip()
+        self.story = StoryTable()
+        self._pace = Pace()
+
+    def parts(self) -> Iterable[Widget]:
+        """Facts, the pace below them; the strip above the story."""
+        yield Container(self.facts, self.pace, id="left")
+        yield Container(self.strip, self.story, id="side")
+
+    def on_mount(self) -> None:
+        """The keys go to the story."""
+        self.story.focus()
+
+    def questions(self, watched: Watched) -> list[Closer]:
+        """Its story."""
+        return [AskStory(self.sequence)]
+
+    def show(self, watched: Watched) -> None:
+        """All of it as it is now."""
+        story = watched.story
+        if story is not None and story.sequence != self.sequence:
+            story = None
+        status = watched.sequence(self.sequence)
+        snapshot = watched.snapshot
+        if status is not None and snapshot is not None:
+            time_s = story.time_s if story is not None and story.status else snapshot.time_s
+            self._pace.add(time_s, status.num_output_tokens)
+        self.facts.update(facts(_facts(status, story)))
+        self.pace.update_from(self._pace.values, self._pace.now())
+        names = [one.name for one in snapshot.instances] if snapshot is not None else []
+        self.strip.update_from(story)
+        self.story.update_from(story, names)
+
+
+Pairs = list[tuple[str, str | Text]]
+
+
+def _facts(status: SequenceStatus | None, story: Story | None) -> Pairs:
+    if status is not None:
+        return [*_standing(status), *_latencies(status, story), *_blocks(story)]
+    if story is not None and story.marks:
+        end = story.marks[-1]
+        age_s = end.time_s - story.marks[0].time_s
+        ended: Pairs = [
+            ("state", Text(f"ended: {reason(end.other)}", ink.good)),
+            ("prompt", f"{story.marks[0].amount} tokens"),
+            ("output", f"{end.amount} tokens"),
+            ("lived", duration(age_s)),
+        ]
+        return [*ended, *_latencies(None, story)]
+    return [("state", Text("nothing is known of it (any more)", ink.muted))]
+
+
+def _standing(one: SequenceStatus) -> Pairs:
+    sign, colour = state_look(one.state)
+    done = share(min(one.num_computed_tokens, one.num_prompt_tokens), one.num_prompt_tokens)
+    put = share(one.num_output_tokens, one.max_tokens)
+    foretold = "nothing"
+    if one.predicted_tokens >= 0:
+        foretold = f"{one.predicted_tokens} tokens{', exceeded' if exceeded(one) else ''}"
+    where, place_colour = residency_look(one.residency) if one.residency else ("–", ink.faint)
+    held = f"{where} {one.residency}  {one.num_blocks} on the device, {one.num_host_blocks} host"
+    return [
+        ("state", Text(f"{sign} {one.state}", colour)),
+        ("instance", printable(one.instance) or "–"),
+        ("age", duration(one.age_s)),
+        ("prompt", f"{bar(done, 10)} {percent(done)} of {count(one.num_prompt_tokens)}"),
+        ("output", f"{bar(put, 10)} {one.num_output_tokens} of {one.max_tokens} at most"),
+        ("foretold", foretold),
+        ("level", str(one.level)),
+        ("priority", f"{one.priority:+}"),
+        ("preempted", f"{one.preemptions} times"),
+        ("KV", Text(held, place_colour)),
+    ]
+
+
+def _latencies(one: SequenceStatus | None, story: Story | None) -> Pairs:
+    """Time to the first token, and the mean time of one since then."""
+    if story is None or not story.marks or story.first_token_s < 0:
+        return [("TTFT", "–")]
+    ttft_s = story.first_token_s - story.marks[0].time_s
+    output = one.num_output_tokens if one is not None else story.marks[-1].amount
+    until_s = story.time_s if one is not None else story.marks[-1].time_s
+    tpot_s = (until_s - story.first_token_s) / (output - 1) if output > 1 else None
+    return [("TTFT", latency(ttft_s)), ("TPOT", latency(tpot_s))]
+
+
+def _blocks(story: Story | None) -> Pairs:
+    if story is None or not len(story.blocks):
+        return []
+    return [("blocks", ranges(story.blocks.tolist()))]

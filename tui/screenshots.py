@@ -1,0 +1,101 @@
+"""Pictures of a recording, for the README: `python -m tui.screenshots RECORDING FOLDER`.
+
+Every screen of the dashboard at the end of the recording, as Textual exports it: one SVG each.
+The recording's last messages must be a snapshot, a story of one of its sequences and the owners
+of the first instance's blocks, as `llmd-top --record` leaves them where those screens were open.
+"""
+
+import argparse
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from daemon.control.client import Told
+from daemon.control.protocol import Closer, Story
+from tui.dashboard import LlmdTop
+from tui.recording import Recording, RecordingError
+from tui.screens.blocks import BlocksScreen
+from tui.screens.instance import InstanceScreen
+from tui.screens.live import LiveScreen
+from tui.screens.sequence import SequenceScreen
+from tui.screens.tree import TreeScreen
+
+SIZE = (132, 36)
+LIMIT_BYTES = 150_000
+_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+
+class AtOnce:
+    """All of a recording, as fast as it is taken."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.messages = [recording.message(number) for number in range(len(recording))]
+        self.done = asyncio.Event()
+
+    def ask(self, question: Closer) -> None:
+        """A recording answers nothing."""
+
+    async def news(self) -> AsyncIterator[Told]:
+        """Everything, then silence."""
+        for message in self.messages:
+            yield message
+        self.done.set()
+        await asyncio.Event().wait()
+
+
+async def take(recording: Recording, folder: Path) -> list[Path]:
+    """Make the pictures; where they are."""
+    source = AtOnce(recording)
+    stories = [one for one in source.messages if isinstance(one, Story)]
+    app = LlmdTop(source)
+    taken = []
+    async with app.run_test(size=SIZE) as pilot:
+        await source.done.wait()
+        screens: dict[str, LiveScreen | None] = {
+            "overview": None,
+            "tree": TreeScreen(),
+            "instance": InstanceScreen(0),
+            "blocks": BlocksScreen(),
+        }
+        if stories:
+            screens["sequence"] = SequenceScreen(stories[-1].sequence)
+        for name, screen in screens.items():
+            if screen is not None:
+                await app.push_screen(screen)
+            await pilot.pause()
+            app.show()
+            await pilot.pause()
+            taken.append(folder / f"llmd-top-{name}.svg")
+            taken[-1].write_text(picture(app), encoding="utf-8")
+            if screen is not None:
+                await app.pop_screen()
+    return taken
+
+
+def picture(app: LlmdTop) -> str:
+    """The screen as SVG, in whatever monospaced font the viewer has: none is fetched."""
+    return _FONTS.sub("", app.export_screenshot(title="llmd-top", simplify=True))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; 1 where there is no recording, or a picture is too large for a README."""
+    parser = argparse.ArgumentParser(prog="python -m tui.screenshots", description=__doc__)
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        taken = asyncio.run(take(Recording(arguments.recording), arguments.folder))
+    except (RecordingError, OSError) as error:
+        sys.stderr.write(f"screenshots: {error}\n")
+        return 1
+    large = [path for path in taken if path.stat().st_size > LIMIT_BYTES]
+    for path in taken:
+        sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
+    return 1 if large else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

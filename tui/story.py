@@ -1,0 +1,168 @@
+"""A sequence's story for people: each mark as a sentence, and its life as stretches of time. Pure.
+
+What marks mean is said in `daemon/story.py`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from daemon.control.protocol import FinishReason, Mark, Story, What
+
+SEATED = (What.SEATED, What.SHARED, What.FETCHED)
+LEFT = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)
+STRETCH_LOOK = {  # character and colour
+    "waiting": ("·", "muted"),
+    "prefill": ("▒", "info"),
+    "decode": ("█", "good"),
+    "preempted": ("░", "warn"),
+    "moving": ("▓", "extra"),
+}
+
+
+class Stretch(NamedTuple):
+    """A time in which one thing was true: a key of STRETCH_LOOK."""
+
+    start_s: float
+    end_s: float
+    kind: str
+
+
+def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
+    """One mark in words; `instances` are the names by index."""
+    kept = f"; KV of {mark.amount} tokens stays in host memory" if mark.amount else ""
+    match mark.what:
+        case What.ARRIVED:
+            return f"arrived with {mark.amount} prompt tokens"
+        case What.HELD_BACK:
+            return f"held back until {mark.other} has computed the prompt of both"
+        case What.QUEUED:
+            known = mark.amount < len(instances)
+            return f"queued on {instances[mark.amount] if known else mark.amount}"
+        case What.FORETOLD:
+            return f"foretold: {mark.amount} output tokens"
+        case What.SEATED:
+            cached = f", {mark.amount} tokens from the prefix cache" if mark.amount else ""
+            return f"runs{cached}"
+        case What.SHARED:
+            return f"runs, {mark.amount} tokens shared with {mark.other}"
+        case What.FETCHED:
+            return f"runs again, KV of {mark.amount} tokens comes from host memory"
+        case What.RESTORED:
+            return "its KV is back on the device"
+        case What.CHUNK:
+            return f"computes {mark.amount} tokens"
+        case What.FIRST:
+            return "first token"
+        case What.PROMOTED | What.DEMOTED:
+            return f"{mark.what} to level {mark.amount}"
+        case What.GAVE_WAY:
+            return f"preempted: gave way to {mark.other}{kept}"
+        case What.OUT_OF_BLOCKS:
+            own = mark.other == of.sequence
+            why = "no block for its next token" if own else f"{mark.other} needed a block"
+            return f"preempted: {why}{kept}"
+        case What.WORKER_LOST:
+            return "preempted: its worker was lost"
+        case What.FINISHED:
+            return f"finished with {mark.amount} tokens ({reason(mark.other)})"
+        case _:
+            return mark.what
+
+
+def reason(number: int) -> str:
+    """Why a sequence ended, in a word."""
+    try:
+        return FinishReason(number).name.lower()
+    except ValueError:
+        return f"reason {number}"
+
+
+def mark_colour(what: str) -> str:
+    """The ink of a mark."""
+    if what in LEFT:
+        return "warn"
+    if what in (What.FETCHED, What.RESTORED):
+        return "extra"
+    if what in (What.CHUNK, *SEATED):
+        return "info"
+    return "good" if what in (What.FIRST, What.FINISHED) else "text"
+
+
+def stretches(story: Story) -> list[Stretch]:
+    """The life from its arrival to its end, or to now.
+
+    Marks do not say when a sequence that computed its tokens again decodes on: that is taken to
+    be after its last chunk.
+    """
+    found: list[Stretch] = []
+    kind, since_s = "waiting", story.marks[0].time_s if story.marks else story.time_s
+    answering = False
+    for index, mark in enumerate(story.marks):
+        answering = answering or mark.what == What.FIRST
+        after = _kind_after(mark.what, answering, _chunk_follows(story.marks, index))
+        if after is None or after == kind:
+            continue
+        found.append(Stretch(since_s, mark.time_s, kind))
+        kind, since_s = after, mark.time_s
+    if kind:
+        found.append(Stretch(since_s, story.time_s, kind))
+    return [one for one in found if one.end_s > one.start_s or len(found) == 1]
+
+
+def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
+    """What is true after a mark; None: what was true before; "": nothing any more."""
+    if what == What.FINISHED:
+        return ""
+    if what in LEFT:
+        return "preempted"
+    if what == What.FETCHED:
+        return "moving"
+    if what == What.FIRST:
+        return "decode"
+    if what in (What.SEATED, What.SHARED, What.CHUNK, What.RESTORED):
+        return "decode" if answering and not chunk_follows else "prefill"
+    return None
+
+
+def _chunk_follows(marks: Sequence[Mark], index: int) -> bool:
+    """Whether it computes known tokens again before it leaves its place."""
+    for mark in marks[index + 1 :]:
+        if mark.what in LEFT:
+            return False
+        if mark.what == What.CHUNK:
+            return True
+    return False
+
+
+def strip_cells(found: Sequence[Stretch], width: int) -> list[str]:
+    """The kind of each of `width` cells of equal time, the middle of a cell deciding."""
+    if not found or width < 1:
+        return []
+    start_s, whole_s = found[0].start_s, found[-1].end_s - found[0].start_s
+    cells = []
+    place = 0
+    for cell in range(width):
+        at_s = start_s + (cell + 0.5) / width * whole_s
+        while place < len(found) - 1 and at_s >= found[place].end_s:
+            place += 1
+        cells.append(found[place].kind)
+    return cells
+
+
+def totals(found: Sequence[Stretch]) -> dict[str, float]:
+    """Seconds of each kind, in order of STRETCH_LOOK."""
+    sums = dict.fromkeys(STRETCH_LOOK, 0.0)
+    for one in found:
+        sums[one.kind] += one.end_s - one.start_s
+    return {kind: seconds for kind, seconds in sums.items() if seconds > 0}
+
+
+def ranges(blocks: Sequence[int]) -> str:
+    """Block numbers, neighbours joined: "4-9, 12, 30-31"."""
+    parts: list[list[int]] = []
+    for block in blocks:
+        if parts and block == parts[-1][1] + 1:
+            parts[-1][1] = block
+        else:
+            parts.append([block, block])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

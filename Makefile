@@ -40,9 +40,10 @@ style: $(STAMP)
 soak: $(STAMP)  ## the long runs: 10,000 aborts and more (minutes)
 	LLMD_SOAK=1 $(BIN)/python -m tests.run_suites $(SUITES)
 
-bench-cpu: $(STAMP)  ## Core's cost, SSE fan-out, and the peers installed here
+bench-cpu: $(STAMP)  ## Core's cost, SSE fan-out, llmd-top, and the peers installed here
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.fanout
+	$(BIN)/python -m benchmarks.top
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 gpu-check:  ## kernels against the reference, on this machine's GPU

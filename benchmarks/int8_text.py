@@ -13,7 +13,7 @@ apart        mean distance of the log-probabilities of those tokens between thes
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class Answers:
     """The greedy answers [prompt, token] to some prompts, and the log-probability of each token."""
 
     def __init__(
-        self, engine: Engine, prompts: list[list[int]], num_tokens: int, moments: range | tuple
+        self, engine: Engine, prompts: list[list[int]], num_tokens: int, moments: Sequence[int]
     ) -> None:
         """At `moments`, numbers of tokens, each sequence leaves and comes back."""
         self._engine = engine
@@ -105,7 +105,7 @@ class Answers:
         self.tokens, self.scores = np.concatenate(tokens), np.concatenate(scores)
 
     def _steps(
-        self, prompts: list[list[int]], num_tokens: int, moments: range | tuple
+        self, prompts: list[list[int]], num_tokens: int, moments: Sequence[int]
     ) -> Iterator[Reply]:
         plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
         rows = [plans.add(slot, prompt, SAMPLING) for slot, prompt in enumerate(prompts)]
@@ -124,7 +124,7 @@ class Answers:
 
 
 def scored(
-    engine: Engine, prompts: list[list[int]], answers: Int32, moments: range | tuple
+    engine: Engine, prompts: list[list[int]], answers: Int32, moments: Sequence[int]
 ) -> Float32:
     """[prompt, token]: log-probabilities of given answers [prompt, token], swapped at `moments`."""
     scores = np.full(answers.shape, np.nan, np.float32)
@@ -139,7 +139,7 @@ def _score(
     engine: Engine,
     prompts: list[list[int]],
     answers: Int32,
-    moments: range | tuple,
+    moments: Sequence[int],
     scores: Float32,
 ) -> None:
     """Prompt and answer together are a prompt whose tokens' log-probabilities are asked for."""

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import uvloop
 
 from benchmarks.live import daemon
 from daemon.wire.faults import TEST_MODE, VARIABLE
@@ -216,7 +217,7 @@ def main() -> int:
         flags += ["--set", f"scheduler.max_running={options.running}"]
         flags += ["--set", f"scheduler.max_waiting={options.waiting}"]
         with daemon(flags, folder) as url:
-            asyncio.run(measure(url, options))
+            uvloop.run(measure(url, options))
     return 0
 
 

@@ -27,7 +27,7 @@ run() {  # PROGRAM, and the distributions whose versions are worth a line
 case $client in
   openai2) run openai_chat.py 'openai>=2,<3' ;;
   openai3) run openai_chat.py 'openai>=3,<4' ;;
-  litellm) run litellm_chat.py litellm ;;
+  litellm) LITELLM_LOCAL_MODEL_COST_MAP=True run litellm_chat.py litellm ;;
   langchain) run langchain_chat.py langchain-openai ;;
   llm) run llm_cli.py llm ;;
   node)

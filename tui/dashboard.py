@@ -79,6 +79,7 @@ class LlmdTop(App[None]):
         self._daemon = source if isinstance(source, Daemon) and not readonly else None
         self._recorder = recorder
         self._settings = settings
+        self._kept_theme = self.theme
 
     def get_css_variables(self) -> dict[str, str]:
         """The theme's, and those that the inks add; from here on everything is drawn in them."""
@@ -113,18 +114,14 @@ class LlmdTop(App[None]):
                 self._source.ask(question)
 
     def show(self) -> None:
-        """Bring the open screen up to date, if something new was heard."""
-        for screen in self.screen_stack:
-            if isinstance(screen, LiveScreen) and screen.is_current:
-                held, recorder = self.watched.held, self._recorder
-                signs = signs_of(self._source, recorder, held=held, trouble=self.trouble)
+        """Bring the open screen up to date, if something new was heard; one below a box too."""
+        stack = self.screen_stack
+        visible = stack[-2:] if stack and stack[-1].is_modal else stack[-1:]
+        held = self.watched.held
+        signs = signs_of(self._source, self._recorder, held=held, trouble=self.trouble)
+        for screen in visible:
+            if isinstance(screen, LiveScreen):
                 screen.update_from(self.watched, signs)
-            elif isinstance(screen, LiveScreen) and self._below_modal(screen):
-                screen.update_from(self.watched, ())
-
-    def _below_modal(self, screen: LiveScreen) -> bool:
-        """Whether only a box that does not hide it is above a screen."""
-        return self.screen.is_modal and self.screen_stack[-2] is screen
 
     def on_live_screen_opened(self) -> None:
         """Another screen is in front."""
@@ -132,7 +129,8 @@ class LlmdTop(App[None]):
         self.show()
 
     def _theme_changed(self, theme: Theme) -> None:
-        if self._settings is not None:
+        if self._settings is not None and theme.name != self._kept_theme:
+            self._kept_theme = theme.name
             keep_settings(self._settings, Settings(theme.name))
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):

@@ -16,6 +16,7 @@ from tui.format import (
     share,
     size,
 )
+from tui.instances import gpu_words
 from tui.queues import has_queues, level_counts
 from tui.sequences import predicted
 
@@ -38,6 +39,8 @@ def frame(snapshot: Snapshot) -> str:
 def _head(snapshot: Snapshot) -> str:
     counters = snapshot.counters
     ttft_s = counters.ttft_sum_s / counters.ttft_count if counters.ttft_count else None
+    tpot_s = counters.tpot_sum_s / counters.tpot_count if counters.tpot_count else None
+    means = f"TTFT mean {latency(ttft_s)}, TPOT mean {latency(tpot_s)}"
     per_s = share(counters.output_tokens, snapshot.uptime_s)
     pairs = [
         ("model", f"{printable(snapshot.model)}  ({printable(snapshot.root)})"),
@@ -56,8 +59,9 @@ def _head(snapshot: Snapshot) -> str:
             f"({percent(share(counters.cached_tokens, counters.prompt_tokens)).strip()} cached), "
             f"{count(counters.output_tokens)} output",
         ),
-        ("since start", f"TTFT mean {latency(ttft_s)}, {count(per_s)} output tok/s"),
+        ("since start", f"{means}, {count(per_s)} output tok/s"),
         *_when_any(snapshot),
+        *_gpus(snapshot),
     ]
     title = f"llmd {printable(snapshot.version)}, pid {snapshot.pid}"
     return "\n".join([title, *(f"  {name:<12}{value}" for name, value in pairs)])
@@ -80,6 +84,16 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
         finished = f"{count(counters.prediction_count)} finished with one"
         pairs.append(("predictions", f"{finished}, wrong by {error} in the mean"))
     return pairs
+
+
+def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """A line for each instance's GPU that can be asked."""
+    pairs = zip(snapshot.instances, snapshot.gpus, strict=False)
+    return [
+        ("gpu", ", ".join([printable(one.name), printable(gpu.name or "unnamed"), *gpu_words(gpu)]))
+        for one, gpu in pairs
+        if gpu is not None
+    ]
 
 
 def _instances(instances: Sequence[InstanceStatus]) -> str:

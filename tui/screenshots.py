@@ -27,44 +27,39 @@ LIMIT_BYTES = 150_000
 _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-class AtOnce:
-    """All of a recording, as fast as it is taken."""
-
-    def __init__(self, recording: Recording) -> None:
-        self.messages = [recording.message(number) for number in range(len(recording))]
-        self.done = asyncio.Event()
+class Silence:
+    """A source that never says anything: here the messages are handed to the dashboard."""
 
     def ask(self, question: Closer) -> None:
-        """A recording answers nothing."""
+        """Nobody answers."""
 
     async def news(self) -> AsyncIterator[Told]:
-        """Everything, then silence."""
-        for message in self.messages:
-            yield message
-        self.done.set()
+        """Nothing, for ever."""
         await asyncio.Event().wait()
+        yield Story(-1, 0.0)
 
 
 async def take(recording: Recording, folder: Path) -> list[Path]:
-    """Make the pictures; where they are."""
-    source = AtOnce(recording)
-    stories = [one for one in source.messages if isinstance(one, Story)]
-    app = LlmdTop(source)
+    """Make the pictures; where they are. The sequence's is the first: its pace is seen growing."""
+    messages = [recording.message(number) for number in range(len(recording))]
+    told = next((one.sequence for one in reversed(messages) if isinstance(one, Story)), -1)
+    screens: dict[str, LiveScreen | None] = {
+        "sequence": SequenceScreen(told),
+        "overview": None,
+        "tree": TreeScreen(),
+        "instance": InstanceScreen(0),
+        "blocks": BlocksScreen(),
+    }
+    app = LlmdTop(Silence())
     taken = []
     async with app.run_test(size=SIZE) as pilot:
-        await source.done.wait()
-        screens: dict[str, LiveScreen | None] = {
-            "overview": None,
-            "tree": TreeScreen(),
-            "instance": InstanceScreen(0),
-            "blocks": BlocksScreen(),
-        }
-        if stories:
-            screens["sequence"] = SequenceScreen(stories[-1].sequence)
         for name, screen in screens.items():
             if screen is not None:
                 await app.push_screen(screen)
-            await pilot.pause()
+            for message in messages:
+                app.watched.hear(message)
+                app.show()
+            messages.clear()
             app.show()
             await pilot.pause()
             taken.append(folder / f"llmd-top-{name}.svg")

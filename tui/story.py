@@ -29,7 +29,8 @@ class Stretch(NamedTuple):
 
 def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
     """One mark in words; `instances` are the names by index."""
-    kept = f"; KV of {mark.amount} tokens stays in host memory" if mark.amount else ""
+    tokens = f"{mark.amount} token{'' if mark.amount == 1 else 's'}"
+    kept = f"; KV of {tokens} stays in host memory" if mark.amount else ""
     match mark.what:
         case What.ARRIVED:
             return f"arrived with {mark.amount} prompt tokens"
@@ -41,16 +42,16 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
         case What.FORETOLD:
             return f"foretold: {mark.amount} output tokens"
         case What.SEATED:
-            cached = f", {mark.amount} tokens from the prefix cache" if mark.amount else ""
+            cached = f", {tokens} from the prefix cache" if mark.amount else ""
             return f"runs{cached}"
         case What.SHARED:
-            return f"runs, {mark.amount} tokens shared with {mark.other}"
+            return f"runs, {tokens} shared with {mark.other}"
         case What.FETCHED:
-            return f"runs again, KV of {mark.amount} tokens comes from host memory"
+            return f"runs again, KV of {tokens} comes from host memory"
         case What.RESTORED:
             return "its KV is back on the device"
         case What.CHUNK:
-            return f"computes {mark.amount} tokens"
+            return f"computes {tokens}"
         case What.FIRST:
             return "first token"
         case What.PROMOTED | What.DEMOTED:
@@ -64,7 +65,7 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
         case What.WORKER_LOST:
             return "preempted: its worker was lost"
         case What.FINISHED:
-            return f"finished with {mark.amount} tokens ({reason(mark.other)})"
+            return f"finished with {tokens} ({reason(mark.other)})"
         case _:
             return mark.what
 

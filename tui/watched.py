@@ -31,8 +31,7 @@ class Watched:
                 self.history.add(news)
                 self.catch_up()
             case Story():
-                self.story = news
-                self.version += 1
+                self._take_story(news)
             case BlockOwners():
                 self.owners[news.instance] = news
                 self.version += 1
@@ -48,6 +47,13 @@ class Watched:
         """Show the newest snapshot, unless the picture is held."""
         if not self.held or self.snapshot is None:
             self.snapshot = self.newest
+            self.version += 1
+
+    def _take_story(self, story: Story) -> None:
+        """Take it, unless the daemon has forgotten what is known here."""
+        known = self.story is not None and self.story.sequence == story.sequence
+        if story.marks or not known:
+            self.story = story
             self.version += 1
 
     def _rewind(self, news: Rewound) -> None:

@@ -46,9 +46,7 @@ class About:
         """`GET /health`: this process lives, and answers under way make progress."""
         model = self._model
         fault = model.fault
-        answer = Health(
-            "stuck" if fault else "alive", fault or model.status, model.last_step_age_s
-        )
+        answer = Health("stuck" if fault else "alive", fault or model.status, model.last_step_age_s)
         return json_answer(answer, 503 if fault else 200)
 
     async def ready(self, _request: web.Request) -> web.StreamResponse:

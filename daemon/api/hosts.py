@@ -19,7 +19,7 @@ class Hosts:
     def __init__(self, bound_to: str) -> None:
         """`bound_to` is the listening socket's address."""
         self._own = LOCAL_NAMES | {bound_to}
-        self._loopback = ipaddress.ip_address(bound_to.partition("%")[0]).is_loopback
+        self.is_loopback = ipaddress.ip_address(bound_to.partition("%")[0]).is_loopback
         self.allow(())
 
     def allow(self, names: Sequence[str]) -> None:
@@ -27,7 +27,7 @@ class Hosts:
         to its own, and one that others are meant to reach to all.
         """
         allowed = frozenset(name.lower() for name in names)
-        self._all = ANY in allowed or not (self._loopback or allowed)
+        self._all = ANY in allowed or not (self.is_loopback or allowed)
         self._names = self._own | allowed
 
     def check(self, host: str | None) -> None:

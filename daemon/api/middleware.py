@@ -28,6 +28,7 @@ ACCOUNT = web.RequestKey("account", Account)
 """Of the key that the request came with; missing where no keys are configured."""
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """What a load balancer asks; they tell nothing of what is served to whom."""
+LEFT = "clients left before their answers were complete"
 
 _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TEXT_BY_STATUS = {
@@ -103,7 +104,7 @@ class Front:
                 return refusal
             return await self._routed(request, handler)
         except asyncio.CancelledError:
-            self._tally.note("clients left before their answers were complete")
+            self._tally.note(LEFT)
             raise
         finally:
             self.num_open -= 1
@@ -143,6 +144,7 @@ class Front:
         except web.HTTPException as error:
             return self._response(_in_shape(error), error.headers.get("Allow"))
         except ConnectionResetError:  # nobody reads this, but aiohttp wants an answer
+            self._tally.note(LEFT)
             return self._response(ApiError(499, "the client has gone"))
         except Exception:
             log.exception("a request failed")

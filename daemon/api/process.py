@@ -61,9 +61,8 @@ class ApiProcess:
             self._link.predictions = Predictions(config, self._link.tell)
         self._tally = Tally()
         self._connections = Connections(config, self._tally)
-        self._front = Front(
-            Hosts(listener.getsockname()[0]), self._keys, self._tally, self._metrics.refused
-        )
+        self._hosts = Hosts(listener.getsockname()[0])
+        self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused)
         self._grammars = Grammars(self._model)
         self._api = Api(
             config,
@@ -100,6 +99,8 @@ class ApiProcess:
     def _let_in(self, access: Access) -> None:
         self._keys.update(access.keys)
         self._front.allow(access.cors_origins, access.allowed_hosts)
+        if not (access.keys or self._hosts.is_loopback):
+            log.warning("there are no API keys: whoever reaches %s may ask", self._config.host)
 
     def _settle(self, settings: Settings) -> None:
         self._keepalive_s = settings.keepalive_s

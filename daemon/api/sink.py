@@ -13,7 +13,7 @@ from daemon.api.backlog import Backlog
 KEEP_ALIVE = b": keep-alive\n\n"
 TRANSPORT_LIMIT_BYTES = 128 * 1024
 BACKLOG_LIMIT_BYTES = 128 * 1024
-"""Together 256 KiB for a stream. Deflated, the second half holds ten times as many events."""
+"""Together 256 KiB for a stream. Deflated, the second half holds twenty times as many events."""
 RETRY_S = 0.05
 
 

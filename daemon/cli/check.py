@@ -180,7 +180,7 @@ _REASONS = {
 _HOST_REASONS = {
     "swap": "who gives way is not swapped",
     "host_bytes": "memory.host_bytes",
-    "kv": "as many bytes as the KV pool",
+    "kv": "four times the KV pool",
     "ram": "this instance's share of available RAM",
 }
 

@@ -21,6 +21,8 @@ from daemon.control.protocol import InstanceStatus, Reloaded, Snapshot
 from daemon.scheduler.policies import POLICIES
 
 TIMEOUT_S = 5.0
+RELOAD_TIMEOUT_S = 30.0
+"""The answer comes when all is done, and a file may lie on a slow disk."""
 
 
 def ctl(arguments: argparse.Namespace) -> int:
@@ -41,7 +43,7 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
         case "policy":
             return policies(fetch_snapshot(path, TIMEOUT_S))
         case "reload":
-            return reloaded(reload(path, TIMEOUT_S))
+            return reloaded(reload(path, RELOAD_TIMEOUT_S))
         case "drain":
             return drained(drain(path, TIMEOUT_S))
         case "resume":

@@ -1,4 +1,4 @@
-"""Keys that no schema knows, each with the known one that was probably meant; and several models."""
+"""Keys that no schema knows, each with the one that was probably meant; and several models."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches

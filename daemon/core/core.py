@@ -182,7 +182,8 @@ class Core:
         if excess > 0 and event.n > self.config.max_waiting:
             return reject("too_long", f"n = {event.n} exceeds the queue", 0.0)
         if excess > 0:
-            wait_s = self.finish_rate.promise_s(event.now, excess, event.n)
+            clump = min(self.config.max_waiting, self.num_running) // 2  # finishes come in clumps
+            wait_s = self.finish_rate.promise_s(event.now, excess + clump, event.n)
             return reject("queue_full", "too many requests are waiting", wait_s)
         return None
 
@@ -334,7 +335,7 @@ class Core:
             return
         sequence.hashes.extend(split_hashes(event.hashes))
         if sequence.state is State.RUNNING:
-            self.instances[sequence.instance].scheduler.seal(sequence.slot)
+            self.instances[sequence.instance].scheduler.seats.seal(sequence.slot)
 
     def _on_finish(self, event: Finish) -> None:
         sequence = self.sequences.get(event.sequence)

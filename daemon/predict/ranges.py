@@ -8,6 +8,8 @@ from daemon.predict.recent import Recent
 from daemon.predict.store import Rows, VectorStore, cut_short
 from daemon.predict.trained import Trained
 
+Int = npt.NDArray[np.intp]
+
 GRANULARITIES = (100, 200, 400)
 """Tokens; those that the paper measures."""
 
@@ -54,10 +56,10 @@ class Ranges:
         for number, *answer in zip(*(column.tolist() for column in columns), strict=True):
             self._seen[number].add(*answer)
 
-    def _range_of(self, rows: Rows) -> npt.NDArray[np.intp]:
+    def _range_of(self, rows: Rows) -> Int:
         """[N]: in which range each answer ended, or was cut."""
-        ranges = rows["num_tokens"] // self._granularity
-        return np.minimum(ranges, self._num_ranges - 1).astype(np.intp)
+        ranges: Int = rows["num_tokens"].astype(np.intp) // self._granularity
+        return np.minimum(ranges, self._num_ranges - 1)
 
     def _slopes(self, rows: Rows, outputs: Float32) -> Float32:
         """Of the cross entropy; an answer that was cut may lie in any range from there on."""

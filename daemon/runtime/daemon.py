@@ -128,7 +128,7 @@ class Daemon:
         loop.set_exception_handler(self._callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self._operations.hang_up()))
+        loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A Core whose event was handled by halves must not go on: requests would hang unseen."""
@@ -139,6 +139,13 @@ class Daemon:
     def _told_to_stop(self) -> None:
         """The first signal drains, a second one does not wait for answers."""
         (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def _told_to_reload(self) -> None:
+        """SIGHUP. Without a file there is nothing to read: its terminal was closed."""
+        if self._operations.has_file:
+            self._spawn(self._operations.hang_up())
+        else:
+            self._told_to_stop()
 
     def _start_api(self, listener: socket.socket) -> ApiProcess:
         server = self._config.server

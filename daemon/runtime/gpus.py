@@ -17,6 +17,10 @@ STOP_S = 0.5
 logger = logging.getLogger(__name__)
 
 
+class LostError(Exception):
+    """No card answers any more; the text is the driver's."""
+
+
 class GpuReader:
     """NVML from `nvmlInit` to `nvmlShutdown`. Raises ImportError, or NVML's own errors."""
 
@@ -25,6 +29,20 @@ class GpuReader:
 
         self._nvml: ModuleType = pynvml
         pynvml.nvmlInit()
+
+    def read_each(self, cards: Sequence[int | str | None]) -> tuple[GpuStatus | None, ...]:
+        """Every card, None for one that does not answer. Raises LostError if none does."""
+        statuses: list[GpuStatus | None] = []
+        failure = ""
+        for card in cards:
+            try:
+                statuses.append(self.read(card) if card is not None else None)
+            except self._nvml.NVMLError as error:
+                statuses.append(None)
+                failure = str(error)
+        if not any(statuses):
+            raise LostError(failure)
+        return tuple(statuses)
 
     def read(self, card: int | str) -> GpuStatus:
         """One card, by NVML's index or by UUID; what it does not support is None."""
@@ -57,7 +75,11 @@ class GpuReader:
         nvml = self._nvml
         try:
             return question(*arguments)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+        except (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_InvalidArgument,  # a slice of a card has no temperature of its own
+        ):
             return None
 
 
@@ -121,8 +143,7 @@ class GpuWatch:
         reader = GpuReader()
         try:
             while not self._stopped.is_set():
-                cards = self._cards
-                self.latest = tuple(None if c is None else reader.read(c) for c in cards)
+                self.latest = reader.read_each(self._cards)
                 self._say("GPU figures are read")
                 self._stopped.wait(INTERVAL_S)
         finally:

@@ -48,6 +48,11 @@ class Operations:
         """What the daemon runs with."""
         return self._loaded.config
 
+    @property
+    def has_file(self) -> bool:
+        """Whether there is a configuration file that can be read again."""
+        return bool(self._loaded.file)
+
     def choose_policy(self, policy: str) -> None:
         """Rank sequences by another of POLICIES. Raises RefusalError before there is a Core."""
         self._tell_core(lambda core: core.choose_policy(policy), "no policy can be chosen yet")
@@ -71,7 +76,7 @@ class Operations:
 
         A broken one changes nothing, and neither do values that need a restart.
         """
-        if not self._loaded.file:
+        if not self.has_file:
             raise RefusalError("this daemon was started without --config: there is no file to read")
         async with self._reloading:
             self._check_not_stopping()

@@ -147,11 +147,6 @@ class Scheduler:
         self.kv.pool.copies_done(step)
         self.swapper.copies_done(step, self.slots, now)
 
-    def seal(self, slot: int) -> None:
-        """Offer a running sequence's full blocks to others, unless they are still on their way."""
-        if not self.swapper.is_returning(slot):
-            self.kv.seal(self.slots.member(slot), int(self.slots.computed[slot]))
-
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
@@ -173,7 +168,7 @@ class Scheduler:
             return None
         batch = self._emit(slots, counts)
         if step.prompts:
-            self._settle_prompts(step, now)
+            seats.settle(step.prompts, step.chunks)
         return batch
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
@@ -374,12 +369,6 @@ class Scheduler:
                 work_of(batch),
             )
         )
-
-    def _settle_prompts(self, step: StepBuilder, now: float) -> None:
-        """Offer blocks that prompt chunks of this step fill: later steps may share them."""
-        for slot, count in zip(step.prompts, step.chunks, strict=True):
-            self.slots.member(slot).story.add(now, What.CHUNK, count)
-            self.seal(slot)
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""

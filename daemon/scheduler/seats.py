@@ -302,11 +302,24 @@ class Seats:
         if place.leader >= 0:
             what, by = What.SHARED, self.slots.member(place.leader).id
         sequence.story.add(self.now, what, place.num_shared_tokens, by)
+        if place.returns and not self.swapper.is_returning(slot):  # its first step awaits the KV
+            sequence.story.add(self.now, What.RESTORED)
         self.swapper.seated(sequence, self.kv.block_size)
         if not sequence.started:
             sequence.started = True
             self.started.append((sequence, place.num_shared_tokens))
         return slot
+
+    def seal(self, slot: int) -> None:
+        """Offer a running sequence's full blocks to others, unless they are still on their way."""
+        if not self.swapper.is_returning(slot):
+            self.kv.seal(self.slots.member(slot), int(self.slots.computed[slot]))
+
+    def settle(self, slots: list[int], chunks: list[int]) -> None:
+        """Offer the blocks that these chunks of prompts fill: later steps may share them."""
+        for slot, count in zip(slots, chunks, strict=True):
+            self.slots.member(slot).story.add(self.now, What.CHUNK, count)
+            self.seal(slot)
 
     # Leaving
 

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from signal import Signals
 
 
@@ -24,6 +25,14 @@ class Child:
     def alive(self) -> bool:
         """Whether it has not been reaped yet."""
         return self._process.returncode is None
+
+    def starved_s(self) -> float:
+        """For how long its threads have waited for a processor, together; 0 where nobody counts."""
+        total_ns = 0
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                total_ns += int((thread / "schedstat").read_text().split()[1])
+        return total_ns / 1e9
 
     def signal(self, number: Signals) -> None:
         """Send a signal if it still runs."""

@@ -2,15 +2,18 @@
 
 A step may take at least `LEAST_S`, or `FACTOR` times what nearly all steps before it took, or as
 many times what its own tokens should take by the worker's own measurement: so that the first long
-prompt after a thousand short steps is no alarm.
+prompt after a thousand short steps is no alarm. Nor is a machine so busy that the worker gets no
+processor: it is given more time for as long as it waits for one, up to `PATIENCE` times as much.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 LEAST_S = 5.0
 FACTOR = 20.0
 AGAIN_S = 0.25
 """An overdue step is looked at once more after so long: whoever looks late has read late too."""
+PATIENCE = 6.0
 _KEPT = 512
 _NEARLY_ALL = 0.99
 
@@ -24,7 +27,8 @@ class StepWatch:
         self._sent: deque[tuple[float, int]] = deque()  # (when, tokens), oldest first
         self._took_s: deque[float] = deque(maxlen=_KEPT)
         self._began_s = 0.0  # the oldest one, as far as can be seen from here
-        self._overdue = False
+        self._late = False  # the oldest one was seen to be
+        self._starved_s = 0.0
 
     @property
     def waiting(self) -> bool:
@@ -42,7 +46,7 @@ class StepWatch:
         self._sent.popleft()
         self._took_s.append(now - self._began_s)
         self._began_s = now
-        self._overdue = False
+        self._late = False
 
     @property
     def limit_s(self) -> float:
@@ -51,15 +55,21 @@ class StepWatch:
         expected_s = self._step_s + num_tokens * self._token_s
         return max(LEAST_S, FACTOR * max(self._usual_s(), expected_s))
 
-    def look(self, now: float) -> float:
-        """Seconds until the next look; 0.0: it hangs. Only while a step is on its way."""
-        left_s = self._began_s + self.limit_s - now
-        if left_s > 0.0:
-            return left_s
-        if self._overdue:
-            return 0.0
-        self._overdue = True
-        return AGAIN_S
+    def look(self, now: float, starved_s: Callable[[], float]) -> float:
+        """Seconds until the next look; 0.0: it hangs. Only while a step is on its way.
+
+        `starved_s` tells for how many seconds the worker's threads have waited for a processor, in
+        all its life; it is asked only about a step that is late.
+        """
+        limit_s = self.limit_s
+        if now < self._began_s + limit_s:
+            return self._began_s + limit_s - now
+        before_s, self._starved_s = self._starved_s, starved_s()
+        if not self._late:
+            self._late = True
+            return AGAIN_S
+        starves = self._starved_s - before_s > AGAIN_S / 2
+        return AGAIN_S if starves and now < self._began_s + PATIENCE * limit_s else 0.0
 
     def _usual_s(self) -> float:
         """What all but one step in a hundred took, of the last few hundred."""

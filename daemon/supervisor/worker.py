@@ -165,9 +165,9 @@ class WorkerProcess:
     def _look(self) -> None:
         """See whether the oldest step hangs, now and whenever that may be."""
         self._timer = None
-        if self._channel is None or not self._watch.waiting:
+        if self._child is None or not self._watch.waiting:
             return
-        wait_s = self._watch.look(time.monotonic())
+        wait_s = self._watch.look(time.monotonic(), self._child.starved_s)
         if wait_s:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
         else:

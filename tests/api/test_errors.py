@@ -36,6 +36,7 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("presence_penalty", {"presence_penalty": -3}),
     ("frequency_penalty", {"frequency_penalty": 3}),
     ("repetition_penalty", {"repetition_penalty": 0}),
+    ("repetition_penalty", {"repetition_penalty": 5e-324}),  # logits over this are infinite
     ("logit_bias", {"logit_bias": {"x": 1}}),
     ("logit_bias", {"logit_bias": {"1": 101}}),
     ("logit_bias", {"logit_bias": {"400": 1}}),

@@ -19,6 +19,9 @@ from daemon.api.grammar_process import what_is_wrong
 from daemon.models.grammar import Compiler
 from daemon.request import SamplingParams
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PLAIN = SamplingParams(ignore_eos=True)
 SLOW = "start: T0\n" + "\n".join(f"T{i}: " + f"T{i + 1} " * 4 for i in range(30)) + '\nT30: "a"'
 
 
@@ -26,13 +29,23 @@ def model(folder: Path) -> Any:
     return SimpleNamespace(serving=SimpleNamespace(root=str(folder), vocab_size=400))
 
 
-@pytest_asyncio.fixture
-async def grammars(folder: Path) -> AsyncIterator[Grammars]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(folder: Path) -> AsyncIterator[Grammars]:
     made = Grammars(model(folder))
+    await made.check(PLAIN, "field")
+    assert made._trial is None, "plain text starts nothing"
     yield made
     trial = made._trial
     await made.close()
-    assert trial is None or not trial._child.alive
+    assert trial is not None
+    assert not trial._child.alive
+
+
+@pytest.fixture
+def grammars(shared: Grammars) -> Grammars:
+    """The same each time, with nothing remembered."""
+    shared._verdicts.clear()
+    return shared
 
 
 async def verdict(grammars: Grammars, text: str) -> str:
@@ -48,11 +61,6 @@ async def verdict(grammars: Grammars, text: str) -> str:
 def pid(grammars: Grammars) -> int:
     assert grammars._trial is not None
     return grammars._trial._child.pid
-
-
-async def test_plain_text_starts_nothing(grammars: Grammars) -> None:
-    assert await verdict(grammars, "") == ""
-    assert grammars._trial is None
 
 
 async def test_verdicts_are_kept_and_asked_for_once(grammars: Grammars) -> None:
@@ -122,6 +130,7 @@ async def test_another_model_has_another_process(grammars: Grammars, folder: Pat
     grammars._model.serving.vocab_size = 500
     assert await verdict(grammars, 'start: "b"') == ""
     assert pid(grammars) != first
+    grammars._model.serving.vocab_size = 400
 
 
 async def test_a_process_that_is_gone_is_no_grammar_s_fault(grammars: Grammars) -> None:
@@ -142,22 +151,24 @@ async def test_without_a_tokenizer_there_are_no_grammars(tmp_path: Path) -> None
     await grammars.close()
 
 
-async def test_the_last_who_asked_may_leave(grammars: Grammars) -> None:
+async def test_the_last_who_asked_may_leave(tmp_path: Path) -> None:
+    grammars = Grammars(model(tmp_path))
     loop = asyncio.get_running_loop()
     complaints: list[Any] = []
     loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-    grammars._model.serving.root = "/nowhere"
     leaves = asyncio.create_task(verdict(grammars, 'start: "e"'))
     await asyncio.sleep(0)
     leaves.cancel()
     while grammars._asked:
         await asyncio.sleep(0.01)
     gc.collect()
+    loop.set_exception_handler(None)
     assert not complaints
+    await grammars.close()
 
 
 @pytest.mark.parametrize("limit", ["COMPILE_CPU_S", "TOKEN_CPU_S"])
-def test_what_costs_a_worker_too_much_is_wrong(
+async def test_what_costs_a_worker_too_much_is_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     compiler = Compiler(folder, 400)

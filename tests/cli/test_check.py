@@ -128,10 +128,10 @@ def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_host_pool_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["check", "--model", str(model), "--kv-blocks", "8"]
     assert main(flags) == 0
-    said = r"host pool +8  \(as many bytes as the KV pool\) = 0\.1 MiB, 8\.0 KiB a block"
+    said = r"host pool +32  \(four times the KV pool\) = 0\.2 MiB, 8\.0 KiB a block"
     assert re.search(said, capsys.readouterr().out)
     assert main([*flags, "--set", "memory.compress=true"]) == 0
-    assert re.search(r"host pool +25  .* 2\.5 KiB a block", capsys.readouterr().out)
+    assert re.search(r"host pool +102  .* 2\.5 KiB a block", capsys.readouterr().out)
     assert main([*flags, "--set", "memory.swap=recompute"]) == 0
     assert re.search(r"host pool +none  \(who gives way is not swapped\)", capsys.readouterr().out)
     assert main([*flags, "--set", "memory.host_bytes=100"]) == 1

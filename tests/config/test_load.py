@@ -75,6 +75,7 @@ def test_the_documented_example_names_every_value() -> None:
         ("[memory]\nutilization = nan", "memory.utilization: must be above 0 and at most 1"),
         ("[server]\nport = 65536", "server.port: must be at most 65535"),
         ("[daemon]\ndrain_s = nan", "daemon.drain_s: must be at least 0"),
+        ("[daemon]\nlog_format = 'xml'", "daemon.log_format: must be one of auto, text, json"),
         ("[model]\ndtype = 'int8'", "model.dtype: must be one of auto"),
         ("[scheduler]\nprefill_chunk = 513", "must not exceed scheduler.max_batch_tokens = 512"),
         ("[predict]\nkind = 'guess'", "predict.kind: must be one of none, mean, features"),

@@ -51,7 +51,7 @@ def test_who_gives_way_is_told_why_and_what_is_kept(swap: str, kept: int) -> Non
     gave_way = next(mark for mark in marks if mark.what == What.GAVE_WAY)
     assert (gave_way.other, gave_way.amount) == (better, kept)
     back = [mark.what for mark in marks[marks.index(gave_way) :]]
-    assert (What.FETCHED in back) == (kept > 0)
+    assert (What.FETCHED in back) == (What.RESTORED in back) == (kept > 0)
     assert back[-1] == What.FINISHED
 
 

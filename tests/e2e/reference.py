@@ -1,8 +1,8 @@
 """transformers' own greedy answers, computed in a process that does nothing else.
 
 `python -m tests.e2e.reference FOLDER COUNT` reads prompts as JSON from its input, token ids or the
-question of a chat, and prints for each its tokens, COUNT tokens of answer and the smallest gap
-between the two best logits. An end token neither ends an answer nor is masked.
+question of a chat, and prints for each its tokens, COUNT tokens of answer and, for each of these,
+the gap between the two best logits. An end token neither ends an answer nor is masked.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """A greedy answer, and how close its closest decision was."""
+    """A greedy answer, and how close each decision was."""
 
     prompt: list[int]
     tokens: list[int]
-    gap: float
+    gaps: list[float]
 
 
 def answers(folder: str, prompts: list[list[int] | str], count: int) -> list[Answer]:
@@ -57,8 +57,8 @@ def main(folder: str, count: int) -> None:
             pad_token_id=0,
         )
         best = torch.stack(made.logits)[:, 0].topk(2).values
-        gap = float((best[:, 0] - best[:, 1]).min())
-        found.append((prompt, made.sequences[0, len(prompt) :].tolist(), gap))
+        gaps = (best[:, 0] - best[:, 1]).tolist()
+        found.append((prompt, made.sequences[0, len(prompt) :].tolist(), gaps))
     json.dump(found, sys.stdout)
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from daemon.scheduler.suspects import DEADLY
-from daemon.wire.faults import TEST_MODE, VARIABLE
+from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.test_lifecycle import text_of
 from tests.e2e.tiny import tiny_folder
@@ -27,10 +29,20 @@ async def answered(daemon: LiveDaemon, **fields: Any) -> tuple[int, dict[str, An
         return got.status, await got.json()
 
 
-async def test_answers_are_whole_where_a_request_kills_its_worker_and_the_disk_is_full(
+def seed_striking_at(visit: int) -> int:
+    """A seed with which a probability of a half strikes first at this visit."""
+    for seed in count():
+        fault = Fault(0.5, seed)
+        if [fault.strikes() for _ in range(visit + 1)] == [False] * visit + [True]:
+            return seed
+    raise AssertionError
+
+
+async def test_answers_are_whole_where_requests_kill_processes_and_the_disk_is_full(
     tmp_path: Path,
 ) -> None:
-    sites = f"worker.poison:1:{POISON},journal.full:0.5:2"
+    crash = seed_striking_at(2 * len(ASKED) + 1)
+    sites = f"worker.poison:1:{POISON},journal.full:0.5:2,api.crash:0.5:{crash}"
     flags = ["--model", str(tiny_folder(tmp_path / "tiny"))]
     with LiveDaemon(*flags, env={TEST_MODE: "1", VARIABLE: sites}) as daemon:
         model = daemon.model()["id"]
@@ -45,6 +57,10 @@ async def test_answers_are_whole_where_a_request_kills_its_worker_and_the_disk_i
         assert seen.counters.worker_deaths == 2
         assert (seen.counters.failed, seen.counters.finished) == (1, 2 * len(ASKED))
         assert seen.instances[0].kv_held == seen.instances[0].kv_fenced == 0
+        with pytest.raises(aiohttp.ClientError):
+            await text_of(daemon.url, model, **ASKED[0])
+        daemon.wait_ready()
+        assert await text_of(daemon.url, model, **ASKED[0]) == expected[0]
 
 
 def test_nothing_breaks_on_purpose_outside_test_mode(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def test_the_whole_life_of_the_service(booted: Booted, capsys: pytest.CaptureFix
         _reloads(booted)
         _survives_kill_and_hang(booted)
         _drains_and_stops(booted)
+        _stays_down_with_a_wrong_configuration(booted)
+        _serves_a_model_from_a_home_folder(booted)
     finally:
         with capsys.disabled():
             print("\n" + "\n".join(booted.story))
@@ -172,3 +174,27 @@ def _drains_and_stops(booted: Booted) -> None:
     assert (booted.show("ActiveState"), booted.show("Result")) == ("inactive", "success")
     assert booted.show("ExecMainStatus") == "0"
     booted.tell("systemctl stop llmd: the answer under way finished, exit status 0")
+
+
+def _stays_down_with_a_wrong_configuration(booted: Booted) -> None:
+    configure(booted, drain_s="-1")
+    assert booted.run("systemctl", "start", "llmd").returncode != 0
+    assert (booted.show("ActiveState"), booted.show("ExecMainStatus")) == ("failed", "2")
+    assert "daemon.drain_s: must be at least 0, got -1" in journal(booted)
+    booted.tell("systemctl start llmd with a wrong file: failed, and not tried again")
+    booted.out("systemctl", "reset-failed", "llmd")
+
+
+def _serves_a_model_from_a_home_folder(booted: Booted) -> None:
+    """The drop-in that docs/operations.md shows."""
+    booted.out("mkdir", "-p", "/home/alice")
+    booted.out("mv", "/var/lib/llmd/models", "/home/alice/models")
+    lines = "[Service]\nProtectHome=tmpfs\nBindReadOnlyPaths=/home/alice/models\n"
+    drop_in = "/etc/systemd/system/llmd.service.d/home.conf"
+    assert booted.run("tee", drop_in, input=lines).returncode == 0
+    model = CONFIG.format(drain_s=20).replace("/var/lib/llmd", "/home/alice")
+    assert booted.run("tee", "/etc/llmd/llmd.toml", input=model).returncode == 0
+    booted.out("systemctl", "daemon-reload")
+    booted.out("systemctl", "start", "llmd")
+    assert status_of(booted) == 200
+    booted.tell("a model from a home folder is served, with a drop-in")

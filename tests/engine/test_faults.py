@@ -8,6 +8,7 @@ import torch
 from daemon.engine.faults import faulty
 from daemon.engine.protocol import Plan, Reply
 from daemon.engine.step import Engine
+from daemon.engine.streams import StreamError
 from daemon.request import FinishReason
 from daemon.wire.faults import Fault
 from tests.engine.driver import Driver, Running
@@ -90,6 +91,14 @@ def test_logits_that_are_no_numbers_end_their_own_row(engine: Engine) -> None:
         step(run, plans, rest)
     for one, tokens in zip(rest, expected(6)[1:], strict=True):
         assert one.outputs == tokens
+
+
+def test_slow_steps_say_so_and_a_failed_copy_ends_the_step(engine: Engine) -> None:
+    run, plans = faulty(engine, {"worker.slow": Fault(1.0, 30), "worker.copy": At(0)}), driver()
+    assert step(run, plans, added(plans)).elapsed_s >= 0.030
+    plans.outs = [(0, 0)]
+    with pytest.raises(StreamError):
+        run(plans.plan([]), 0.0)
 
 
 def test_what_is_no_number_in_a_block_does_not_reach_its_next_owner(engine: Engine) -> None:

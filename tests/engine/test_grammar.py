@@ -128,7 +128,7 @@ def test_neighbours_and_chance_change_nothing(engine: Engine) -> None:
     assert len({tuple(s.outputs) for s in together[:3]}) == 3
 
 
-@pytest.mark.parametrize("kept", [1, 2, 5, 9])
+@pytest.mark.parametrize("kept", [1, 9])
 def test_recompute_goes_on_where_the_answer_was(engine: Engine, kept: int) -> None:
     sampling = SamplingParams(seed=11, grammar=SHORT)
     whole = answer(engine, sampling).outputs

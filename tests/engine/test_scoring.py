@@ -65,7 +65,7 @@ def held_against(name: str, tokens: list[int], told: list[PromptLogprobs]) -> No
     assert (ids == best.indices.numpy()).mean() > 0.98  # but for near ties
 
 
-@pytest.mark.parametrize(("chunk", "piece"), [(64, 128), (16, 128), (40, 7), (1, 4), (15, 1)])
+@pytest.mark.parametrize(("chunk", "piece"), [(64, 128), (40, 7), (1, 4)])
 def test_chunks_and_pieces(
     engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch, chunk: int, piece: int
 ) -> None:

@@ -10,7 +10,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import daemon
-from daemon.config.schema import DaemonConfig
 from tests.house.source import ROOT
 from tests.run_suites import BUDGETS_S, LANES, TESTS, suites
 
@@ -78,9 +77,3 @@ def test_every_suite_has_a_stated_budget_and_is_a_package() -> None:
 def test_the_budgets_leave_room_under_eight_minutes() -> None:
     assert sum(BUDGETS_S.values()) / LANES <= 450
     assert max(BUDGETS_S.values()) <= 450
-
-
-def test_the_unit_waits_longer_than_the_daemon_drains() -> None:
-    unit = (ROOT / "systemd" / "llmd.service").read_text(encoding="utf-8")
-    stop_s = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
-    assert stop_s and int(stop_s[1]) > DaemonConfig().drain_s

@@ -57,12 +57,12 @@ def test_whole_answers_among_cut_ones_are_what_is_said(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", LIVE)
 def test_those_that_ended_before_the_limit_do_not_speak_for_the_cut(kind: str) -> None:
-    """Nine in ten are cut at 64, the others have 8 tokens: the next has 64 or more, not 8."""
+    """Three in four are cut at 64, the others have 8 tokens: the next has more than 8."""
     predictor = made(kind)
-    for number in range(660):
-        predictor.observe(asked(64), 8 if number % 10 == 0 else 64)
-    assert predictor.predict(asked(2000)).middle >= 48
-    assert predictor.predict(asked(64)).middle >= 48
+    for number in range(280):
+        predictor.observe(asked(64), 8 if number % 4 == 0 else 64)
+    assert predictor.predict(asked(2000)).middle >= 30
+    assert 30 <= predictor.predict(asked(64)).middle <= 64
 
 
 @pytest.mark.parametrize("kind", ["features", "mlp", "retrieval"])

@@ -1,5 +1,6 @@
 """The benchmark of predictors: it asks before it tells, and its figures are the textbook's."""
 
+import argparse
 import dataclasses
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from benchmarks.answers import Answers, load, prompt_hash, save
 from benchmarks.make_answers import Row, collected, described
+from benchmarks.predictor_gain import BASELINE, Bench
 from benchmarks.predictors import (
     KINDS,
     NUM_FOLDS,
@@ -112,6 +114,17 @@ def test_figures_are_those_reckoned_by_hand(answers: Answers) -> None:
     )
     assert (found.below, found.above) == (1.0, 0.0)
     assert found.predict_s == 1.0
+
+
+def test_the_baseline_of_the_gain_swaps_as_the_policies_do(answers: Answers) -> None:
+    """Else what swapping gains would be told as what the order gains."""
+    arguments = argparse.Namespace(requests=60, profile="opt-13b@a100-80g", kv_bytes=1e9, load=0.9)
+    bench = Bench(answers, arguments)
+    reports = [
+        bench.report(policy, 0, float("inf"), [Prediction(50, 50)] * len(answers))
+        for policy in (BASELINE, "srtf")
+    ]
+    assert all(report.swaps for report in reports), "both move blocks"
 
 
 def test_rank_correlation_with_ties() -> None:

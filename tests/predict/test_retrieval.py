@@ -54,6 +54,22 @@ def test_case_one_is_the_regressor() -> None:
     assert made({1.0: 40}).guess(Asked(10)) == 500.0, "there is no vector to compare"
 
 
+@pytest.mark.parametrize(
+    ("max_tokens", "cut_at", "counts_as"),
+    [(75, 75, 75), (74, 75, 75), (76, 75, 500), (0, 75, 500), (4000, 900, 900)],
+)
+def test_a_neighbour_that_was_cut_counts_as_what_may_be_expected(
+    max_tokens: int, cut_at: int, counts_as: int
+) -> None:
+    """As long as it was, where this one is cut there too; else as the regressor says, or more."""
+    store = VectorStore()
+    store.add(Asked(10, cut_at, vector=at(0.8)), cut_at)
+    store.add(Asked(10, 50, vector=at(1.0)), 30)
+    asked = Asked(10, max_tokens, vector=unit(1.0, 0.0))
+    found = Retrieval(store, Fallback(), 2, 0.6).guess(asked)
+    assert found == pytest.approx((0.8 * counts_as + 30) / 1.8)
+
+
 def test_every_finished_request_updates_the_store_and_teaches_the_regressor() -> None:
     store, fallback = VectorStore(), Fallback()
     predictor = Learned(store, Retrieval(store, fallback))

@@ -27,6 +27,9 @@ class FakeNvml(ModuleType):
     class NVMLError_NoPermission(NVMLError):  # noqa: N801, N818
         pass
 
+    class NVMLError_InvalidArgument(NVMLError):  # noqa: N801, N818
+        pass
+
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.unsupported: set[str] = set()
@@ -105,6 +108,14 @@ def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None
     watch.stop()
     assert nvml.num_opened == 2
     assert nvml.num_open == 0
+
+
+def test_one_card_that_does_not_answer_leaves_the_others(nvml: FakeNvml) -> None:
+    watch = GpuWatch(["cuda:7", "cuda:0"])
+    watch.start()
+    until(lambda: watch.latest == (None, FULL))
+    watch.stop()
+    assert nvml.num_opened == 1
 
 
 def test_without_the_package_there_are_no_figures(

@@ -55,8 +55,8 @@ async def test_a_worker_s_words_become_the_core_s_events(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, (8, False)),
-        ({"memory.compress": True}, (25, True)),
+        ({}, (32, False)),
+        ({"memory.compress": True}, (102, True)),
         ({"memory.host_bytes": 5 * 8192 + 1}, (5, False)),
         ({"memory.swap": "recompute"}, (0, False)),
     ],

@@ -81,6 +81,14 @@ def test_the_rate_of_finishes() -> None:
     assert rate.wait_s(3) == pytest.approx(1.5)
 
 
+def test_finishes_that_come_in_bursts_count_one_by_one() -> None:
+    rate = FinishRate()
+    for burst in range(50):
+        rate.observe(burst * 2.0, 1)
+        rate.observe(burst * 2.0 + 0.1, 19)
+    assert rate.wait_s(1) == pytest.approx(0.1, rel=0.25)
+
+
 def test_each_promise_is_a_turn_of_its_own() -> None:
     rate = FinishRate()
     assert [rate.promise_s(0.0, 3, 3) for _ in range(2)] == [1.0, 1.0], "nothing is known"

@@ -38,7 +38,7 @@ def test_of_two_with_the_same_time_left_the_one_that_holds_less_goes_first() -> 
 
 
 def test_a_long_context_waits_for_newcomers_so_long_and_no_longer() -> None:
-    """32k tokens of context: whoever comes after HEAVIEST / AGING of its own time comes after it."""
+    """32k tokens: whoever comes HEAVIEST / AGING times its own time later, comes after it."""
     policy, pace = Speculative(), learned_pace()
     large, new = sequence(32_000, 0), sequence(5, 1)
     large.expected_tokens = 500

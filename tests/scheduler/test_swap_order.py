@@ -5,7 +5,7 @@ up until it stands where i does. ALISE eq. 6: EWT(J) = sum over those before J o
 time. Both are computed here from the papers' formulas, and held against where the sequences stand.
 """
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.cost.step_time import StepTimeModel
@@ -45,6 +45,7 @@ def test_a_worked_example_of_enst() -> None:
     assert [round(one, 6) for one in found] == [0.0, 0.0, 0.005, 0.05]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=20))
 def test_slots_stand_in_the_order_of_enst(levels: list[int]) -> None:
     pace = learned_pace()
@@ -63,6 +64,7 @@ def test_one_that_was_promoted_stands_before_all() -> None:
     assert seated(Mlfq(), members, learned_pace())[0] is members[2]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 100)), min_size=2, max_size=20))
 def test_slots_stand_in_the_order_of_ewt(jobs: list[tuple[int, int]]) -> None:
     """Of one age, whoever has less to do goes first: then EWT, the sum over those before, is the

@@ -16,7 +16,9 @@ from daemon.core.events import (
     Event,
     PolicyChosen,
     Predicted,
+    Reconfigured,
     RequestArrived,
+    Resumed,
     StepDone,
     WorkerReady,
 )
@@ -203,6 +205,15 @@ def test_what_operators_did_is_done_again(tmp_path: Path) -> None:
         chosen = [event for event in journalled(folder) if isinstance(event, PolicyChosen)]
         assert len(chosen) == count
         assert sum(late) > 0 and (log.outcome == Outcome.REJECTED).tolist() == late
+
+
+def test_a_drain_that_was_resumed_and_a_changed_bound_count_again(tmp_path: Path) -> None:
+    eventful(tmp_path, max_waiting=0)
+    incident = read_incident(tmp_path / FILE_NAME)
+    incident.told += [Drain(0.0), Resumed(0.0)]
+    assert not (rerun(incident).requests.outcome == Outcome.REJECTED).any()
+    incident.told += [Reconfigured(0.0, 1, 0.3)]
+    assert (rerun(incident).requests.outcome == Outcome.REJECTED).any()
 
 
 def test_what_cannot_be_run_again_says_why(tmp_path: Path) -> None:

@@ -89,3 +89,10 @@ async def test_what_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
         await start_child(PROGRAM, ["exits"])
+
+
+async def test_a_child_s_wait_for_a_processor_is_counted() -> None:
+    child, _ = await started("polite")
+    assert 0.0 <= child.starved_s() < 60.0
+    assert await child.end(grace_s=10.0) == 7
+    assert child.starved_s() == 0.0, "nobody counts for the dead"

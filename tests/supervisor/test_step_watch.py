@@ -4,14 +4,19 @@ import random
 
 import pytest
 
-from daemon.supervisor.step_watch import AGAIN_S, FACTOR, LEAST_S, StepWatch
+from daemon.supervisor.step_watch import AGAIN_S, FACTOR, LEAST_S, PATIENCE, StepWatch
+
+
+def never() -> float:
+    """What a worker says that never waits for a processor."""
+    return 0.0
 
 
 def looked(watch: StepWatch, now: float) -> float:
     """Look as told until it hangs or an hour is over; when that was."""
     end_s = now + 3600.0
     while now < end_s:
-        wait_s = watch.look(now)
+        wait_s = watch.look(now, never)
         if not wait_s:
             return now
         now += wait_s
@@ -64,7 +69,7 @@ def test_a_step_begins_when_the_one_before_it_has_answered() -> None:
     watch.sent(0.0, 1)
     watch.sent(0.1, 1)
     watch.answered(0.2)
-    assert watch.look(5.0) == pytest.approx(0.2)
+    assert watch.look(5.0, never) == pytest.approx(0.2)
     watch.answered(5.1)
     assert not watch.waiting
 
@@ -73,10 +78,29 @@ def test_who_looks_late_looks_again_before_it_believes() -> None:
     """The daemon itself stood still for a minute: the answer lies in the socket, unread."""
     watch = StepWatch(0.01)
     watch.sent(0.0, 1)
-    assert watch.look(60.0) == AGAIN_S
+    assert watch.look(60.0, never) == AGAIN_S
     watch.answered(60.1)
     watch.sent(60.1, 1)
-    assert watch.look(65.2) > AGAIN_S, "that minute counts as the step's"
+    assert watch.look(65.2, never) > AGAIN_S, "that minute counts as the step's"
+
+
+def test_a_worker_that_gets_no_processor_has_more_time_but_not_for_ever() -> None:
+    watch = StepWatch(0.01)
+    watch.sent(0.0, 1)
+    now, alarms = LEAST_S, []
+    while now < 100.0 and not alarms:
+        wait_s = watch.look(now, lambda now=now: 1.5 * now)  # two threads wait 3/4 of it each
+        alarms += [now] * (not wait_s)
+        now += wait_s
+    assert alarms == [pytest.approx(PATIENCE * LEAST_S, abs=AGAIN_S)]
+
+
+def test_one_that_gets_a_processor_again_has_the_least_time_no_longer() -> None:
+    watch = StepWatch(0.01)
+    watch.sent(0.0, 1)
+    assert watch.look(6.0, lambda: 5.0) == AGAIN_S
+    assert watch.look(6.25, lambda: 5.2) == AGAIN_S
+    assert watch.look(6.5, lambda: 5.25) == 0.0
 
 
 def test_no_alarm_in_an_hour_of_steps_whose_lengths_vary() -> None:
@@ -86,6 +110,6 @@ def test_no_alarm_in_an_hour_of_steps_whose_lengths_vary() -> None:
     while now < 3_600.0:
         watch.sent(now, chance.randrange(1, 9))
         took_s = min(4.9, 0.2 * chance.expovariate(1.0))
-        assert watch.look(now + took_s) > 0.0
+        assert watch.look(now + took_s, never) > 0.0
         now += took_s
         watch.answered(now)

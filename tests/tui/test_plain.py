@@ -38,6 +38,13 @@ def test_levels_swapping_and_predictions_are_in_the_frame() -> None:
     assert second[-8:] == ["106/256", "100!", "2", "both", "96", "12", "1", "0"]
 
 
+def test_gpus_that_can_be_asked_are_in_the_frame() -> None:
+    text = frame(scenario.with_gpus(scenario.snapshot(20)))
+    card = "NVIDIA Fake 9000, 21.0 GiB of 24.0 GiB, 72 of 250 W, 61 °C, 37 % busy"
+    assert f"  gpu         gpu0, {card}\n" in text
+    assert f"  gpu         gpu1, {card}\n" in text
+
+
 def test_loading_shows_its_progress() -> None:
     text = frame(scenario.starting(0.4))
     assert "loading weights 40 %" in text

@@ -71,7 +71,10 @@ async def test_a_sequence_tells_its_story() -> None:
         assert "tok/s  8.0" in (text := await top.tell(scenario.swapping(40), _later(2.0, 8))), text
         ended = msgspec.structs.replace(scenario.story(1002, 121.0), status=None)
         assert "ended" in await top.tell(scenario.swapping(42), ended)
-        assert "nothing is known" in await top.tell(Story(1002, 122.0))
+        forgotten = await top.tell(Story(1002, 122.0))
+        assert "gave way to 1010" in forgotten and "ended" in forgotten
+        await top.press("escape", "up", "enter")
+        assert "nothing is known" in await top.tell(Story(1001, 122.0))
 
 
 def _later(by_s: float, tokens_per_s: int) -> Story:
@@ -136,6 +139,7 @@ async def test_the_palette_reaches_everything(tmp_path: Path) -> None:
         await top.picture()
         assert isinstance(top.app.screen, SequenceScreen)
         llmd = ink.main
+        assert not place.exists(), "nobody has chosen anything yet"
         top.app.theme = "gruvbox"
         await top.picture()
         assert ink.main != llmd

@@ -21,6 +21,8 @@ def told(marks: Sequence[tuple[float, str]], now: float) -> Story:
         (Mark(0, What.QUEUED, 1, -1), "queued on gpu1"),
         (Mark(0, What.QUEUED, 5, -1), "queued on 5"),
         (Mark(0, What.SEATED, 0, -1), "runs"),
+        (Mark(0, What.SEATED, 1, -1), "runs, 1 token from the prefix cache"),
+        (Mark(0, What.CHUNK, 1, -1), "computes 1 token"),
         (Mark(0, What.SHARED, 30, 9), "runs, 30 tokens shared with 9"),
         (Mark(0, What.PROMOTED, 0, -1), "promoted to level 0"),
         (Mark(0, What.OUT_OF_BLOCKS, 0, 7), "preempted: no block for its next token"),

@@ -42,8 +42,9 @@ class BlocksScreen(LiveScreen):
         self.map.focus()
 
     def questions(self, watched: Watched) -> list[Closer]:
-        """Whose the blocks are."""
-        return [AskOwners(self.instance)]
+        """Whose the blocks are, once there are any."""
+        pool = watched.instance(self.instance)
+        return [AskOwners(self.instance)] if pool is not None and pool.kv_blocks else []
 
     def show(self, watched: Watched) -> None:
         """The pool as it is now."""

@@ -123,6 +123,6 @@ def _swaps(one: InstanceStatus, link: LinkRates) -> Facts:
 
 def _gpu(gpu: GpuStatus | None) -> Facts:
     if gpu is None:
-        return [("GPU", "none, or its driver cannot be asked")]
+        return [("GPU", "none that can be asked")]
     words = [("GPU", printable(gpu.name or "unnamed"))]
     return [*words, *[("", one) for one in gpu_words(gpu)]]

@@ -99,7 +99,7 @@ def _standing(one: SequenceStatus) -> Pairs:
         ("output", f"{bar(put, 10)} {one.num_output_tokens} of {one.max_tokens} at most"),
         ("foretold", foretold),
         ("level", str(one.level)),
-        ("priority", f"{one.priority:+}"),
+        ("priority", f"{one.priority:+}" if one.priority else "0"),
         ("preempted", f"{one.preemptions} times"),
         ("KV", Text(held, place_colour)),
     ]

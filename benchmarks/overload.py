@@ -1,9 +1,10 @@
 """How llmd stands overload: `python -m benchmarks.overload [--seconds 10] [--rounds 3]`.
 
 A daemon whose steps take a fixed time, so that its front and its Core are measured and not a
-processor's arithmetic: a tiny model, and `worker.slow` of `daemon.wire.faults`. Clients arrive at
-1, 2, 5 and 10 times what it can serve, at random and whatever became of those before them. An
-answer is good if it is whole within `--deadline` of its client's arrival.
+processor's arithmetic: a tiny model, and `worker.slow` of `daemon.wire.faults`. Steps are as short
+as a GPU's, so that two are in flight; over 20 ms there would be one. Clients arrive at 1, 2, 5, 10
+times what it can serve, at random and whatever became of those before them. An answer is good if it
+is whole within `--deadline` of its client's arrival.
 
 Then a burst: clients come within one second, and each who is refused comes back when it was told
 to, until it is served. With honest promises nearly every second attempt succeeds.
@@ -203,10 +204,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="of every level of a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--step-ms", type=int, default=20, help="what a step takes")
+    parser.add_argument("--step-ms", type=int, default=15, help="what a step takes")
     parser.add_argument("--running", type=int, default=16, help="answers at a time")
     parser.add_argument("--waiting", type=int, default=16, help="the longest queue")
-    parser.add_argument("--tokens", type=int, default=16, help="of an answer")
+    parser.add_argument("--tokens", type=int, default=24, help="of an answer")
     parser.add_argument("--deadline", type=float, default=2.0, help="seconds for a good answer")
     parser.add_argument("--burst", type=int, default=300, help="clients of the burst")
     options = parser.parse_args()

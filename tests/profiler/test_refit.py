@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from daemon.core.actions import Submit
+from daemon.core.events import StepDone
 from daemon.cost.profile import DeviceSpec, Fit, ModelSpec, Operators, PhaseFit, Profile
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork, work_of
@@ -163,17 +164,17 @@ def test_too_few_steps_are_refused(operators: Operators) -> None:
 # From journals
 
 
-def submitted(driver: Driver) -> list[StepWork]:
-    """The steps that were answered, in the order of their answers."""
+def answered(driver: Driver) -> list[tuple[StepWork, float]]:
+    """The steps that were answered and how long each took, in the order of their answers."""
     steps = {}
     for actions in driver.actions:
         for action in actions:
             if isinstance(action, Submit):
                 steps[action.batch.instance, action.batch.step] = work_of(action.batch)
     return [
-        steps[event.instance, event.step]
+        (steps[event.instance, event.step], event.elapsed_s)
         for event in driver.events
-        if type(event).__name__ == "StepDone"
+        if isinstance(event, StepDone)
     ]
 
 
@@ -182,7 +183,7 @@ def test_a_journal_gives_back_every_answered_step(tmp_path: Path, seed: int) -> 
     driver = random_life(seed, 120)
     record(tmp_path, driver)
     found = observations(tmp_path / FILE_NAME)
-    assert found == [(work, driver.step_s) for work in submitted(driver) if work.num_tokens]
+    assert found == [(work, step_s) for work, step_s in answered(driver) if work.num_tokens]
     assert found
 
 

@@ -50,5 +50,5 @@ def write_llama(folder: Path) -> Path:
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}', encoding="utf-8")
     return folder

@@ -46,7 +46,7 @@ class Told:
 
 
 def health(url: str) -> int:
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as response:
+    with urllib.request.urlopen(f"{url}/health", timeout=10) as response:
         return int(response.status)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemon.api.decode import MAX_BRACKETS, MAX_COMMAS, decode
@@ -56,7 +56,7 @@ def test_a_body_of_too_many_elements_is_not_even_decoded(prompt: bytes):
         decode(COMPLETION, body)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), chat=st.booleans())
 def test_anything_is_work_or_a_clear_refusal(text: Text, fields: dict[str, Any], chat: bool):
     start = {"messages": [{"role": "user", "content": "hello"}]} if chat else {"prompt": "hello"}

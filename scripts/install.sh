@@ -55,7 +55,7 @@ else
   make_venv
   python=$root/venv/bin/python
 fi
-"$python" -m daemon.cli.printed "$destdir/usr/share"
+"$python" -m tui.texts "$destdir/usr/share"
 place 644 systemd/llmd.service /etc/systemd/system/llmd.service
 place 644 systemd/llmd.sysusers.conf /usr/lib/sysusers.d/llmd.conf
 place 644 systemd/llmd.tmpfiles.conf /usr/lib/tmpfiles.d/llmd.conf

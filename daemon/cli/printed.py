@@ -1,35 +1,31 @@
-"""What a program can print of its own command line: shell completion, and a page for man.
-
-`python -m daemon.cli.printed FOLDER` writes all of it for every program, as `make install` does:
-below a folder such as /usr/share, where shells and man look.
-"""
+"""What a program can print of its own command line: shell completion, and a page for man."""
 
 import argparse
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 SHELLS = ("bash", "zsh")
-_PREFIX = "--print-"
+EVERYTHING = "--print-"
+"""What the flags begin with: whoever asks for one needs the whole parser."""
 
 
 def add_printing(parser: argparse.ArgumentParser) -> None:
     """Give a program's parser the flags that print what is made of it."""
     parser.add_argument(
-        f"{_PREFIX}completion",
+        f"{EVERYTHING}completion",
         action=_Print,
         choices=SHELLS,
         help="print a completion script for a shell, and exit",
     )
     parser.add_argument(
-        f"{_PREFIX}man", action=_Print, nargs=0, help="print the manual page, and exit"
+        f"{EVERYTHING}man", action=_Print, nargs=0, help="print the manual page, and exit"
     )
 
 
 def asks_for_all(words: Collection[str]) -> bool:
     """Whether the whole parser is needed, since it will be printed."""
-    return any(word.startswith(_PREFIX) for word in words)
+    return any(word.startswith(EVERYTHING) for word in words)
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
@@ -53,23 +49,6 @@ def man_page(parser: argparse.ArgumentParser) -> str:
     page = Manpage(parser)
     page.manual, page.source, page.date = "llmd", f"llmd {__version__}", ""
     return str(page)
-
-
-def write_all(share: Path) -> None:
-    """Every program's texts below a folder such as /usr/share."""
-    from daemon.cli.parser import build_parser
-    from tui.arguments import parser as viewer_parser
-
-    for parser in (build_parser([_PREFIX]), viewer_parser()):
-        name = parser.prog
-        texts = {
-            f"man/man1/{name}.1": man_page(parser),
-            f"bash-completion/completions/{name}": completion(parser, "bash"),
-            f"zsh/vendor-completions/_{name}": completion(parser, "zsh"),
-        }
-        for place, text in texts.items():
-            (share / place).parent.mkdir(parents=True, exist_ok=True)
-            (share / place).write_text(text, encoding="utf-8")
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -96,7 +75,3 @@ class _Print(argparse.Action):
         else:
             print(man_page(parser))
         parser.exit()
-
-
-if __name__ == "__main__":
-    write_all(Path(sys.argv[1]))

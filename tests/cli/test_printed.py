@@ -10,7 +10,8 @@ import pytest
 
 from daemon.cli.main import main
 from daemon.cli.parser import build_parser
-from daemon.cli.printed import SHELLS, write_all
+from daemon.cli.printed import SHELLS
+from tui.texts import write_all
 
 
 def words(parser: argparse.ArgumentParser) -> Iterator[str]:

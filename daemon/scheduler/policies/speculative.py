@@ -8,7 +8,7 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.remaining import remaining_s
 from daemon.sequence import Sequence
 
-AGING = 0.3
+AGING = 0.22
 """Seconds of head start for each second of age (the paper's virtual aging): one that waits
 overtakes newcomers that take less by up to so much of its age."""
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.engine.slots import Slots
-from daemon.wire.columns import Column, Int32, Int64
+from daemon.wire.columns import Column, Int32, Int64, int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,29 @@ def flatten(batch: Batch, inputs: Column, slots: Slots, block_size: int) -> Flat
         sampled_tokens=ends[sampled] - 1,
         sampled_slots=batch.slots[sampled],
         sampled_positions=(batch.starts + batch.counts)[sampled].astype(np.int64),
+    )
+
+
+def part(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
+    """`count` tokens of one row, from its `offset`-th on, as a batch of its own."""
+    first = int(flat.row_offsets[row]) + offset
+    span = slice(first, first + count)
+    sampled = (flat.sampled_tokens >= first) & (flat.sampled_tokens < first + count)
+    only, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
+    return FlatBatch(
+        tokens=flat.tokens[span],
+        positions=flat.positions[span],
+        blocks=flat.blocks[span],
+        offsets=flat.offsets[span],
+        row_offsets=int32([0]),
+        starts=flat.starts[row : row + 1] + np.int32(offset),
+        counts=int32([count]),
+        block_tables=flat.block_tables[row : row + 1],
+        single_rows=only if count == 1 else none,
+        chunk_rows=none if count == 1 else only,
+        sampled_tokens=flat.sampled_tokens[sampled] - first,
+        sampled_slots=flat.sampled_slots[sampled],
+        sampled_positions=flat.sampled_positions[sampled],
     )
 
 

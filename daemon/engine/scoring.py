@@ -6,12 +6,12 @@ whole prompt would fill a GPU. Keys and values are written again where they are,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from daemon.engine.metadata import FlatBatch
+from daemon.engine.metadata import FlatBatch, part
 from daemon.engine.protocol import Join, Logprobs, PromptLogprobs
 from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.wire.columns import Column, Int64, int32
@@ -76,21 +76,10 @@ def _scored(asker: _Asker, piece: FlatBatch, compute: Compute) -> PromptLogprobs
 
 def _piece(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
     """Some tokens of one row as a batch of its own, whose every token is sampled."""
-    first = int(flat.row_offsets[row]) + offset
-    span = slice(first, first + count)
-    only, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
-    return FlatBatch(
-        tokens=flat.tokens[span],
-        positions=flat.positions[span],
-        blocks=flat.blocks[span],
-        offsets=flat.offsets[span],
-        row_offsets=int32([0]),
-        starts=flat.starts[row : row + 1] + np.int32(offset),
-        counts=int32([count]),
-        block_tables=flat.block_tables[row : row + 1],
-        single_rows=only if count == 1 else none,
-        chunk_rows=none if count == 1 else only,
+    piece = part(flat, row, offset, count)
+    return replace(
+        piece,
         sampled_tokens=np.arange(count),
         sampled_slots=int32([0] * count),
-        sampled_positions=flat.positions[span] + 1,
+        sampled_positions=piece.positions + 1,
     )

@@ -1,35 +1,46 @@
-"""Measures a GPU's limits, and kernels, swap copies and engine against them. `make gpu-bench`.
+"""Measures a GPU's limits, and llmd against them: kernels, engine, daemon. `make gpu-bench`.
 
-Exits 0 when done, 2 where there is no GPU. `--dry-run` walks through all of it with tiny sizes on
-the CPU (kernels interpreted), to test this script: its numbers mean nothing.
+Each part is a process of its own with a time of its own; what one breaks, the others do not see.
+Results are written after every part, so that a run which is cut off loses nothing. Exits 0 when
+done (parts that failed are named in the results), 2 where there is no GPU. `--dry-run` walks
+through all of it with tiny sizes on the CPU (kernels interpreted), to test the scripts: its
+numbers mean nothing.
 """
 
 import argparse
+import json
 import os
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
-from benchmarks.gpu.report import Figure, write
+from benchmarks.gpu.bench_parts import PARTS, Job
+from benchmarks.gpu.limits import Limits
+from benchmarks.gpu.parts import Row, Rows, run_part
 
 NO_GPU = 2
-BUDGET_S = 540.0
+BUDGET_S = 560.0
+LIMITS_S = 60.0
+LEAST_S = 15.0
+"""A part that has less time left is not begun."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print a line for each figure, and write them all."""
-    parser = argparse.ArgumentParser(prog="gpu_bench", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--json", type=Path, help="where to write the results")
-    arguments = parser.parse_args(argv)
+    """Run all parts, or be one of them."""
+    arguments = _arguments(argv)
     if find_spec("triton") is None:
         print("gpu_bench: Triton is not installed (extra `gpu`)", file=sys.stderr)
         return NO_GPU
     if arguments.dry_run:
         # Before Triton is first imported: its decorators read this.
         os.environ["TRITON_INTERPRET"] = "1"
+    if arguments.part:
+        return _be_part(arguments)
     import torch
 
     if not arguments.dry_run and not torch.cuda.is_available():
@@ -37,31 +48,117 @@ def main(argv: list[str] | None = None) -> int:
             "gpu_bench: torch sees no CUDA device here, so nothing was measured.", file=sys.stderr
         )
         return NO_GPU
-    started_s = time.monotonic()
-    done: list[Figure] = []
-    for figure in _figures("cpu" if arguments.dry_run else "cuda:0", arguments.dry_run):
-        print(figure.line(), flush=True)
-        done.append(figure)
-        if time.monotonic() - started_s > BUDGET_S:
-            done.append(Figure("stopped after", BUDGET_S, "s"))
-            print(done[-1].line())
-            break
-    kind = "dry-run" if arguments.dry_run else "bench"
-    written = write(kind, "cpu" if arguments.dry_run else "cuda:0", done, arguments.json)
-    print(f"{time.monotonic() - started_s:.0f} s, written to {written}")
+    signal.signal(signal.SIGTERM, _stop)
+    return _run_parts(arguments)
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpu_bench", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="S", help="for all")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--part", choices=["limits", *PARTS], help=argparse.SUPPRESS)
+    parser.add_argument("--limits", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _run_parts(arguments: argparse.Namespace) -> int:
+    """The parent: it starts the parts one after another and writes down what they find."""
+    from benchmarks.gpu.plot import plot
+    from benchmarks.gpu.report import versions
+    from benchmarks.gpu.results import Results
+
+    began_s = time.monotonic()
+    results = Results(
+        versions("cpu" if arguments.dry_run else "cuda:0"), arguments.json, arguments.dry_run
+    )
+    command = [sys.executable, "-m", "benchmarks.gpu_bench"]
+    command += ["--dry-run"] if arguments.dry_run else []
+    limits = Limits(0.0, 0.0)
+    with tempfile.TemporaryDirectory(prefix="gpu-bench-") as folder:
+        for name in ["limits", *arguments.only]:
+            left_s = arguments.budget - (time.monotonic() - began_s)
+            reason = _left_out(name, left_s, limits)
+            if reason:
+                results.ended(name, 0.0, reason)
+                print(f"{name}: {reason}", flush=True)
+                continue
+            budget_s = min(left_s, LIMITS_S if name == "limits" else PARTS[name].budget_s)
+            told = ["--limits", json.dumps(asdict(limits)), "--budget", str(budget_s)]
+            ended = run_part(
+                [*command, "--part", name, *told],
+                Path(folder, name),
+                budget_s,
+                heard=lambda rows, name=name: results.heard(name, rows),  # type: ignore[misc]
+            )
+            results.heard(name, ended.rows)
+            results.ended(name, ended.elapsed_s, ended.fault)
+            print(f"{name}: {ended.elapsed_s:.0f} s {ended.fault}".rstrip(), flush=True)
+            if name == "limits":
+                limits = limits_of(ended.rows)
+                results.limits(asdict(limits))
+    document = results.document()
+    for key, goal in document["goals"].items():
+        share = document["fractions"].get(key)
+        said = f"{100 * share:5.1f} %" if share is not None else document["missing"][key]
+        print(f"{key:<12} (goal {100 * goal:.0f} %) {said}")
+    drawn = plot(document, results.path.with_suffix(".png"))
+    print(f"{time.monotonic() - began_s:.0f} s, written to {results.path}")
+    print(f"plotted to {drawn}" if drawn else "no plot")
     return 0
 
 
-def _figures(device: str, tiny: bool) -> Iterator[Figure]:
-    from benchmarks.gpu import kernel_speed, model_speed, swap_speed
+def _left_out(name: str, left_s: float, limits: Limits) -> str:
+    """Why a part is not begun, if so."""
+    if left_s < LEAST_S:
+        return "no time was left"
+    if name == "limits":
+        return ""
+    if not limits.bytes_per_s:
+        return "the device's limits were not measured"
+    lacking = [package for package in PARTS[name].needs if find_spec(package) is None]
+    return f"not installed: {', '.join(lacking)} (make gpu-wheels)" if lacking else ""
 
-    sizes = kernel_speed.TINY if tiny else kernel_speed.FULL
-    limits = kernel_speed.measure_limits(device, sizes)
-    yield from kernel_speed.kernel_figures(device, sizes, limits)
-    yield from swap_speed.swap_figures(device, swap_speed.TINY if tiny else swap_speed.FULL)
-    yield from model_speed.model_figures(
-        device, model_speed.TINY if tiny else model_speed.FULL, limits
+
+def limits_of(rows: list[Row]) -> Limits:
+    """The limits among the first part's rows; zeros where it did not come so far."""
+    values = {row["name"]: row["value"] for row in rows}
+    return Limits(
+        values.get("copy, read + write", 0.0) * 1e9,
+        values.get("bf16 matmul, best", 0.0) * 1e12,
+        values.get("pinned copy to the host", 0.0) * 1e9,
+        values.get("pinned copy from the host", 0.0) * 1e9,
     )
+
+
+def _be_part(arguments: argparse.Namespace) -> int:
+    """A child: it measures one part and writes each figure down at once."""
+    rows = Rows(arguments.rows)
+    device = "cpu" if arguments.dry_run else "cuda:0"
+    try:
+        if arguments.part == "limits":
+            from benchmarks.gpu import device_limits
+
+            sizes = device_limits.TINY if arguments.dry_run else device_limits.FULL
+            figures = device_limits.limit_figures(device, sizes)
+        else:
+            limits = Limits(**json.loads(arguments.limits))
+            job = Job(device, arguments.dry_run, limits, arguments.budget)
+            figures = PARTS[arguments.part].figures(job)
+        for figure in figures:
+            print(figure.line(), flush=True)
+            rows.append(figure)
+    except Exception as error:
+        rows.fault(error)
+        raise
+    return 0
+
+
+def _stop(*_: object) -> NoReturn:
+    """SIGTERM ends the part that runs, and the run, in order."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

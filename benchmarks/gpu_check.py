@@ -1,22 +1,28 @@
-"""Checks that need a GPU: kernels, sampler, engine and swapping, by references. `make gpu-check`.
+"""Checks that need a GPU: kernels, sampler, engine, swapping and faults. `make gpu-check`.
 
-Exits 0 if all is right, 1 if not, 2 where there is no GPU. Without one, `--interpret` runs the
-kernels on the CPU through Triton's interpreter, and `--compile` builds them for several GPUs.
+Each part is a process of its own, some of them at a time: what one breaks, the others do not see.
+Results are written after every part. Exits 0 if all is right, 1 if not, 2 where there is no GPU.
+Without one, `--interpret` runs the kernels on the CPU through Triton's interpreter, and `--compile`
+builds them for several GPUs.
 """
 
 import argparse
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.gpu.check_parts import PARTS
 from benchmarks.gpu.report import Check, write
+from daemon.wire.parent import die_with_parent
 
 NO_GPU = 2
-BUDGET_S = 540.0
-PARTS = ("kernels", "sampler", "engine", "swap")
+TOTAL_S = 570.0
+LANES = 4
+DEVICE = "cuda:0"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,12 +35,13 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.interpret:
         # Before Triton is first imported: its decorators read this.
         os.environ["TRITON_INTERPRET"] = "1"
-        return _run("interpreted", "cpu", _interpreted(), arguments.json)
+        from benchmarks.gpu.interpreted import interpreted_checks
+
+        return _run("interpreted", interpreted_checks(), arguments.json)
     if arguments.compile:
         from benchmarks.gpu.compile_checks import compile_checks
 
-        generations = tuple(arguments.generations)
-        return _run("compiled", "cpu", compile_checks(generations), arguments.json)
+        return _run("compiled", compile_checks(tuple(arguments.generations)), arguments.json)
 
     import torch
 
@@ -45,7 +52,12 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return NO_GPU
-    return _run("check", "cuda:0", _on_gpu(arguments.only or PARTS), arguments.json)
+    if arguments.rows:
+        return _part(arguments.only[0], arguments.rows)
+    from benchmarks.gpu.check_run import run_parts
+
+    chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
+    return run_parts(chosen, DEVICE, arguments.lanes, arguments.seconds, arguments.json)
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -55,53 +67,40 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--generations", type=int, nargs="+", default=[80, 86, 89, 90], help="for --compile"
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, help="parts to check on a GPU")
+    names = [part.name for part in PARTS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help=", ".join(names))
+    parser.add_argument("--lanes", type=int, default=LANES, help="parts at a time")
+    parser.add_argument("--seconds", type=float, default=TOTAL_S, help="for all parts together")
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # a part's own process
     return parser.parse_args(argv)
 
 
-def _interpreted() -> Iterator[Check]:
-    from benchmarks.gpu import engine_checks, kernel_checks, swap_checks
-    from benchmarks.gpu.interpreted_engine import with_kernels
+def _part(name: str, path: Path) -> int:
+    """Be one part: its results go to a file, line by line."""
+    from benchmarks.gpu.check_parts import part_of
+    from benchmarks.gpu.parts import Rows
 
-    yield from kernel_checks.cache_checks("cpu")
-    yield from swap_checks.packing_checks("cpu")
-    yield from kernel_checks.attention_checks(kernel_checks.SMALL, "cpu")
-    yield from engine_checks.engine_checks(
-        "cpu", names=("Llama",), dtypes=("float32",), num_tokens=3, runner=with_kernels
-    )
-
-
-def _on_gpu(parts: Iterable[str]) -> Iterator[Check]:
-    from benchmarks.gpu import engine_checks, kernel_checks, sampler_checks, swap_checks
-
-    if "sampler" in parts:
-        yield from sampler_checks.sampler_checks("cuda:0")
-    if "engine" in parts:
-        yield from engine_checks.engine_checks("cuda:0")
-    if "swap" in parts:
-        yield from swap_checks.packing_checks("cuda:0")
-        yield from swap_checks.swap_checks("cuda:0")
-    if "kernels" in parts:
-        yield from kernel_checks.cache_checks("cuda:0")
-        yield from kernel_checks.far_checks("cuda:0")
-        yield from kernel_checks.attention_checks(kernel_checks.SMALL, "cuda:0")
-        yield from kernel_checks.attention_checks(kernel_checks.LARGE, "cuda:0")
+    die_with_parent(signal.SIGKILL)
+    rows = Rows(path)
+    try:
+        for check in part_of(name).checks(DEVICE):
+            rows.append(check)
+    except BaseException as error:
+        rows.fault(error)
+        raise
+    return 0
 
 
-def _run(kind: str, device: str, checks: Iterator[Check], path: Path | None) -> int:
+def _run(kind: str, checks: Iterator[Check], path: Path | None) -> int:
     """Print each check as it is done, write them all, and say what came of it."""
     started_s = time.monotonic()
     done: list[Check] = []
     for check in checks:
         print(check.line(), flush=True)
         done.append(check)
-        if time.monotonic() - started_s > BUDGET_S:
-            done.append(Check(f"stopped after {BUDGET_S:.0f} s", float("nan"), 0.0))
-            print(done[-1].line(), flush=True)
-            break
     failed = sum(not check.ok for check in done)
-    written = write(kind, device, done, path)
+    written = write(kind, "cpu", done, path)
     print(f"{len(done) - failed} right, {failed} wrong, {time.monotonic() - started_s:.0f} s")
     print(f"written to {written}")
     return 1 if failed or not done else 0

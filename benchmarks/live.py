@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.servers import free_port
@@ -17,9 +18,30 @@ from daemon.workload.workload import WorkloadSpec
 READY_S = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A daemon that was started; it may not be ready yet, or no longer live."""
+
+    url: str
+    log: Path
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its first process still runs."""
+        return self.process.poll() is None
+
+
 @contextmanager
 def daemon(flags: Sequence[str], folder: Path) -> Iterator[str]:
-    """`llmd serve` with its socket, journal, log and memory of answers in `folder`; its URL."""
+    """A daemon's URL; see `started`."""
+    with started(flags, folder) as one:
+        yield one.url
+
+
+@contextmanager
+def started(flags: Sequence[str], folder: Path) -> Iterator[Started]:
+    """`llmd serve` with its socket, journal, log and memory of answers in `folder`."""
     port = free_port()
     command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(port)]
     command += ["--socket", str(folder / "llmd.sock"), *flags]
@@ -29,7 +51,7 @@ def daemon(flags: Sequence[str], folder: Path) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=state)
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield Started(f"http://127.0.0.1:{port}", folder / "log", process)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -1,14 +1,41 @@
-"""The engine on the CPU, but with the Triton kernels (interpreted) for its attention."""
+"""An engine on the CPU that computes as on a GPU, its Triton kernels interpreted.
 
-from dataclasses import replace
+CUDA graphs are what a CPU has not: their work is done anew instead, on the same memory.
+"""
 
-from benchmarks.gpu.engine_runs import Run
-from daemon.engine.attention_cuda import CudaAttention
-from daemon.engine.backend import Backend
-from daemon.engine.ops import TorchOps
+from pathlib import Path
+
+import torch
+
+from daemon.engine.backend import Backend, Forward
+from daemon.engine.cuda.attention import CudaAttention
+from daemon.engine.cuda.graphs import DecodeGraphs, Work
+from daemon.engine.cuda.ops import TritonOps
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.loader import load_model
+from daemon.engine.protocol import Load
+from daemon.engine.slots import Slots
+from daemon.engine.start import assemble
 from daemon.engine.step import Engine
+from daemon.models.shape import read_shape
 
 
-def with_kernels(engine: Engine) -> Run:
-    """How plans run on this engine's model, cache and slots as they would on a GPU."""
-    return replace(engine, backend=Backend("triton", CudaAttention, TorchOps())).run
+def interpreted(load: Load) -> Engine:
+    """A worker's engine with a GPU's backend; its first step has not been computed."""
+    folder = Path(load.model)
+    model = load_model(folder, load.dtype, torch.device(load.device))
+    return assemble(model, read_shape(folder), load, lambda _stage, _done: None, triton_backend())
+
+
+def triton_backend() -> Backend:
+    """A GPU's backend for a CPU."""
+    return Backend("triton", CudaAttention.of, TritonOps(), _graphs)
+
+
+def _graphs(forward: Forward, cache: KVCache, slots: Slots) -> DecodeGraphs:
+    return DecodeGraphs(forward, cache, slots, _again)
+
+
+def _again(work: Work) -> Work:
+    work()
+    return work

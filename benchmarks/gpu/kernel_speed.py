@@ -1,10 +1,11 @@
-"""The device's own limits, and how near the kernels come to them."""
+"""How near single kernels come to the device's limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
+from benchmarks.gpu.bench_parts import Job
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.timing import seconds
 from daemon.engine import kernels
@@ -14,8 +15,6 @@ from daemon.engine import kernels
 class Sizes:
     """What is measured; attention has the heads of Llama 3 8B and blocks of 16 tokens."""
 
-    copy_bytes: int
-    matmul: int
     decodes: tuple[tuple[int, int], ...]  # (rows, context of each)
     prefills: tuple[tuple[int, int], ...]  # (start, count) of one row
     blocks_copied: int
@@ -24,17 +23,13 @@ class Sizes:
 
 
 FULL = Sizes(
-    copy_bytes=2 << 30,
-    matmul=8192,
-    decodes=((1, 1024), (1, 8192), (1, 65_536), (32, 1024), (32, 8192), (128, 1024), (128, 4096)),
+    decodes=((1, 1024), (1, 8192), (1, 65_536), (32, 1024), (32, 8192), (128, 1024), (256, 1024)),
     prefills=((0, 4096), (3584, 512), (16_384, 2048)),
     blocks_copied=256,
     pool_bytes=512 << 20,
     repeats=20,
 )
 TINY = Sizes(
-    copy_bytes=1 << 16,
-    matmul=32,
     decodes=((2, 40),),
     prefills=((3, 20),),
     blocks_copied=2,
@@ -47,28 +42,9 @@ TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2  # of one layer
 COPIED_LAYERS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the device can do: bytes read or written a second, bfloat16 operations a second."""
-
-    bytes_per_s: float
-    operations_per_s: float
-
-
-def measure_limits(device: str, sizes: Sizes) -> Limits:
-    """A large copy, and a large square product."""
-    source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy_s = seconds(lambda: target.copy_(source), device, sizes.repeats)
-    square = torch.randn(sizes.matmul, sizes.matmul, device=device).bfloat16()
-    matmul_s = seconds(lambda: square @ square, device, sizes.repeats)
-    return Limits(2 * sizes.copy_bytes / copy_s, 2 * sizes.matmul**3 / matmul_s)
-
-
-def kernel_figures(device: str, sizes: Sizes, limits: Limits) -> Iterator[Figure]:
+def kernel_figures(job: Job) -> Iterator[Figure]:
     """Bandwidth of decode and of block copies, arithmetic rate of prefill."""
-    yield Figure("copy, read + write", limits.bytes_per_s / 1e9, "GB/s")
-    yield Figure(f"bf16 matmul {sizes.matmul}", limits.operations_per_s / 1e12, "TFLOP/s")
+    device, limits, sizes = job.device, job.limits, TINY if job.tiny else FULL
     for rows, context in sizes.decodes:
         rate = _decode_rate(device, sizes, rows, context)
         name = f"decode attention {rows} x {context} tokens"

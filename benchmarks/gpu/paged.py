@@ -4,7 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from daemon.engine.kv_cache import KVCache
+
 LAYERS, LAYER = 2, 1
+QUANTA_OF_ONE = {torch.int8: 40.0, torch.float8_e4m3fn: 64.0}
+"""What a stored 1 is in quanta, so that a normal distribution fits their range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +22,11 @@ class Shape:
     dtype: torch.dtype
     starts: tuple[int, ...]
     counts: tuple[int, ...]
+    kv_dtype: torch.dtype | None = None
 
     def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
+        kinds = [kind for kind in (self.dtype, self.kv_dtype) if kind is not None]
+        dtype = "/".join(str(kind).removeprefix("torch.") for kind in kinds)
         sizes = f"{self.heads}/{self.kv_heads}x{self.head_dim} block {self.block_size} {dtype}"
         if len(self.starts) <= 4:
             rows = " ".join(f"{s}+{c}" for s, c in zip(self.starts, self.counts, strict=True))
@@ -44,6 +50,7 @@ class Paged:
     """A cache, its tables and queries, all on one device; see `daemon.engine.kernels`."""
 
     kv_cache: torch.Tensor
+    kv_scales: torch.Tensor | None
     block_tables: torch.Tensor
     query: torch.Tensor
     starts: torch.Tensor
@@ -55,37 +62,72 @@ class Paged:
 def paged(shape: Shape, device: str, seed: int = 0, spare_tokens: int = 0) -> Paged:
     """Random keys, values and queries in scattered blocks; `spare_tokens` queries of no row.
 
-    Blocks of no row, other layers, and cells past a row's last token are NaN. Table entries past a
-    row's last block name a block of NaN.
+    Blocks of no row, other layers, and cells past a row's last token are NaN, or their scales are.
+    Table entries past a row's last block name a block of NaN.
     """
-    generator = torch.Generator().manual_seed(seed)
-    blocks = [-(-length // shape.block_size) for length in shape.lengths]
-    order = (torch.randperm(sum(blocks), generator=generator) + 1).to(torch.int32)
-    tables = torch.zeros(len(blocks), max([*blocks, 0]) + 2, dtype=torch.int32)
-    size = (sum(blocks) + 1, LAYERS, 2, shape.block_size, shape.kv_heads, shape.head_dim)
-    cache = torch.full(size, torch.nan, dtype=shape.dtype)
-    for row, length in enumerate(shape.lengths):
-        mine = order[sum(blocks[:row]) : sum(blocks[: row + 1])]
-        tables[row, : len(mine)] = mine
-        for index, block in enumerate(mine.tolist()):
-            live = min(shape.block_size, length - index * shape.block_size)
-            cells = torch.randn(2, live, *size[4:], generator=generator)
-            cache[block, LAYER, :, :live] = cells.to(shape.dtype)
+    chance = torch.Generator(device).manual_seed(seed)
+    tables, live = _tables(shape, torch.Generator().manual_seed(seed))
+    cache = KVCache(
+        len(live),
+        LAYERS,
+        shape.block_size,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.dtype,
+        torch.device(device),
+        shape.kv_dtype,
+    )
+    written = torch.arange(shape.block_size, device=device) < live.to(device).unsqueeze(1)
+    _fill(cache, written, chance)
     tokens = sum(shape.counts) + spare_tokens
     # As a slice of a merged projection would be: rows are not contiguous.
-    wide = torch.randn(tokens, shape.heads + 2, shape.head_dim, generator=generator)
-    query = wide.to(shape.dtype).to(device)[:, : shape.heads]
+    sides = (tokens, shape.heads + 2, shape.head_dim)
+    wide = torch.randn(sides, generator=chance, device=device).to(shape.dtype)
 
     def column(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     offsets = [sum(shape.counts[:row]) for row in range(len(shape.counts) + 1)]
     return Paged(
-        cache.to(device),
+        cache.blocks,
+        cache.scales,
         tables.to(device),
-        query,
+        wide[:, : shape.heads],
         column(list(shape.starts)),
         column(list(shape.counts)),
         column(list(shape.lengths)),
         column(offsets),
     )
+
+
+def _tables(shape: Shape, chance: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block tables int32 [B, max_blocks], and the tokens that lie in each block int64 [block]."""
+    counts = [-(-length // shape.block_size) for length in shape.lengths]
+    order = (torch.randperm(sum(counts), generator=chance) + 1).to(torch.int32)
+    tables = torch.zeros(len(counts), max([*counts, 0]) + 2, dtype=torch.int32)
+    live = torch.zeros(sum(counts) + 1, dtype=torch.int64)
+    first = 0
+    for row, (count, length) in enumerate(zip(counts, shape.lengths, strict=True)):
+        mine = order[first : first + count]
+        tables[row, :count] = mine
+        ends = length - torch.arange(count) * shape.block_size
+        live[mine.long()] = ends.clamp(max=shape.block_size)
+        first += count
+    return tables, live
+
+
+def _fill(cache: KVCache, written: torch.Tensor, chance: torch.Generator) -> None:
+    """Numbers of a normal distribution where `written` [block, block_size], else NaN."""
+    layer = cache.blocks[:, LAYER]
+    cells = torch.randn(layer.shape, generator=chance, device=layer.device)
+    there = written[:, None, :, None]
+    if cache.scales is None:
+        cache.blocks.fill_(torch.nan)
+        layer.copy_(cells.masked_fill_(~there.unsqueeze(-1), torch.nan))
+        return
+    one = QUANTA_OF_ONE[cache.blocks.dtype]
+    # Whole numbers: to int8 they go as they are; an 8-bit float rounds them once.
+    layer.copy_((cells * one).round_().clamp_(-127, 127))
+    cache.scales.fill_(torch.nan)
+    sizes = torch.rand(layer.shape[:-1], generator=chance, device=layer.device)
+    cache.scales[:, LAYER] = ((0.5 + sizes) / one).masked_fill_(~there, torch.nan)

@@ -4,7 +4,7 @@ import json
 import platform
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,13 +37,19 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured number beside its limit in the hardware, where it has one."""
+    """One measured number beside its limit in the hardware, where it has one.
+
+    `key` names the entry of the results' `fractions` that value / limit becomes; `raw` keeps the
+    timings behind the value, in units that its keys end with.
+    """
 
     name: str
     value: float
     unit: str
     limit: float | None = None
     note: str = ""
+    key: str = ""
+    raw: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
         """One line of the table."""

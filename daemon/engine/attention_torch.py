@@ -27,7 +27,7 @@ class TorchAttention:
         tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
         self._context = context_rows(self._cache, tables, int(lens.max()))
         beyond = torch.arange(self._context.shape[1], device=device) >= lens.unsqueeze(1)
-        bias = torch.zeros(beyond.shape, dtype=self._cache.blocks.dtype, device=device)
+        bias = torch.zeros(beyond.shape, dtype=self._cache.dtype, device=device)
         self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
 
     def __call__(
@@ -74,7 +74,8 @@ class Chunks:
             offset, start = int(batch.row_offsets[row]), int(batch.starts[row])
             count = int(batch.counts[row])
             context = None
-            if start:
+            # What an 8-bit cache has rounded is what later steps will read: so does this one.
+            if start or cache.scales is not None:
                 table = torch.from_numpy(batch.block_tables[row]).to(cache.blocks.device).long()
                 context = context_rows(cache, table, start + count)
             self._rows.append((offset, count, start, context))
@@ -104,9 +105,7 @@ def context_rows(cache: KVCache, tables: torch.Tensor, length: int) -> torch.Ten
 
 def gather(cache: KVCache, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [*context, kv_heads, head_dim] of a layer, copied out of their pages."""
-    flat = context.flatten()
-    keys = cache.rows.index_select(0, flat + cache.row_shift(layer, False))
-    values = cache.rows.index_select(0, flat + cache.row_shift(layer, True))
+    keys, values = cache.read(layer, context.flatten())
     shape = (*context.shape, *keys.shape[1:])
     return keys.view(shape), values.view(shape)
 

@@ -13,19 +13,50 @@ from daemon.engine.decoder import Decoder
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Ops, TorchOps
+from daemon.engine.slots import Slots
 
 log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, KVCache], PagedAttention]
 
 
-class Programs(Protocol):
-    """Whole decode steps, compiled for one decoder and pool."""
+class Forward(Protocol):
+    """A model's forward pass over T flattened tokens."""
 
     def logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, batch: FlatBatch
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        sampled: torch.Tensor,
+        paged: PagedAttention,
     ) -> torch.Tensor:
-        """Logits [T, vocab] of a batch of single-token rows that are all sampled."""
+        """`tokens`, `positions` int64 [T]; `sampled` int64 [R] indexes them. Returns [R, vocab]."""
+        ...
+
+    def normed(
+        self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """The states of all tokens [T, width] as `head` takes them."""
+        ...
+
+    def head(self, states: torch.Tensor, /) -> torch.Tensor:
+        """Logits [R, vocab] of some of those states [R, width]."""
+        ...
+
+
+class Programs(Protocol):
+    """Whole decode steps, compiled for one model, pool and table of slots."""
+
+    def takes(self, batch: FlatBatch) -> bool:
+        """Whether a batch is one that it computes: single-token rows that are all sampled."""
+        ...
+
+    def logits(self, batch: FlatBatch) -> torch.Tensor:
+        """Logits [T, vocab] of a batch that it takes; overwritten by the next step."""
+        ...
+
+    def prepare(self) -> bool:
+        """Compile one more step that may be wanted, while nobody waits; False: all are there."""
         ...
 
 
@@ -36,8 +67,7 @@ class Backend:
     name: str
     attend: Attend
     ops: Ops
-    takes: Callable[[FlatBatch], bool] = lambda _batch: False
-    compile: Callable[[Decoder, KVCache], Programs | None] = lambda _decoder, _cache: None
+    compile: Callable[[Forward, KVCache, Slots], Programs | None] = lambda *_: None
 
 
 def torch_backend() -> Backend:
@@ -48,9 +78,7 @@ def torch_backend() -> Backend:
 def choose(device: torch.device, dtype: torch.dtype) -> Backend:
     """The fastest backend that this machine has for a device and dtype."""
     if device.type == "cuda":
-        from daemon.engine.attention_cuda import CudaAttention
-
-        return Backend("triton", CudaAttention, TorchOps())
+        return _triton()
     if dtype is torch.float32:
         try:
             return _compiled()
@@ -73,9 +101,20 @@ def _compiled() -> Backend:
     def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
         return CpuAttention(batch, cache, team, constants)
 
-    def compile_steps(decoder: Decoder, cache: KVCache) -> Programs | None:
-        if not program.possible(decoder):
+    def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs | None:
+        if not isinstance(forward, Decoder) or not program.possible(forward):
             return None
-        return program.DecodePrograms(decoder, cache, team, constants)
+        return program.DecodePrograms(forward, cache, slots, team, constants)
 
-    return Backend("numba", attend, CpuOps(team, constants), program.takes, compile_steps)
+    return Backend("numba", attend, CpuOps(team, constants), compile_steps)
+
+
+def _triton() -> Backend:
+    from daemon.engine.cuda.attention import CudaAttention
+    from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture
+    from daemon.engine.cuda.ops import TritonOps
+
+    def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs:
+        return DecodeGraphs(forward, cache, slots, cuda_capture())
+
+    return Backend("triton", CudaAttention.of, TritonOps(), compile_steps)

@@ -37,7 +37,7 @@ class PlainCopies:
     """Blocks that lie side by side in both pools go as one copy."""
 
     def __init__(self, cache: KVCache, pool: HostPool) -> None:
-        self._device, self._host = cache.blocks, pool.blocks
+        self._device, self._host = cache.raw, pool.rows
 
     def out(self, blocks: Column, places: Column, fills: Column) -> None:
         """See `Copies`."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Norm
+from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.linear import packed
-from daemon.engine.ops import Ops
+from daemon.engine.ops import Heads, Norm, Ops
 
 _BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
@@ -28,18 +28,12 @@ def fuse(model: Any, ops: Ops, keep_plain: bool) -> Decoder | None:
     base = model.base_model
     if not recognised(base):
         return None
-    attention = base.layers[0].self_attn
-    head_dim: int = attention.head_dim
     return Decoder(
         embeddings=base.embed_tokens.weight,
         rotary=base.rotary_emb,
         layers=tuple(_layer(layer, keep_plain) for layer in base.layers),
         norm=_norm(base.norm),
         head=packed(model.get_output_embeddings(), keep_plain),
-        num_heads=attention.q_proj.out_features // head_dim,
-        num_kv_heads=attention.k_proj.out_features // head_dim,
-        head_dim=head_dim,
-        scale=attention.scaling,
         ops=ops,
     )
 
@@ -88,17 +82,28 @@ def _norm(module: Any) -> Norm:
 
 def _layer(layer: Any, keep_plain: bool) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    has_norms = hasattr(attention, "q_norm")
+    heads = _heads(attention)
     merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
     return DecoderLayer(
         input_norm=_norm(layer.input_layernorm),
         query_key_value=packed(merged, keep_plain),
-        query_norm=_norm(attention.q_norm) if has_norms else None,
-        key_norm=_norm(attention.k_norm) if has_norms else None,
+        heads=heads,
         output=packed(attention.o_proj, keep_plain),
         mlp_norm=_norm(layer.post_attention_layernorm),
         gate_up=packed(merge([mlp.gate_proj, mlp.up_proj]), keep_plain),
         down=packed(mlp.down_proj, keep_plain),
+    )
+
+
+def _heads(attention: Any) -> Heads:
+    has_norms = hasattr(attention, "q_norm")
+    return Heads(
+        num_heads=attention.q_proj.out_features // attention.head_dim,
+        num_kv_heads=attention.k_proj.out_features // attention.head_dim,
+        head_dim=attention.head_dim,
+        scale=attention.scaling,
+        query_norm=_norm(attention.q_norm) if has_norms else None,
+        key_norm=_norm(attention.k_norm) if has_norms else None,
     )
 
 

@@ -79,6 +79,11 @@ class SlotGrammars:
         self._compiler: Compiler | None = None
         self._executor: LLExecutor | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether any slot's sequence follows one."""
+        return bool(self._followers)
+
     def join(self, join: Join) -> None:
         """A sequence takes a slot. What is wrong with its grammar is told at its first draw."""
         sampling = join.sampling

@@ -12,7 +12,7 @@ class HostPoolError(Exception):
 
 
 class HostPool:
-    """Rows of bytes, one a block: a KV block as it is, or packed (see `daemon.engine.packing`).
+    """Rows of bytes, one a block: those of `KVCache.raw`, or packed (`daemon.engine.packing`).
 
     Beside a CPU the kernel's zero pages, which cost RAM only once used; beside a GPU the same pages
     pinned, so that copies run at the link's speed and nobody waits for them.
@@ -20,19 +20,13 @@ class HostPool:
 
     def __init__(self, num_blocks: int, cache: KVCache, compress: bool) -> None:
         """Raises HostPoolError where the memory cannot be had or pinned."""
+        assert not compress or cache.scales is None, "an 8-bit cache is not packed once more"
         self.num_blocks = num_blocks
         self.compressed = compress
         self.block_bytes = packed_bytes(cache.blocks.shape) if compress else cache.block_bytes
         self.rows = self._pages(cache.blocks.is_cuda).view(num_blocks, self.block_bytes)
         # Tokens written of what each row holds, as `KVCache.fills`.
         self.fills = np.full(num_blocks, cache.block_size, np.int32)
-        self._block_shape = cache.blocks.shape[1:]
-        self._dtype = cache.blocks.dtype
-
-    @property
-    def blocks(self) -> torch.Tensor:
-        """A plain pool as [block, layer, 2, block_size, kv_head, head_dim]."""
-        return self.rows.view(self._dtype).view(self.num_blocks, *self._block_shape)
 
     def _pages(self, pinned: bool) -> torch.Tensor:
         size_bytes = self.num_blocks * self.block_bytes

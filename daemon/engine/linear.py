@@ -1,4 +1,4 @@
-"""Matrix products with weights laid out for the processor once, at load time."""
+"""Matrix products, prepared at load time for the device that computes them."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from torch import nn
 
 _PACKED_FOR = 32
 """Tokens that oneDNN lays weights out for; the layout serves other numbers as well."""
+_PRODUCT_TYPES = (torch.bfloat16, torch.float16)
 
 
 class PackedLinear(nn.Module):
@@ -38,7 +39,7 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(tensor: torch.Tensor) -> bool:
-    """Whether weights like this one can be packed here."""
+    """Whether weights like this one are laid out anew here: on a CPU."""
     return (
         tensor.device.type == "cpu"
         and tensor.dtype in (torch.float32, torch.bfloat16)
@@ -55,10 +56,21 @@ def pack_linears(model: nn.Module, keep_plain: bool) -> None:
 
 
 def packed(layer: Any, keep_plain: bool) -> nn.Module:
-    """A packed twin of a linear layer, or the layer itself where packing is not possible."""
-    if not isinstance(layer, nn.Linear) or not can_pack(layer.weight):
+    """What computes the same as a linear layer, faster; the layer itself where nothing does.
+
+    On a CPU a packed twin (`keep_plain`: the plain weights are kept beside it), on a GPU a
+    `Product` over the layer's own weight, which `choose_products` can then make fast.
+    """
+    if not isinstance(layer, nn.Linear):
         return layer
-    return PackedLinear(layer.weight, layer.bias, keep_plain)
+    if layer.weight.device.type == "cuda" and layer.weight.dtype in _PRODUCT_TYPES:
+        # Not before it is needed: it brings Triton with it.
+        from daemon.engine.cuda.products import Product
+
+        return Product(layer.weight, layer.bias)
+    if can_pack(layer.weight):
+        return PackedLinear(layer.weight, layer.bias, keep_plain)
+    return layer
 
 
 def linear_bytes(model: nn.Module) -> int:

@@ -1,38 +1,57 @@
 """Loads a model folder with transformers' own modelling code and our attention."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from daemon.engine.attention import ATTENTION_NAME, register
+from daemon.engine.weights import open_weights
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
 
 
-def load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedModel:
-    """The causal language model in `folder`, ready to compute. Raises ModelError."""
+def load_model(
+    folder: Path,
+    dtype: str,
+    device: torch.device,
+    tell: Callable[[float], None] = lambda _share: None,
+) -> PreTrainedModel:
+    """The causal language model in `folder`, on its device and ready to compute.
+
+    `tell` hears, from any thread, the share of the weights that is loaded. Raises ModelError.
+    """
     check_folder(folder)
     register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
-    loader: Any = AutoModelForCausalLM
-    model, told = loader.from_pretrained(
-        folder,
-        dtype=torch_dtype(dtype),
-        attn_implementation=ATTENTION_NAME,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-    )
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with open_weights(folder, device, tell) as weights:
+        model, told = _class_of(config).from_pretrained(
+            None,  # its files are not transformers' affair
+            config=config,
+            state_dict=weights,
+            device_map={"": device},
+            dtype=torch_dtype(dtype),
+            attn_implementation=ATTENTION_NAME,
+            output_loading_info=True,
+        )
     if missing := sorted(told["missing_keys"]):  # transformers would make them up
         raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
     if not isinstance(model, PreTrainedModel) or not model._supports_attention_backend:
         raise ModelError(f"{type(model).__name__} does not use transformers' attention interface")
     model.requires_grad_(False)
-    return model.eval().to(device)
+    return model.eval()
+
+
+def _class_of(config: Any) -> Any:
+    """transformers' causal language model for a configuration. Raises ModelError."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if not isinstance(found, type):
+        raise ModelError(f"transformers has no causal language model of type {config.model_type}")
+    return found
 
 
 def torch_dtype(name: str) -> torch.dtype:

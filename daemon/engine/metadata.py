@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.slots import Slots
 from daemon.wire.columns import Column, Int32, Int64, int32
 
 
@@ -13,7 +12,10 @@ from daemon.wire.columns import Column, Int32, Int64, int32
 class FlatBatch:
     """B rows of a plan over T flattened tokens, all on the host."""
 
-    tokens: Int64  # [T] token ids
+    tokens: Int64  # [T] token ids; 0 where a token is its slot's own last one
+    own_tokens: Int64  # [U] index of those, each the only one of its row
+    own_slots: Int64  # [U]
+    slots: Int32  # [B]
     positions: Int64  # [T] absolute, from 0
     blocks: Int64  # [T] physical block of each token's key and value
     offsets: Int64  # [T] place in that block
@@ -28,18 +30,26 @@ class FlatBatch:
     sampled_positions: Int64  # [R] absolute position of the token to be drawn
 
 
-def flatten(batch: Batch, inputs: Column, slots: Slots, block_size: int) -> FlatBatch:
-    """Lay a plan's rows out after each other; `inputs` [sum of counts over fed rows]."""
+def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -> FlatBatch:
+    """Lay a plan's rows out after each other.
+
+    `inputs` [sum of counts over fed rows]; `block_table` [slot, block]. Raises ValueError where a
+    plan contradicts itself.
+    """
     counts = batch.counts.astype(np.int64)
     ends = np.cumsum(counts)
     row_offsets = ends - counts
     rows = np.repeat(np.arange(len(counts)), counts)
+    tokens, own = _tokens(batch, inputs, rows)
     positions = batch.starts[rows] + (np.arange(len(rows)) - row_offsets[rows])
     used = int(positions.max(initial=0)) // block_size + 1
-    tables = slots.block_table[batch.slots, :used]
+    tables = block_table[batch.slots, :used]
     sampled = np.flatnonzero(batch.samples)
     return FlatBatch(
-        tokens=_tokens(batch, inputs, slots, rows),
+        tokens=tokens,
+        own_tokens=row_offsets[own],
+        own_slots=batch.slots[own].astype(np.int64),
+        slots=batch.slots,
         positions=positions,
         blocks=tables[rows, positions // block_size].astype(np.int64),
         offsets=positions % block_size,
@@ -60,9 +70,13 @@ def part(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
     first = int(flat.row_offsets[row]) + offset
     span = slice(first, first + count)
     sampled = (flat.sampled_tokens >= first) & (flat.sampled_tokens < first + count)
+    own = flat.own_tokens == first
     only, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
     return FlatBatch(
         tokens=flat.tokens[span],
+        own_tokens=flat.own_tokens[own] - first,
+        own_slots=flat.own_slots[own],
+        slots=flat.slots[row : row + 1],
         positions=flat.positions[span],
         blocks=flat.blocks[span],
         offsets=flat.offsets[span],
@@ -78,13 +92,14 @@ def part(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
     )
 
 
-def _tokens(batch: Batch, inputs: Column, slots: Slots, rows: Int64) -> Int64:
-    """Named tokens where a row is fed, the slot's own last token where it is not."""
-    tokens = slots.last_token[batch.slots][rows]
+def _tokens(batch: Batch, inputs: Column, rows: Int64) -> tuple[Int64, Int64]:
+    """Named tokens where a row is fed, and the rows whose one token is their slot's own last."""
+    tokens = np.zeros(len(rows), np.int64)
     fed = batch.fed[rows].astype(bool)
     if int(fed.sum()) != len(inputs):
         raise ValueError(f"the plan feeds {int(fed.sum())} tokens but brings {len(inputs)}")
-    if (batch.counts[batch.fed == 0] != 1).any():
+    own = np.flatnonzero(batch.fed == 0)
+    if (batch.counts[own] != 1).any():
         raise ValueError("a row that is not fed computes exactly one token")
     tokens[fed] = inputs
-    return tokens
+    return tokens, own

@@ -13,6 +13,9 @@ from daemon.engine.fuse import fuse
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.linear import PackedLinear, linear_bytes, pack_linears
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.modules import Modules
+from daemon.engine.slots import Slots
+from daemon.engine.upload import upload_all
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.wire.columns import int32
 
@@ -21,90 +24,95 @@ log = logging.getLogger(__name__)
 _PROBED_TOKENS = 5
 _PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Largest difference of fused logits from transformers', relative to the largest logit."""
+_QUANTISED_TOLERANCE = 0.1
 
 
 class Model:
     """A loaded causal language model; logits are computed for sampled tokens only."""
 
-    def __init__(self, model: Any, decoder: Decoder | None = None) -> None:
-        self._model = model
-        self._decoder = decoder
+    def __init__(self, forward: Decoder | Modules) -> None:
+        self._forward = forward
         self._programs: Programs | None = None
 
     @property
     def fused(self) -> bool:
         """Whether the straight decoder computes, not transformers' modules."""
-        return self._decoder is not None
+        return isinstance(self._forward, Decoder)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, packed copies included, shared ones counted once."""
-        modules = self._model.modules() if self._decoder is None else self._decoder.products()
+        forward = self._forward
+        modules = forward.products() if isinstance(forward, Decoder) else forward.model.modules()
         held = [module for module in modules if isinstance(module, nn.Module)]
         tensors = [p for module in held for p in module.parameters(recurse=False)]
-        if self._decoder is not None:
-            tensors += self._decoder.small_weights()
+        if isinstance(forward, Decoder):
+            tensors += forward.small_weights()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
         return sum(storages.values()) + sum(packed)
 
-    def forget_modules(self) -> None:
-        """Let go of transformers' modules, and of all weights that only they use."""
-        if self._decoder is not None:
-            self._model = None
+    def compile_steps(self, backend: Backend, cache: KVCache, slots: Slots) -> None:
+        """From now on compute decode steps as compiled programs, where there are any."""
+        self._programs = backend.compile(self._forward, cache, slots)
 
-    def compile_steps(self, backend: Backend, cache: KVCache) -> None:
-        """From now on compute small decode steps as compiled programs, where there are any."""
-        if self._decoder is not None:
-            self._programs = backend.compile(self._decoder, cache)
+    def prepare(self) -> bool:
+        """Compile one more program while nobody waits; False where there is none left."""
+        return self._programs is not None and self._programs.prepare()
 
-    def logits(self, batch: FlatBatch, cache: KVCache, backend: Backend) -> torch.Tensor:
+    def logits(
+        self, batch: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+    ) -> torch.Tensor:
         """Logits [R, vocab] of a batch's sampled tokens; overwritten by the next step."""
-        device = cache.blocks.device
-        columns = (batch.tokens, batch.positions, batch.sampled_tokens)
-        tokens, positions, sampled = (torch.from_numpy(c).to(device) for c in columns)
-        if self._programs is not None and backend.takes(batch):
-            return self._programs.logits(tokens, positions, batch)
+        if self._programs is not None and self._programs.takes(batch):
+            return self._programs.logits(batch)
+        columns = batch.positions, batch.sampled_tokens
+        positions, sampled = upload_all(columns, cache.blocks.device)
         paged = backend.attend(batch, cache)
-        if self._decoder is not None:
-            return self._decoder.logits(tokens, positions, sampled, paged)
-        output = self._model(
-            input_ids=tokens.unsqueeze(0),
-            position_ids=positions.unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=sampled,
-            paged=paged,
-        )
-        logits: torch.Tensor = output.logits[0]
-        return logits
+        return self._forward.logits(slots.inputs(batch), positions, sampled, paged)
 
 
-def optimise(model: Any, cache: KVCache, backend: Backend) -> Model:
+def optimise(model: Any, cache: KVCache, slots: Slots, backend: Backend) -> Model:
     """The fastest way to compute a loaded model that gives its own logits.
 
     Scribbles on the pool's first block. The model may not be used afterwards.
     """
-    plain = Model(model)
-    expected = _probe(plain, cache, backend)
+    best = Model(Modules(model))
+    expected = _probe(best, cache, slots, backend)
     keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
-    fused = Model(model, fuse(model, backend.ops, keep_plain))
-    if fused.fused:
-        difference = (_probe(fused, cache, backend) - expected).abs().max() / expected.abs().max()
-        if difference <= _PROBE_TOLERANCE[cache.blocks.dtype]:
-            fused.forget_modules()
-            fused.compile_steps(backend, cache)
-            return fused
-        log.warning("not fused: logits would differ by %.1e", difference)
-    pack_linears(model, keep_plain)
-    return plain
+    decoder = fuse(model, backend.ops, keep_plain)
+    if decoder is not None:
+        fused = Model(decoder)
+        difference = _difference(_probe(fused, cache, slots, backend), expected)
+        if difference <= _tolerance(cache):
+            best = fused
+        else:
+            log.warning("not fused: logits would differ by %.1e", difference)
+    if not best.fused:
+        pack_linears(model, keep_plain)
+    best.compile_steps(backend, cache, slots)
+    return best
 
 
-def _probe(model: Model, cache: KVCache, backend: Backend) -> torch.Tensor:
+def _tolerance(cache: KVCache) -> float:
+    """A quantised cache may round what differs by little to neighbouring steps."""
+    return _QUANTISED_TOLERANCE if cache.scales is not None else _PROBE_TOLERANCE[cache.dtype]
+
+
+def _difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest one, relative to the largest logit."""
+    return float((logits - expected).abs().max() / expected.abs().max())
+
+
+def _probe(model: Model, cache: KVCache, slots: Slots, backend: Backend) -> torch.Tensor:
     """Logits of a few tokens, all in the pool's first block."""
     count = min(_PROBED_TOKENS, cache.block_size)
     positions = np.arange(count, dtype=np.int64)
     batch = FlatBatch(
         tokens=positions + 1,
+        own_tokens=np.zeros(0, np.int64),
+        own_slots=np.zeros(0, np.int64),
+        slots=int32([0]),
         positions=positions,
         blocks=np.zeros(count, np.int64),
         offsets=positions,
@@ -118,4 +126,4 @@ def _probe(model: Model, cache: KVCache, backend: Backend) -> torch.Tensor:
         sampled_slots=int32(),
         sampled_positions=positions,
     )
-    return model.logits(batch, cache, backend).float()
+    return model.logits(batch, slots, cache, backend).float()

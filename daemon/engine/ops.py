@@ -1,9 +1,38 @@
 """What a fused decoder computes between its matrix products, in plain torch."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch.nn.functional import rms_norm, silu
+
+from daemon.engine.attention import PagedAttention
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+"""Cosine and sine of T tokens' angles, float32 [T, rotary_dim] each; both halves are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMS norm's parameters."""
+
+    weight: torch.Tensor
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What a layer's merged projection [T, heads + 2 * kv_heads, head_dim] holds, and its scale.
+
+    The norms are over each head, where the model has them.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
 
 
 class Ops(Protocol):
@@ -19,6 +48,29 @@ class Ops(Protocol):
         """`states` [T, width] += `added`, then its RMS norm, as a new tensor."""
         ...
 
+    def attend(
+        self,
+        paged: PagedAttention,
+        layer: int,
+        projected: torch.Tensor,
+        heads: Heads,
+        angles: Angles,
+    ) -> torch.Tensor:
+        """Attention from a merged projection [T, (heads + 2 * kv_heads) * head_dim], changed here.
+
+        Norms and turns queries and keys, writes keys and values to the pool, and attends. Returns
+        [T, heads * head_dim].
+        """
+        ...
+
+    def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
+        """silu(first half) * second half of `states` [T, 2 * width]."""
+        ...
+
+
+class HeadOps(Protocol):
+    """What attention takes apart into where it is not one kernel."""
+
     def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
         """RMS norm of each head of `states` [T, heads, head_dim], in place."""
         ...
@@ -27,9 +79,25 @@ class Ops(Protocol):
         """Rotary positions of `states` [T, heads, head_dim], in place; `cos` [T, rotary_dim]."""
         ...
 
-    def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
-        """silu(first half) * second half of `states` [T, 2 * width]."""
-        ...
+
+def attend_in_steps(
+    ops: HeadOps,
+    paged: PagedAttention,
+    layer: int,
+    projected: torch.Tensor,
+    heads: Heads,
+    angles: Angles,
+) -> torch.Tensor:
+    """`Ops.attend`, one operation after another."""
+    num_heads, num_kv_heads = heads.num_heads, heads.num_kv_heads
+    projected = projected.view(-1, num_heads + 2 * num_kv_heads, heads.head_dim)
+    query, key, value = projected.split((num_heads, num_kv_heads, num_kv_heads), 1)
+    for part, norm in ((query, heads.query_norm), (key, heads.key_norm)):
+        if norm is not None:
+            ops.norm_heads(part, norm.weight, norm.epsilon)
+    # Queries and keys lie next to each other and turn by the same angles.
+    ops.rotate(projected[:, : num_heads + num_kv_heads], *angles)
+    return paged(layer, query, key, value, heads.scale).flatten(1)
 
 
 class TorchOps:
@@ -47,12 +115,23 @@ class TorchOps:
             states += added
         return rms_norm(states, weight.shape, weight, epsilon)
 
-    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
+    def attend(
+        self,
+        paged: PagedAttention,
+        layer: int,
+        projected: torch.Tensor,
+        heads: Heads,
+        angles: Angles,
+    ) -> torch.Tensor:
         """See `Ops`."""
+        return attend_in_steps(self, paged, layer, projected, heads, angles)
+
+    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
+        """See `HeadOps`."""
         states.copy_(rms_norm(states, weight.shape, weight, epsilon))
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """See `Ops`."""
+        """See `HeadOps`."""
         rotated = states[..., : cos.shape[-1]]
         low, high = rotated.chunk(2, -1)
         turned = torch.cat((-high, low), -1)

@@ -29,6 +29,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     world_size: int = 1
     num_host_blocks: int = 0  # of the host pool that blocks are swapped to
     compress: bool = False  # blocks in the host pool are int8, channel-wise (ALISE eq. 8)
+    life: int = 0  # how many workers of this instance came before
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):

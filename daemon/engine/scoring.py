@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from daemon.engine.metadata import FlatBatch, part
-from daemon.engine.protocol import Join, Logprobs, PromptLogprobs
-from daemon.engine.sampler.logprobs import logprobs_of
+from daemon.engine.protocol import Join, PromptLogprobs
+from daemon.engine.sampler.logprobs import Scores, logprobs_of
+from daemon.engine.upload import upload
 from daemon.wire.columns import Column, Int64, int32
 
 PIECE_TOKENS = 128
@@ -48,11 +49,11 @@ class PromptScorer:
         """Forget the slot's sequence."""
         self._askers.pop(slot, None)
 
-    def score(self, slots: Column, flat: FlatBatch, compute: Compute) -> tuple[PromptLogprobs, ...]:
+    def score(self, slots: Column, flat: FlatBatch, compute: Compute) -> "Scored":
         """What a step, just computed, tells of the prompts in its rows [B], which hold `slots`."""
+        told = list[_Piece]()
         if not self._askers:
-            return ()
-        told = []
+            return Scored(told)
         for row, slot in enumerate(slots.tolist()):
             asker = self._askers.get(slot)
             if asker is not None:
@@ -62,16 +63,40 @@ class PromptScorer:
                 for offset in range(0, count, PIECE_TOKENS):
                     size = min(PIECE_TOKENS, count - offset)
                     told.append(_scored(asker, _piece(flat, row, offset, size), compute))
-        return tuple(told)
+        return Scored(told)
 
 
-def _scored(asker: _Asker, piece: FlatBatch, compute: Compute) -> PromptLogprobs:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some tokens of one prompt, scored."""
+
+    sequence: int
+    first: int  # index in the prompt
+    found: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a step told of prompts."""
+
+    pieces: list[_Piece]
+
+    def read(self) -> tuple[PromptLogprobs, ...]:
+        """It on the host, once the device is done."""
+        told = ((one, one.found.read()) for one in self.pieces)
+        return tuple(
+            PromptLogprobs(one.sequence, one.first, found.chosen, found.top_ids, found.top_values)
+            for one, found in told
+        )
+
+
+def _scored(asker: _Asker, piece: FlatBatch, compute: Compute) -> _Piece:
     logits = compute(piece)
     first = int(piece.starts[0]) + 1
-    targets = torch.from_numpy(asker.prompt[first : first + len(logits)]).to(logits.device)
+    targets = upload(asker.prompt[first : first + len(logits)], logits.device)
     found = logprobs_of(logits, targets, np.full(len(logits), asker.depth, np.int32))
-    assert isinstance(found, Logprobs)
-    return PromptLogprobs(asker.sequence, first, found.chosen, found.top_ids, found.top_values)
+    assert found is not None
+    return _Piece(asker.sequence, first, found)
 
 
 def _piece(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:

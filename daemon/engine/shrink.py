@@ -12,21 +12,24 @@ from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch, part
 from daemon.engine.model import Model
+from daemon.engine.slots import Slots
 
 log = logging.getLogger(__name__)
 
 
-def logits_of(model: Model, flat: FlatBatch, cache: KVCache, backend: Backend) -> torch.Tensor:
+def logits_of(
+    model: Model, flat: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+) -> torch.Tensor:
     """Logits [R, vocab] of a batch's sampled tokens, whole or, out of memory, row by row.
 
     Raises torch.OutOfMemoryError where a single row does not fit either.
     """
     try:
-        return model.logits(flat, cache, backend)
+        return model.logits(flat, slots, cache, backend)
     except torch.OutOfMemoryError as error:
         log.warning("a step of %d tokens is computed row by row: %s", len(flat.tokens), error)
     # Outside of `except`: the exception's traceback keeps the first try's tensors alive.
     if cache.blocks.device.type == "cuda":
         torch.cuda.empty_cache()
     rows = (part(flat, row, 0, int(count)) for row, count in enumerate(flat.counts))
-    return torch.cat([model.logits(row, cache, backend).clone() for row in rows])
+    return torch.cat([model.logits(row, slots, cache, backend).clone() for row in rows])

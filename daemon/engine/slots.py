@@ -3,19 +3,36 @@
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 
 from daemon.batch import Batch
+from daemon.engine.metadata import FlatBatch
 from daemon.engine.protocol import Join
+from daemon.engine.upload import upload, upload_all
 from daemon.request import FinishReason
-from daemon.wire.columns import Column, Int32, UInt8
+from daemon.wire.columns import Column, Int32, Int64, UInt8
 
 
 class Slots:
-    """Block tables, last tokens and end tokens of the sequences that hold a slot."""
+    """Block tables, last tokens and end tokens of the sequences that hold a slot.
 
-    def __init__(self, max_slots: int, max_blocks: int, eos_ids: tuple[int, ...]) -> None:
+    Last tokens, int64 [slot], live on the device: what a step drew is the next one's input, and
+    nobody waits until the host has seen it. Block tables int32 [slot, block] are the host's; a GPU
+    has a copy in `device_table`, for steps that are captured once and replayed.
+    """
+
+    def __init__(
+        self,
+        max_slots: int,
+        max_blocks: int,
+        eos_ids: tuple[int, ...],
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.block_table = np.zeros((max_slots, max_blocks), np.int32)
-        self.last_token = np.zeros(max_slots, np.int64)
+        self.last_token = torch.zeros(max_slots, dtype=torch.int64, device=device)
+        self.device_table = torch.from_numpy(self.block_table)
+        if self.last_token.is_cuda:
+            self.device_table = self.device_table.to(device)
         self._eos_ids = eos_ids
         self._end_ids: list[frozenset[int]] = [frozenset()] * max_slots
 
@@ -25,11 +42,31 @@ class Slots:
             sampling = join.sampling
             eos_ids = () if sampling.ignore_eos else self._eos_ids
             self._end_ids[join.slot] = frozenset((*eos_ids, *sampling.stop_token_ids))
-            self.block_table[join.slot] = 0
 
     def change_tables(self, batch: Batch) -> None:
         """Apply a plan's block table changes."""
-        self.block_table[batch.table_slots, batch.table_indices] = batch.table_blocks
+        rows, columns = batch.table_slots, batch.table_indices
+        self.block_table[rows, columns] = batch.table_blocks
+        if self.last_token.is_cuda and len(rows):
+            # Read back, so that a cell that changes twice is written twice with its last value.
+            blocks = self.block_table[rows, columns]
+            cells = rows.astype(np.int64) * self.block_table.shape[1] + columns
+            changes = upload(np.stack((cells, blocks)).astype(np.int64), self.last_token.device)
+            self.device_table.view(-1).index_copy_(0, changes[0], changes[1].int())
+
+    def inputs(self, batch: FlatBatch) -> torch.Tensor:
+        """The token ids int64 [T] of a batch on the device, the slots' own last ones included."""
+        own, slots, tokens = upload_all(
+            [batch.own_tokens, batch.own_slots, batch.tokens], self.last_token.device
+        )
+        if not len(own):
+            return tokens
+        last = self.last_token.index_select(0, slots)
+        return last if len(last) == len(tokens) else tokens.index_copy(0, own, last)
+
+    def take(self, slots: Int64, tokens: torch.Tensor) -> None:
+        """These slots' last tokens [R] are `tokens` int64 [R] on the device, once it has them."""
+        self.last_token.index_copy_(0, upload(slots, self.last_token.device), tokens)
 
     def reasons(self, slots: Column, tokens: Int32) -> UInt8:
         """STOP where a row's token [R] ends its sequence, else NONE.

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from daemon.engine.backend import choose
+from daemon.engine.backend import Backend, choose
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
@@ -16,6 +17,7 @@ from daemon.engine.sampler import Sampler
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
+from daemon.engine.streams import compute_stream
 from daemon.engine.swap import swap_link
 from daemon.engine.warm_up import warm_up
 from daemon.models.grammar import Compiler
@@ -38,33 +40,49 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
     device = torch.device(load.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    folder = Path(load.model)
     progress("weights", 0.0)
-    model = load_model(folder, load.dtype, device)
-    shape = read_shape(folder)
+    model = load_model(Path(load.model), load.dtype, device)
+    engine = assemble(model, read_shape(Path(load.model)), load, progress)
+    progress("warm-up", 0.9)
+    return engine, *warm_up(engine, load)
+
+
+def assemble(
+    model: Any,
+    shape: ModelShape,
+    load: Load,
+    progress: Progress,
+    backend: Backend | None = None,
+) -> Engine:
+    """An engine around transformers' `model`, which lies on its device; it may not be used after.
+
+    `backend`: the fastest for the device if not given. Raises HostPoolError, and ModelError where
+    the daemon must say how large the KV pool is.
+    """
+    device = torch.device(load.device)
+    backend = backend or choose(device, torch_dtype(load.dtype))
     progress("kv cache", 0.7)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
     swap = swap_link(cache, load.num_host_blocks, load.compress)
     progress("fuse", 0.8)
-    backend = choose(device, torch_dtype(load.dtype))
     max_blocks = -(-load.max_len // load.block_size) + 1
-    engine = Engine(
-        model=optimise(model, cache, backend),
+    slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
+    return Engine(
+        model=optimise(model, cache, slots, backend),
         cache=cache,
-        slots=Slots(load.max_slots, max_blocks, shape.eos_token_ids),
+        slots=slots,
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
         grammars=SlotGrammars(
-            lambda: Compiler(folder, shape.vocab_size, shape.eos_token_ids),
+            lambda: Compiler(Path(load.model), shape.vocab_size, shape.eos_token_ids),
             shape.vocab_size,
             shape.eos_token_ids,
         ),
         scorer=PromptScorer(),
         backend=backend,
         swap=swap,
+        stream=compute_stream(device),
     )
-    progress("warm-up", 0.9)
-    return engine, *warm_up(engine, load)
 
 
 def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> KVCache:

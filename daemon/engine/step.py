@@ -1,7 +1,13 @@
-"""Computes plans: the worker's state, and what one step does to it."""
+"""Computes plans: the worker's state, and what one step does to it.
 
+A step begins with everything being queued on the device, and is finished when its tokens are read.
+So the next plan may begin meanwhile: what a step draws is the next one's input on the device.
+"""
+
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,21 +18,51 @@ from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import Model
-from daemon.engine.protocol import Logprobs, Plan, Reply
-from daemon.engine.sampler import Sampler
-from daemon.engine.scoring import PromptScorer
+from daemon.engine.protocol import Plan, Reply
+from daemon.engine.sampler import Drawn, Sampler
+from daemon.engine.scoring import PromptScorer, Scored
 from daemon.engine.shrink import logits_of
 from daemon.engine.slots import Slots
+from daemon.engine.streams import Event, Here, Stream
 from daemon.engine.swap import SwapLink
 from daemon.request import FinishReason
-from daemon.wire.columns import Int32, int32
+from daemon.wire.columns import int32
 
 _NOT_NUMBERS = "the model's output for this answer is not a number: nothing can be drawn from it"
 
 
+class Begun:
+    """A step on its way: its work is queued, its answer not read."""
+
+    def __init__(self, done: Event, answer: Callable[[], Reply]) -> None:
+        self._done = done
+        self._answer = answer
+        self._reply: Reply | None = None
+        self._asking = threading.Lock()
+
+    def finish(self) -> Reply:
+        """Wait until it is done, and its answer. Any thread may ask, more than one too."""
+        with self._asking:
+            if self._reply is None:
+                self._done.synchronize()
+                self._reply = self._answer()
+            return self._reply
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a step needs to know of the one before it."""
+
+    begun: Begun | None = None
+    done_s: float = 0.0  # when it was done
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """All that a step reads and changes."""
+    """All that a step reads and changes.
+
+    `begin` is called by one thread, in the order of the plans; `finish` in the same order.
+    """
 
     model: Model
     cache: KVCache
@@ -36,17 +72,50 @@ class Engine:
     scorer: PromptScorer
     backend: Backend
     swap: SwapLink | None = None
+    stream: Stream = field(default_factory=Here)  # what steps are computed on
+    _before: _Before = field(default_factory=_Before)
 
-    def run(self, plan: Plan, idle_s: float = 0.0) -> Reply:
-        """Apply a plan in its order (left, joined, tables, copies, step) and answer it.
+    def run(self, plan: Plan, came_s: float | None = None) -> Reply:
+        """Apply a plan and answer it."""
+        return self.begin(plan, came_s).finish()
 
-        Swap copies begin at once and go on beside the step; the time for which it waits for those
-        that it awaits counts as idle.
+    def begin(self, plan: Plan, came_s: float | None = None) -> Begun:
+        """Apply a plan in its order (left, joined, tables, copies, step), as far as queueing it.
+
+        `came_s`: when it came (`time.perf_counter`), now if not given. Swap copies begin at once
+        and go on beside the step; the time for which this thread waits for those that the step
+        awaits counts as idle.
         """
-        began = time.perf_counter()
+        came_s = time.perf_counter() if came_s is None else came_s
+        if self.grammars.any or any(join.sampling.grammar for join in plan.joins):
+            # What may be drawn depends on what was.
+            self._finish_before()
         batch = plan.batch
         waited_s = self._swap(batch)
-        for slot in batch.left_slots.tolist():
+        self._change_seats(plan)
+        self.slots.change_tables(batch)
+        self.cache.copy(batch.copy_sources, batch.copy_targets)
+        flat = flatten(batch, plan.inputs, self.slots.block_table, self.cache.block_size)
+        if self.swap is not None and self.swap.pool.compressed:
+            self.cache.fill(flat.blocks, flat.offsets)
+        drawn = self._draw(flat)
+        scored = self.scorer.score(batch.slots, flat, self._logits)
+        done = self.stream.record()
+        begun = Begun(done, lambda: self._answer(batch, flat, drawn, scored, (came_s, waited_s)))
+        self._before.begun = begun
+        return begun
+
+    def prepare(self) -> bool:
+        """Get something ready that later steps may want; False where nothing is left to do."""
+        return self.model.prepare()
+
+    def _finish_before(self) -> None:
+        if self._before.begun is not None:
+            self._before.begun.finish()
+
+    def _change_seats(self, plan: Plan) -> None:
+        """Sequences leave their slots and others take them."""
+        for slot in plan.batch.left_slots.tolist():
             self.sampler.leave(slot)
             self.grammars.leave(slot)
             self.scorer.leave(slot)
@@ -55,28 +124,6 @@ class Engine:
             self.sampler.join(join.slot, join.sampling, join.num_prompt_tokens, join.history)
             self.grammars.join(join)
             self.scorer.join(join)
-        self.slots.change_tables(batch)
-        self.cache.copy(batch.copy_sources, batch.copy_targets)
-        flat = flatten(batch, plan.inputs, self.slots, self.cache.block_size)
-        if self.swap is not None and self.swap.pool.compressed:
-            self.cache.fill(flat.blocks, flat.offsets)
-        tokens, logprobs, broken = self._draw(flat)
-        prompts = self.scorer.score(batch.slots, flat, self._logits)
-        self.slots.last_token[flat.sampled_slots] = tokens
-        reasons = self.slots.reasons(flat.sampled_slots, tokens)
-        errors = dict(self.grammars.take(flat.sampled_slots, tokens))
-        errors |= dict.fromkeys(broken, _NOT_NUMBERS)
-        reasons[list(errors)] = FinishReason.ERROR
-        return Reply(
-            step=batch.step,
-            tokens=tokens,
-            reasons=reasons,
-            elapsed_s=time.perf_counter() - began - waited_s,
-            idle_s=idle_s + waited_s,
-            logprobs=logprobs,
-            errors=tuple(errors.items()),
-            prompts=prompts,
-        )
 
     def _swap(self, batch: Batch) -> float:
         """Begin a plan's swap copies; how long it then waited for those it awaits (seconds)."""
@@ -87,18 +134,58 @@ class Engine:
             raise ValueError("the plan swaps blocks, but there is no host pool")
         return 0.0
 
-    def _draw(self, flat: FlatBatch) -> tuple[Int32, Logprobs | None, list[int]]:
-        """Compute the batch and draw its sampled rows' tokens [R]; the rows that have none."""
+    def _draw(self, flat: FlatBatch) -> Drawn | None:
+        """Compute the batch and draw its sampled rows' tokens; None where it samples none."""
         if not len(flat.tokens):
-            return int32(), None, []
+            return None
         logits = self._logits(flat)
         if not len(flat.sampled_slots):
-            return int32(), None, []
-        # On a GPU the model still computes while the grammars are asked.
+            return None
         allowed = self.grammars.allowed(flat.sampled_slots, flat.sampled_positions)
         drawn = self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions, allowed)
-        tokens = drawn.tokens.cpu().numpy().astype(np.int32)
-        return tokens, drawn.logprobs, drawn.broken.tolist()
+        self.slots.take(flat.sampled_slots.astype(np.int64), drawn.tokens)
+        return drawn
 
     def _logits(self, flat: FlatBatch) -> torch.Tensor:
-        return logits_of(self.model, flat, self.cache, self.backend)
+        return logits_of(self.model, flat, self.slots, self.cache, self.backend)
+
+    def _answer(
+        self,
+        batch: Batch,
+        flat: FlatBatch,
+        drawn: Drawn | None,
+        scored: Scored,
+        began: tuple[float, float],
+    ) -> Reply:
+        """What a step that is done came to; `began`: when its plan came, and what it waited."""
+        done_s = time.perf_counter()
+        came_s, waited_s = began
+        before_s, self._before.done_s = self._before.done_s, done_s
+        idle_s = max(0.0, came_s - before_s) if before_s else 0.0
+        elapsed_s = done_s - max(came_s, before_s) - waited_s
+        prompts = scored.read()
+        if drawn is None:
+            none = int32()
+            return Reply(
+                batch.step,
+                none,
+                none.astype(np.uint8),
+                elapsed_s,
+                idle_s + waited_s,
+                prompts=prompts,
+            )
+        draws = drawn.read()
+        reasons = self.slots.reasons(flat.sampled_slots, draws.tokens)
+        errors = dict(self.grammars.take(flat.sampled_slots, draws.tokens))
+        errors |= dict.fromkeys(draws.broken.tolist(), _NOT_NUMBERS)
+        reasons[list(errors)] = FinishReason.ERROR
+        return Reply(
+            step=batch.step,
+            tokens=draws.tokens,
+            reasons=reasons,
+            elapsed_s=elapsed_s,
+            idle_s=idle_s + waited_s,
+            logprobs=draws.logprobs,
+            errors=tuple(errors.items()),
+            prompts=prompts,
+        )

@@ -56,11 +56,19 @@ class Streams:
 
 def streams_of(device: torch.device) -> Streams:
     """Two streams of their own beside the current one; on a CPU one thread copies both ways."""
+    compute = compute_stream(device)
     if device.type == "cuda":
         outs, ins = (CudaStream(torch.cuda.Stream(device)) for _ in range(2))
-        return Streams(CudaStream(torch.cuda.current_stream(device)), outs, ins)
+        return Streams(compute, outs, ins)
     thread = ThreadStream("swap")
-    return Streams(Here(), thread, thread)
+    return Streams(compute, thread, thread)
+
+
+def compute_stream(device: torch.device) -> Stream:
+    """Where steps are computed: the device's current stream, or the calling thread."""
+    if device.type == "cuda":
+        return CudaStream(torch.cuda.current_stream(device))
+    return Here()
 
 
 class ThreadEvent:

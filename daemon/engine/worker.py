@@ -1,7 +1,8 @@
-"""An engine worker process: `python -m daemon.engine.worker --fd N [--rank R] [--life L]`.
+"""An engine worker process: `python -m daemon.engine.worker --fd N --device KIND [--spare]`.
 
-It inherits one end of a socketpair, takes a `Load`, answers `Ready` after a real first step, then
-one `Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). It exits 0 on
+It inherits one end of a socketpair and imports all that it will need; a spare does so with idle
+processor time and then waits. It takes a `Load`, answers `Ready` after a real first step, then one
+`Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). It exits 0 on
 `Shutdown` or when its daemon is gone, and 1 after `Failed`.
 """
 
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING
 
 from daemon import logs
 from daemon.config.paths import default_cache
+from daemon.engine.answers import Answers, AnswersBeside, AnswersHere
+from daemon.engine.preload import KINDS, preload, preload_idly
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
 from daemon.engine.protocol import (
     Copied,
@@ -35,35 +38,42 @@ from daemon.engine.protocol import (
 )
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
-from daemon.wire.faults import faults
+from daemon.wire.faults import Fault, faults
 from daemon.wire.parent import die_with_parent
 
 if TYPE_CHECKING:
+    from daemon.engine.faults import FaultyEngine
     from daemon.engine.step import Engine
 
-
 log = logging.getLogger(__name__)
+
+_IDLE_S = 0.02
+"""After so long without a message a worker gets things ready for later steps."""
 
 
 class Worker:
     """Messages in, messages out; what they mean is the engine's affair."""
 
-    def __init__(self, channel: BlockingChannel, rank: int, life: int = 0) -> None:
+    def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
-        self._rank = rank
-        self._faults = faults("worker.", life)
+        self._rank = 0
+        self._faults: dict[str, Fault] = {}
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
+        self._unprepared = True
         self._encoder = encoder()
         self._decoder = decoder(ToWorker)
 
-    def serve(self) -> int:
-        """Load, then answer plans until told to stop; the process's exit status."""
+    def serve(self, prepare: Callable[[], None]) -> int:
+        """Prepare, load, then answer plans until told to stop; the process's exit status."""
         try:
+            prepare()
             message = self._receive()
             if not isinstance(message, Load):
                 return 0
+            self._rank = message.rank
+            self._faults = faults("worker.", message.life)
             engine = self._load(message)
-            self._answer_plans(self._run_of(engine))
+            self._answer_plans(engine, self._faulty(engine))
         except (BrokenPipeError, ConnectionResetError):
             return 0
         except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
@@ -85,7 +95,7 @@ class Worker:
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
                 copy_block_s = measure_copy(swap)
-                swap.listen(self._copied, self._copy_failed)
+                swap.listen(self._copied, self._ended)
         # What was loaded lives as long as the process: collections need not look at it again.
         gc.collect()
         gc.freeze()
@@ -104,24 +114,34 @@ class Worker:
         )
         return engine
 
-    def _run_of(self, engine: "Engine") -> Callable[[Plan, float], Reply]:
+    def _faulty(self, engine: "Engine") -> "Engine | FaultyEngine":
         """What computes plans: the engine, or the engine with injected faults."""
         if not self._faults:
-            return engine.run
-        from daemon.engine.faults import faulty
+            return engine
+        from daemon.engine.faults import FaultyEngine
 
-        return faulty(engine, self._faults)
+        return FaultyEngine(engine, self._faults)
 
-    def _answer_plans(self, run: Callable[[Plan, float], Reply]) -> None:
+    def _answer_plans(self, engine: "Engine", steps: "Engine | FaultyEngine") -> None:
         import torch
 
+        beside = engine.cache.blocks.is_cuda
+        answers = AnswersBeside(self._answer, self._ended) if beside else AnswersHere(self._answer)
         with torch.inference_mode():
-            waited = time.perf_counter()
-            while isinstance(message := self._receive(), Plan):
-                reply = run(message, time.perf_counter() - waited)
-                waited = time.perf_counter()
-                if self._rank == 0:
-                    self._send(reply)
+            while isinstance(message := self._next(engine, answers), Plan):
+                answers.take(steps.begin(message, time.perf_counter()))
+        answers.close()
+
+    def _next(self, engine: "Engine", answers: Answers) -> ToWorker | None:
+        """The next message. While there is nothing to do, later steps' wants are got ready."""
+        while self._unprepared and not self._channel.wait(_IDLE_S):
+            if answers.idle:
+                self._unprepared = engine.prepare()
+        return self._receive()
+
+    def _answer(self, reply: Reply) -> None:
+        if self._rank == 0:
+            self._send(reply)
 
     def _copied(self, copied: Copied) -> None:
         """On the thread that watches the copies."""
@@ -129,8 +149,8 @@ class Worker:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(copied)
 
-    def _copy_failed(self, error: Exception) -> None:
-        """On the same thread, while `serve` may be waiting for a message that will not come."""
+    def _ended(self, error: Exception) -> None:
+        """On a thread beside, while `serve` may be waiting for a message that will not come."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._fail(error)
         os._exit(1)
@@ -154,8 +174,8 @@ def main() -> int:
     """Serve over the inherited socket."""
     parser = argparse.ArgumentParser(prog="daemon.engine.worker")
     parser.add_argument("--fd", type=int, required=True, help="the worker's end of a socketpair")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--life", type=int, default=0, help="how many workers came before")
+    parser.add_argument("--device", choices=KINDS, default="cpu", help="what to be ready for")
+    parser.add_argument("--spare", action="store_true", help="import with idle time alone")
     arguments = parser.parse_args()
     logs.set_up("worker")
     faulthandler.enable()
@@ -165,7 +185,8 @@ def main() -> int:
     share_cores()
     keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    return Worker(channel, arguments.rank, arguments.life).serve()
+    prepare = preload_idly if arguments.spare else preload
+    return Worker(channel).serve(lambda: prepare(arguments.device))
 
 
 if __name__ == "__main__":

@@ -94,9 +94,9 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The sides of every tensor stored, by its name. Raises ModelError if it is no safetensors."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in weight_files(folder):
-        for name, tensor in _safetensors_header(path).items():
-            if name != "__metadata__":
-                shapes[name] = _sides(path, tensor)
+        tensors, _ = safetensors_header(path)
+        for name, tensor in tensors.items():
+            shapes[name] = _sides(path, tensor)
     return shapes
 
 
@@ -107,7 +107,11 @@ def _sides(path: Path, tensor: Any) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def _safetensors_header(path: Path) -> dict[str, Any]:
+def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file's header says of its tensors, by name, and where in the file their bytes begin.
+
+    Raises ModelError if it is no safetensors file.
+    """
     try:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
@@ -122,7 +126,8 @@ def _safetensors_header(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path} is not a safetensors file: {error}") from None
     if not isinstance(header, dict):
         raise ModelError(f"{path} is not a safetensors file")
-    return header
+    header.pop("__metadata__", None)
+    return header, 8 + size
 
 
 def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from daemon.config.paths import default_journal, default_predictions, default_so
 from daemon.config.schema import Config
 from daemon.control.server import ControlServer
 from daemon.core.actions import Rejected
-from daemon.core.events import Configured, Event, InstanceConfig, RequestArrived
+from daemon.core.events import Configured, Event, RequestArrived
 from daemon.engine.protocol import Copied, Loading, Plan, Ready, Reply
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
@@ -35,6 +35,7 @@ from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor.api import ApiProcess
+from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.faults import FaultError, faults
 
@@ -70,6 +71,7 @@ class Daemon:
         self._api: ApiLink | None = None
         self._runtime: Runtime | None = None
         self._workers: list[WorkerProcess] = []
+        self._spare: Spare | None = None
         self._num_given_up = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._status = DaemonStatus(loaded.config, served_name(loaded.config))
@@ -110,6 +112,8 @@ class Daemon:
         finally:
             await api.close()
             await asyncio.gather(*(worker.close() for worker in self._workers))
+            if self._spare is not None:
+                await self._spare.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -172,7 +176,7 @@ class Daemon:
         await stopped
 
     def _start_runtime(self, model: ServedModel) -> None:
-        configured = self._configured(model)
+        configured = model.configured(self._config, time.monotonic())
         self._runtime = Runtime(configured, self._store, self._journal(configured), self._send_plan)
         self._runtime.api = self._api
         self._operations.runtime = self._runtime
@@ -185,33 +189,16 @@ class Daemon:
             self._on_hopeless,
             self._on_copied,
         )
+        if self._config.daemon.spare:
+            self._spare = Spare(self._config.instance[0].device)
         for index, spec in enumerate(self._config.instance):
             load = model.load(self._config, index)
             restarts = self._config.daemon.restarts
-            self._workers.append(WorkerProcess(index, spec.name, load, hooks, restarts))
-            self._spawn(self._workers[-1].run())
+            worker = WorkerProcess(index, spec.name, load, hooks, restarts, self._spare)
+            self._workers.append(worker)
+            self._spawn(worker.run())
         self._spawn(self._repeat_serving())
         self._spawn(self._repeat_gauges())
-
-    def _configured(self, model: ServedModel) -> Configured:
-        scheduler = self._config.scheduler
-        return Configured(
-            now=time.monotonic(),
-            instances=tuple(
-                InstanceConfig(spec.name, spec.role, spec.device) for spec in self._config.instance
-            ),
-            policy=scheduler.policy,
-            block_size=self._config.memory.block_size,
-            max_running=scheduler.max_running,
-            max_batch_tokens=scheduler.max_batch_tokens,
-            prefill_chunk=scheduler.prefill_chunk,
-            max_waiting=scheduler.max_waiting,
-            max_len=model.max_len,
-            prefix_cache=scheduler.prefix_cache,
-            depth=scheduler.depth,
-            swap=self._config.memory.swap,
-            starve_s=scheduler.starve_s,
-        )
 
     def _journal(self, configured: Configured) -> JournalWriter | None:
         journal = self._config.journal
@@ -265,6 +252,8 @@ class Daemon:
                 ready.host_block_bytes,
                 1e3 * ready.copy_block_s,
             )
+        if self._spare is not None:
+            self._spawn(self._spare.prepare())
         gc.collect()
         gc.freeze()
         self._operations.tell_serving()

@@ -12,6 +12,7 @@ import msgspec
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config
+from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
@@ -44,6 +45,27 @@ class ServedModel(msgspec.Struct, frozen=True):
             num_threads=config.daemon.threads,
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
+        )
+
+    def configured(self, config: Config, now: float) -> Configured:
+        """What the Core is built with."""
+        scheduler = config.scheduler
+        return Configured(
+            now=now,
+            instances=tuple(
+                InstanceConfig(spec.name, spec.role, spec.device) for spec in config.instance
+            ),
+            policy=scheduler.policy,
+            block_size=config.memory.block_size,
+            max_running=scheduler.max_running,
+            max_batch_tokens=scheduler.max_batch_tokens,
+            prefill_chunk=scheduler.prefill_chunk,
+            max_waiting=scheduler.max_waiting,
+            max_len=self.max_len,
+            prefix_cache=scheduler.prefix_cache,
+            depth=scheduler.depth,
+            swap=config.memory.swap,
+            starve_s=scheduler.starve_s,
         )
 
 

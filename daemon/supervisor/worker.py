@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable
 from signal import SIGCONT, SIGKILL, SIGUSR1
@@ -20,8 +19,9 @@ from daemon.engine.protocol import (
     Reply,
     Shutdown,
 )
-from daemon.supervisor.child import Child, start_child
+from daemon.supervisor.child import Child
 from daemon.supervisor.restarts import Restarts
+from daemon.supervisor.spare import Spare, Started, start_worker
 from daemon.supervisor.step_watch import StepWatch
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
@@ -52,11 +52,18 @@ class WorkerProcess:
     """Keeps one worker running until `close`.
 
     A worker that fails while loading is hopeless, and so is one that ends more than `restarts`
-    times in a minute. One whose step hangs is made to write its stacks to stderr, and killed.
+    times in a minute. One whose step hangs is made to write its stacks to stderr, and killed. The
+    spare, where there is one, takes the place of a worker that died.
     """
 
     def __init__(
-        self, instance: int, name: str, load: Load, hooks: WorkerHooks, restarts: int = 5
+        self,
+        instance: int,
+        name: str,
+        load: Load,
+        hooks: WorkerHooks,
+        restarts: int = 5,
+        spare: Spare | None = None,
     ) -> None:
         self.instance = instance
         self.name = name
@@ -67,6 +74,7 @@ class WorkerProcess:
         self._channel: Channel | None = None
         self._child: Child | None = None
         self._restarts = Restarts(restarts)
+        self._spare = spare
         self._lives = 0
         self._watch = StepWatch()
         self._timer: asyncio.TimerHandle | None = None
@@ -97,7 +105,7 @@ class WorkerProcess:
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
-        self._channel.send(self._encode(self._load))
+        self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
         status = await self._last_words(child)
         self._lose()
         if self._closing:
@@ -111,10 +119,10 @@ class WorkerProcess:
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
 
-    async def _start(self) -> tuple[Child, socket.socket] | None:
+    async def _start(self) -> Started | None:
         """A new process; None if `close` came while it was being started and could not end it."""
-        arguments = ["--rank", "0", "--life", str(self._lives)]
-        child, sock = await start_child("daemon.engine.worker", arguments)
+        spare = self._spare.take() if self._spare is not None else None
+        child, sock = spare or await start_worker(self._load.device)
         if self._closing:
             sock.close()
             await child.end(0.0, SIGKILL)

@@ -15,10 +15,9 @@ from daemon.wire.columns import decoder, encoder
 class WorkerProcess:
     """Starts `python -m daemon.engine.worker` and speaks its protocol."""
 
-    def __init__(self, rank: int = 0, stderr: Any = None) -> None:
+    def __init__(self, stderr: Any = None) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "daemon.engine.worker", "--fd", str(theirs.fileno())]
-        command += ["--rank", str(rank)]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=stderr)
         theirs.close()
         self._channel = BlockingChannel(ours)

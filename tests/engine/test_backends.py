@@ -116,6 +116,9 @@ def batch_of(starts: list[int], counts: list[int], block_size: int) -> FlatBatch
     positions = np.array(starts)[rows] + np.arange(ends[-1]) - offsets[rows]
     return FlatBatch(
         tokens=np.zeros(ends[-1], np.int64),
+        own_tokens=np.zeros(0, np.int64),
+        own_slots=np.zeros(0, np.int64),
+        slots=int32(range(len(counts))),
         positions=positions,
         blocks=tables[rows, positions // block_size].astype(np.int64),
         offsets=positions % block_size,

@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import torch
-from daemon.engine.attention_cuda import CudaAttention
+from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.kv_cache import KVCache
 from tests.engine.test_backends import batch_of
@@ -19,7 +19,7 @@ for starts, counts in (([0, 7, 30], [1, 1, 1]), ([0, 7, 8, 5], [1, 1, 4, 9]), ([
     batch = batch_of(starts, counts, 8)
     merged = torch.randn(len(batch.tokens), 8, 16)
     states = merged.split((4, 2, 2), 1)
-    ours, theirs = CudaAttention(batch, caches[0]), TorchAttention(batch, caches[1])
+    ours, theirs = CudaAttention.of(batch, caches[0]), TorchAttention(batch, caches[1])
     for layer in (1, 0):
         torch.testing.assert_close(ours(layer, *states, 0.3), theirs(layer, *states, 0.3))
     assert torch.equal(caches[0].blocks, caches[1].blocks)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from daemon.engine.faults import faulty
+from daemon.engine.faults import FaultyEngine
 from daemon.engine.protocol import Plan, Reply
 from daemon.engine.step import Engine
 from daemon.engine.streams import StreamError
@@ -36,11 +36,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return load(save("llama", tmp_path_factory.mktemp("llama")))
 
 
-def step(run: Callable[[Plan, float], Reply], plans: Driver, sequences: list[Running]) -> Reply:
+def step(run: Callable[[Plan], Reply], plans: Driver, sequences: list[Running]) -> Reply:
     """Whatever is left of each sequence, together."""
     work = [(one, len(one.tokens) - one.num_computed) for one in sequences]
     with torch.inference_mode():
-        reply = run(plans.plan(work), 0.0)
+        reply = run(plans.plan(work))
     plans.take(work, reply)
     return reply
 
@@ -56,13 +56,13 @@ def added(plans: Driver) -> list[Running]:
 def test_steps_without_memory_are_computed_row_by_row(engine: Engine) -> None:
     # The first try of three steps fails: a prefill, a mixed one (after a chunk), and a decode.
     fault = At(0, 4, 9)
-    run, plans = faulty(engine, {"worker.oom": fault}), driver()
+    run, plans = FaultyEngine(engine, {"worker.oom": fault}).run, driver()
     sequences = added(plans)
     chunked = plans.add(5, prompt(30, 30))
     step(run, plans, sequences)
     with torch.inference_mode():
         work = [(chunked, 7), *((one, 1) for one in sequences)]
-        plans.take(work, run(plans.plan(work), 0.0))
+        plans.take(work, run(plans.plan(work)))
     for _ in range(6):
         step(run, plans, [*sequences, chunked])
     assert fault.visited > 9, "it was tried again, row by row"
@@ -72,13 +72,13 @@ def test_steps_without_memory_are_computed_row_by_row(engine: Engine) -> None:
 
 
 def test_a_row_without_memory_of_its_own_ends_the_step(engine: Engine) -> None:
-    run, plans = faulty(engine, {"worker.oom": At(0, 1)}), driver()
+    run, plans = FaultyEngine(engine, {"worker.oom": At(0, 1)}).run, driver()
     with pytest.raises(torch.OutOfMemoryError):
         step(run, plans, added(plans))
 
 
 def test_logits_that_are_no_numbers_end_their_own_row(engine: Engine) -> None:
-    run, plans = faulty(engine, {"worker.nan": At(1)}), driver()
+    run, plans = FaultyEngine(engine, {"worker.nan": At(1)}).run, driver()
     sequences = added(plans)
     assert step(run, plans, sequences).errors == ()
     reply = step(run, plans, sequences)
@@ -94,11 +94,12 @@ def test_logits_that_are_no_numbers_end_their_own_row(engine: Engine) -> None:
 
 
 def test_slow_steps_say_so_and_a_failed_copy_ends_the_step(engine: Engine) -> None:
-    run, plans = faulty(engine, {"worker.slow": Fault(1.0, 30), "worker.copy": At(0)}), driver()
+    faults = {"worker.slow": Fault(1.0, 30), "worker.copy": At(0)}
+    run, plans = FaultyEngine(engine, faults).run, driver()
     assert step(run, plans, added(plans)).elapsed_s >= 0.030
     plans.outs = [(0, 0)]
     with pytest.raises(StreamError):
-        run(plans.plan([]), 0.0)
+        run(plans.plan([]))
 
 
 def test_what_is_no_number_in_a_block_does_not_reach_its_next_owner(engine: Engine) -> None:

@@ -101,8 +101,8 @@ def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path) -> None:
 
 
 def test_another_rank_computes_and_keeps_silent(folder: str) -> None:
-    with WorkerProcess(rank=1) as worker:
-        assert isinstance(worker.load(cpu_load(folder, num_host_blocks=2)), Ready)
+    with WorkerProcess() as worker:
+        assert isinstance(worker.load(cpu_load(folder, rank=1, num_host_blocks=2)), Ready)
         plans = Driver(16, list(range(64)))
         plans.outs = [(0, 1)]
         worker.send(plans.plan([(plans.add(0, PROMPT), len(PROMPT))]))

@@ -54,9 +54,10 @@ def test_only_what_is_allowed_is_drawn(sampling: SamplingParams, words: int) -> 
         else:
             assert tokens[row] == free.tokens[row]
     assert torch.equal(logits, before)
-    if drawn.logprobs is not None:  # those of the model, not of what is left of it
+    logprobs = drawn.read().logprobs
+    if logprobs is not None:  # those of the model, not of what is left of it
         chosen = before.log_softmax(-1)[torch.arange(ROWS), drawn.tokens]
-        np.testing.assert_allclose(drawn.logprobs.chosen, chosen.numpy(), rtol=1e-5)
+        np.testing.assert_allclose(logprobs.chosen, chosen.numpy(), rtol=1e-5)
 
 
 def test_a_draw_among_few_has_their_own_odds() -> None:

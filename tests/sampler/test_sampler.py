@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.engine.sampler import Sampler, SampleResult
+from daemon.engine.sampler import Drawn, Sampler
 from daemon.request import SamplingParams
 from tests.sampler import reference
 
@@ -27,7 +27,7 @@ def test_greedy_is_argmax_and_leaves_the_logits_alone() -> None:
         sampler.join(slot, SamplingParams(temperature=0.0 if slot else 1e-9), 3)
     result = sampler.sample(logits, list(range(6)), [3] * 6)
     assert torch.equal(result.tokens, logits.argmax(-1))
-    assert result.tokens.dtype == torch.int64 and result.logprobs is None
+    assert result.tokens.dtype == torch.int64 and result.read().logprobs is None
     assert torch.equal(logits, before)
 
 
@@ -117,7 +117,7 @@ def test_logprobs_are_of_the_raw_distribution(dtype: torch.dtype) -> None:
     sampler.join(3, SamplingParams(logprobs=5), 2)
     result = sampler.sample(logits, [0, 1, 2, 3], [2] * 4)
     expected = logits.float().log_softmax(-1)
-    got = result.logprobs
+    got = result.read().logprobs
     assert got is not None and result.tokens[0] == 8
     assert got.rows.tolist() == [0, 2, 3] and got.rows.dtype == np.int32
     assert got.top_ids.dtype == np.int32 and got.chosen.dtype == np.float32
@@ -132,7 +132,7 @@ def test_logprobs_are_of_the_raw_distribution(dtype: torch.dtype) -> None:
 def test_only_the_drawn_tokens_logprob() -> None:
     sampler = Sampler(VOCAB, "cpu")
     sampler.join(0, SamplingParams(logprobs=0), 2)
-    got = sampler.sample(torch.zeros(1, VOCAB), [0], [2]).logprobs
+    got = sampler.sample(torch.zeros(1, VOCAB), [0], [2]).read().logprobs
     assert got is not None and len(got.top_ids) == len(got.top_values) == 0
     np.testing.assert_allclose(got.chosen, [-np.log(VOCAB)], rtol=1e-6)
 
@@ -143,7 +143,7 @@ def test_only_the_drawn_tokens_logprob() -> None:
 def test_broken_logits_end_their_own_rows_alone(bad: float, temperature: float, top_k: int) -> None:
     logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(3))
 
-    def drawn() -> SampleResult:
+    def drawn() -> Drawn:
         sampler = Sampler(VOCAB, "cpu")
         for slot in range(5):
             penalty = 0.5 if slot in {1, 2} else 0.0
@@ -152,11 +152,11 @@ def test_broken_logits_end_their_own_rows_alone(bad: float, temperature: float, 
         return sampler.sample(logits, range(5), [1] * 5)
 
     whole = drawn()
-    assert not len(whole.broken)
+    assert not len(whole.read().broken)
     logits[1, 17] = bad
     logits[4] = -torch.inf
     part = drawn()
-    assert part.broken.tolist() == [1, 4]
+    assert part.read().broken.tolist() == [1, 4]
     assert part.tokens[[1, 4]].tolist() == [0, 0]
     assert torch.equal(part.tokens[[0, 2, 3]], whole.tokens[[0, 2, 3]])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.engine.protocol import Copied, Load, Loading, Ready, Reply
+from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
@@ -27,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 class Told:
     """All that a worker's supervisor told."""
 
-    def __init__(self, load: Load, restarts: int = 5) -> None:
+    def __init__(self, load: Load, restarts: int = 5, spare: Spare | None = None) -> None:
         self.story: list[str] = []
         self.readies: list[Ready] = []
         self.replies: list[Reply] = []
@@ -37,7 +38,7 @@ class Told:
         hooks = WorkerHooks(
             self._loading, self._ready, self._reply, self._lost, self._hopeless, self._copied
         )
-        self.worker = WorkerProcess(4, "first", load, hooks, restarts)
+        self.worker = WorkerProcess(4, "first", load, hooks, restarts, spare)
 
     def _tell(self, instance: int, word: str) -> None:
         assert instance == 4

@@ -2,9 +2,11 @@
 
 import torch
 
+from daemon.engine.attention import PagedAttention
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.team import Call, Team
+from daemon.engine.ops import Angles, Heads, attend_in_steps
 
 _HERE_ELEMENTS = 16 * 1024
 """Up to so many elements the calling thread is faster alone."""
@@ -30,13 +32,24 @@ class CpuOps:
         self._run(states.numel(), calls.norm(states, added, weight, address, output))
         return output
 
-    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
+    def attend(
+        self,
+        paged: PagedAttention,
+        layer: int,
+        projected: torch.Tensor,
+        heads: Heads,
+        angles: Angles,
+    ) -> torch.Tensor:
         """See `Ops`."""
+        return attend_in_steps(self, paged, layer, projected, heads, angles)
+
+    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
+        """See `HeadOps`."""
         address = self._constants.address(epsilon)
         self._run(states.numel(), calls.norm(states, None, weight, address, states))
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """See `Ops`."""
+        """See `HeadOps`."""
         self._run(states.numel(), calls.rotate(states, cos, sin))
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:

@@ -11,10 +11,12 @@ from torch.nn.functional import embedding
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.team import CALL_WIDTH, Call, Team
-from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Norm
+from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.ops import Norm
+from daemon.engine.slots import Slots
 
 MAX_ROWS = 32
 """Up to so many sequences a program beats torch's products."""
@@ -23,24 +25,35 @@ MAX_ROWS = 32
 class DecodePrograms:
     """Programs of a decoder, one for each number of sequences up to `MAX_ROWS`."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache, team: Team, constants: Constants) -> None:
+    def __init__(
+        self, decoder: Decoder, cache: KVCache, slots: Slots, team: Team, constants: Constants
+    ) -> None:
         self._decoder = decoder
         self._cache = cache
+        self._slots = slots
         self._team = team
         self._constants = constants
         self._programs: dict[int, _Program] = {}
 
-    def logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, batch: FlatBatch
-    ) -> torch.Tensor:
-        """Logits [T, vocab] of a batch that `takes`; they are overwritten by the next step."""
-        program = self._programs.get(len(tokens))
+    def takes(self, batch: FlatBatch) -> bool:
+        """Whether a batch is a few sequences, each at one token, all sampled."""
+        num_rows = len(batch.counts)
+        return len(batch.tokens) == len(batch.sampled_tokens) == num_rows <= MAX_ROWS
+
+    def logits(self, batch: FlatBatch) -> torch.Tensor:
+        """Logits [T, vocab] of a batch that it takes; they are overwritten by the next step."""
+        count = len(batch.tokens)
+        program = self._programs.get(count)
         if program is None:
-            program = _Program(len(tokens), self._decoder, self._cache, self._constants)
-            self._programs[len(tokens)] = program
-        program.prepare(tokens, positions, batch)
+            program = _Program(count, self._decoder, self._cache, self._constants)
+            self._programs[count] = program
+        program.prepare(self._slots.inputs(batch), batch)
         self._team.run_program(program.table)
         return program.logits
+
+    def prepare(self) -> bool:
+        """A program is written in no time."""
+        return False
 
 
 def possible(decoder: Decoder) -> bool:
@@ -52,12 +65,6 @@ def possible(decoder: Decoder) -> bool:
         and product.plain.dtype is torch.float32
         for product in products
     )
-
-
-def takes(batch: FlatBatch) -> bool:
-    """Whether a batch is a few sequences, each at one token, all sampled."""
-    num_rows = len(batch.counts)
-    return len(batch.tokens) == len(batch.sampled_tokens) == num_rows <= MAX_ROWS
 
 
 class _Program:
@@ -72,7 +79,7 @@ class _Program:
         self._blocks, self._offsets, self._lens = np.zeros((3, count), np.int32)
         self._rows = np.arange(count, dtype=np.int32)
         self._tables = np.zeros((count, 0), np.int32)
-        self._angles = self._turns(torch.zeros(count, dtype=torch.int64))
+        self._angles = decoder.angles(torch.zeros(count, dtype=torch.int64))
         self._buffers: dict[str, torch.Tensor] = {}
         self._attended: list[int] = []
         self.logits, listed = self._write()
@@ -80,10 +87,11 @@ class _Program:
         for row, call in zip(self.table, listed, strict=True):
             row[2 : 2 + len(call)] = call
 
-    def prepare(self, tokens: torch.Tensor, positions: torch.Tensor, batch: FlatBatch) -> None:
-        """Fill the buffers for one step."""
+    def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
+        """Fill the buffers for one step of `tokens` int64 [T]."""
+        positions = torch.from_numpy(batch.positions)
         self._states.copy_(embedding(tokens, self._decoder.embeddings))
-        for angles, turns in zip(self._angles, self._turns(positions), strict=True):
+        for angles, turns in zip(self._angles, self._decoder.angles(positions), strict=True):
             angles.copy_(turns)
         self._blocks[:] = batch.blocks
         self._offsets[:] = batch.offsets
@@ -92,11 +100,6 @@ class _Program:
         contexts = self._contexts()
         self.table[self._attended, 10] = contexts.tables
         self.table[self._attended, 11] = contexts.width
-
-    def _turns(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine of the positions' angles, [T, rotary_dim] each."""
-        cos, sin = self._decoder.rotary(self._states, positions.unsqueeze(0))
-        return cos[0].contiguous(), sin[0].contiguous()
 
     def _contexts(self) -> Contexts:
         return Contexts.of(self._tables, self._rows, self._lens, len(self._rows))
@@ -118,19 +121,19 @@ class _Program:
         return self._product(listed, decoder.head, self._normed, "logits"), listed
 
     def _attend(self, listed: list[Call], index: int, layer: DecoderLayer) -> torch.Tensor:
-        decoder = self._decoder
-        heads, kv_heads, head_dim = decoder.num_heads, decoder.num_kv_heads, decoder.head_dim
+        heads, kv_heads = layer.heads.num_heads, layer.heads.num_kv_heads
+        head_dim = layer.heads.head_dim
         projected = self._product(listed, layer.query_key_value, self._normed, "projected")
         projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
         query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
-        for part, norm in ((query, layer.query_norm), (key, layer.key_norm)):
+        for part, norm in ((query, layer.heads.query_norm), (key, layer.heads.key_norm)):
             if norm is not None:
                 listed.append(self._norm(part, None, norm, part))
         listed.append(calls.rotate(projected[:, : heads + kv_heads], *self._angles))
         places = Places.of(self._blocks, self._offsets)
         listed.append(calls.store(self._cache, index, key, value, places))
         output = self._buffer("attended", heads * head_dim)
-        scale = self._constants.address(decoder.scale)
+        scale = self._constants.address(layer.heads.scale)
         self._attended.append(len(listed))
         contexts = self._contexts()
         listed.append(calls.attend(self._cache, index, query, contexts, scale, output))

@@ -11,26 +11,35 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from daemon.engine.kernels.activation import silu_mul
     from daemon.engine.kernels.cache import copy_blocks, write_kv
     from daemon.engine.kernels.decode import paged_decode_attention
+    from daemon.engine.kernels.norm import add_norm
     from daemon.engine.kernels.packing import pack_blocks, unpack_blocks
     from daemon.engine.kernels.prefill import paged_prefill_attention
+    from daemon.engine.kernels.qkv import place
 
 __all__ = [
+    "add_norm",
     "available",
     "copy_blocks",
     "pack_blocks",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "place",
+    "silu_mul",
     "unpack_blocks",
     "write_kv",
 ]
 
 _MODULES = {
+    "add_norm": "daemon.engine.kernels.norm",
     "copy_blocks": "daemon.engine.kernels.cache",
     "pack_blocks": "daemon.engine.kernels.packing",
     "paged_decode_attention": "daemon.engine.kernels.decode",
     "paged_prefill_attention": "daemon.engine.kernels.prefill",
+    "place": "daemon.engine.kernels.qkv",
+    "silu_mul": "daemon.engine.kernels.activation",
     "unpack_blocks": "daemon.engine.kernels.packing",
     "write_kv": "daemon.engine.kernels.cache",
 }

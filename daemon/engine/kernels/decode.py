@@ -1,18 +1,44 @@
-"""Decode attention: one new token a row, its context split over programs, then reduced."""
+"""Decode attention: one new token a row; long contexts are split over programs that join again.
+
+Which program computes which part of a row follows from the row's length, which lies on the device:
+what is launched depends on shapes alone, so that CUDA graphs can hold it. A short row is computed
+by its first program, which writes the result; the parts of a longer one leave theirs in `partial`,
+and whichever of their programs ends last takes the mean.
+"""
 
 # Triton code is not typed, and names compile-time constants in capitals.
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.kernels.tiles import LOG2_E, Tiling, fold_tile, layer_views, new_output
+from daemon.engine.kernels.fold import attended, fold_tile, new_softmax, prepared_query
+from daemon.engine.kernels.quantise import PLAIN_KIND, kind_of
+from daemon.engine.kernels.tiles import (
+    LOG2_E,
+    Tiling,
+    capability_of,
+    decode_tiling,
+    layer_cells,
+    new_output,
+)
 
 _WAVES = 2
-_MIN_SPLIT_TOKENS = 128
-_MAX_SPLITS = 64
+"""Programs for each SM, at least, if contexts are long enough for so many."""
+_LEAST_TOKENS = 128
+"""Of a part, where rows alone do not fill the device."""
+_LEAST_TOKENS_FILLED = 2048
+"""Where they do: only rows much longer than the others are split, so that nobody waits for one."""
+_LONGEST_TOKENS = 4096
+"""Of a part, if there may be as many parts as that takes."""
+_MAX_SPLITS = 128
+_MAX_PAIRS = 1 << 16
+"""Most (row, KV head) pairs whose contexts are split: so many have a counter."""
+_JOINED_CELLS = 8192
 _INTERPRETED_PROCESSORS = 4
 
 
@@ -24,104 +50,163 @@ def paged_decode_attention(
     context_lens: torch.Tensor,
     scale: float,
     out: torch.Tensor | None = None,
+    kv_scales: torch.Tensor | None = None,
+    tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """Attention of one new token a row over its context; a row without context gives 0.
 
-    `query` [B, heads, head_dim]; `context_lens` int32 [B] counts the new token too. Nothing waits
-    for the device: the number of splits follows from shapes alone, so CUDA graphs can hold it.
+    `query` [B, heads, head_dim]; `context_lens` int32 [B] counts the new token too. `tiling`: for
+    those who look for a better one. Not to be run on two streams at once.
     """
-    keys, values = layer_views(kv_cache, layer)
+    cells = layer_cells(kv_cache, layer)
     batch, heads, head_dim = query.shape
-    block_size, kv_heads = keys.shape[1:3]
+    block_size, kv_heads = cells.shape[1:3]
+    group = heads // kv_heads
     out = new_output(query) if out is None else out
     if not batch:
         return out
-    splits = num_splits(batch * kv_heads, block_tables.shape[1] * block_size, query.device)
-    tiling = Tiling.of(head_dim, query.dtype)
+    device = query.device
+    if tiling is None:
+        tiling = decode_tiling(head_dim, query.dtype, kv_cache.dtype, capability_of(device))
+    splits, least = num_splits(batch * kv_heads, block_tables.shape[1] * block_size, device)
     partial = query.new_empty((batch, heads, splits, head_dim), dtype=torch.float32)
-    weights = query.new_empty((batch, heads, splits), dtype=torch.float32)
-    _decode_split[(batch, kv_heads, splits)](
-        query, keys, values, block_tables, context_lens, partial, weights,
-        *query.stride()[:2], *keys.stride()[:3], block_tables.stride(0), splits, scale * LOG2_E,
-        GROUP=heads // kv_heads, ROWS=max(16, triton.next_power_of_2(heads // kv_heads)),
-        BLOCK_SIZE=block_size, HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys,
-        PRECISION=tiling.precision, PRODUCT=tiling.product, num_warps=4, num_stages=2,
-    )  # fmt: skip
-    _reduce_splits[(batch, heads)](
-        partial, weights, out, *out.stride()[:2], splits,
-        SPLITS=triton.next_power_of_2(splits), HEAD_DIM=head_dim, DIM=tiling.dim,
+    masses = query.new_empty((batch, heads, splits), dtype=torch.float32)
+    members = triton.next_power_of_2(group)
+    scales = None if kv_scales is None else kv_scales[:, layer, 0]
+    _decode[(kv_heads, batch, splits)](
+        query, cells, scales, block_tables, context_lens, partial, masses, _counters(device), out,
+        *query.stride()[:2], *out.stride()[:2], cells.stride(0),
+        0 if scales is None else scales.stride(0), block_tables.stride(0), splits, least,
+        scale * LOG2_E,
+        GROUP=group, ROWS=max(tiling.rows, members), MEMBERS=members,
+        JOINED=max(1, _JOINED_CELLS // (members * tiling.dim)),
+        BLOCK_SIZE=block_size, TOKEN=cells.stride(1), HEAD=cells.stride(2),
+        VALUES=kv_cache.stride(2) * kv_cache.itemsize // cells.itemsize,
+        SCALE_HEAD=0 if scales is None else scales.stride(2),
+        SCALE_VALUES=0 if kv_scales is None else kv_scales.stride(2),
+        HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys, KIND=kind_of(kv_cache.dtype),
+        PRECISION=tiling.precision, PRODUCT=tiling.product,
+        num_warps=tiling.num_warps, num_stages=tiling.num_stages,
     )  # fmt: skip
     return out
 
 
-def num_splits(rows: int, max_tokens: int, device: torch.device) -> int:
-    """Programs for each of `rows` (row, KV head) pairs: enough to fill the device, none tiny."""
-    processors = _INTERPRETED_PROCESSORS
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-    wanted = -(-_WAVES * processors // rows)
-    return max(1, min(wanted, -(-max_tokens // _MIN_SPLIT_TOKENS), _MAX_SPLITS))
+def num_splits(pairs: int, max_tokens: int, device: torch.device) -> tuple[int, int]:
+    """Programs for each of `pairs` (row, KV head); the tokens that each takes at least."""
+    filling = _WAVES * _processors(device) // pairs
+    if pairs > _MAX_PAIRS:
+        return 1, max_tokens
+    least = _LEAST_TOKENS if filling > 1 else _LEAST_TOKENS_FILLED
+    wanted = max(filling, -(-max_tokens // _LONGEST_TOKENS))
+    return max(1, min(wanted, -(-max_tokens // least), _MAX_SPLITS)), least
 
 
-@triton.jit
-def _decode_split(
-    query_ptr, keys_ptr, values_ptr, tables_ptr, lens_ptr, partial_ptr, weights_ptr,
-    query_stride_row, query_stride_head, stride_block, stride_token, stride_head, table_stride,
-    splits, scale_log2,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    DIM: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+@lru_cache
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _INTERPRETED_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache
+def _counters(device: torch.device) -> torch.Tensor:
+    """How many programs of each pair have ended; 0 before and after each call.
+
+    Made by the first call, which must not be one that a CUDA graph captures: its memory outlives
+    every graph.
+    """
+    return torch.zeros(_MAX_PAIRS, dtype=torch.int32, device=device)
+
+
+@triton.jit(do_not_specialize=["table_stride", "splits", "least"])
+def _decode(
+    query_ptr, cache_ptr, scales_ptr, tables_ptr, lens_ptr, partial_ptr, masses_ptr, counters_ptr,
+    out_ptr, query_stride_row, query_stride_head, out_stride_row, out_stride_head, stride_block,
+    scale_stride_block, table_stride, splits, least, scale_log2,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, MEMBERS: tl.constexpr, JOINED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, VALUES: tl.constexpr,
+    SCALE_HEAD: tl.constexpr, SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """One split of one row's context, for the GROUP query heads that share a KV head."""
-    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    """One part of one row's context, for the GROUP query heads that share a KV head."""
+    # Heads are next to each other: they read the same pages of memory at the same time.
+    kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     length = tl.load(lens_ptr + row)
-    span = tl.cdiv(tl.cdiv(length, splits), KEYS) * KEYS
+    span = tl.maximum(tl.cdiv(tl.cdiv(length, splits), KEYS) * KEYS, least)
+    parts = tl.cdiv(length, span)
     first = split * span
-    stop = tl.minimum(first + span, length)
     member, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
     head = kv_head * GROUP + member
-    cell = (row * tl.num_programs(1) * GROUP + head) * splits + split
-    if first >= stop:
-        tl.store(weights_ptr + cell, float("-inf"), mask=member < GROUP)
-        return
     mask = (member < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    offsets = row * query_stride_row + head * query_stride_head
-    query = tl.load(query_ptr + offsets[:, None] + dims[None, :], mask=mask, other=0.0)
-    acc = tl.zeros([ROWS, DIM], tl.float32)
-    peak = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    out_cells = (row * out_stride_row + head * out_stride_head)[:, None] + dims[None, :]
+    if first >= length:
+        if split == 0:
+            tl.store(out_ptr + out_cells, tl.zeros([ROWS, DIM], out_ptr.dtype.element_ty), mask)
+        return
+    cells = (row * query_stride_row + head * query_stride_head)[:, None] + dims[None, :]
+    query = tl.load(query_ptr + cells, mask=mask, other=0.0)
+    query, query_more = prepared_query(query, scale_log2, KIND, PRODUCT)
+    acc, more, peak, total = new_softmax(ROWS, DIM, KIND)
+    stop = tl.minimum(first + span, length)
     limits = tl.zeros([ROWS], tl.int32) + stop
-    keys_ptr += kv_head * stride_head
-    values_ptr += kv_head * stride_head
+    cache_ptr += kv_head * HEAD
+    if KIND != PLAIN_KIND:
+        scales_ptr += kv_head * SCALE_HEAD
     tables_ptr += row * table_stride
     for begin in range(first, stop, KEYS):
-        acc, peak, total = fold_tile(
-            acc, peak, total, query, keys_ptr, values_ptr, tables_ptr,
-            begin + tl.arange(0, KEYS), stop, limits, dims, stride_block, stride_token,
-            scale_log2, BLOCK_SIZE, HEAD_DIM, PRECISION, PRODUCT, True,
+        acc, more, peak, total = fold_tile(
+            acc, more, peak, total, query, query_more, cache_ptr, scales_ptr, tables_ptr,
+            begin + tl.arange(0, KEYS), stop, limits, stride_block, scale_stride_block, scale_log2,
+            BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND, PRECISION, PRODUCT, True,
         )  # fmt: skip
-    tl.store(weights_ptr + cell, peak + tl.log2(total), mask=member < GROUP)
-    tl.store(
-        partial_ptr + cell[:, None] * HEAD_DIM + dims[None, :], acc / total[:, None], mask=mask
-    )
+    mean = attended(acc, more, total, KIND)
+    if parts == 1:
+        tl.store(out_ptr + out_cells, mean.to(out_ptr.dtype.element_ty), mask)
+    else:
+        part = (row * tl.num_programs(0) * GROUP + head) * splits + split
+        tl.store(masses_ptr + part, peak + tl.log2(total), mask=member < GROUP)
+        tl.store(partial_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask)
+        # All threads have written before one of them says so, and others may read after it.
+        tl.debug_barrier()
+        counter = counters_ptr + row * tl.num_programs(0) + kv_head
+        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == parts - 1:
+            tl.store(counter, 0)
+            _join_parts(
+                partial_ptr, masses_ptr, out_ptr + row * out_stride_row,
+                row * tl.num_programs(0) * GROUP, kv_head * GROUP, out_stride_head, parts, splits,
+                GROUP, MEMBERS, JOINED, HEAD_DIM, DIM,
+            )  # fmt: skip
 
 
 @triton.jit
-def _reduce_splits(
-    partial_ptr, weights_ptr, out_ptr, out_stride_row, out_stride_head, splits,
-    SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+def _join_parts(
+    partial_ptr, masses_ptr, out_ptr, row_heads, first_head, out_stride_head, parts, splits,
+    GROUP: tl.constexpr, MEMBERS: tl.constexpr, JOINED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr,
 ):  # fmt: skip
-    """The mean of the splits' outputs, weighted by each one's softmax mass (a log2)."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    split, dims = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    cell = (row * tl.num_programs(1) + head) * splits + split
-    mass = tl.load(weights_ptr + cell, mask=split < splits, other=float("-inf"))
-    peak = tl.max(mass, 0)
-    used = mass > float("-inf")
-    weights = tl.where(used, tl.exp2(mass - tl.where(peak > float("-inf"), peak, 0.0)), 0.0)
-    mask = used[:, None] & (dims < HEAD_DIM)[None, :]
-    partial = tl.load(partial_ptr + cell[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
-    total = tl.sum(weights, 0)
-    mean = tl.sum(partial * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
-    target = out_ptr + row * out_stride_row + head * out_stride_head + dims
-    tl.store(target, mean.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
+    """The mean of the parts' results, weighted by each one's softmax mass (a log2), in order."""
+    member, dims = tl.arange(0, MEMBERS), tl.arange(0, DIM)
+    there = member < GROUP
+    begins = (row_heads + first_head + member) * splits
+    mean = tl.zeros([MEMBERS, DIM], tl.float32)
+    peak = tl.full([MEMBERS], float("-inf"), tl.float32)
+    total = tl.zeros([MEMBERS], tl.float32)
+    for begin in range(0, parts, JOINED):
+        part = begin + tl.arange(0, JOINED)
+        cells = begins[None, :] + part[:, None]
+        mask = (part < parts)[:, None] & there[None, :]
+        mass = tl.load(masses_ptr + cells, mask=mask, other=float("-inf"))
+        cells = cells[:, :, None] * HEAD_DIM + dims[None, None, :]
+        mask = mask[:, :, None] & (dims < HEAD_DIM)[None, None, :]
+        partial = tl.load(partial_ptr + cells, mask=mask, other=0.0)
+        new_peak = tl.maximum(peak, tl.where(there, tl.max(mass, 0), 0.0))
+        weights = tl.exp2(mass - new_peak[None, :])
+        fade = tl.exp2(peak - new_peak)
+        mean = mean * fade[:, None] + tl.sum(partial * weights[:, :, None], 0)
+        total = total * fade + tl.sum(weights, 0)
+        peak = new_peak
+    mean /= tl.where(there, total, 1.0)[:, None]
+    cells = ((first_head + member) * out_stride_head)[:, None] + dims[None, :]
+    mask = there[:, None] & (dims < HEAD_DIM)[None, :]
+    tl.store(out_ptr + cells, mean.to(out_ptr.dtype.element_ty), mask=mask)

@@ -1,51 +1,78 @@
-"""What decode and prefill attention share: one tile of keys, folded into a running softmax."""
-
-# Triton code is not typed, and names compile-time constants in capitals.
-# mypy: disable-error-code="no-untyped-def,misc"
-# ruff: noqa: N803
+"""What decode and prefill attention share: how wide their tiles are, and where a cache lies."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 
+from daemon.engine.kernels.quantise import kind_of
+
 LOG2_E = 1.4426950408889634
-_TILE_BYTES = 16 * 1024
+_HOPPER = 90
+_SMALLEST = 80
+"""Compute capabilities; what is not a GPU (Triton's interpreter) is taken for the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """What is known when a kernel is compiled."""
+    """How a kernel is cut, and how its products are computed; all known when it is compiled."""
 
     dim: int  # head size, padded to a power of two
     keys: int  # keys of a tile
     rows: int  # most query rows of a tile
+    num_warps: int
+    num_stages: int
     precision: str  # of products of float32
     product: tl.dtype  # type of the operands of products
 
-    @staticmethod
-    def of(head_dim: int, dtype: torch.dtype) -> "Tiling":
-        """Tiles of 16 KiB, of 32 KiB for queries: two stages fit the 99 KiB of a small GPU."""
-        dim = triton.next_power_of_2(head_dim)
-        keys = max(16, min(128, _TILE_BYTES // (dim * dtype.itemsize)))
-        rows = min(256 // dtype.itemsize, 2 * _TILE_BYTES // (dim * dtype.itemsize))
-        precision = "ieee" if dtype == torch.float32 else "tf32"
-        return Tiling(dim, keys, rows, precision, _product_type(dtype))
+
+@lru_cache
+def decode_tiling(
+    head_dim: int, dtype: torch.dtype, stored: torch.dtype, capability: int
+) -> Tiling:
+    """Tiles of 16 KiB of keys, so that several programs of an SM have one each on its way.
+
+    `dtype` of the query, `stored` of the cache. Three stages: a tile's block table entries are
+    read two tiles ahead, its keys and values one tile ahead.
+    """
+    dim = triton.next_power_of_2(head_dim)
+    keys = _keys(16 * 1024, dim, stored)
+    stages = 3 if capability >= _HOPPER or dtype.itemsize == 2 else 2
+    return Tiling(dim, keys, 16, 4, stages, _precision(dtype), _product(dtype, stored))
 
 
-def _product_type(dtype: torch.dtype) -> tl.dtype:
-    # Triton's interpreter multiplies the bits of bfloat16 as integers.
-    if dtype == torch.float32 or (dtype == torch.bfloat16 and triton.knobs.runtime.interpret):
-        return tl.float32
-    return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
+@lru_cache
+def prefill_tiling(
+    head_dim: int, dtype: torch.dtype, stored: torch.dtype, capability: int
+) -> Tiling:
+    """Tiles as large as registers allow on Hopper; what fits 99 KiB of shared memory elsewhere."""
+    dim = triton.next_power_of_2(head_dim)
+    plain = _precision(dtype), _product(dtype, stored)
+    if dtype.itemsize == 2 and capability >= _HOPPER:
+        rows = 128 if dim <= 128 else 64
+        return Tiling(dim, _keys(32 * 1024, dim, dtype), rows, rows // 16, 3, *plain)
+    rows = max(16, min(256 // dtype.itemsize, 32 * 1024 // (dim * dtype.itemsize)))
+    warps = 8 if rows * dim >= 128 * 128 else 4
+    return Tiling(dim, _keys(16 * 1024, dim, dtype), rows, warps, 2, *plain)
 
 
-def layer_views(kv_cache: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One layer's keys and values, [block, block_size, kv_head, head_dim], no copy."""
+def capability_of(device: torch.device) -> int:
+    """Ten times the major plus the minor compute capability of a GPU."""
+    if device.type != "cuda":
+        return _SMALLEST
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def layer_cells(kv_cache: torch.Tensor, layer: int) -> torch.Tensor:
+    """A layer's keys [block, block_size, kv_head, head_dim], no copy; pairs [.., head_dim / 2] of
+    8-bit numbers, as int16. Raises ValueError if head_dim is not contiguous."""
     if kv_cache.stride(-1) != 1:
         raise ValueError("the cache's head_dim must be contiguous")
-    return kv_cache[:, layer, 0], kv_cache[:, layer, 1]
+    keys = kv_cache[:, layer, 0]
+    return keys.view(torch.int16) if kind_of(kv_cache.dtype) else keys
 
 
 def new_output(query: torch.Tensor) -> torch.Tensor:
@@ -55,37 +82,17 @@ def new_output(query: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 
-@triton.jit
-def fold_tile(
-    acc, peak, total, query, keys_ptr, values_ptr, table_ptr, positions, stop, limits, dims,
-    stride_block, stride_token, scale_log2,
-    BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, PRECISION: tl.constexpr,
-    PRODUCT: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Fold keys and values at `positions` [N] into `acc` [M, D], `peak` and `total` [M].
+def _keys(tile_bytes: int, dim: int, dtype: torch.dtype) -> int:
+    return max(16, min(128, tile_bytes // (dim * dtype.itemsize)))
 
-    MASKED: positions from `stop` on are not read, and row m sees those below `limits[m]` only.
-    """
-    if MASKED:
-        valid = positions < stop
-        blocks = tl.load(table_ptr + positions // BLOCK_SIZE, mask=valid, other=0)
-    else:
-        valid = positions >= 0
-        blocks = tl.load(table_ptr + positions // BLOCK_SIZE)
-    # 64 bits: a pool of many gigabytes has more than 2 ** 31 elements.
-    rows = blocks.to(tl.int64) * stride_block + (positions % BLOCK_SIZE) * stride_token
-    cells = rows[:, None] + dims[None, :]
-    mask = valid[:, None] & (dims < HEAD_DIM)[None, :]
-    keys = tl.load(keys_ptr + cells, mask=mask, other=0.0)
-    keys = tl.trans(keys.to(PRODUCT))
-    scores = tl.dot(query.to(PRODUCT), keys, input_precision=PRECISION) * scale_log2
-    if MASKED:
-        scores = tl.where(positions[None, :] < limits[:, None], scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, 1))
-    weights = tl.exp2(scores - new_peak[:, None])
-    fade = tl.exp2(peak - new_peak)
-    values = tl.load(values_ptr + cells, mask=mask, other=0.0)
-    product = tl.dot(
-        weights.to(values.dtype).to(PRODUCT), values.to(PRODUCT), input_precision=PRECISION
-    )
-    return acc * fade[:, None] + product, new_peak, total * fade + tl.sum(weights, 1)
+
+def _precision(dtype: torch.dtype) -> str:
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def _product(dtype: torch.dtype, stored: torch.dtype) -> tl.dtype:
+    """Of 8-bit numbers float16 ones are made, whose bits they nearly are (see `fold`)."""
+    # Triton's interpreter multiplies the bits of bfloat16 as integers.
+    if dtype == torch.float32 or (dtype == torch.bfloat16 and triton.knobs.runtime.interpret):
+        return tl.float32
+    return tl.bfloat16 if dtype == torch.bfloat16 and not kind_of(stored) else tl.float16

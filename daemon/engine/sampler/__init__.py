@@ -1,5 +1,6 @@
 """Drawing the next tokens of a batch: edits, filters, draws and log-probabilities."""
 
-from daemon.engine.sampler.sampler import Sampler, SampleResult
+from daemon.engine.sampler.drawn import Drawn, Draws
+from daemon.engine.sampler.sampler import Sampler
 
-__all__ = ["SampleResult", "Sampler"]
+__all__ = ["Drawn", "Draws", "Sampler"]

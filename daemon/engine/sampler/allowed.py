@@ -21,13 +21,12 @@ class Allowed:
     masks: npt.NDArray[np.int32]
 
     def forbid(self, logits: torch.Tensor) -> None:
-        """Set what is not allowed to minus infinity, in float logits [R, V], in place."""
-        device = logits.device
-        words = torch.from_numpy(self.masks).to(device, non_blocking=True).unsqueeze(-1)
-        shifts = torch.arange(_BITS, dtype=torch.int32, device=device)
+        """Set what is not allowed to minus infinity, in float logits [R, V] on a CPU, in place."""
+        words = torch.from_numpy(self.masks).unsqueeze(-1)
+        shifts = torch.arange(_BITS, dtype=torch.int32)
         forbidden = ((words >> shifts) & 1).logical_not().flatten(1)[:, : logits.shape[1]]
         if len(self.rows) == len(logits):
             logits.masked_fill_(forbidden, -torch.inf)
         else:
-            index = torch.from_numpy(self.rows).to(device, non_blocking=True)
+            index = torch.from_numpy(self.rows)
             logits[index] = logits[index].masked_fill_(forbidden, -torch.inf)

@@ -9,10 +9,13 @@ from daemon.request import SamplingParams
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy: the division would only overflow."""
 
+Params = npt.NDArray[np.void]
+"""One record a row, of these fields."""
+
 _FIELDS = np.dtype(
     [
-        ("temperature", "f4"),
-        ("top_k", "i8"),
+        ("inverse", "f4"),  # 1 / temperature; 0: greedy
+        ("top_k", "i8"),  # 0: off
         ("top_p", "f4"),
         ("min_p", "f4"),
         ("seed", "u8"),
@@ -27,7 +30,7 @@ class SlotColumns:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._table: npt.NDArray[np.void] = np.zeros(16, _FIELDS)
+        self._table: Params = np.zeros(16, _FIELDS)
 
     def join(self, slot: int, sampling: SamplingParams, edited: bool) -> None:
         """Set a slot's record; `edited` says that its logits change before the draw."""
@@ -39,7 +42,7 @@ class SlotColumns:
         # A top_k of the whole vocabulary filters nothing, and top_k <= 0 is off.
         top_k = sampling.top_k if 0 < sampling.top_k < self._vocab_size else 0
         self._table[slot] = (
-            0.0 if greedy else sampling.temperature,
+            0.0 if greedy else 1.0 / sampling.temperature,
             top_k,
             sampling.top_p,
             sampling.min_p,
@@ -48,6 +51,14 @@ class SlotColumns:
             edited,
         )
 
-    def rows(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    def rows(self, slots: npt.NDArray[np.int64]) -> Params:
         """The records of a batch's rows [R]."""
         return self._table[slots]
+
+
+def filtered(params: Params) -> npt.NDArray[np.bool_]:
+    """The rows [R] with top-k, top-p or min-p."""
+    found: npt.NDArray[np.bool_] = (
+        (params["top_k"] > 0) | (params["top_p"] < 1) | (params["min_p"] > 0)
+    )
+    return found

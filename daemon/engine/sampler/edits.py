@@ -21,28 +21,19 @@ class SlotEdits:
         history: Iterable[int],
         end_ids: Iterable[int],
         vocab_size: int,
-        device: torch.device,
     ) -> None:
         self._sampling = sampling
         self._num_prompt_tokens = num_prompt_tokens
-        self._end_ids = _known(end_ids, vocab_size).to(device)
-        # Tokens that the model does not have cannot be drawn: a bias on one means nothing.
-        bias = {token: value for token, value in sampling.logit_bias if 0 <= token < vocab_size}
-        self._bias_ids = torch.tensor(list(bias), dtype=torch.int64, device=device)
-        self._bias = torch.tensor(list(bias.values()), dtype=torch.float32, device=device)
-        # A grammar knows when it may end: `daemon.engine.grammar` sees to `min_tokens` then.
-        self._min_tokens = 0 if sampling.grammar else sampling.min_tokens
-        self._counts = _counts_tokens(sampling)
+        self._end_ids = torch.tensor(known_ids(end_ids, vocab_size), dtype=torch.int64)
+        bias = known_bias(sampling, vocab_size)
+        self._bias_ids = torch.tensor(list(bias), dtype=torch.int64)
+        self._bias = torch.tensor(list(bias.values()), dtype=torch.float32)
+        self._min_tokens = held_tokens(sampling)
+        self._counts = counts_tokens(sampling)
         known = np.asarray(history, dtype=np.int64) if self._counts else np.zeros(0)
         self._length = len(known)
-        self._tokens = torch.zeros(max(64, 2 * len(known)), dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(max(64, 2 * len(known)), dtype=torch.int64)
         self._tokens[: len(known)] = torch.as_tensor(known)
-
-    @staticmethod
-    def needed(sampling: SamplingParams) -> bool:
-        """Whether these parameters change logits at all."""
-        waits = sampling.min_tokens > 0 and not sampling.grammar
-        return _counts_tokens(sampling) or bool(sampling.logit_bias) or waits
 
     def apply(self, row: torch.Tensor, position: int) -> None:
         """Change one row of logits float32 [V] in place, for the draw of token `position`.
@@ -50,16 +41,15 @@ class SlotEdits:
         Raises ValueError if the tokens before `position` are not all known.
         """
         if self._counts:
-            if position != self._length:
-                raise ValueError(f"the token at {position} follows {self._length} known tokens")
+            check_known(position, self._length)
             self._penalise(row)
         if len(self._bias):
             row[self._bias_ids] += self._bias
         if position - self._num_prompt_tokens < self._min_tokens:
             row[self._end_ids] = -torch.inf
 
-    def append(self, token: torch.Tensor) -> None:
-        """Take the drawn token (a scalar tensor) into the history."""
+    def append(self, token: int) -> None:
+        """Take the drawn token into the history."""
         if not self._counts:
             return
         if self._length == len(self._tokens):
@@ -79,11 +69,16 @@ class SlotEdits:
         if sampling.presence_penalty != 0.0:
             row[outputs] = row[outputs] - sampling.presence_penalty
         if sampling.frequency_penalty != 0.0:
-            amounts = torch.full((len(outputs),), -sampling.frequency_penalty, device=row.device)
+            amounts = torch.full((len(outputs),), -sampling.frequency_penalty)
             row.index_add_(0, outputs, amounts)
 
 
-def _counts_tokens(sampling: SamplingParams) -> bool:
+def edits_logits(sampling: SamplingParams) -> bool:
+    """Whether these parameters change logits at all."""
+    return counts_tokens(sampling) or bool(sampling.logit_bias) or held_tokens(sampling) > 0
+
+
+def counts_tokens(sampling: SamplingParams) -> bool:
     """Whether a penalty looks at the tokens before."""
     return (
         sampling.presence_penalty != 0.0
@@ -97,5 +92,25 @@ def end_ids(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ..
     return sampling.stop_token_ids + (() if sampling.ignore_eos else eos_ids)
 
 
-def _known(tokens: Iterable[int], vocab_size: int) -> torch.Tensor:
-    return torch.tensor([t for t in tokens if 0 <= t < vocab_size], dtype=torch.int64)
+def held_tokens(sampling: SamplingParams) -> int:
+    """For how many outputs the ends are held back.
+
+    A grammar knows when it may end: `daemon.engine.grammar` sees to `min_tokens` then.
+    """
+    return 0 if sampling.grammar else sampling.min_tokens
+
+
+def known_ids(tokens: Iterable[int], vocab_size: int) -> list[int]:
+    """Those of the tokens that the model has: no other can be drawn."""
+    return [token for token in tokens if 0 <= token < vocab_size]
+
+
+def known_bias(sampling: SamplingParams, vocab_size: int) -> dict[int, float]:
+    """The bias of each token that the model has; the last one told counts."""
+    return {token: value for token, value in sampling.logit_bias if 0 <= token < vocab_size}
+
+
+def check_known(position: int, length: int) -> None:
+    """Raises ValueError if the `length` known tokens are not all those before `position`."""
+    if position != length:
+        raise ValueError(f"the token at {position} follows {length} known tokens")

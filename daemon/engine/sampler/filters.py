@@ -53,10 +53,8 @@ def draw_filtered(logits: torch.Tensor, filters: Filters, uniform: torch.Tensor)
 
 
 def _falling(logits: torch.Tensor) -> torch.Tensor:
-    """Each row sorted, best first. numpy's vector sort is 20 times torch's on a CPU."""
-    if logits.device.type == "cpu":
-        return torch.from_numpy(-np.sort(-logits.numpy(), axis=-1))
-    return logits.sort(-1, descending=True).values
+    """Each row sorted, best first. numpy's vector sort is 20 times torch's."""
+    return torch.from_numpy(-np.sort(-logits.numpy(), axis=-1))
 
 
 def best_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,36 +1,56 @@
 """Log-probabilities of the model's own distribution, before any processing."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from daemon.engine.download import download
 from daemon.engine.protocol import Logprobs
 from daemon.engine.sampler.filters import best_tokens
+from daemon.engine.upload import upload
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Log-probabilities on their way to the host."""
+
+    rows: npt.NDArray[np.int32]  # [P]
+    chosen: torch.Tensor  # float32 [P, 1]
+    top_ids: torch.Tensor  # int64 [P, k]
+    top_values: torch.Tensor  # float32 [P, k]
+
+    def read(self) -> Logprobs:
+        """They themselves, once the device is done with what was queued for them."""
+        return Logprobs(
+            rows=self.rows,
+            chosen=self.chosen.numpy().ravel(),
+            top_ids=self.top_ids.numpy().ravel().astype(np.int32),
+            top_values=self.top_values.numpy().ravel(),
+        )
 
 
 def logprobs_of(
     logits: torch.Tensor, tokens: torch.Tensor, asked: npt.NDArray[np.int32]
-) -> Logprobs | None:
+) -> Scores | None:
     """What the rows with `asked` >= 0 [R] want to know of their raw logits [R, V]; None if none.
 
     The k of the answer is the most that any row asked for; a reader takes the first of them.
+    Nothing waits for the device.
     """
     rows = np.flatnonzero(asked >= 0)
     if not len(rows):
         return None
-    index = torch.from_numpy(rows).to(logits.device)
-    some = logits[index].float()
-    norm = some.logsumexp(-1, keepdim=True)
-    chosen = some.gather(1, tokens[index].unsqueeze(1)) - norm
-    width = min(int(asked.max()), logits.shape[1])
-    values, ids = best_tokens(some, width)
-    return Logprobs(
+    if len(rows) < len(logits):
+        index = upload(rows, logits.device)
+        logits, tokens = logits[index], tokens[index]
+    logits = logits.float()
+    norm = logits.logsumexp(-1, keepdim=True)
+    values, ids = best_tokens(logits, min(int(asked.max()), logits.shape[1]))
+    return Scores(
         rows=rows.astype(np.int32),
-        chosen=_column(chosen, np.float32),
-        top_ids=_column(ids, np.int32),
-        top_values=_column(values - norm, np.float32),
+        chosen=download(logits.gather(1, tokens.unsqueeze(1)) - norm),
+        top_ids=download(ids),
+        top_values=download(values - norm),
     )
-
-
-def _column(values: torch.Tensor, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-    return values.flatten().cpu().numpy().astype(dtype)

@@ -3,64 +3,62 @@
 The order is: repetition, presence and frequency penalty, logit bias, `min_tokens`, what a grammar
 allows; temperature, top-k, top-p, min-p; the draw. A row's token depends on its own logits,
 parameters, history and (seed, position): never on its slot or on what else is in the batch.
+
+Nothing here waits for a GPU: a draw is queued behind the logits, and read when it is done.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.protocol import Logprobs
+from daemon.engine.download import download
 from daemon.engine.sampler.allowed import Allowed
-from daemon.engine.sampler.columns import SlotColumns
-from daemon.engine.sampler.draws import draw, uniforms
-from daemon.engine.sampler.edits import SlotEdits, end_ids
-from daemon.engine.sampler.filters import Filters, draw_filtered
+from daemon.engine.sampler.columns import Params, SlotColumns
+from daemon.engine.sampler.drawn import Drawn
+from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
+from daemon.engine.sampler.means import Edited, Means, TorchMeans
+from daemon.engine.upload import upload
 from daemon.request import SamplingParams
 
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class SampleResult:
-    """R drawn tokens (int64 [R], on the sampler's device), and what was asked about them."""
-
-    tokens: torch.Tensor
-    logprobs: Logprobs | None
-    broken: npt.NDArray[np.intp]  # rows whose logits leave nothing to draw; their token is 0
-
-
 class Sampler:
-    """Draws the next token of the sequences that hold its slots."""
+    """Draws the next token of the sequences that hold its slots.
+
+    `means`: what does it on the device; if not given, the device's own.
+    """
 
     def __init__(
-        self, vocab_size: int, device: torch.device | str, eos_ids: tuple[int, ...] = ()
+        self,
+        vocab_size: int,
+        device: torch.device | str,
+        eos_ids: tuple[int, ...] = (),
+        means: Means | None = None,
     ) -> None:
         self._vocab_size = vocab_size
-        self._device = torch.device(device)
         self._eos_ids = eos_ids
         self._columns = SlotColumns(vocab_size)
-        self._edits: dict[int, SlotEdits] = {}
+        self._means = means or _means(vocab_size, torch.device(device))
 
     def join(
         self, slot: int, sampling: SamplingParams, num_prompt_tokens: int, history: Integers = ()
     ) -> None:
         """A sequence takes a slot; `history` holds prompt and outputs if a penalty needs them."""
-        edited = SlotEdits.needed(sampling)
+        edited = edits_logits(sampling)
         self._columns.join(slot, sampling, edited)
         if edited:
             ends = end_ids(sampling, self._eos_ids)
-            self._edits[slot] = SlotEdits(
-                sampling, num_prompt_tokens, history, ends, self._vocab_size, self._device
-            )
+            known = np.asarray(history, dtype=np.int64)
+            self._means.join(slot, sampling, num_prompt_tokens, known, ends)
 
     def leave(self, slot: int) -> None:
         """Forget the slot's sequence."""
-        self._edits.pop(slot, None)
+        self._means.leave(slot)
 
     def sample(
         self,
@@ -68,88 +66,60 @@ class Sampler:
         slots: Integers,
         positions: Integers,
         allowed: Allowed | None = None,
-    ) -> SampleResult:
+    ) -> Drawn:
         """Draw one token of each row.
 
         `logits` [R, vocab_size] of any float type, left unchanged; `positions` [R] are the absolute
         indices, prompt included, of the tokens drawn; `allowed` binds some of the rows. Rows
         whose logits are NaN, infinite, or leave no token to draw are `broken`; the others are not
-        touched by them.
+        touched by them. Raises ValueError if a penalty's history is not whole.
         """
-        return self._sample(
-            logits,
-            np.asarray(slots, dtype=np.int64),
-            np.asarray(positions, dtype=np.int64),
-            allowed,
-        )
-
-    def _sample(
-        self,
-        logits: torch.Tensor,
-        slots: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        allowed: Allowed | None,
-    ) -> SampleResult:
+        slots = np.asarray(slots, dtype=np.int64)
+        positions = np.asarray(positions, dtype=np.int64)
         params = self._columns.rows(slots)
-        edited = np.flatnonzero(params["edited"])
-        work = self._edited(logits, edited, slots, positions, allowed)
-        best, tokens = work.max(-1)
-        broken = np.flatnonzero(~best.isfinite().cpu().numpy())
-        drawing = np.flatnonzero(params["temperature"] > 0)
-        if len(broken):
-            tokens[self._tensor(broken)] = 0
-            drawing = np.setdiff1d(drawing, broken)
-        if len(drawing):
-            uniform = uniforms(params["seed"][drawing], positions[drawing])
-            index = self._tensor(drawing)
-            tokens[index] = self._draw(work, best, index, params[drawing], uniform)
-        for row in edited:
-            self._edits[int(slots[row])].append(tokens[row])
-        return SampleResult(tokens, logprobs_of(logits, tokens, params["logprobs"]), broken)
+        rows = np.flatnonzero(params["edited"])
+        changed = rows if allowed is None else np.union1d(rows, allowed.rows)
+        if not len(changed):
+            chosen = self._means.choose(logits, params, positions)
+        else:
+            edited = Edited(np.searchsorted(changed, rows), rows, slots[rows], positions[rows])
+            chosen = self._choose(logits, params, positions, changed, edited, allowed)
+            self._means.append(chosen[0], edited)
+        scores = logprobs_of(logits, chosen[0], params["logprobs"])
+        return Drawn(chosen[0], download(chosen), scores)
 
-    def _edited(
+    def _choose(
         self,
         logits: torch.Tensor,
-        rows: npt.NDArray[np.int64],
-        slots: npt.NDArray[np.int64],
+        params: Params,
         positions: npt.NDArray[np.int64],
+        changed: npt.NDArray[np.int64],
+        edited: Edited,
         allowed: Allowed | None,
     ) -> torch.Tensor:
-        """The logits with penalties, biases and masks; a copy if there are any."""
-        if not len(rows) and allowed is None:
-            return logits
-        work = logits.to(torch.float32, copy=True)
-        for row in rows:
-            self._edits[int(slots[row])].apply(work[row], int(positions[row]))
+        """What each row draws, and whether it is broken; the `changed` rows from a copy of theirs.
+
+        The others are drawn from the logits themselves, as if they were alone: sums of numbers of
+        another type might be taken in another order.
+        """
+        index = upload(changed, logits.device)
+        copy = logits.index_select(0, index).float()
+        if len(edited.rows):
+            self._means.edit(copy, logits, edited)
         if allowed is not None:
-            allowed.forbid(work)
-        return work
+            places = np.searchsorted(changed, allowed.rows)
+            self._means.forbid(copy, Allowed(places, allowed.masks))
+        chosen = self._means.choose(copy, params[changed], positions[changed])
+        if len(changed) == len(logits):
+            return chosen
+        others = params.copy()
+        others["inverse"][changed] = 0.0
+        return self._means.choose(logits, others, positions).index_copy_(1, index, chosen)
 
-    def _draw(
-        self,
-        logits: torch.Tensor,
-        best: torch.Tensor,
-        index: torch.Tensor,
-        params: npt.NDArray[np.void],
-        uniform: npt.NDArray[np.float64],
-    ) -> torch.Tensor:
-        """Tokens int64 [D] of the rows `index` [D], whose temperature is not 0."""
-        if len(index) < len(logits):
-            logits, best = logits[index], best[index]
-        temperature = self._tensor(params["temperature"]).unsqueeze(1)
-        scaled = (logits.float() - best.float().unsqueeze(1)).div_(temperature)
-        numbers = self._tensor(uniform)
-        cut = (params["top_k"] > 0) | (params["top_p"] < 1) | (params["min_p"] > 0)
-        filters = Filters(*(self._tensor(params[name]) for name in ("top_k", "top_p", "min_p")))
-        if cut.all():
-            return draw_filtered(scaled, filters, numbers)
-        if not cut.any():
-            return draw(scaled.exp_(), numbers)
-        tokens = torch.empty(len(index), dtype=torch.int64, device=self._device)
-        some, rest = self._tensor(np.flatnonzero(cut)), self._tensor(np.flatnonzero(~cut))
-        tokens[some] = draw_filtered(scaled[some], filters.rows(some), numbers[some])
-        tokens[rest] = draw(scaled[rest].exp_(), numbers[rest])
-        return tokens
 
-    def _tensor(self, column: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(column.copy()).to(self._device)
+def _means(vocab_size: int, device: torch.device) -> Means:
+    if device.type != "cuda":
+        return TorchMeans(vocab_size)
+    from daemon.engine.cuda.sampling import CudaMeans
+
+    return CudaMeans(vocab_size, device)

@@ -1,0 +1,111 @@
+"""What `gpu_bench` is made of: each part's name, its time, and the figures that it gives."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.gpu.limits import Limits
+from benchmarks.gpu.report import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a part is told. `tiny`: sizes for a CPU, whose times mean nothing."""
+
+    device: str
+    tiny: bool
+    limits: Limits
+    budget_s: float  # after which it is ended
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the run: what it needs beside torch and Triton, and how long it may take."""
+
+    figures: Callable[[Job], Iterator[Figure]]
+    budget_s: float
+    needs: tuple[str, ...] = ("msgspec", "transformers")
+
+
+def _decode(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.decode_speed import decode_figures
+
+    return decode_figures(job)
+
+
+def _prefill(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.prefill_speed import prefill_figures
+
+    return prefill_figures(job)
+
+
+def _swap(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.swap_speed import swap_figures
+
+    return swap_figures(job)
+
+
+def _swap_beside(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.swap_beside import swap_beside_figures
+
+    return swap_beside_figures(job)
+
+
+def _handoff(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.handoff_speed import handoff_figures
+
+    return handoff_figures(job.device, job.tiny)
+
+
+def _http(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.http_speed import http_figures
+
+    return http_figures(job)
+
+
+def _kv8(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.decode_speed import kv8_figures
+
+    return kv8_figures(job)
+
+
+def _peer(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.peer_speed import peer_figures
+
+    return peer_figures(job)
+
+
+def _sampler(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.sampler_speed import sampler_figures
+
+    return sampler_figures(job)
+
+
+def _products(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.product_speed import product_figures
+
+    return product_figures(job.device, job.tiny, job.limits)
+
+
+def _kernels(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.kernel_speed import kernel_figures
+
+    return kernel_figures(job)
+
+
+SERVING = ("msgspec", "transformers", "aiohttp", "uvloop", "jinja2", "prometheus_client")
+"""What `llmd serve` imports and a bare machine may lack."""
+
+PARTS = {
+    "decode": Part(_decode, 110.0),
+    "prefill": Part(_prefill, 60.0),
+    "swap": Part(_swap, 40.0),
+    "handoff": Part(_handoff, 60.0),
+    "http": Part(_http, 220.0, SERVING),
+    "swap_beside": Part(_swap_beside, 45.0),
+    "kv8": Part(_kv8, 50.0),
+    "peer": Part(_peer, 70.0),
+    "sampler": Part(_sampler, 25.0, ("msgspec",)),
+    "products": Part(_products, 40.0),
+    "kernels": Part(_kernels, 45.0, ()),
+}
+"""In order: what the goals need first. The limits come before all of them."""

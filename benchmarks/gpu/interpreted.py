@@ -1,0 +1,27 @@
+"""What `gpu_check --interpret` runs: all that Triton's interpreter can show on a CPU, small."""
+
+from collections.abc import Iterator
+
+from benchmarks.gpu import (
+    engine_checks,
+    kernel_checks,
+    kernel_shapes,
+    op_checks,
+    pool_checks,
+    product_checks,
+    swap_checks,
+)
+from benchmarks.gpu.interpreted_engine import interpreted
+from benchmarks.gpu.report import Check
+
+
+def interpreted_checks() -> Iterator[Check]:
+    """Kernels against their references, and an engine that computes with them."""
+    yield from pool_checks.pool_checks("cpu")
+    yield from swap_checks.packing_checks("cpu")
+    yield from kernel_checks.attention_checks(kernel_shapes.PARTS["small"], "cpu")
+    yield from op_checks.op_checks("cpu")
+    yield from product_checks.product_checks("cpu")
+    yield from engine_checks.engine_checks(
+        "cpu", names=("Llama",), dtypes=("float32",), num_tokens=3, build=interpreted
+    )

@@ -1,0 +1,93 @@
+"""Who waits for the steps that have begun, and sends their answers."""
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol
+
+from daemon.engine.protocol import Reply
+
+
+class Step(Protocol):
+    """A step on its way."""
+
+    def finish(self) -> Reply:
+        """Wait until it is done, and its answer."""
+        ...
+
+
+Send = Callable[[Reply], None]
+
+
+class Answers(Protocol):
+    """Takes steps in the order in which they began."""
+
+    def take(self, step: Step) -> None:
+        """Answer it when it is done."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether every answer is sent."""
+        ...
+
+    def close(self) -> None:
+        """Return once every answer is sent."""
+        ...
+
+
+class AnswersHere:
+    """For devices whose steps are done when they have begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def take(self, step: Step) -> None:
+        """See `Answers`."""
+        self._send(step.finish())
+
+    @property
+    def idle(self) -> bool:
+        """See `Answers`."""
+        return True
+
+    def close(self) -> None:
+        """See `Answers`."""
+
+
+class AnswersBeside:
+    """A thread that waits, so that the next step can begin meanwhile.
+
+    `failed` is told, on that thread, of what ended it.
+    """
+
+    def __init__(self, send: Send, failed: Callable[[Exception], None]) -> None:
+        self._send = send
+        self._failed = failed
+        self._steps: SimpleQueue[Step | None] = SimpleQueue()
+        self._num_taken = self._num_sent = 0
+        self._thread = Thread(target=self._live, name="answers", daemon=True)
+        self._thread.start()
+
+    def take(self, step: Step) -> None:
+        """See `Answers`."""
+        self._num_taken += 1
+        self._steps.put(step)
+
+    @property
+    def idle(self) -> bool:
+        """See `Answers`."""
+        return self._num_sent == self._num_taken
+
+    def close(self) -> None:
+        """See `Answers`."""
+        self._steps.put(None)
+        self._thread.join()
+
+    def _live(self) -> None:
+        try:
+            while (step := self._steps.get()) is not None:
+                self._send(step.finish())
+                self._num_sent += 1
+        except Exception as error:  # noqa: BLE001 - nobody else sees what happens on this thread
+            self._failed(error)

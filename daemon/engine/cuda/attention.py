@@ -1,0 +1,126 @@
+"""Paged attention through the Triton kernels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from daemon.engine.kernels import paged_decode_attention, paged_prefill_attention, write_kv
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.metadata import FlatBatch
+from daemon.engine.upload import upload_all
+
+
+@dataclass(frozen=True, slots=True)
+class Singles:
+    """Rows of one token each, on the device."""
+
+    tokens: torch.Tensor | None  # int64 [S] index of their tokens; None: they are all there are
+    tables: torch.Tensor  # int32 [S, blocks]
+    lens: torch.Tensor  # int32 [S] tokens to attend to, the new one included
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Rows of several tokens, on the device."""
+
+    tables: torch.Tensor  # int32 [C, blocks]
+    starts: torch.Tensor  # int32 [C]
+    counts: torch.Tensor  # int32 [C]
+    row_offsets: torch.Tensor  # int32 [C]
+
+
+class CudaAttention:
+    """One step over a batch: single-token rows by the decode kernel, longer ones by prefill's.
+
+    `blocks`, `offsets` int32 [T] say where each token's key and value belong; a block below 0 is
+    nowhere.
+    """
+
+    def __init__(
+        self,
+        cache: KVCache,
+        blocks: torch.Tensor,
+        offsets: torch.Tensor,
+        singles: Singles | None,
+        chunks: Chunks | None = None,
+    ) -> None:
+        self.cache = cache
+        self.blocks, self.offsets = blocks, offsets
+        self._singles, self._chunks = singles, chunks
+
+    @staticmethod
+    def of(batch: FlatBatch, cache: KVCache) -> "CudaAttention":
+        """The attention of a batch that lies on the host."""
+        single, chunk = batch.single_rows, batch.chunk_rows
+        blocks, offsets, tokens, single_tables, lens, tables, *rest = upload_all(
+            [
+                batch.blocks.astype(np.int32),
+                batch.offsets.astype(np.int32),
+                batch.row_offsets[single].astype(np.int64),
+                batch.block_tables[single],
+                batch.starts[single] + np.int32(1),
+                batch.block_tables[chunk],
+                batch.starts[chunk],
+                batch.counts[chunk],
+                batch.row_offsets[chunk],
+            ],
+            cache.blocks.device,
+        )
+        chosen = tokens if len(chunk) else None
+        singles = Singles(chosen, single_tables, lens) if len(single) else None
+        return CudaAttention(
+            cache, blocks, offsets, singles, Chunks(tables, *rest) if len(chunk) else None
+        )
+
+    def __call__(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """See `daemon.engine.attention.PagedAttention`."""
+        cache = self.cache
+        key, value = (_dense_heads(states) for states in (key, value))
+        write_kv(key, value, cache.blocks, layer, self.blocks, self.offsets, cache.scales)
+        return self.attend(layer, _dense_heads(query), scale)
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+        """Attention of `query` [T, heads, head_dim], whose keys and values are in the cache."""
+        if self._chunks is None:
+            return self._attend_singles(layer, query, scale)
+        chunks = self._chunks
+        output = paged_prefill_attention(
+            query,
+            self.cache.blocks,
+            layer,
+            chunks.tables,
+            chunks.starts,
+            chunks.counts,
+            chunks.row_offsets,
+            scale,
+            kv_scales=self.cache.scales,
+        )
+        if self._singles is not None and self._singles.tokens is not None:
+            tokens = self._singles.tokens
+            output[tokens] = self._attend_singles(layer, query[tokens], scale)
+        return output
+
+    def _attend_singles(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+        assert self._singles is not None
+        return paged_decode_attention(
+            query,
+            self.cache.blocks,
+            layer,
+            self._singles.tables,
+            self._singles.lens,
+            scale,
+            kv_scales=self.cache.scales,
+        )
+
+
+def _dense_heads(states: torch.Tensor) -> torch.Tensor:
+    """States whose numbers of a head lie next to each other, as the kernels read them."""
+    return states if states.stride(-1) == 1 else states.contiguous()

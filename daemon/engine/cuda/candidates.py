@@ -1,0 +1,117 @@
+"""Which ways to compute a product are worth measuring, by its shape and the device's size."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from daemon.engine.cuda.ways import Library, LightLibrary, Strips, Tiles, Vector, Way
+from daemon.engine.kernels.skinny import Scratch, Strip, Tile
+
+LIBRARY = Library()
+"""What serves every number of rows, and what others must beat."""
+
+MAX_ROWS = 256
+"""From here on products are bound by arithmetic, where nothing of ours competes."""
+SCRATCH_CELLS = 8 << 20
+"""Partial sums (float32) that a product may leave: 32 MiB."""
+ALIGNED = 16
+"""Rows of states and weights must begin on what wide loads want: 16 elements."""
+
+_STRIP_ROWS = 4
+_LONGEST_STRIP = 32_768
+_STRIP_OUTPUTS = (1, 2, 4)
+_LOADS_OF_A_WARP = 2048
+"""Elements of a weight's row for each warp of a strip: 8 loads of 16 bytes by a thread."""
+_TILES = (
+    Tile(rows=16, outputs=32, depth=256, warps=4, stages=4),
+    Tile(rows=16, outputs=64, depth=128, warps=4, stages=5),
+    Tile(rows=16, outputs=64, depth=256, warps=4, stages=3),
+    Tile(rows=16, outputs=128, depth=128, warps=8, stages=4),
+    Tile(rows=32, outputs=32, depth=128, warps=4, stages=5),
+    Tile(rows=32, outputs=64, depth=128, warps=4, stages=4),
+    Tile(rows=32, outputs=128, depth=64, warps=4, stages=5),
+    Tile(rows=32, outputs=128, depth=128, warps=8, stages=4),
+    Tile(rows=64, outputs=64, depth=64, warps=4, stages=5),
+    Tile(rows=64, outputs=64, depth=128, warps=4, stages=4),
+    Tile(rows=64, outputs=128, depth=64, warps=4, stages=5),
+    Tile(rows=64, outputs=128, depth=128, warps=8, stages=3),
+    Tile(rows=128, outputs=64, depth=64, warps=4, stages=5),
+    Tile(rows=128, outputs=128, depth=64, warps=8, stages=4),
+    Tile(rows=256, outputs=64, depth=64, warps=8, stages=4),
+    Tile(rows=256, outputs=128, depth=64, warps=8, stages=4),
+)
+_SPLITS = (1, 2, 4, 8)
+_PROGRAMS_PER_PROCESSOR = (0.6, 4.0)
+"""Fewer leave processors idle, more only wait for each other (unless one split has them)."""
+_MIN_PIECES = 4
+"""Pieces of `depth` that a split must at least add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a device offers."""
+
+    processors: int
+    shared_bytes: int  # of one program
+
+    @staticmethod
+    def of(device: torch.device) -> "Room":
+        """As the driver says."""
+        index = torch.cuda.current_device() if device.index is None else device.index
+        said = triton.runtime.driver.active.utils.get_device_properties(index)
+        return Room(said["multiprocessor_count"], said["max_shared_mem"])
+
+
+def candidates(
+    rows: int, out_features: int, in_features: int, room: Room, scratch: Scratch
+) -> list[Way]:
+    """Ways for up to so many rows, the library's first. A wide table; measurement does the rest."""
+    ways: list[Way] = [LIBRARY]
+    if torch.backends.cuda.is_built():
+        ways.append(LightLibrary())
+    if rows == 1:
+        ways.append(Vector())
+    if rows > MAX_ROWS or in_features % ALIGNED:
+        return ways
+    if rows <= _STRIP_ROWS and in_features <= _LONGEST_STRIP:
+        padded, depth = triton.next_power_of_2(rows), triton.next_power_of_2(in_features)
+        warps = max(4, min(8, depth // _LOADS_OF_A_WARP))
+        ways += [Strips(Strip(padded, outputs, warps)) for outputs in _STRIP_OUTPUTS]
+    for tile in _TILES:
+        if _suits(tile, rows, room):
+            for splits in _splits(tile, rows, out_features, in_features, room):
+                ways.append(Tiles(tile, splits, scratch))
+    return ways
+
+
+def new_scratch(device: torch.device) -> Scratch:
+    """Room for every candidate that `candidates` names."""
+    return Scratch.of(SCRATCH_CELLS, SCRATCH_CELLS // (16 * 16), device)
+
+
+def _suits(tile: Tile, rows: int, room: Room) -> bool:
+    """Whether a tile fits the rows, the smallest that holds them, and the device's memory."""
+    wanted = min(max(16, triton.next_power_of_2(rows)), max(tile.rows for tile in _TILES))
+    halves = wanted == 256 and tile.rows == 128
+    return (tile.rows == wanted or halves) and tile.shared_bytes <= room.shared_bytes
+
+
+def _splits(
+    tile: Tile, rows: int, out_features: int, in_features: int, room: Room
+) -> Iterator[int]:
+    """In how many parts a tile's sum may be worth computing."""
+    along_rows, along_outputs = tile.count(rows, out_features)
+    tiles = along_rows * along_outputs
+    least, most = (share * room.processors for share in _PROGRAMS_PER_PROCESSOR)
+    for splits in _SPLITS:
+        if splits == 1:
+            if tiles >= least:
+                yield 1
+        elif (
+            least <= tiles * splits <= most
+            and in_features >= splits * _MIN_PIECES * tile.depth
+            and tiles * splits * tile.rows * tile.outputs <= SCRATCH_CELLS
+        ):
+            yield splits

@@ -1,0 +1,44 @@
+"""Makes the kernels of all candidate products at once, in several threads."""
+
+import os
+from collections.abc import Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import triton
+
+from daemon.engine.cuda.candidates import ALIGNED, Room, candidates
+from daemon.engine.cuda.ways import Strips, Tiles
+from daemon.engine.kernels.skinny import Scratch
+
+_MAX_THREADS = 8
+
+
+def compile_all(products: Iterable[Any], rows: Sequence[int], room: Room, scratch: Scratch) -> None:
+    """Compile what the candidates of each product need, or load it from Triton's cache.
+
+    One kernel takes half a second, and there are some forty of them.
+    """
+    threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    made: set[Hashable] = set()
+    with ThreadPoolExecutor(threads) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
+        for product in products:
+            weight, bias = product.weight, product.bias
+            out_features, in_features = weight.shape
+            for count in rows:
+                states = weight.new_empty((count, in_features))
+                for way in candidates(count, out_features, in_features, room, scratch):
+                    if isinstance(way, Strips | Tiles):
+                        key = (_kernel(way, weight), bias is None, weight.dtype)
+                        if key not in made:
+                            made.add(key)
+                            way.compile(states, weight, bias)
+
+
+def _kernel(way: Strips | Tiles, weight: torch.Tensor) -> Hashable:
+    """Two ways with the same key need the same kernel."""
+    out_features, in_features = weight.shape
+    if isinstance(way, Strips):
+        return way.strip, in_features, out_features % ALIGNED
+    return way.tile, in_features % way.tile.depth == 0, out_features % ALIGNED

@@ -1,0 +1,175 @@
+"""Decode steps as CUDA graphs: captured once for a number of rows, replayed with new inputs.
+
+Launching a step's some 300 kernels one by one costs the host milliseconds; a replay costs tens of
+microseconds. A graph names memory, not values: its inputs are the slots of its rows and how many
+tokens each has, and everything else (last tokens, block tables) is read from the slots' own tables
+on the device. Rows beyond a batch's own are padding: without tokens, they attend to nothing and
+write nothing.
+
+A decoder's last matrix product is left outside, and the graphs write what they came to into one
+buffer of them all: logits of their own would be hundreds of megabytes.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from daemon.engine.backend import Forward
+from daemon.engine.cuda.attention import CudaAttention, Singles
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.metadata import FlatBatch
+from daemon.engine.slots import Slots
+from daemon.engine.upload import upload
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+Capture = Callable[[Work], Work]
+"""From work on the device to what does the same work again, on the same memory."""
+
+MAX_ROWS = 512
+"""Above so many rows a step is long enough to hide its launches."""
+
+
+def padded_sizes(max_rows: int) -> list[int]:
+    """Numbers of rows that are captured, up to `max_rows`; finer where a row more costs more."""
+    sizes = [1, 2, 4, *range(8, 32, 8), *range(32, 64, 16), *range(64, MAX_ROWS + 1, 32)]
+    largest = min(max_rows, MAX_ROWS)
+    return [*(size for size in sizes if size < largest), largest]
+
+
+def cuda_capture() -> Capture:
+    """Capture into graphs that share their memory: only one of them runs at a time."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def capture(work: Work) -> Work:
+        # Once for real first: what is compiled or allocated at a first call may not be captured.
+        work()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads go on with copies meanwhile, on streams of their own.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+    return capture
+
+
+class DecodeGraphs:
+    """One graph for each padded number of rows, captured when it is first wanted."""
+
+    def __init__(self, forward: Forward, cache: KVCache, slots: Slots, capture: Capture) -> None:
+        self._forward, self._cache, self._slots = forward, cache, slots
+        self._capture = capture
+        self._outputs = Outputs()
+        self._sizes = padded_sizes(len(slots.block_table))
+        self._steps: dict[int, _Step] = {}
+        self._broken = False
+
+    def takes(self, batch: FlatBatch) -> bool:
+        """Whether a batch is sequences at one token each, all sampled; captures what it needs."""
+        rows = len(batch.counts)
+        if not 0 < rows == len(batch.tokens) == len(batch.sampled_tokens) <= self._sizes[-1]:
+            return False
+        return self._step(self._padded(rows)) is not None
+
+    def logits(self, batch: FlatBatch) -> torch.Tensor:
+        """Logits [T, vocab] of a batch that it takes."""
+        self._feed(batch)
+        rows = len(batch.tokens)
+        self._steps[self._padded(rows)].replay(batch)
+        return self._forward.head(self._outputs.first(rows))
+
+    def prepare(self) -> bool:
+        """Capture the smallest size that is missing; False where all are there."""
+        missing = (size for size in self._sizes if size not in self._steps)
+        size = next(missing, None)
+        return size is not None and self._step(size) is not None
+
+    def _padded(self, rows: int) -> int:
+        return self._sizes[bisect_left(self._sizes, rows)]
+
+    def _step(self, size: int) -> "_Step | None":
+        """The step of a padded size; None where this device cannot capture."""
+        if size not in self._steps and not self._broken:
+            try:
+                step = _Step(size, self._forward, self._cache, self._slots)
+                step.capture(self._capture, self._outputs, self._sizes[-1])
+            except RuntimeError:
+                log.exception("no CUDA graphs: steps are launched kernel by kernel")
+                self._broken = True
+                self._steps.clear()
+            else:
+                self._steps[size] = step
+        return self._steps.get(size)
+
+    def _feed(self, batch: FlatBatch) -> None:
+        """Tokens that the plan names become their slots' last ones, where the graph reads them."""
+        if len(batch.own_tokens) == len(batch.tokens):
+            return
+        fed = np.setdiff1d(np.arange(len(batch.tokens)), batch.own_tokens)
+        slots = batch.slots[fed].astype(np.int64)
+        self._slots.take(slots, upload(batch.tokens[fed], self._cache.blocks.device))
+
+
+class Outputs:
+    """What the graphs came to: [largest size, width], made when the first of them computes."""
+
+    def __init__(self) -> None:
+        self._states = torch.empty(0)
+
+    def put(self, states: torch.Tensor, largest: int) -> None:
+        """Take `states` [rows, width] of a step."""
+        if not len(self._states):
+            self._states = states.new_empty(largest, states.shape[1])
+        self._states[: len(states)].copy_(states)
+
+    def first(self, rows: int) -> torch.Tensor:
+        """Those of a step's first rows."""
+        return self._states[:rows]
+
+
+class _Step:
+    """A decode step of `size` rows."""
+
+    def __init__(self, size: int, forward: Forward, cache: KVCache, slots: Slots) -> None:
+        self._forward, self._cache, self._slots = forward, cache, slots
+        self._size = size
+        # Row 0: the slots; row 1: the tokens that each has in the cache, -1 for padding.
+        nobody = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
+        self._inputs = upload(nobody, cache.blocks.device)
+        self._again: Work = _nothing
+
+    def capture(self, capture: Capture, outputs: Outputs, largest: int) -> None:
+        """Compute padding alone, and remember how."""
+        self._again = capture(lambda: outputs.put(self._compute(), largest))
+
+    def replay(self, batch: FlatBatch) -> None:
+        """Compute a batch of at most `size` rows, and padding."""
+        inputs = np.zeros((2, self._size), np.int64)
+        inputs[1] = -1
+        inputs[0, : len(batch.slots)] = batch.slots
+        inputs[1, : len(batch.slots)] = batch.starts
+        self._inputs.copy_(upload(inputs, self._inputs.device))
+        self._again()
+
+    def _compute(self) -> torch.Tensor:
+        slots, starts = self._inputs
+        block_size = self._cache.block_size
+        tables = self._slots.device_table.index_select(0, slots)
+        positions = starts.clamp(min=0)
+        held = tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1)
+        paged = CudaAttention(
+            self._cache,
+            torch.where(starts >= 0, held, -1).int(),
+            (positions % block_size).int(),
+            Singles(None, tables, (starts + 1).int()),
+        )
+        tokens = self._slots.last_token.index_select(0, slots)
+        return self._forward.normed(tokens, positions, paged)
+
+
+def _nothing() -> None:
+    """Before anything is captured."""

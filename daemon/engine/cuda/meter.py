@@ -1,0 +1,72 @@
+"""How long the ways to compute a product take on this device, and whether they compute it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from triton.errors import TritonError
+
+from daemon.engine.cuda.ways import Library, Way
+
+log = logging.getLogger(__name__)
+
+Call = Callable[[], object]
+
+TOLERANCE = 0.02
+"""Largest difference from the library's result, relative to the largest number of that."""
+_SLEEP_CYCLES = 200_000
+_LONGEST_SLEEP_CYCLES = 200_000_000
+
+
+class Meter(Protocol):
+    """What `choose_products` asks of a device."""
+
+    def usable(
+        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> bool:
+        """Whether a way runs here and computes the product; afterwards it is warm."""
+        ...
+
+    def seconds(self, calls: Sequence[Call]) -> float:
+        """The time that each of several calls takes, one after another."""
+        ...
+
+
+class CudaMeter:
+    """Measures by the device's own events, while the host is ahead of it."""
+
+    def __init__(self) -> None:
+        self._cycles = _SLEEP_CYCLES
+
+    def usable(
+        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> bool:
+        """See `Meter`; waits for the device."""
+        expected = Library()(states, weight, bias).float()
+        try:
+            difference = (way(states, weight, bias).float() - expected).abs().max()
+        except TritonError as error:
+            log.warning("%s is not used: %s", way.name, error)
+            return False
+        relative = float(difference / expected.abs().max())
+        # Written so that NaN is not usable.
+        if relative <= TOLERANCE:
+            return True
+        log.warning("%s is not used: its result differs by %.1e", way.name, relative)
+        return False
+
+    def seconds(self, calls: Sequence[Call]) -> float:
+        """See `Meter`. The device sleeps until all calls are queued, so that none waits for one."""
+        while True:
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(self._cycles)
+            began.record()
+            for call in calls:
+                call()
+            ended.record()
+            slept_enough = not began.query()
+            ended.synchronize()
+            if slept_enough or self._cycles >= _LONGEST_SLEEP_CYCLES:
+                return began.elapsed_time(ended) / 1e3 / len(calls)
+            self._cycles *= 2

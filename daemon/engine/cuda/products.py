@@ -1,0 +1,199 @@
+"""Matrix products on a GPU, each computed in the way that was measured to be fastest here.
+
+For a few rows a product does nothing but read its weight. How near it comes to the memory's
+bandwidth differs by shape, rows, device and version of cuBLAS, so it is measured: once, when a
+model is loaded.
+"""
+
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from statistics import median
+
+import torch
+from torch import nn
+
+from daemon.engine.cuda.candidates import LIBRARY, Room, candidates, new_scratch
+from daemon.engine.cuda.compiling import compile_all
+from daemon.engine.cuda.meter import Call, CudaMeter, Meter
+from daemon.engine.cuda.ways import Way
+from daemon.engine.kernels.skinny import Scratch
+
+log = logging.getLogger(__name__)
+
+WORTH = 0.98
+"""What does not take less than this share of the library's time is not worth leaving it."""
+
+_ROTATED_BYTES = 256 << 20
+"""Weights that take turns while a shape is measured: several times a GPU's second-level cache."""
+_RUN_BYTES = 1 << 30
+"""Read in each run: a quarter of a millisecond, hundreds of times what events resolve."""
+_MAX_CALLS = 16
+_FINALISTS = 2
+_FINAL_RUNS = 3
+
+
+class Product(nn.Module):
+    """states [T, in_features] times weight [out_features, in_features]^T, plus bias.
+
+    Until `choose_products` has seen it, the library computes it. Nothing waits, tunes or compiles
+    here, so CUDA graphs can hold it; all products of a process belong on one stream.
+    """
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.weight = weight
+        self.bias = bias
+        self.out_features, self.in_features = weight.shape
+        self.ways: tuple[Way, ...] = ()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [..., in_features] to [..., out_features]."""
+        rows = states.numel() // self.in_features
+        if rows >= len(self.ways) or not states.is_contiguous():
+            return LIBRARY(states, self.weight, self.bias)
+        product = self.ways[rows](states.view(rows, -1), self.weight, self.bias)
+        return product.view(*states.shape[:-1], -1)
+
+    # Nothing hooks into these layers, and looking for hooks takes the host's time.
+    __call__ = forward
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """What products have in common that are computed alike."""
+
+    out_features: int
+    in_features: int
+    has_bias: bool
+    dtype: str
+
+    @staticmethod
+    def of(product: Product) -> "Shape":
+        """The shape of a product."""
+        sizes = product.out_features, product.in_features
+        return Shape(*sizes, product.bias is not None, str(product.weight.dtype))
+
+
+Choice = dict[Shape, dict[int, str]]
+"""The name of what computes each shape for each measured number of rows."""
+
+
+def choose_products(
+    products: Iterable[object],
+    rows: Sequence[int],
+    meter: Meter | None = None,
+    room: Room | None = None,
+) -> Choice:
+    """Measure how each shape is best computed for each number of rows, and note it in `products`.
+
+    What is no `Product` is left alone. Numbers of rows between two of `rows` are computed as the
+    larger one is, those above the largest by the library. `meter` and `room` are the device's own
+    unless given. Takes a second or two for a model of 8B, and more the first time, when kernels
+    are compiled.
+    """
+    began_s = time.perf_counter()
+    groups = _groups(products)
+    if not groups or not rows:
+        return {}
+    device = next(iter(groups.values()))[0].weight.device
+    room = Room.of(device) if room is None else room
+    scratch = new_scratch(device)
+    chosen: Choice = {}
+    with torch.inference_mode(), warnings.catch_warnings():
+        # torch calls a choice of cuBLASLt experimental, once.
+        warnings.simplefilter("ignore", UserWarning)
+        if meter is None:
+            compile_all([group[0] for group in groups.values()], rows, room, scratch)
+            meter = CudaMeter()
+        compiled_s = time.perf_counter()
+        for shape, group in groups.items():
+            found = _choose(group, rows, meter, room, scratch)
+            for product in group:
+                product.ways = spread(found)
+            chosen[shape] = {count: way.name for count, way in found.items()}
+    log.info(
+        "products: %.1f s to compile, %.1f s to measure; %s",
+        compiled_s - began_s, time.perf_counter() - compiled_s, summary(chosen),
+    )  # fmt: skip
+    return chosen
+
+
+def spread(found: Mapping[int, Way]) -> tuple[Way, ...]:
+    """A way for each number of rows from 0 to the largest measured one; 0 is the library's."""
+    ways: list[Way] = [LIBRARY]
+    for count in sorted(found):
+        ways += [found[count]] * (count + 1 - len(ways))
+    return tuple(ways)
+
+
+def summary(chosen: Choice) -> str:
+    """What was chosen, in one line; neighbours that are computed alike stand together."""
+    parts = []
+    for shape, names in sorted(chosen.items()):
+        runs: list[list[int]] = []
+        counts = sorted(names)
+        for before, count in zip([None, *counts], counts, strict=False):
+            if before is not None and names[before] == names[count]:
+                runs[-1].append(count)
+            else:
+                runs.append([count])
+        said = [f"{_range(run)} {names[run[0]]}" for run in runs]
+        parts.append(f"{shape.out_features}x{shape.in_features}: {', '.join(said)}")
+    return "; ".join(parts)
+
+
+def _range(counts: list[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
+
+
+def _groups(products: Iterable[object]) -> dict[Shape, list[Product]]:
+    groups: dict[Shape, list[Product]] = {}
+    for product in products:
+        if isinstance(product, Product) and product.weight.is_contiguous():
+            groups.setdefault(Shape.of(product), []).append(product)
+    return groups
+
+
+def _choose(
+    group: list[Product], rows: Sequence[int], meter: Meter, room: Room, scratch: Scratch
+) -> dict[int, Way]:
+    """The fastest way for each number of rows."""
+    weight = group[0].weight
+    out_features, in_features = weight.shape
+    found: dict[int, Way] = {}
+    for count in sorted(set(rows)):
+        states = torch.randn((count, in_features), dtype=weight.dtype, device=weight.device)
+        ways = candidates(count, out_features, in_features, room, scratch)
+        found[count] = _fastest(group, states, ways, meter)
+    return found
+
+
+def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter: Meter) -> Way:
+    """Each way is timed once, the best of them again, in turns; the library wins near draws."""
+    first = group[0]
+    usable = [way for way in ways if meter.usable(way, states, first.weight, first.bias)]
+    once = {way.name: meter.seconds(calls(way, group, states)) for way in usable}
+    others = sorted((way for way in usable if way != LIBRARY), key=lambda way: once[way.name])
+    finalists = [LIBRARY, *others[:_FINALISTS]]
+    runs = [
+        [meter.seconds(calls(way, group, states)) for way in finalists] for _ in range(_FINAL_RUNS)
+    ]
+    times = [median(column) for column in zip(*runs, strict=True)]
+    best = min(range(len(finalists)), key=times.__getitem__)
+    return finalists[best] if times[best] < WORTH * times[0] else LIBRARY
+
+
+def calls(way: Way, group: list[Product], states: torch.Tensor) -> list[Call]:
+    """Calls that find no weight in the device's cache, where the layers are large enough."""
+    size = group[0].weight.nbytes
+    taken = group[: min(_MAX_CALLS, -(-_ROTATED_BYTES // size))]
+    count = max(len(taken), min(_MAX_CALLS, -(-_RUN_BYTES // size)))
+    return [
+        partial(way, states, product.weight, product.bias)
+        for product in islice(cycle(taken), count)
+    ]

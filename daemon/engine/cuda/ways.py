@@ -1,0 +1,129 @@
+"""The ways to compute a matrix product on a GPU, among which measurement chooses."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch.nn.functional import linear
+
+from daemon.engine.kernels.skinny import Scratch, Strip, Tile, strip_product, tiled_product
+
+
+class Way(Protocol):
+    """Computes states [T, in_features] times weight [out_features, in_features]^T, plus bias."""
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        ...
+
+    def __call__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The product, [T, out_features]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """cuBLAS, as torch calls it; takes any number of rows."""
+
+    name: str = "cublas"
+
+    def __call__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See `Way`."""
+        return linear(states, weight, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class LightLibrary:
+    """cuBLASLt: other heuristics over much the same kernels; takes any number of rows."""
+
+    name: str = "cublaslt"
+
+    def __call__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See `Way`."""
+        before = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        try:
+            return linear(states, weight, bias)
+        finally:
+            torch.backends.cuda.preferred_blas_library(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """cuBLAS with the weight on the left, for a single row: it picks other kernels then."""
+
+    name: str = "cublas mv"
+
+    def __call__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See `Way`."""
+        state = states.view(-1)
+        product = torch.mv(weight, state) if bias is None else torch.addmv(bias, weight, state)
+        return product.view(1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """Our kernel without tensor cores, for at most `strip.rows` rows."""
+
+    strip: Strip
+
+    @property
+    def name(self) -> str:
+        """What the log calls it: outputs of a program, warps."""
+        return f"strip {self.strip.outputs} w{self.strip.warps}"
+
+    def __call__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See `Way`."""
+        return strip_product(states, weight, bias, _output(states, weight), self.strip)
+
+    def compile(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """Make the kernel that such a call needs, and compute nothing."""
+        out = _output(states, weight)
+        strip_product(states, weight, bias, out, self.strip, compile_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Our kernel with tensor cores, for as many rows as `scratch` has room for."""
+
+    tile: Tile
+    splits: int
+    scratch: Scratch
+
+    @property
+    def name(self) -> str:
+        """What the log calls it: outputs x rows x depth of a tile, splits, warps, stages."""
+        tile = self.tile
+        shape = f"{tile.outputs}x{tile.rows}x{tile.depth}"
+        return f"tile {shape} /{self.splits} w{tile.warps} s{tile.stages}"
+
+    def __call__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See `Way`."""
+        out = _output(states, weight)
+        return tiled_product(states, weight, bias, out, self.tile, self.splits, self.scratch)
+
+    def compile(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """Make the kernel that such a call needs, and compute nothing."""
+        out, splits = _output(states, weight), self.splits
+        tiled_product(states, weight, bias, out, self.tile, splits, self.scratch, compile_only=True)
+
+
+def _output(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return states.new_empty((len(states), len(weight)))

@@ -1,0 +1,58 @@
+"""Slots of host memory that two processes map, pinned for the GPUs of both."""
+
+import logging
+import mmap
+import os
+
+import torch
+
+log = logging.getLogger(__name__)
+
+SLOT_BYTES = 8 << 20
+"""150 us of a PCIe 5 link: large beside the time in which the ends answer each other."""
+NUM_SLOTS = 8
+
+
+class SharedRing:
+    """A memfd as `num_slots` slots of `slot_bytes`; it costs RAM once it is used or pinned."""
+
+    def __init__(self, fd: int, num_slots: int, slot_bytes: int, device: torch.device) -> None:
+        """Maps `fd`, which stays the caller's. Raises OSError or ValueError if it is too small."""
+        self.num_slots, self.slot_bytes = num_slots, slot_bytes
+        self._octets = torch.frombuffer(mmap.mmap(fd, num_slots * slot_bytes), dtype=torch.uint8)
+        self._pinned = device.type == "cuda" and self._pin()
+
+    def slot(self, number: int, size: int) -> torch.Tensor:
+        """The first bytes of a slot, uint8 [size]."""
+        start = number * self.slot_bytes
+        return self._octets[start : start + size]
+
+    def close(self) -> None:
+        """Unpin and forget the memory; no copy may use it any more."""
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._octets.data_ptr())
+        self._octets = torch.empty(0, dtype=torch.uint8)
+
+    def _pin(self) -> bool:
+        size_bytes = self._octets.numel()
+        status = int(torch.cuda.cudart().cudaHostRegister(self._octets.data_ptr(), size_bytes, 0))
+        if status:
+            # Copies still work, through the driver's own buffers.
+            log.warning("handoff: the driver does not pin %d bytes (error %d)", size_bytes, status)
+        return not status
+
+
+def slot_bytes_for(block_bytes: int) -> int:
+    """A slot's size: room for a block at least, whole pages."""
+    return -(-max(SLOT_BYTES, block_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def new_memory(size_bytes: int) -> int:
+    """A memfd of so many zero bytes, which the caller closes."""
+    fd = os.memfd_create("llmd-handoff", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,227 @@
+"""The end that hands blocks off."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import numpy as np
+import torch
+
+from daemon.engine.handoff.layout import WHOLE, HandoffError, Layout
+from daemon.engine.handoff.messages import (
+    Broken,
+    Bye,
+    Cancelled,
+    Done,
+    Landed,
+    Link,
+    Lost,
+    Message,
+    Opened,
+    Told,
+)
+from daemon.engine.handoff.routes import Piece, Route, Transfer
+from daemon.engine.handoff.slots import AbandonedError
+from daemon.engine.streams import Event, Stream
+from daemon.wire.columns import Column
+
+Tell = Callable[[Told], None]
+
+CLOSED = "the sender closed"
+
+
+class Sender:
+    """Transfers to one receiver; `connect_sender` makes it.
+
+    One thread calls what is public here, and returns at once. Of its own threads one queues
+    copies, one waits for them and one listens; they tell what became of each transfer, one call at
+    a time: `Done` or `Broken`, and `Lost` at last where the link ends by itself. Until a transfer
+    was told of, no step may write its blocks.
+    """
+
+    def __init__(
+        self, link: Link, layout: Layout, num_blocks: tuple[int, int], compute: Stream, route: Route
+    ) -> None:
+        """`num_blocks`: of this pool and of the receiver's; `start` begins the threads."""
+        self._link, self._layout, self._num_blocks = link, layout, num_blocks
+        self._compute, self._route = compute, route
+        self._tell: Tell = _unheard
+        self._open: dict[int, Transfer] = {}
+        self._reason = ""  # why the link ended
+        self._lock = threading.Lock()  # of the two above
+        self._telling = threading.Lock()
+        self._layered: list[Transfer] = []  # whose layers are being computed
+        self._pieces: SimpleQueue[Piece | Transfer | None] = SimpleQueue()
+        self._queued: SimpleQueue[tuple[Event | None, Message | None] | None] = SimpleQueue()
+        self._queuer, self._waiter, self._hearer = (
+            threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
+            for name, work in (("queue", self._queue), ("wait", self._wait), ("hear", self._hear))
+        )
+
+    @property
+    def direct(self) -> bool:
+        """Whether blocks go straight into the receiver's pool."""
+        return self._route.direct
+
+    def start(self, tell: Tell) -> None:
+        """Begin; `tell` is called on threads of the sender's own, and may not close it."""
+        self._tell = tell
+        for thread in (self._queuer, self._waiter, self._hearer):
+            thread.start()
+
+    def send(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
+        """Copy whole blocks, int32 [n], to the receiver's `targets`; `fills` tokens are written.
+
+        Copies begin once all steps that were launched before are computed. Raises ValueError for
+        blocks that there are not or a transfer that is open, HandoffError once the link ended.
+        """
+        job = self._begin(Transfer(transfer, blocks, targets, fills, 1))
+        self._pieces.put(Piece(job, WHOLE, self._compute.record(), last=True))
+
+    def begin_layers(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
+        """As `send`, of blocks that the next step completes; `after_layer` then moves each layer.
+
+        For long prompts, whose transfer hides behind their computing. If the step fails, the
+        transfer must be cancelled.
+        """
+        num_parts = self._layout.num_layers
+        self._layered.append(self._begin(Transfer(transfer, blocks, targets, fills, num_parts)))
+
+    def after_layer(self, layer: int) -> None:
+        """The step has launched what writes a layer's keys and values; called for each in order."""
+        if not self._layered:
+            return
+        last = layer == self._layout.num_layers - 1
+        after = self._compute.record()
+        for job in self._layered:
+            self._pieces.put(Piece(job, layer, after, last))
+        if last:
+            self._layered = []
+
+    def cancel(self, transfer: int) -> None:
+        """Send nothing more of a transfer; where it is open, both ends tell it as `Broken`."""
+        with self._lock:
+            job = self._open.get(transfer)
+        if job is not None:
+            job.cancelled = True
+            self._layered = [one for one in self._layered if one is not job]
+            self._pieces.put(job)
+
+    def close(self) -> None:
+        """Break off what is open, end the link, and let go of all memory."""
+        self._end(CLOSED)
+        for thread in (self._queuer, self._waiter, self._hearer):
+            thread.join()
+        self._link.close()
+
+    def _begin(self, job: Transfer) -> Transfer:
+        if not len(job.blocks) == len(job.targets) == len(job.fills) > 0:
+            raise ValueError(f"transfer {job.number}: not as many blocks as targets and fills")
+        columns = (job.blocks, "this pool"), (job.targets, "the receiver's pool")
+        for (column, what), count in zip(columns, self._num_blocks, strict=True):
+            if not 0 <= column.min() <= column.max() < count:
+                raise ValueError(f"transfer {job.number}: blocks beyond the {count} of {what}")
+        if len(np.unique(job.targets)) < len(job.targets):
+            raise ValueError(f"transfer {job.number} has a target twice")
+        with self._lock:
+            if self._reason:
+                raise HandoffError(self._reason)
+            if job.number in self._open:
+                raise ValueError(f"transfer {job.number} is open")
+            self._open[job.number] = job
+        return job
+
+    def _queue(self) -> None:
+        """On a thread: have copies begin as there is room for them."""
+        try:
+            with torch.inference_mode():
+                while (piece := self._pieces.get()) is not None:
+                    if isinstance(piece, Transfer):
+                        self._queued.put((None, Cancelled(piece.number)))
+                    elif not piece.transfer.cancelled:
+                        self._copy(piece)
+        except AbandonedError:
+            pass
+        except Exception as error:  # noqa: BLE001 - nobody else sees what happens on this thread
+            self._end(f"the sender failed: {type(error).__name__}: {error}")
+        self._queued.put(None)
+
+    def _copy(self, piece: Piece) -> None:
+        job = piece.transfer
+        if not job.announced:
+            job.announced = True
+            targets, fills = job.targets.astype(np.int32), job.fills.astype(np.int32)
+            self._link.send(Opened(job.number, targets, fills, job.num_parts))
+        for copied in self._route.copies(piece):
+            self._queued.put(copied)
+            if job.cancelled:
+                return
+
+    def _wait(self) -> None:
+        """On a thread: wait for copies, and say so to the receiver."""
+        try:
+            while (queued := self._queued.get()) is not None:
+                ended, message = queued
+                if ended is not None:
+                    ended.synchronize()
+                if message is not None:
+                    self._link.send(message)
+                if isinstance(message, Cancelled):
+                    self._finish(message.transfer, "it was cancelled")
+        except Exception as error:  # noqa: BLE001 - as above
+            self._end(f"the sender failed: {type(error).__name__}: {error}")
+            self._queuer.join()
+        self._last_words()
+
+    def _hear(self) -> None:
+        """On a thread: what the receiver says."""
+        reason = "the receiver is gone"
+        try:
+            while (message := self._link.receive()) is not None:
+                if isinstance(message, Bye):
+                    reason = message.reason
+                    break
+                if isinstance(message, Landed):
+                    self._finish(message.transfer)
+                else:
+                    self._route.hear(message)
+        except (HandoffError, ValueError) as error:
+            reason = str(error)
+        self._end(reason)
+
+    def _finish(self, transfer: int, reason: str = "") -> None:
+        """Tell what became of a transfer, unless that was told."""
+        with self._lock:
+            job = self._open.pop(transfer, None)
+        if job is not None:
+            self._route.forget(transfer)
+            elapsed_s = time.perf_counter() - job.began_s
+            with self._telling:
+                self._tell(Broken(transfer, reason) if reason else Done(transfer, elapsed_s))
+
+    def _end(self, reason: str) -> None:
+        """Nothing new begins; the first reason counts."""
+        with self._lock:
+            if self._reason:
+                return
+            self._reason = reason
+        self._route.abandon()
+        self._pieces.put(None)
+
+    def _last_words(self) -> None:
+        """All that was queued is done, or will never be."""
+        with contextlib.suppress(Exception):  # a GPU that failed runs no copies either
+            self._route.close()
+        self._link.send(Bye(self._reason))
+        self._link.hang_up()
+        self._hearer.join()
+        for transfer in sorted(self._open):
+            self._finish(transfer, self._reason)
+        if self._reason != CLOSED:
+            self._tell(Lost(self._reason))
+
+
+def _unheard(told: Told) -> None:
+    """Before anyone listens."""

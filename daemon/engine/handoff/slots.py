@@ -1,0 +1,76 @@
+"""Flow control: what the sender may write to."""
+
+import threading
+from collections import deque
+
+
+class AbandonedError(Exception):
+    """The other end is gone: nobody will make room any more."""
+
+
+class Slots:
+    """Slots 0 .. count - 1 of a ring; the one that has been free for longest is taken first."""
+
+    def __init__(self, count: int) -> None:
+        self._free = deque(range(count))
+        self._taken: set[int] = set()
+        self._changed = threading.Condition()
+        self._abandoned = False
+
+    def take(self) -> int:
+        """A free slot; waits for one. Raises AbandonedError."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._abandoned)
+            if self._abandoned:
+                raise AbandonedError
+            slot = self._free.popleft()
+            self._taken.add(slot)
+            return slot
+
+    def give(self, slot: int) -> None:
+        """A slot is free again. Raises ValueError if it was not taken."""
+        with self._changed:
+            if slot not in self._taken:
+                raise ValueError(f"slot {slot} was not taken")
+            self._taken.remove(slot)
+            self._free.append(slot)
+            self._changed.notify()
+
+    def abandon(self) -> None:
+        """Whoever waits, or will, gets an error."""
+        with self._changed:
+            self._abandoned = True
+            self._changed.notify_all()
+
+
+class Clearances:
+    """Transfers whose target blocks may be written."""
+
+    def __init__(self) -> None:
+        self._cleared: set[int] = set()
+        self._changed = threading.Condition()
+        self._abandoned = False
+
+    def wait(self, transfer: int) -> None:
+        """Return once a transfer is cleared. Raises AbandonedError."""
+        with self._changed:
+            self._changed.wait_for(lambda: transfer in self._cleared or self._abandoned)
+            if self._abandoned:
+                raise AbandonedError
+
+    def give(self, transfer: int) -> None:
+        """A transfer's blocks may be written, until it is taken back."""
+        with self._changed:
+            self._cleared.add(transfer)
+            self._changed.notify_all()
+
+    def take_back(self, transfer: int) -> None:
+        """A transfer is over."""
+        with self._changed:
+            self._cleared.discard(transfer)
+
+    def abandon(self) -> None:
+        """Whoever waits, or will, gets an error."""
+        with self._changed:
+            self._abandoned = True
+            self._changed.notify_all()

@@ -1,0 +1,237 @@
+"""Draws of a whole batch on the device: temperature, top-k, top-p, min-p, without sorting.
+
+A token's depth is how far its logit lies below its row's best, over the temperature: its weight
+is exp(-depth), and each filter is a greatest depth, ties included, as in
+`daemon.engine.sampler.filters`. Rows are cut into chunks, so that one row keeps a whole GPU busy:
+
+1. `_peaks`: each chunk's best logit and where it is. That is all that greedy rows need.
+2. `_weigh`: each chunk's sum of weights; where a row has filters, also how many tokens lie within
+   each of a few depths, and their weight.
+3. `_gather`: these tell a depth that surely holds all that the filters leave. The tokens within it
+   are listed in order of their ids, if they are not more than the list has room for.
+4. `_choose` (in `daemon.engine.kernels.choose`): one program a row finds the exact cut, in the list
+   or, without one, in the whole row, and draws.
+
+What a row draws depends on its own logits and parameters: chunks are the same for all batches,
+sums are taken in a fixed order, and no program reads what another row left.
+"""
+
+# Triton code is not typed, and names compile-time constants in capitals.
+# mypy: disable-error-code="no-untyped-def,misc"
+# ruff: noqa: N803
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from daemon.engine.kernels.choose import (
+    FIELDS,
+    INVERSE,
+    REACH,
+    TOP_K,
+    TOP_P,
+    best_of,
+    choose_tokens,
+    drawable,
+    filtered,
+)
+from daemon.engine.kernels.rows import row_stride
+
+NUM_BOUNDS = 8
+"""Depths that `_weigh` counts within: 1/4, 1, 9/4 ... 16, exact in float32."""
+
+_WARPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How a row is cut up; the same for every batch of a model."""
+
+    chunk: int = 4096  # tokens that a program of the first three passes reads
+    tile: int = 2048  # tokens that the last pass reads at a time
+    capacity: int = 8192  # tokens that a list has room for
+
+
+DEFAULT_SIZES = Sizes()
+
+
+def sample(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    drawing: bool,
+    filtering: bool,
+    sizes: Sizes = DEFAULT_SIZES,
+) -> torch.Tensor:
+    """Draw one token of each row of `logits` [R, V], of any float type; rows may lie apart.
+
+    `rows` float64 [R, 5] on the device: 1 / temperature (0: greedy), top_k (0: off), top_p,
+    -log(min_p) (infinity: off), and a number in [0, 1) that decides the draw. `drawing` says that
+    some row is not greedy, `filtering` that some of those have filters.
+
+    Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is not
+    a finite number (their token is 0). Greedy rows take the lowest of equally good tokens. Raises
+    ValueError if the logits of a row do not lie together.
+    """
+    count, vocab = logits.shape
+    drawn = torch.empty(2, count, dtype=torch.int64, device=logits.device)
+    if not count:
+        return drawn
+    chunks = triton.cdiv(vocab, sizes.chunk)
+    cut = {
+        "VOCAB": vocab,
+        "STRIDE": row_stride(logits),
+        "CHUNK": sizes.chunk,
+        "CHUNKS": chunks,
+        "LANES": triton.next_power_of_2(chunks),
+        # One rounding for each operation: else a compiler may fuse them here and not there.
+        "enable_fp_fusion": False,
+    }
+    grid = (chunks, count)
+    reals = torch.empty(2, count, chunks, dtype=torch.float32, device=logits.device)
+    firsts = torch.empty(count, chunks, dtype=torch.int32, device=logits.device)
+    tops, sums = reals[0], reals[1]
+    _peaks[grid](logits, tops, firsts, num_warps=_WARPS, **cut)
+    within = _Within.none(logits)
+    if drawing:
+        if filtering:
+            within = _Within.room(logits, chunks, sizes)
+        bounded = {"BOUNDS": NUM_BOUNDS, "num_warps": _WARPS}
+        _weigh[grid](
+            logits, rows, tops, sums, within.counts, within.masses,
+            FILTERING=filtering, **bounded, **cut,
+        )  # fmt: skip
+        if filtering:
+            _gather[grid](
+                logits, rows, tops, sums, within.counts, within.masses,
+                within.lengths, within.values, within.ids,
+                CAPACITY=sizes.capacity, **bounded, **cut,
+            )  # fmt: skip
+    choose_tokens[(count,)](
+        logits, rows, tops, firsts, sums, within.lengths, within.values, within.ids, drawn, count,
+        TILE=sizes.tile, CAPACITY=sizes.capacity, DRAWING=drawing, FILTERING=filtering,
+        num_warps=_WARPS, **cut,
+    )  # fmt: skip
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """Room for what is known of the tokens near each row's best."""
+
+    counts: torch.Tensor  # int32 [R, chunks, NUM_BOUNDS]: tokens within each depth
+    masses: torch.Tensor  # float32 [R, chunks, NUM_BOUNDS]: their weight
+    lengths: torch.Tensor  # int32 [R]: of the lists; -1: none, look at the whole row
+    values: torch.Tensor  # [R, capacity]: listed logits
+    ids: torch.Tensor  # int32 [R, capacity]: listed tokens
+
+    @staticmethod
+    def none(logits: torch.Tensor) -> "_Within":
+        """For batches without filters: kernels get pointers that they do not follow."""
+        return _Within(logits, logits, logits, logits, logits)
+
+    @staticmethod
+    def room(logits: torch.Tensor, chunks: int, sizes: Sizes) -> "_Within":
+        """For all rows of a batch."""
+        count = len(logits)
+        integers = {"dtype": torch.int32, "device": logits.device}
+        cells = (count, chunks, NUM_BOUNDS)
+        return _Within(
+            counts=torch.empty(cells, **integers),
+            masses=torch.empty(cells, dtype=torch.float32, device=logits.device),
+            lengths=torch.empty(count, **integers),
+            values=torch.empty(count, sizes.capacity, dtype=logits.dtype, device=logits.device),
+            ids=torch.empty(count, sizes.capacity, **integers),
+        )
+
+
+@triton.jit
+def _peaks(
+    logits_ptr, tops_ptr, firsts_ptr,
+    VOCAB: tl.constexpr, STRIDE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """A chunk's best logit, and the lowest token that has it; NaN counts as infinite."""
+    chunk, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    column = chunk * CHUNK + tl.arange(0, CHUNK)
+    source = logits_ptr + row * STRIDE + column
+    logit = tl.load(source, mask=column < VOCAB, other=float("-inf")).to(tl.float32)
+    logit = tl.where(logit == logit, logit, float("inf"))
+    top = tl.max(logit, 0)
+    tl.store(tops_ptr + row * CHUNKS + chunk, top)
+    tl.store(firsts_ptr + row * CHUNKS + chunk, tl.min(tl.where(logit == top, column, VOCAB), 0))
+
+
+@triton.jit
+def _weigh(
+    logits_ptr, rows_ptr, tops_ptr, sums_ptr, counts_ptr, masses_ptr,
+    VOCAB: tl.constexpr, STRIDE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    LANES: tl.constexpr, BOUNDS: tl.constexpr, FILTERING: tl.constexpr,
+):  # fmt: skip
+    """A chunk's sum of weights and, in filtered rows, its tokens and their weight by depth."""
+    chunk, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    field = rows_ptr + row * FIELDS
+    best = best_of(tops_ptr + row * CHUNKS, CHUNKS, LANES)
+    if drawable(field, best):
+        column = chunk * CHUNK + tl.arange(0, CHUNK)
+        source = logits_ptr + row * STRIDE + column
+        logit = tl.load(source, mask=column < VOCAB, other=float("-inf")).to(tl.float32)
+        depth = (best - logit) * tl.load(field + INVERSE).to(tl.float32)
+        weight = tl.exp(-depth)
+        cell = row * CHUNKS + chunk
+        tl.store(sums_ptr + cell, tl.sum(weight, 0))
+        if FILTERING:
+            some = filtered(field)
+            if some:
+                for bound in tl.static_range(BOUNDS):
+                    inside = depth <= (bound + 1) * (bound + 1) / 4
+                    count = tl.sum(inside.to(tl.int32), 0)
+                    mass = tl.sum(tl.where(inside, weight, 0.0), 0)
+                    tl.store(counts_ptr + cell * BOUNDS + bound, count)
+                    tl.store(masses_ptr + cell * BOUNDS + bound, mass)
+
+
+@triton.jit
+def _gather(
+    logits_ptr, rows_ptr, tops_ptr, sums_ptr, counts_ptr, masses_ptr,
+    lengths_ptr, values_ptr, ids_ptr,
+    VOCAB: tl.constexpr, STRIDE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    LANES: tl.constexpr, BOUNDS: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """A chunk's part of its row's list: the tokens within the first depth that is enough."""
+    chunk, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    field = rows_ptr + row * FIELDS
+    best = best_of(tops_ptr + row * CHUNKS, CHUNKS, LANES)
+    if drawable(field, best) & filtered(field):
+        lane, bound = tl.arange(0, LANES), tl.arange(0, BOUNDS)
+        cell = row * CHUNKS + lane
+        cells = cell[:, None] * BOUNDS + bound[None, :]
+        real = (lane < CHUNKS)[:, None]
+        counts = tl.sum(tl.load(counts_ptr + cells, mask=real, other=0), 0)
+        masses = tl.sum(tl.load(masses_ptr + cells, mask=real, other=0.0), 0)
+        total = tl.sum(tl.load(sums_ptr + cell, mask=lane < CHUNKS, other=0.0), 0)
+        top_k = tl.load(field + TOP_K).to(tl.float32)
+        top_p = tl.load(field + TOP_P).to(tl.float32)
+        depth = ((bound + 1) * (bound + 1)).to(tl.float32) * 0.25
+        # With top-k, top-p only cuts what that leaves.
+        wanted = tl.where(top_p < 1, top_p * total, float("inf"))
+        wanted = tl.where(top_k > 0, top_k, wanted)
+        enough = tl.where(top_k > 0, counts.to(tl.float32), masses) >= wanted
+        enough = enough | (depth >= tl.load(field + REACH).to(tl.float32))
+        chosen = tl.min(tl.where(enough, bound, BOUNDS), 0)
+        length = tl.sum(tl.where(bound == chosen, counts, 0), 0)
+        fits = (chosen < BOUNDS) & (length <= CAPACITY)
+        if chunk == 0:
+            tl.store(lengths_ptr + row, tl.where(fits, length, -1))
+        if fits:
+            earlier = tl.load(counts_ptr + cell * BOUNDS + chosen, mask=lane < chunk, other=0)
+            column = chunk * CHUNK + tl.arange(0, CHUNK)
+            source = logits_ptr + row * STRIDE + column
+            logit = tl.load(source, mask=column < VOCAB, other=float("-inf"))
+            inverse = tl.load(field + INVERSE).to(tl.float32)
+            reach = ((chosen + 1) * (chosen + 1)).to(tl.float32) * 0.25
+            inside = (best - logit.to(tl.float32)) * inverse <= reach
+            place = row * CAPACITY + tl.sum(earlier, 0) + tl.cumsum(inside.to(tl.int32), 0) - 1
+            tl.store(values_ptr + place, logit, mask=inside)
+            tl.store(ids_ptr + place, column, mask=inside)

@@ -1,0 +1,52 @@
+"""transformers' own modelling code as a forward pass over a flattened row of tokens."""
+
+from typing import Any
+
+import torch
+
+from daemon.engine.attention import PagedAttention
+
+
+class Modules:
+    """A loaded causal language model of any architecture that takes our attention."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def logits(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        sampled: torch.Tensor,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """See `daemon.engine.backend.Forward`."""
+        return self._logits(tokens, positions, sampled, paged)
+
+    def normed(
+        self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """Logits [T, vocab] already: what lies between states and logits is the model's affair."""
+        return self._logits(tokens, positions, 0, paged)
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits as they are."""
+        return states
+
+    def _logits(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        kept: torch.Tensor | int,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """`kept`: index of the tokens whose logits are wanted; 0 means all."""
+        output = self.model(
+            input_ids=tokens.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=kept,
+            paged=paged,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits

@@ -1,0 +1,28 @@
+"""Keys and values as 8-bit numbers, in plain torch: what an 8-bit KV cache holds.
+
+One scale for each token and KV head, over the numbers of the head:
+
+    scale = max |x| / LARGEST, at least SMALLEST_SCALE          stored = round(x / scale)
+
+So a stored number times its scale is the value, wrong by at most scale / 2 in int8, and by 1 part
+in 16 of itself in fp8 (e4m3: three bits of mantissa). Where a value is no number, or infinite, the
+scale is NaN: nothing that is wrong comes back as a number. `daemon.engine.kernels.quantise` does
+the same, bit by bit.
+"""
+
+import torch
+
+INT8, FP8 = torch.int8, torch.float8_e4m3fn
+LARGEST = {INT8: 127.0, FP8: 448.0}
+"""The largest number of each stored type."""
+SMALLEST_SCALE = 2.0**-24
+SCALE_BYTES = 4
+
+
+def quantise(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """`values` [..., head_dim] as `dtype` (a key of `LARGEST`), and their scales float32 [...]."""
+    values = values.float()
+    scales = (values.abs().amax(-1) / LARGEST[dtype]).clamp_(min=SMALLEST_SCALE)
+    scales += (values - values).sum(-1)
+    ratios = values / scales.unsqueeze(-1)
+    return (ratios.round_() if dtype == INT8 else ratios).to(dtype), scales

@@ -1,0 +1,58 @@
+"""The draw of a whole batch in plain torch, for a CPU. It looks at values: a GPU would wait."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from daemon.engine.sampler.columns import Params, filtered
+from daemon.engine.sampler.draws import draw, uniforms
+from daemon.engine.sampler.filters import Filters, draw_filtered
+
+Positions = npt.NDArray[np.int64]
+
+
+def choose(logits: torch.Tensor, params: Params, positions: Positions) -> torch.Tensor:
+    """Draw one token of each row of `logits` [R, V] for `positions` [R].
+
+    Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is not
+    a finite number (their token is 0).
+    """
+    best, tokens = logits.max(-1)
+    broken = ~best.isfinite()
+    tokens[broken] = 0
+    drawing = np.flatnonzero((params["inverse"] > 0) & ~broken.numpy())
+    if len(drawing):
+        index = torch.from_numpy(drawing)
+        uniform = uniforms(params["seed"][drawing], positions[drawing])
+        tokens[index] = _drawn(logits, best, index, params[drawing], uniform)
+    return torch.stack((tokens, broken.long()))
+
+
+def _drawn(
+    logits: torch.Tensor,
+    best: torch.Tensor,
+    index: torch.Tensor,
+    params: Params,
+    uniform: npt.NDArray[np.float64],
+) -> torch.Tensor:
+    """Tokens int64 [D] of the rows `index` [D], which are not greedy."""
+    if len(index) < len(logits):
+        logits, best = logits[index], best[index]
+    inverse = _tensor(params["inverse"]).unsqueeze(1)
+    scaled = (logits.float() - best.float().unsqueeze(1)).mul_(inverse)
+    numbers = torch.from_numpy(uniform)
+    cut = filtered(params)
+    filters = Filters(*(_tensor(params[name]) for name in ("top_k", "top_p", "min_p")))
+    if cut.all():
+        return draw_filtered(scaled, filters, numbers)
+    if not cut.any():
+        return draw(scaled.exp_(), numbers)
+    tokens = torch.empty(len(index), dtype=torch.int64)
+    some, rest = torch.from_numpy(np.flatnonzero(cut)), torch.from_numpy(np.flatnonzero(~cut))
+    tokens[some] = draw_filtered(scaled[some], filters.rows(some), numbers[some])
+    tokens[rest] = draw(scaled[rest].exp_(), numbers[rest])
+    return tokens
+
+
+def _tensor(column: npt.NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(column.copy())

@@ -1,0 +1,34 @@
+"""What a draw came to: on the device at once, on the host when the device is done."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from daemon.engine.protocol import Logprobs
+from daemon.engine.sampler.logprobs import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """R drawn tokens on the host, and what was asked about them."""
+
+    tokens: npt.NDArray[np.int32]  # [R]
+    logprobs: Logprobs | None
+    broken: npt.NDArray[np.intp]  # rows whose logits leave nothing to draw; their token is 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """R tokens that are drawn, or about to be: the device may still be at it."""
+
+    tokens: torch.Tensor  # int64 [R], on the device
+    _copy: torch.Tensor  # int64 [2, R], on the host: tokens, and 1 for rows that are broken
+    _scores: Scores | None
+
+    def read(self) -> Draws:
+        """The draw on the host. Only once the device is done with what `sample` queued."""
+        tokens, broken = self._copy.numpy()
+        logprobs = None if self._scores is None else self._scores.read()
+        return Draws(tokens.astype(np.int32), logprobs, np.flatnonzero(broken))

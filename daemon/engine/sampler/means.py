@@ -1,0 +1,112 @@
+"""What a device does for the sampler: an interface, and the one in plain torch for a CPU."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from daemon.engine.sampler.allowed import Allowed
+from daemon.engine.sampler.choose import choose
+from daemon.engine.sampler.columns import Params
+from daemon.engine.sampler.edits import SlotEdits
+from daemon.request import SamplingParams
+
+Integers = npt.NDArray[np.int64]
+History = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """E rows of a batch whose logits are edited: where they are, and what is drawn from them."""
+
+    places: Integers  # [E] in the copy that is edited
+    rows: Integers  # [E] in the batch
+    slots: Integers  # [E]
+    positions: Integers  # [E] of the tokens to be drawn
+
+
+class Means(Protocol):
+    """Edits, masks and draws of one device; nothing in it may wait for a GPU."""
+
+    def join(
+        self,
+        slot: int,
+        sampling: SamplingParams,
+        num_prompt_tokens: int,
+        history: History,
+        ends: tuple[int, ...],
+    ) -> None:
+        """A sequence whose logits are edited takes a slot; `ends` would end it."""
+        ...
+
+    def leave(self, slot: int) -> None:
+        """Forget the slot's sequence, if it is one of those."""
+        ...
+
+    def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
+        """Change rows of `copy` float32 [C, V] in place, as yet equal to those of `logits` [R, V].
+
+        Raises ValueError if the tokens before a position are not all known.
+        """
+        ...
+
+    def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
+        """Set what is not allowed in rows of `copy` float32 [C, V] to minus infinity, in place."""
+        ...
+
+    def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
+        """Draw one token of each row of `logits` [R, V] for `positions` [R].
+
+        Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is
+        not a finite number (their token is 0).
+        """
+        ...
+
+    def append(self, tokens: torch.Tensor, edited: Edited) -> None:
+        """Take what the rows of `tokens` int64 [R] drew into their slots' histories."""
+        ...
+
+
+class TorchMeans:
+    """Row by row and with a look at what comes out, as suits a CPU."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._edits: dict[int, SlotEdits] = {}
+
+    def join(
+        self,
+        slot: int,
+        sampling: SamplingParams,
+        num_prompt_tokens: int,
+        history: History,
+        ends: tuple[int, ...],
+    ) -> None:
+        """See `Means`."""
+        self._edits[slot] = SlotEdits(sampling, num_prompt_tokens, history, ends, self._vocab_size)
+
+    def leave(self, slot: int) -> None:
+        """See `Means`."""
+        self._edits.pop(slot, None)
+
+    def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
+        """See `Means`."""
+        for place, slot, position in zip(
+            edited.places.tolist(), edited.slots.tolist(), edited.positions.tolist(), strict=True
+        ):
+            self._edits[slot].apply(copy[place], position)
+
+    def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
+        """See `Means`."""
+        allowed.forbid(copy)
+
+    def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
+        """See `Means`."""
+        return choose(logits, params, positions)
+
+    def append(self, tokens: torch.Tensor, edited: Edited) -> None:
+        """See `Means`."""
+        for row, slot in zip(edited.rows.tolist(), edited.slots.tolist(), strict=True):
+            self._edits[slot].append(int(tokens[row]))

@@ -1,0 +1,98 @@
+"""Tensors as they lie in safetensors files: where, how many bytes, and reading them in chunks."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from daemon.models.shape import ModelError, safetensors_header
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Of one read: long enough for a disk's and a link's full rate, short enough to overlap."""
+_TELL_EVERY_S = 0.1
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class Stored(NamedTuple):
+    """A tensor in an open file."""
+
+    file: int  # a descriptor
+    start: int  # where its bytes begin
+    size_bytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Meter:
+    """Counts loaded bytes, from any thread, and tells the share of all a few times a second."""
+
+    def __init__(self, total_bytes: int, tell: Callable[[float], None]) -> None:
+        self._total_bytes = max(total_bytes, 1)
+        self._tell = tell
+        self._done_bytes = 0
+        self._next_s = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        """So many bytes more are there."""
+        with self._lock:  # told under the lock: shares never go back
+            self._done_bytes += num_bytes
+            now = time.monotonic()
+            if now >= self._next_s:
+                self._next_s = now + _TELL_EVERY_S
+                self._tell(min(1.0, self._done_bytes / self._total_bytes))
+
+
+def stored_tensors(path: Path, file: int) -> dict[str, Stored]:
+    """All tensors of a safetensors file, open at the descriptor `file`. Raises ModelError."""
+    header, begin = safetensors_header(path)
+    length = os.fstat(file).st_size
+    found = {}
+    for name, told in header.items():
+        try:
+            first, last = told["data_offsets"]
+            one = Stored(
+                file, begin + first, last - first, _DTYPES[told["dtype"]], tuple(told["shape"])
+            )
+            fits = one.size_bytes == math.prod(one.shape) * one.dtype.itemsize
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{path}: the tensor {name} is of no known kind: {error!r}") from None
+        if not fits or first < 0 or one.start + one.size_bytes > length:
+            raise ModelError(f"{path} is not whole: the tensor {name} lies outside of it")
+        found[name] = one
+    return found
+
+
+def chunks(stored: Stored) -> Iterator[tuple[int, int]]:
+    """Where each chunk of a tensor begins in the file, and its bytes."""
+    end = stored.start + stored.size_bytes
+    for start in range(stored.start, end, CHUNK_BYTES):
+        yield start, min(CHUNK_BYTES, end - start)
+
+
+def read_exactly(file: int, start: int, buffer: memoryview) -> None:
+    """Fill `buffer` from a file. Raises ModelError where the file ends before."""
+    while buffer:
+        count = os.preadv(file, [buffer], start)
+        if not count:
+            raise ModelError("a file of weights became shorter while it was read")
+        buffer, start = buffer[count:], start + count

@@ -1,0 +1,87 @@
+"""A model folder's weights, loaded where they will be used: a tensor at a time, and counted.
+
+transformers renames, converts and places a checkpoint's tensors. For each it takes anything that
+gives the tensor when it is sliced, and it slices them in a few threads of its own. By itself it
+would slice the mapped file. That is right for a CPU, where the file's pages are the weights; they
+are only read ahead here. For a GPU it is slow, see `daemon.engine.cuda.weights`.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import safe_open
+
+from daemon.engine.stored import (
+    CHUNK_BYTES,
+    Meter,
+    Stored,
+    chunks,
+    read_exactly,
+    stored_tensors,
+)
+from daemon.models.shape import weight_files
+
+
+class Slice(Protocol):
+    """A tensor that is not loaded yet, as transformers takes it."""
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """The tensor, loaded now; `index` is `...`."""
+        ...
+
+
+@contextmanager
+def open_weights(
+    folder: Path, device: torch.device, tell: Callable[[float], None]
+) -> Iterator[dict[str, Slice]]:
+    """Every tensor of a model folder by its name; `tell` hears the share that is loaded so far.
+
+    They load to `device` and may be sliced while the context is open; on the way out all that was
+    sent has arrived. Raises ModelError.
+    """
+    with ExitStack() as stack:
+        paths, stored = weight_files(folder), {}
+        for path in paths:
+            file = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, file)
+            stored |= stored_tensors(path, file)
+        meter = Meter(sum(one.size_bytes for one in stored.values()), tell)
+        if device.type == "cuda":
+            from daemon.engine.cuda.weights import Sender
+
+            sender = stack.enter_context(Sender(stored, device, meter))
+            yield {name: sender.slice(name) for name in stored}
+        else:
+            yield _mapped_slices(paths, stored, meter, stack)
+
+
+def _mapped_slices(
+    paths: Sequence[Path], stored: Mapping[str, Stored], meter: Meter, stack: ExitStack
+) -> dict[str, Slice]:
+    mapped = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+    return {
+        name: MappedSlice(stored[name], one.get_slice(name), meter)
+        for one in mapped
+        for name in one.keys()  # noqa: SIM118 - it is no dict
+    }
+
+
+class MappedSlice:
+    """A view of the mapped file, whose pages have been read: a disk is faster so than by faults."""
+
+    def __init__(self, stored: Stored, mapped: Slice, meter: Meter) -> None:
+        self._stored = stored
+        self._mapped = mapped
+        self._meter = meter
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """See `Slice`."""
+        scratch = memoryview(bytearray(min(CHUNK_BYTES, self._stored.size_bytes)))
+        for start, count in chunks(self._stored):
+            read_exactly(self._stored.file, start, scratch[:count])
+            self._meter.add(count)
+        return self._mapped[index]

@@ -1,0 +1,74 @@
+"""A spare worker: a process that has done its imports and waits for a model to load.
+
+Importing torch and transformers takes seconds, more than a small model takes to load, and none of
+it depends on the model. So one process does it ahead, with processor time that nobody else wants,
+and takes the place of the next worker that dies. It costs memory (about 300 MB, none of a GPU's).
+"""
+
+import asyncio
+import logging
+import socket
+from signal import SIGKILL
+
+from daemon.supervisor.child import Child, start_child
+
+log = logging.getLogger(__name__)
+
+Started = tuple[Child, socket.socket]
+"""A process, and our end of its socketpair."""
+
+
+async def start_worker(device: str, *flags: str) -> Started:
+    """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
+    kind = device.partition(":")[0]
+    return await start_child("daemon.engine.worker", ["--device", kind, *flags])
+
+
+class Spare:
+    """One process in reserve for all workers of a daemon, between `prepare` and `close`."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._held: Started | None = None
+        self._starting = asyncio.Lock()
+        self._closing = False
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 while there is none."""
+        return self._held[0].pid if self._held is not None and self._held[0].alive else 0
+
+    async def prepare(self) -> None:
+        """Start a process unless one waits already; called whenever a worker has become ready."""
+        async with self._starting:
+            if self.pid or self._closing:
+                return
+            self._drop()
+            try:
+                self._held = await start_worker(self._device, "--spare")
+            except OSError as error:
+                log.warning("there is no spare worker: %s", error)
+            if self._closing:
+                await self.close()
+
+    def take(self) -> Started | None:
+        """The process, whose owner the caller now is; None where there is none."""
+        taken = self._held if self.pid else None
+        if taken is None:
+            self._drop()
+        self._held = None
+        return taken
+
+    async def close(self) -> None:
+        """End the process, and start none any more."""
+        self._closing = True
+        if self._held is not None:
+            child = self._held[0]
+            self._drop()
+            await child.end(0.0, SIGKILL)
+
+    def _drop(self) -> None:
+        """Let go of a process, dead or to be ended."""
+        if self._held is not None:
+            self._held[1].close()
+            self._held = None

@@ -1,0 +1,109 @@
+"""Steps that begin before the one before them is read draw what steps one by one draw."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from daemon.engine.protocol import Reply
+from daemon.engine.step import Begun, Engine
+from daemon.request import SamplingParams
+from tests.engine.driver import Driver, Running
+from tests.engine.test_exactness import driver, load, prompt
+from tests.engine.tiny import save
+
+UNKNOWN = -1
+SAMPLING = (
+    SamplingParams(temperature=0.0, ignore_eos=True),
+    SamplingParams(temperature=1.0, seed=5, ignore_eos=True, logprobs=2),
+    SamplingParams(temperature=0.8, seed=6, ignore_eos=True, repetition_penalty=1.3, top_p=0.9),
+    SamplingParams(temperature=0.0, ignore_eos=True, frequency_penalty=0.7, min_tokens=4),
+)
+
+
+class Ahead:
+    """Keeps up to `depth` steps begun; tokens that are not read yet are `UNKNOWN` to the plans."""
+
+    def __init__(self, engine: Engine, depth: int) -> None:
+        self.engine, self.depth = engine, depth
+        self.plans: Driver = driver()
+        self.flying: deque[tuple[Begun, list[tuple[Running, int]]]] = deque()
+        self.replies: list[Reply] = []
+
+    def step(self, work: list[tuple[Running, int]]) -> None:
+        with torch.inference_mode():
+            begun = self.engine.begin(self.plans.plan(work))
+        drawing = []
+        for running, count in work:
+            running.num_computed += count
+            if running.num_computed == len(running.tokens):
+                drawing.append((running, len(running.tokens)))
+                running.tokens.append(UNKNOWN)
+        self.flying.append((begun, drawing))
+        while len(self.flying) >= self.depth:
+            self.read()
+
+    def read(self) -> None:
+        begun, drawing = self.flying.popleft()
+        reply = begun.finish()
+        for (running, index), token in zip(drawing, reply.tokens.tolist(), strict=True):
+            assert running.tokens[index] == UNKNOWN
+            running.tokens[index] = token
+        self.replies.append(reply)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return load(save("llama", tmp_path_factory.mktemp("llama")))
+
+
+def lives(ahead: Ahead) -> list[list[int]]:
+    """Sequences that come one by one, a prompt in chunks between, and one that leaves early."""
+    sequences: list[Running] = []
+    for slot, sampling in enumerate(SAMPLING):
+        sequences.append(ahead.plans.add(slot, prompt(5 + 9 * slot, slot), sampling))
+        ahead.step([(one, len(one.tokens) - one.num_computed) for one in sequences])
+        ahead.step([(one, 1) for one in sequences])
+    chunked = ahead.plans.add(5, prompt(30, 9))
+    for _ in range(3):
+        ahead.step([(chunked, 10), *((one, 1) for one in sequences)])
+    ahead.plans.leave(sequences[1])
+    rest = [chunked, sequences[0], *sequences[2:]]
+    for _ in range(6):
+        ahead.step([(one, 1) for one in rest])
+    while ahead.flying:
+        ahead.read()
+    return [one.outputs for one in (*sequences, chunked)]
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_the_same_tokens_and_scores(engine: Engine, depth: int) -> None:
+    one_by_one, ahead = Ahead(engine, 1), Ahead(engine, depth)
+    assert lives(ahead) == lives(one_by_one)
+    assert not any(UNKNOWN in one for one in lives(Ahead(engine, depth)))
+    for mine, theirs in zip(ahead.replies, one_by_one.replies, strict=True):
+        assert (mine.logprobs is None) == (theirs.logprobs is None)
+        if mine.logprobs is not None and theirs.logprobs is not None:
+            np.testing.assert_allclose(mine.logprobs.chosen, theirs.logprobs.chosen, atol=1e-6)
+
+
+def test_a_step_is_answered_once_whoever_asks(engine: Engine) -> None:
+    ahead = Ahead(engine, 9)
+    sequence = ahead.plans.add(0, prompt(6, 1))
+    ahead.step([(sequence, 6)])
+    begun: Any = ahead.flying[0][0]
+    assert begun.finish() is begun.finish()
+
+
+def test_times_add_up(engine: Engine) -> None:
+    """What steps took and what they waited is all the time from the first plan to the last."""
+    ahead = Ahead(engine, 2)
+    sequence = ahead.plans.add(0, prompt(6, 1))
+    ahead.step([(sequence, 6)])
+    for _ in range(8):
+        ahead.step([(sequence, 1)])
+    while ahead.flying:
+        ahead.read()
+    assert all(reply.elapsed_s >= 0 and reply.idle_s >= 0 for reply in ahead.replies)

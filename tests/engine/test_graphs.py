@@ -1,0 +1,74 @@
+"""Decode steps on padded rows, as GPU workers replay them; the kernels run interpreted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from daemon.engine.cuda.graphs import MAX_ROWS, padded_sizes
+from tests.engine.tiny import save
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from benchmarks.gpu.interpreted_engine import interpreted
+from daemon.engine.protocol import Load
+from tests.engine.test_ahead import Ahead, lives
+from tests.engine.test_exactness import BLOCK_SIZE, NUM_BLOCKS, prompt
+from tests.engine.tiny import CONTEXT_LEN, greedy, reference
+
+load = Load(sys.argv[1], "cpu", "float32", BLOCK_SIZE, NUM_BLOCKS, 8, CONTEXT_LEN, 64)
+with torch.inference_mode():
+    engine = interpreted(load)
+assert engine.model.fused and engine.backend.name == "triton"
+programs = engine.model._programs
+ahead = Ahead(engine, 2)
+tokens = [prompt(length, length) for length in (7, 8, 15)]
+rows = []
+for slot, one in enumerate(tokens):
+    rows.append(ahead.plans.add(slot + 2, one))
+    ahead.step([(rows[-1], len(one))])
+    ahead.step([(row, 1) for row in rows])
+    ahead.step([(row, 1) for row in rows])
+while ahead.flying:
+    ahead.read()
+assert sorted(programs._steps) == [1, 2, 4], programs._steps
+for row, one in zip(rows, tokens):
+    assert row.outputs == greedy(reference("llama"), one, len(row.outputs)), row.outputs
+# A prompt's last token alone: named by the plan, and drawn from by the same program.
+again = ahead.plans.add(0, tokens[1])
+ahead.step([(again, 7)])
+ahead.step([(again, 1), (rows[0], 1)])
+ahead.step([(again, 1)])
+while ahead.flying:
+    ahead.read()
+assert again.outputs == greedy(reference("llama"), tokens[1], 2)
+with torch.inference_mode():
+    while engine.prepare():
+        pass
+assert sorted(programs._steps) == [1, 2, 4, 8]
+print("equal")
+"""
+
+
+def test_sizes_reach_the_most_rows_and_no_further() -> None:
+    assert padded_sizes(1) == [1]
+    assert padded_sizes(5) == [1, 2, 4, 5]
+    assert padded_sizes(48)[-3:] == [24, 32, 48]
+    assert padded_sizes(10_000)[-1] == MAX_ROWS
+    for most in range(1, 600):
+        sizes = padded_sizes(most)
+        assert sizes == sorted(set(sizes)) and sizes[-1] == min(most, MAX_ROWS)
+
+
+def test_padded_rows_draw_what_transformers_draws(tmp_path: Path) -> None:
+    # A process of its own: Triton reads the variable when it is first imported.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(save("llama", tmp_path / "llama"))],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "equal", done.stderr

@@ -1,0 +1,82 @@
+"""A spare worker: ready ahead, taken when a worker dies, and never in the way of an end."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from daemon.engine.preload import preload_idly
+from daemon.supervisor.spare import Spare
+from tests.engine.process import cpu_load
+from tests.supervisor.model_folder import write_llama
+from tests.supervisor.test_worker import Told
+from tests.supervisor.waiting import exists, until
+from tests.wire.descriptors import open_descriptors
+
+
+def policies(pid: int) -> set[int]:
+    """The scheduling classes of a process's threads."""
+    threads = [int(one.name) for one in Path(f"/proc/{pid}/task").iterdir()]
+    return {os.sched_getscheduler(thread) for thread in threads}
+
+
+async def waits(pid: int) -> None:
+    """Until a spare has imported all and its one idle thread is gone."""
+    libraries = Path(f"/proc/{pid}/maps")
+    await until(lambda: "libtorch" in libraries.read_text())
+    await until(lambda: policies(pid) == {os.SCHED_OTHER})
+
+
+async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> None:
+    before = open_descriptors()
+    spare = Spare("cpu")
+    told = Told(cpu_load(str(write_llama(tmp_path))), spare=spare)
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    token = await told.first_token()
+    await spare.prepare()
+    kept = spare.pid
+    assert kept and kept != told.worker.pid
+    await spare.prepare()
+    assert spare.pid == kept, "one is enough"
+    await waits(kept)
+
+    os.kill(told.worker.pid, signal.SIGKILL)
+    await until(lambda: len(told.readies) == 2)
+    assert told.worker.pid == kept and spare.pid == 0
+    assert await told.first_token() == token, "it computes as its predecessor did"
+    assert await told.worker.close() == 0
+    await asyncio.wait_for(running, 5)
+    await spare.close()
+    assert not exists(kept)
+    await asyncio.sleep(0.01)
+    assert open_descriptors() == before
+
+
+async def test_a_dead_spare_is_not_taken_but_replaced() -> None:
+    before = open_descriptors()
+    spare = Spare("cpu")
+    assert spare.take() is None
+    await spare.prepare()
+    first = spare.pid
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: spare.pid == 0)
+    assert spare.take() is None
+    await spare.prepare()
+    second = spare.pid
+    assert second not in (0, first)
+    await spare.close()
+    assert not exists(second)
+    await spare.prepare()
+    assert spare.pid == 0, "closed is closed"
+    await asyncio.sleep(0.01)
+    assert open_descriptors() == before
+
+
+async def test_closing_while_a_spare_is_being_started() -> None:
+    spare = Spare("cpu")
+    preparing = asyncio.create_task(spare.prepare())
+    await asyncio.sleep(0)
+    await spare.close()
+    await preparing
+    assert spare.pid == 0

@@ -22,6 +22,7 @@ from typing import NoReturn
 from benchmarks.gpu.bench_parts import PARTS, Job
 from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.parts import Row, Rows, run_part
+from daemon.engine.process import share_cores, stay_offline
 
 NO_GPU = 2
 BUDGET_S = 560.0
@@ -39,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.dry_run:
         # Before Triton is first imported: its decorators read this.
         os.environ["TRITON_INTERPRET"] = "1"
+    share_cores()
+    stay_offline()
     if arguments.part:
         return _be_part(arguments)
     import torch

@@ -1,8 +1,8 @@
-"""What int8 KV does to the embedded model's text: `python -m benchmarks.int8_text`.
+"""What 8-bit KV does to the embedded model's text: `python -m benchmarks.int8_text`.
 
 Every sequence leaves for the host pool and comes back in the middle of its greedy answer, packed as
-ALISE's equation 8 says, once or after every so many tokens. What is compared, with a run in which
-every sequence stayed:
+ALISE's equation 8 says, once or after every so many tokens; or all stay, in a pool that holds keys
+and values in 8 bits. What is compared, with a run in which every sequence stayed, in float32:
 
 the same     how many greedy answers are the same to the last token, and how much of an answer comes
              before the first other token. Swapped plain, answers must not differ at all
@@ -64,6 +64,12 @@ def main() -> None:
             forced = scored(engine, prompts, stayed.tokens, moments)
             found = f"{_same(stayed, swapped)}, {_scores(stayed, forced)}"
             print(f"{name}, {len(moments)} round trips: {found}", flush=True)
+        for kv_dtype in ("int8", "fp8"):
+            engine = _engine(folder, False, kv_dtype)
+            held = Answers(engine, prompts, arguments.tokens, ())
+            forced = scored(engine, prompts, stayed.tokens, ())
+            found = f"{_same(stayed, held)}, {_scores(stayed, forced)}"
+            print(f"a pool of {kv_dtype}: {found}", flush=True)
 
 
 def _texts() -> Iterator[str]:
@@ -72,7 +78,7 @@ def _texts() -> Iterator[str]:
         yield f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def _engine(folder: Path, compress: bool) -> Engine:
+def _engine(folder: Path, compress: bool, kv_dtype: str = "") -> Engine:
     load = Load(
         model=str(folder),
         device="cpu",
@@ -84,6 +90,7 @@ def _engine(folder: Path, compress: bool) -> Engine:
         max_batch_tokens=128,
         num_host_blocks=NUM_BLOCKS,
         compress=compress,
+        kv_dtype=kv_dtype,
     )
     return start(load, lambda stage, done: None)[0]
 

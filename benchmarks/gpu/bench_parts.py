@@ -80,6 +80,12 @@ def _sampler(job: Job) -> Iterator[Figure]:
     return sampler_figures(job)
 
 
+def _ops(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.op_speed import op_figures
+
+    return op_figures(job)
+
+
 def _products(job: Job) -> Iterator[Figure]:
     from benchmarks.gpu.product_speed import product_figures
 
@@ -106,6 +112,7 @@ PARTS = {
     "peer": Part(_peer, 70.0),
     "sampler": Part(_sampler, 25.0, ("msgspec",)),
     "products": Part(_products, 40.0),
+    "ops": Part(_ops, 30.0, ("msgspec",)),
     "kernels": Part(_kernels, 45.0, ()),
 }
 """In order: what the goals need first. The limits come before all of them."""

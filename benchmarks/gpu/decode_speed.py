@@ -10,12 +10,12 @@ from benchmarks.gpu.engines import BLOCK_SIZE, Sizes, config_of, engine_of, forg
 from benchmarks.gpu.limits import DecoderShape, Limits, Row, decode_rows, operators, step_limit_s
 from benchmarks.gpu.plans import GREEDY, Part, Plans, chunk
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.steady import Steady, steady
+from benchmarks.gpu.steady import EXTRA, WARM, Steady, steady
 from daemon.engine.step import Engine
 from daemon.request import SamplingParams
 
 SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, ignore_eos=True)
-WARM = 8
+MIXED_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,21 @@ class Case:
 
     @property
     def capacity(self) -> int:
-        """Tokens that a row reaches: what is timed, what comes before, and two at the end."""
-        return self.context + WARM + self.steps + 4
+        """Tokens that a row reaches."""
+        return self.context + self.steps + EXTRA
 
     def sizes(self, kv_dtype: str = "") -> Sizes:
-        """An engine for the largest batch, or for the mixed steps."""
-        each = -(-max(self.capacity, *self.chunks) // BLOCK_SIZE)
-        rows = max(*self.batches, self.mixed_rows + 1)
-        tokens = self.mixed_rows + max(self.chunks)
-        return Sizes(rows, self.max_len, rows * each, tokens, kv_dtype=kv_dtype)
+        """An engine for the largest batch, and for the mixed steps."""
+        rows, mixed = max(self.batches), self.mixed_rows + 1
+        each = -(-self.capacity // BLOCK_SIZE)
+        mixed_each = -(-max(self.capacity, *self.chunks) // BLOCK_SIZE)
+        return Sizes(
+            rows=max(rows, mixed),
+            max_len=self.max_len,
+            num_blocks=max(rows * each, mixed * mixed_each),
+            max_batch_tokens=self.mixed_rows + max(self.chunks),
+            kv_dtype=kv_dtype,
+        )
 
 
 FULL = Case((1, 32, 128, 256), 1024, 96, 3, 64, (512, 2048), 128, 8192)
@@ -96,8 +102,8 @@ def _rounds(engine: Engine, case: Case, batch: int, sampling: SamplingParams) ->
     found = []
     for _ in range(case.rounds):
         plans = Plans(batch, case.capacity, BLOCK_SIZE, sampling, case.context)
-        starts = range(case.context, case.context + WARM + case.steps + 4)
-        found.append(steady(engine, [plans.decode(start) for start in starts], WARM))
+        starts = range(case.context, case.capacity)
+        found.append(steady(engine, [plans.decode(start) for start in starts]))
         engine.run(plans.leave())
     return sorted(found, key=lambda one: one.step_s)[len(found) // 2]
 
@@ -129,8 +135,8 @@ def _mixed(engine: Engine, case: Case, count: int, shape: DecoderShape, limits: 
     prompt = chunk(rows, 0, count, shape.vocab, sampled=False)
     decodes = [Part(slot, start) for slot in range(rows)]
     seated = plans.plan([*decodes, prompt])
-    steps = [seated, *(plans.plan([*decodes, prompt]) for _ in range(WARM + 16))]
-    times = steady(engine, steps, WARM)
+    steps = [seated, *(plans.plan([*decodes, prompt]) for _ in range(MIXED_STEPS + EXTRA))]
+    times = steady(engine, steps)
     engine.run(plans.leave())
     work = operators(shape, [*decode_rows(rows, start + 1), Row(0, count, sampled=False)])
     limit_s = step_limit_s(work, limits)

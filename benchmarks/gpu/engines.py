@@ -1,7 +1,7 @@
 """Engines as a worker assembles them, around models whose random weights are made on the device."""
 
 import gc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -107,7 +107,7 @@ def engine_of(config: LlamaConfig, device: str, sizes: Sizes) -> Engine:
         max_len=sizes.max_len,
         max_batch_tokens=sizes.max_batch_tokens,
         num_host_blocks=sizes.num_host_blocks,
-        **({"kv_dtype": sizes.kv_dtype} if sizes.kv_dtype else {}),  # TEMP
+        kv_dtype=sizes.kv_dtype,
     )
     model = random_model(config, device, ATTENTION_NAME)
     engine = assemble(model, _model_shape(config), load, lambda _stage, _done: None)
@@ -130,12 +130,6 @@ def forget(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-
-
-def for_rows(sizes: Sizes, rows: int, tokens: int) -> Sizes:
-    """Room for so many rows of so many tokens each."""
-    each = -(-tokens // BLOCK_SIZE)
-    return replace(sizes, rows=max(sizes.rows, rows), num_blocks=max(sizes.num_blocks, rows * each))
 
 
 def _model_shape(config: LlamaConfig) -> ModelShape:

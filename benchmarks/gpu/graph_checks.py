@@ -41,18 +41,28 @@ def graph_checks(
     device: str,
     kinds: tuple[tuple[str, str], ...] = KINDS,
     sizes: tuple[int, ...] = SIZES,
-    rounds: int = 2,
+    prompt_tokens: tuple[int, int] = (60, MAX_LEN - 100),
 ) -> Iterator[Check]:
-    """Sequences join and leave between steps of all sizes, in each kind of states and cache."""
+    """Sequences join and leave between steps of all sizes, in each kind of states and cache.
+
+    `prompt_tokens`: the most of those who are there first, and what some have who come later.
+    """
     with tiny_folder() as folder, torch.inference_mode():
         for dtype, kv_dtype in kinds:
             name = f"graphs {dtype}" + (f" {kv_dtype} cache" if kv_dtype else "")
-            checks = partial(_checks, name, folder, device, (dtype, kv_dtype), sizes * rounds)
+            checks = partial(
+                _checks, name, folder, device, (dtype, kv_dtype), sizes * 2, prompt_tokens
+            )
             yield from attempted(name, checks)
 
 
 def _checks(
-    name: str, folder: Path, device: str, kind: tuple[str, str], sizes: tuple[int, ...]
+    name: str,
+    folder: Path,
+    device: str,
+    kind: tuple[str, str],
+    sizes: tuple[int, ...],
+    prompt_tokens: tuple[int, int],
 ) -> Iterator[Check]:
     dtype, kv_dtype = kind
     changes: dict[str, Any] = {"max_slots": MAX_SLOTS, "num_blocks": NUM_BLOCKS}
@@ -60,7 +70,7 @@ def _checks(
         changes["kv_dtype"] = kv_dtype
     load = tiny_load(folder, device, dtype, **changes)
     captured = tiny_engine(load)
-    told = list(_decoded(captured, sizes))
+    told = list(_decoded(captured, sizes, prompt_tokens))
     yield from _capture_checks(name, captured)
     plain = tiny_engine(load, captured=False)
     last: dict[int, int] = {}
@@ -86,7 +96,9 @@ def _capture_checks(name: str, engine: Engine) -> Iterator[Check]:
     yield Check(f"{name}: not captured", missing, 0, f"{used} while in use, then the rest")
 
 
-def _decoded(engine: Engine, sizes: tuple[int, ...]) -> Iterator[tuple[Plan, Reply]]:
+def _decoded(
+    engine: Engine, sizes: tuple[int, ...], prompt_tokens: tuple[int, int]
+) -> Iterator[tuple[Plan, Reply]]:
     """Steps of so many rows each, of changing sequences; each plan with its answer."""
     chooser = random.Random(5)
     blocks = list(range(NUM_BLOCKS))
@@ -95,7 +107,7 @@ def _decoded(engine: Engine, sizes: tuple[int, ...]) -> Iterator[tuple[Plan, Rep
     most = max(sizes)
     running: list[Running] = []
     for slot in range(most):
-        running.append(_come(driver, chooser, slot, chooser.randrange(1, 60)))
+        running.append(_come(driver, chooser, slot, chooser.randrange(1, prompt_tokens[0])))
     yield _run(engine, driver, [(one, len(one.tokens)) for one in running])
     for number, size in enumerate(sizes):
         yield _run(engine, driver, [(one, 1) for one in chooser.sample(running, size)])
@@ -104,7 +116,7 @@ def _decoded(engine: Engine, sizes: tuple[int, ...]) -> Iterator[tuple[Plan, Rep
             driver.leave(gone)
             driver.free_blocks[:0] = gone.blocks
             # Long ones too: a wider table than any row had when steps were captured.
-            length = MAX_LEN - 2 * len(sizes) if number % 2 else chooser.randrange(1, 40)
+            length = prompt_tokens[1] if number % 2 else chooser.randrange(1, prompt_tokens[0])
             running.append(_come(driver, chooser, gone.slot, length))
             yield _run(engine, driver, [(running[-1], length)])
 

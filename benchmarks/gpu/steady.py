@@ -9,11 +9,19 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks.gpu.timing import keep_busy
 from daemon.engine.protocol import Plan
 from daemon.engine.step import Begun, Engine
 
+LAUNCHES_S = 0.05
+"""Long enough for the host to launch two steps, one of them kernel by kernel."""
+
 DEPTH = 2
 """Plans in flight, as the Core keeps them where steps are short."""
+
+WARM, PAIRS = 8, 3
+EXTRA = WARM + 2 * PAIRS + DEPTH
+"""Plans beside those that are timed: some before, pairs of them and the last answers behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ def answer_times_s(engine: Engine, plans: Iterable[Plan]) -> list[float]:
     flying: deque[Begun] = deque()
     times = []
     for plan in plans:
-        flying.append(engine.begin(plan, 0.0))
+        flying.append(engine.begin(plan))
         if len(flying) == DEPTH:
             flying.popleft().finish()
             times.append(time.perf_counter())
@@ -49,15 +57,16 @@ def answer_times_s(engine: Engine, plans: Iterable[Plan]) -> list[float]:
     return times
 
 
-def steady(engine: Engine, plans: Sequence[Plan], warm: int) -> Steady:
-    """The steps after the first `warm` ones, and what the last two take the device."""
-    *timed, before, last = plans
+def steady(engine: Engine, plans: Sequence[Plan]) -> Steady:
+    """All steps but EXTRA of them in a row, then pairs of them as the device sees them."""
+    timed, pairs = plans[: -2 * PAIRS], plans[-2 * PAIRS :]
     times = answer_times_s(engine, timed)
-    # The answers after the last launch come without another one beside them.
-    times = times[warm : len(times) - DEPTH + 1]
+    # The last answers come without another step beside theirs.
+    times = times[WARM : len(times) - DEPTH + 1]
     gaps = [after - earlier for earlier, after in itertools.pairwise(times)]
+    busy_s = [_busy_s(engine, *pairs[index : index + 2]) for index in range(0, 2 * PAIRS, 2)]
     step_s = (times[-1] - times[0]) / len(gaps)
-    return Steady(step_s, statistics.median(gaps), _busy_s(engine, before, last))
+    return Steady(step_s, statistics.median(gaps), statistics.median(busy_s))
 
 
 def _busy_s(engine: Engine, before: Plan, last: Plan) -> float:
@@ -65,17 +74,14 @@ def _busy_s(engine: Engine, before: Plan, last: Plan) -> float:
     device = engine.cache.blocks.device
     if device.type != "cuda":
         for plan in (before, last):
-            engine.begin(plan, 0.0).finish()
+            engine.begin(plan).finish()
         return 0.0
-    square = torch.randn(8192, 8192, dtype=torch.bfloat16, device=device)
-    out = torch.empty_like(square)
     torch.cuda.synchronize(device)
-    for _ in range(20):  # about 30 ms, in which both steps are launched
-        torch.mm(square, square, out=out)
+    keep_busy(LAUNCHES_S)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-    flying = [engine.begin(before, 0.0)]
+    flying = [engine.begin(before)]
     events[0].record()
-    flying.append(engine.begin(last, 0.0))
+    flying.append(engine.begin(last))
     events[1].record()
     for begun in flying:
         begun.finish()

@@ -16,7 +16,15 @@ from daemon.config.load import ConfigError, Fault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
 from daemon.config.pool import PoolPlan, plan_pool
 from daemon.config.schema import Config, InstanceSpec
-from daemon.memory.sizing import GPU_RUNTIME_BYTES, PoolSize, Room, SizingError
+from daemon.memory.sizing import (
+    DTYPE_BYTES,
+    GPU_RUNTIME_BYTES,
+    SCALE_BYTES,
+    Demand,
+    PoolSize,
+    Room,
+    SizingError,
+)
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
 from daemon.models.shape import ModelError, ModelShape
@@ -147,7 +155,7 @@ def pool_lines(spec: InstanceSpec, shape: ModelShape, plan: PoolPlan) -> Iterato
     yield (
         f"  block        {size.block_bytes / 1024:>10,.1f} KiB = {shape.num_layers} layers * 2 * "
         f"{demand.block_size} tokens * {shape.num_kv_heads} kv heads * {shape.head_dim} * "
-        f"{size.block_bytes // _block_elements(shape, demand.block_size)} bytes"
+        f"{_number_bytes(demand)}"
     )
     yield (
         f"  blocks       {size.num_blocks:>10,}  ({_REASONS[size.reason]}) = "
@@ -201,8 +209,11 @@ def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
     yield f"  kv           {_mib(size.kv_bytes)} = {how}"
 
 
-def _block_elements(shape: ModelShape, block_size: int) -> int:
-    return shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim
+def _number_bytes(demand: Demand) -> str:
+    """What follows the size of a head in the formula of a block."""
+    if demand.kv_dtype == "auto":
+        return f"{DTYPE_BYTES[demand.dtype]} bytes"
+    return f"1 byte of {demand.kv_dtype}, and a scale of {SCALE_BYTES} bytes for each head"
 
 
 def _folder(config: Config) -> Path:

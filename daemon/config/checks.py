@@ -12,6 +12,7 @@ from daemon.config.instances import ROLES
 from daemon.config.keys import key_faults
 from daemon.config.schema import Config
 from daemon.logs import FORMATS
+from daemon.memory.sizing import KV_DTYPES
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.predict.lengths import VECTOR_KINDS, live_fault
 from daemon.scheduler.policies import POLICIES
@@ -76,6 +77,7 @@ def _ranges(config: Config) -> Iterator[Fault]:
 def _choices(config: Config) -> Iterator[Fault]:
     for key, choices in (
         ("model.dtype", DTYPES),
+        ("memory.kv_dtype", KV_DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),
@@ -94,6 +96,9 @@ def _memory(config: Config) -> Iterator[Fault]:
         yield "memory.swap", f"must be one of {', '.join(SWAP_MODES)}, got {memory.swap!r}"
     if memory.kv_blocks and memory.kv_bytes:
         yield "memory.kv_blocks", "is given together with memory.kv_bytes: give one of them"
+    if memory.compress and memory.kv_dtype != "auto":
+        held = f"memory.kv_dtype = {memory.kv_dtype!r} holds them in 8 bits already"
+        yield "memory.compress", f"packs blocks into 8 bits, but {held}: give one of them"
     for key in ("memory.utilization", "memory.cpu_fraction"):
         value = _value(config, key)
         if not 0 < value <= 1:

@@ -20,7 +20,7 @@ from daemon.memory.swap_space import SWAPPING
 
 DEVICE_POOLS = 4
 RAM_SHARE = {"cuda": 0.25, "cpu": 0.1}
-SCALE_BYTES = 2 * 2
+CHANNEL_BYTES = 2 * 2
 """A scale and a zero, float16 each (`daemon.engine.packing`)."""
 
 
@@ -37,10 +37,10 @@ def plan_host_pool(
 ) -> HostPlan:
     """The host pool beside `pool` (None: not known yet). Raises SizingError if it holds nothing."""
     memory = config.memory
-    per_block = block_bytes(model, memory.block_size, dtype)
+    per_block = block_bytes(model, memory.block_size, dtype, memory.kv_dtype)
     if memory.compress:
         channels = model.num_layers * 2 * model.num_kv_heads * model.head_dim
-        per_block = channels * (memory.block_size + SCALE_BYTES)
+        per_block = channels * (memory.block_size + CHANNEL_BYTES)
     if memory.swap and memory.swap not in SWAPPING:
         return HostPlan(0, per_block, "swap")
     if memory.host_bytes >= 0:

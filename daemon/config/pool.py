@@ -52,6 +52,7 @@ def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
     dtype = instance_dtype(config, spec.device, model.dtype)
     demand = Demand(
         dtype=dtype,
+        kv_dtype=config.memory.kv_dtype,
         block_size=config.memory.block_size,
         max_running=config.scheduler.max_running,
         max_len=longest(config, model.context_len),

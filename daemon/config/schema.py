@@ -74,6 +74,7 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     swap: str = ""  # victims: proactive | reactive | recompute | defer; empty: as the policy has it
     host_bytes: int = -1  # host memory that KV blocks are swapped to; -1: chosen, 0: none
     compress: bool = False  # swapped blocks are kept as int8; the text may change slightly
+    kv_dtype: str = "auto"  # of the KV pool: auto | int8 | fp8; 8 bits change the text slightly
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

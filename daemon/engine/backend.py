@@ -1,7 +1,7 @@
 """Which attention and which small operations suit a device and dtype."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,10 @@ class Forward(Protocol):
         """Logits [R, vocab] of some of those states [R, width]."""
         ...
 
+    def products(self) -> Sequence[object]:
+        """Every matrix product, and perhaps what is none."""
+        ...
+
 
 class Programs(Protocol):
     """Whole decode steps, compiled for one model, pool and table of slots."""
@@ -75,11 +79,16 @@ def torch_backend() -> Backend:
     return Backend("torch", TorchAttention, TorchOps())
 
 
-def choose(device: torch.device, dtype: torch.dtype) -> Backend:
-    """The fastest backend that this machine has for a device and dtype."""
+def choose(
+    device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
+) -> Backend:
+    """The fastest backend that this machine has for a device, a dtype and that of an 8-bit cache.
+
+    A CPU's compiled kernels read no 8-bit cache: torch computes it there.
+    """
     if device.type == "cuda":
         return _triton()
-    if dtype is torch.float32:
+    if dtype is torch.float32 and kv_dtype is None:
         try:
             return _compiled()
         except (ImportError, OSError, RuntimeError) as error:
@@ -111,10 +120,12 @@ def _compiled() -> Backend:
 
 def _triton() -> Backend:
     from daemon.engine.cuda.attention import CudaAttention
-    from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture
+    from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture, padded_sizes
     from daemon.engine.cuda.ops import TritonOps
+    from daemon.engine.cuda.products import choose_products
 
     def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs:
+        choose_products(forward.products(), padded_sizes(len(slots.block_table)))
         return DecodeGraphs(forward, cache, slots, cuda_capture())
 
     return Backend("triton", CudaAttention.of, TritonOps(), compile_steps)

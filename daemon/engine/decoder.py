@@ -11,7 +11,8 @@ import torch
 from torch.nn.functional import embedding
 
 from daemon.engine.attention import PagedAttention
-from daemon.engine.ops import Angles, Heads, Norm, Ops
+from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.rotary import RotaryTable
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,7 +35,7 @@ class Decoder:
     """All layers, and what they share."""
 
     embeddings: torch.Tensor
-    rotary: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    rotary: RotaryTable
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Layer
@@ -78,7 +79,7 @@ class Decoder:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The residual [T, width] behind the last layer, and what is still to be added to it."""
         states = embedding(tokens, self.embeddings)
-        angles = self.angles(positions)
+        angles = self.rotary.angles(positions)
         added = None
         for index, layer in enumerate(self.layers):
             normed = self._norm(states, added, layer.input_norm)
@@ -87,12 +88,6 @@ class Decoder:
             normed = self._norm(states, layer.output(attended), layer.mlp_norm)
             added = layer.down(self.ops.silu_mul(layer.gate_up(normed)))
         return states, added
-
-    def angles(self, positions: torch.Tensor) -> Angles:
-        """Of tokens at `positions` int64 [T]. In float32, whatever the model's type is."""
-        kind = torch.empty(0, dtype=torch.float32, device=positions.device)
-        cos, sin = self.rotary(kind, positions.unsqueeze(0))
-        return cos[0].contiguous(), sin[0].contiguous()
 
     def _norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         return self.ops.norm(states, added, norm.weight, norm.epsilon)

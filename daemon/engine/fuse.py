@@ -12,6 +12,7 @@ from torch import nn
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.linear import packed
 from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.rotary import RotaryTable
 
 _BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
@@ -20,17 +21,18 @@ _ATTENTION_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
-def fuse(model: Any, ops: Ops, keep_plain: bool) -> Decoder | None:
+def fuse(model: Any, ops: Ops, keep_plain: bool, num_positions: int) -> Decoder | None:
     """A decoder over the model's own weights; None where its modules are of another shape.
 
-    Merged weights replace the single ones, which become views of them: nothing is held twice.
+    It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
+    which become views of them: nothing is held twice.
     """
     base = model.base_model
     if not recognised(base):
         return None
     return Decoder(
         embeddings=base.embed_tokens.weight,
-        rotary=base.rotary_emb,
+        rotary=RotaryTable(base.rotary_emb, num_positions, base.embed_tokens.weight.device),
         layers=tuple(_layer(layer, keep_plain) for layer in base.layers),
         norm=_norm(base.norm),
         head=packed(model.get_output_embeddings(), keep_plain),
@@ -121,7 +123,15 @@ def merge(linears: list[nn.Linear]) -> Layer:
 
 
 def _merged(parts: list[torch.Tensor]) -> nn.Parameter:
-    return nn.Parameter(torch.cat(parts), requires_grad=False)
+    """All rows of the parts: their own memory where they lie back to back, else a copy."""
+    first, end = parts[0], parts[0].data_ptr()
+    for part in parts:
+        apart = part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        if apart or part.data_ptr() != end or not part.is_contiguous():
+            return nn.Parameter(torch.cat(parts), requires_grad=False)
+        end += part.nbytes
+    whole = first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+    return nn.Parameter(whole, requires_grad=False)
 
 
 def _bias(linear: nn.Linear) -> torch.Tensor:

@@ -10,8 +10,9 @@ import math
 import numpy as np
 import torch
 
-from daemon.engine.quantise import LARGEST, SCALE_BYTES, quantise
+from daemon.engine.quantise import LARGEST, quantise
 from daemon.engine.upload import upload
+from daemon.memory.sizing import SCALE_BYTES
 from daemon.wire.columns import Column, Int64
 
 

@@ -42,12 +42,10 @@ class Model:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, packed copies included, shared ones counted once."""
-        forward = self._forward
-        modules = forward.products() if isinstance(forward, Decoder) else forward.model.modules()
-        held = [module for module in modules if isinstance(module, nn.Module)]
+        held = [one for one in self._forward.products() if isinstance(one, nn.Module)]
         tensors = [p for module in held for p in module.parameters(recurse=False)]
-        if isinstance(forward, Decoder):
-            tensors += forward.small_weights()
+        if isinstance(self._forward, Decoder):
+            tensors += self._forward.small_weights()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
         return sum(storages.values()) + sum(packed)
@@ -80,7 +78,8 @@ def optimise(model: Any, cache: KVCache, slots: Slots, backend: Backend) -> Mode
     best = Model(Modules(model))
     expected = _probe(best, cache, slots, backend)
     keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
-    decoder = fuse(model, backend.ops, keep_plain)
+    num_positions = slots.block_table.shape[1] * cache.block_size
+    decoder = fuse(model, backend.ops, keep_plain, num_positions)
     if decoder is not None:
         fused = Model(decoder)
         difference = _difference(_probe(fused, cache, slots, backend), expected)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 
 from daemon.engine.attention import PagedAttention
 
@@ -32,6 +33,10 @@ class Modules:
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Logits as they are."""
         return states
+
+    def products(self) -> list[nn.Module]:
+        """All modules, those without products too."""
+        return list(self.model.modules())
 
     def _logits(
         self,

@@ -2,7 +2,7 @@
 
 Runtime -> worker: `Load` once, then `Plan`s, `Shutdown` at the end.
 Worker -> runtime: `Loading` (progress), `Ready` once, then one `Reply` a plan, `Copied` as swap
-copies end, or `Failed`.
+copies end, `Compiling` where a step takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -30,6 +30,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_host_blocks: int = 0  # of the host pool that blocks are swapped to
     compress: bool = False  # blocks in the host pool are int8, channel-wise (ALISE eq. 8)
     life: int = 0  # how many workers of this instance came before
+    kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -125,6 +126,12 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
     in_s: float
 
 
+class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A compiler is at work in the middle of serving; said once a second while it is."""
+
+    compiler: str  # "triton", "numba", "torch"
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The worker cannot go on; it exits after this."""
 
@@ -132,4 +139,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToWorker = Load | Plan | Shutdown
-FromWorker = Loading | Ready | Reply | Copied | Failed
+FromWorker = Loading | Ready | Reply | Copied | Compiling | Failed

@@ -16,7 +16,10 @@ INT8, FP8 = torch.int8, torch.float8_e4m3fn
 LARGEST = {INT8: 127.0, FP8: 448.0}
 """The largest number of each stored type."""
 SMALLEST_SCALE = 2.0**-24
-SCALE_BYTES = 4
+FP8_CAPABILITY = (8, 9)
+"""From which on a GPU rounds to fp8 (Ada, Hopper)."""
+KV_DTYPES = {"": None, "int8": INT8, "fp8": FP8}
+"""torch's types by the names that a `Load` has for them; "": no 8-bit cache."""
 
 
 def quantise(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,3 +29,17 @@ def quantise(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
     scales += (values - values).sum(-1)
     ratios = values / scales.unsqueeze(-1)
     return (ratios.round_() if dtype == INT8 else ratios).to(dtype), scales
+
+
+def kv_fault(kv_dtype: torch.dtype | None, device: torch.device) -> str:
+    """Why a device cannot hold its KV cache so; empty where it can."""
+    if kv_dtype != FP8 or device.type != "cuda":
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) >= FP8_CAPABILITY:
+        return ""
+    least = ".".join(map(str, FP8_CAPABILITY))
+    return (
+        f"an fp8 KV cache needs a GPU of compute capability {least} or higher, and {device} has "
+        f'{major}.{minor}: use memory.kv_dtype = "int8"'
+    )

@@ -13,6 +13,7 @@ from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.model import optimise
 from daemon.engine.protocol import Load
+from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.sampler import Sampler
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
@@ -20,6 +21,7 @@ from daemon.engine.step import Engine
 from daemon.engine.streams import compute_stream
 from daemon.engine.swap import swap_link
 from daemon.engine.warm_up import warm_up
+from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler
 from daemon.models.shape import ModelError, ModelShape, read_shape
 
@@ -41,7 +43,9 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     progress("weights", 0.0)
-    model = load_model(Path(load.model), load.dtype, device)
+    model = load_model(
+        Path(load.model), load.dtype, device, lambda done: progress("weights", 0.7 * done)
+    )
     engine = assemble(model, read_shape(Path(load.model)), load, progress)
     progress("warm-up", 0.9)
     return engine, *warm_up(engine, load)
@@ -60,7 +64,8 @@ def assemble(
     the daemon must say how large the KV pool is.
     """
     device = torch.device(load.device)
-    backend = backend or choose(device, torch_dtype(load.dtype))
+    kv_dtype = KV_DTYPES[load.kv_dtype]
+    backend = backend or choose(device, torch_dtype(load.dtype), kv_dtype)
     progress("kv cache", 0.7)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
@@ -86,20 +91,22 @@ def assemble(
 
 
 def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> KVCache:
-    dtype = torch_dtype(load.dtype)
-    row_bytes = shape.num_kv_heads * shape.head_dim * dtype.itemsize
-    block_bytes = shape.num_layers * 2 * load.block_size * row_bytes
+    kv_dtype = KV_DTYPES[load.kv_dtype]
+    if fault := kv_fault(kv_dtype, device):
+        raise ModelError(fault)
     num_blocks = load.num_blocks
     if not num_blocks:
         if device.type != "cuda":
             raise ModelError("the daemon must size a CPU's KV pool")
-        num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // block_bytes
+        per_block = block_bytes(shape, load.block_size, load.dtype, load.kv_dtype or "auto")
+        num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // per_block
     return KVCache(
         num_blocks,
         shape.num_layers,
         load.block_size,
         shape.num_kv_heads,
         shape.head_dim,
-        dtype,
+        torch_dtype(load.dtype),
         device,
+        kv_dtype,
     )

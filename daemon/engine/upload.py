@@ -25,13 +25,24 @@ def upload_all(columns: Columns, device: torch.device) -> list[torch.Tensor]:
     """Several columns in one copy, each in its own type and shape."""
     if device.type != "cuda":
         return [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
-    starts = _starts(columns)
-    pinned = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)
-    octets = pinned.numpy()
-    for column, start in zip(columns, starts, strict=False):
+    packed = torch.empty(_starts(columns)[-1], dtype=torch.uint8, pin_memory=True)
+    pack(columns, packed)
+    return unpack(columns, packed.to(device, non_blocking=True))
+
+
+def pack(columns: Columns, packed: torch.Tensor) -> None:
+    """Write columns into `packed` uint8 on the host, one behind the other, aligned."""
+    octets = packed.numpy()
+    for column, start in zip(columns, _starts(columns), strict=False):
         octets[start : start + column.nbytes] = np.ascontiguousarray(column).view(np.uint8).ravel()
-    there = pinned.to(device, non_blocking=True)
-    return [_part(there, start, column) for column, start in zip(columns, starts, strict=False)]
+
+
+def unpack(columns: Columns, packed: torch.Tensor) -> list[torch.Tensor]:
+    """Such columns as views of `packed`, wherever that lies."""
+    return [
+        packed[start : start + column.nbytes].view(_dtype(column)).view(column.shape)
+        for column, start in zip(columns, _starts(columns), strict=False)
+    ]
 
 
 def _starts(columns: Columns) -> list[int]:
@@ -42,6 +53,5 @@ def _starts(columns: Columns) -> list[int]:
     return starts
 
 
-def _part(there: torch.Tensor, start: int, column: npt.NDArray[Any]) -> torch.Tensor:
-    kind = torch.from_numpy(np.empty(0, column.dtype)).dtype
-    return there[start : start + column.nbytes].view(kind).view(column.shape)
+def _dtype(column: npt.NDArray[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, column.dtype)).dtype

@@ -44,7 +44,8 @@ def open_weights(
     sent has arrived. Raises ModelError.
     """
     with ExitStack() as stack:
-        paths, stored = weight_files(folder), {}
+        paths = weight_files(folder)
+        stored: dict[str, Stored] = {}
         for path in paths:
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING
 from daemon import logs
 from daemon.config.paths import default_cache
 from daemon.engine.answers import Answers, AnswersBeside, AnswersHere
+from daemon.engine.compile_watch import CompileWatch
 from daemon.engine.preload import KINDS, preload, preload_idly
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
 from daemon.engine.protocol import (
+    Compiling,
     Copied,
     Failed,
     FromWorker,
@@ -73,6 +75,7 @@ class Worker:
             self._rank = message.rank
             self._faults = faults("worker.", message.life)
             engine = self._load(message)
+            CompileWatch(self._compiles).start()
             self._answer_plans(engine, self._faulty(engine))
         except (BrokenPipeError, ConnectionResetError):
             return 0
@@ -148,6 +151,12 @@ class Worker:
         if self._rank == 0:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(copied)
+
+    def _compiles(self, compiler: str) -> None:
+        """On a thread beside."""
+        if self._rank == 0:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._send(Compiling(compiler))
 
     def _ended(self, error: Exception) -> None:
         """On a thread beside, while `serve` may be waiting for a message that will not come."""

@@ -1,6 +1,7 @@
 """How many KV blocks an instance gets: a stated formula over plain numbers.
 
 block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
+             in 8 bits head_dim + 4 instead of the last two: a byte each, and a float32 scale
 activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
            + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
 gpu: kv    = utilization * total - in use by others - weights - activation - runtime
@@ -13,6 +14,10 @@ from typing import Protocol
 import msgspec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+KV_DTYPES = ("auto", "int8", "fp8")
+"""How a KV cache holds its numbers: as the instance computes, or in 8 bits with scales."""
+SCALE_BYTES = 4
+"""float32, one for each token and KV head of an 8-bit cache's keys and of its values."""
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
@@ -56,6 +61,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What the pool must serve, and what the operator fixed."""
 
     dtype: str
+    kv_dtype: str = "auto"  # of `KV_DTYPES`
     block_size: int  # tokens
     max_running: int  # sequences
     max_len: int  # tokens of the longest sequence that the model allows
@@ -87,10 +93,12 @@ class PoolSize(msgspec.Struct, frozen=True):
     reason: str  # which rule decided: "kv_blocks", "kv_bytes", "memory", "max_running"
 
 
-def block_bytes(shape: Shape, block_size: int, dtype: str) -> int:
-    """Bytes of one block of all layers, keys and values."""
-    row = shape.num_kv_heads * shape.head_dim * DTYPE_BYTES[dtype]
-    return shape.num_layers * 2 * block_size * row
+def block_bytes(shape: Shape, block_size: int, dtype: str, kv_dtype: str = "auto") -> int:
+    """Bytes of one block of all layers, keys and values, and their scales where it has some."""
+    head_bytes = shape.head_dim * DTYPE_BYTES[dtype]
+    if kv_dtype != "auto":
+        head_bytes = shape.head_dim + SCALE_BYTES
+    return shape.num_layers * 2 * block_size * shape.num_kv_heads * head_bytes
 
 
 def activation_bytes(shape: Shape, demand: Demand) -> int:
@@ -118,7 +126,7 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 
 def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:
     """The pool of one instance. Raises SizingError where it would be of no use."""
-    per_block = block_bytes(shape, demand.block_size, demand.dtype)
+    per_block = block_bytes(shape, demand.block_size, demand.dtype, demand.kv_dtype)
     activation = activation_bytes(shape, demand)
     kv_bytes = _kv_bytes(room, activation)
     useful = demand.max_running * blocks_for(demand.max_len, demand.block_size)

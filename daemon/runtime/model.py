@@ -45,6 +45,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             num_threads=config.daemon.threads,
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
+            kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
         )
 
     def configured(self, config: Config, now: float) -> Configured:

@@ -31,7 +31,7 @@ class Spare:
         self._device = device
         self._held: Started | None = None
         self._starting = asyncio.Lock()
-        self._closing = False
+        self._closing = asyncio.Event()
 
     @property
     def pid(self) -> int:
@@ -41,14 +41,14 @@ class Spare:
     async def prepare(self) -> None:
         """Start a process unless one waits already; called whenever a worker has become ready."""
         async with self._starting:
-            if self.pid or self._closing:
+            if self.pid or self._closing.is_set():
                 return
             self._drop()
             try:
                 self._held = await start_worker(self._device, "--spare")
             except OSError as error:
                 log.warning("there is no spare worker: %s", error)
-            if self._closing:
+            if self._closing.is_set():
                 await self.close()
 
     def take(self) -> Started | None:
@@ -61,7 +61,7 @@ class Spare:
 
     async def close(self) -> None:
         """End the process, and start none any more."""
-        self._closing = True
+        self._closing.set()
         if self._held is not None:
             child = self._held[0]
             self._drop()

@@ -4,6 +4,7 @@ A step may take at least `LEAST_S`, or `FACTOR` times what nearly all steps befo
 many times what its own tokens should take by the worker's own measurement: so that the first long
 prompt after a thousand short steps is no alarm. Nor is a machine so busy that the worker gets no
 processor: it is given more time for as long as it waits for one, up to `PATIENCE` times as much.
+Nor is one that says that it compiles, for up to `COMPILE_S`.
 """
 
 from collections import deque
@@ -14,6 +15,8 @@ FACTOR = 20.0
 AGAIN_S = 0.25
 """An overdue step is looked at once more after so long: whoever looks late has read late too."""
 PATIENCE = 6.0
+COMPILE_S = 120.0
+"""What one step may spend on compiling; a compiler that hangs is a hang as well."""
 _KEPT = 512
 _NEARLY_ALL = 0.99
 
@@ -29,6 +32,7 @@ class StepWatch:
         self._began_s = 0.0  # the oldest one, as far as can be seen from here
         self._late = False  # the oldest one was seen to be
         self._starved_s = 0.0
+        self._excused_s = 0.0  # of the oldest one
 
     @property
     def waiting(self) -> bool:
@@ -44,16 +48,22 @@ class StepWatch:
     def answered(self, now: float) -> None:
         """The oldest step has answered."""
         self._sent.popleft()
-        self._took_s.append(now - self._began_s)
+        self._took_s.append(now - self._began_s - self._excused_s)
         self._began_s = now
         self._late = False
+        self._excused_s = 0.0
+
+    def compiles(self, now: float) -> None:
+        """The worker says that it compiles: what the oldest step has taken so far was that."""
+        if self._sent:
+            self._excused_s = min(now - self._began_s, COMPILE_S)
 
     @property
     def limit_s(self) -> float:
         """How long the oldest step may take."""
         num_tokens = self._sent[0][1] if self._sent else 0
         expected_s = self._step_s + num_tokens * self._token_s
-        return max(LEAST_S, FACTOR * max(self._usual_s(), expected_s))
+        return max(LEAST_S, FACTOR * max(self._usual_s(), expected_s)) + self._excused_s
 
     def look(self, now: float, starved_s: Callable[[], float]) -> float:
         """Seconds until the next look; 0.0: it hangs. Only while a step is on its way.

@@ -9,6 +9,7 @@ from signal import SIGCONT, SIGKILL, SIGUSR1
 import msgspec
 
 from daemon.engine.protocol import (
+    Compiling,
     Copied,
     Failed,
     FromWorker,
@@ -29,6 +30,9 @@ from daemon.wire.columns import decoder, encoder
 log = logging.getLogger(__name__)
 
 END_GRACE_S = 5.0
+LOAD_STALL_S = 300.0
+"""So long a worker that loads may say nothing of its progress: one stage of a large model on a slow
+machine takes a minute or two."""
 STACKS_S = 0.5
 """For a worker that hangs to write down where."""
 
@@ -52,8 +56,8 @@ class WorkerProcess:
     """Keeps one worker running until `close`.
 
     A worker that fails while loading is hopeless, and so is one that ends more than `restarts`
-    times in a minute. One whose step hangs is made to write its stacks to stderr, and killed. The
-    spare, where there is one, takes the place of a worker that died.
+    times in a minute. One whose step hangs, or whose loading does, is made to write its stacks to
+    stderr, and killed. The spare, where there is one, takes the place of a worker that died.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class WorkerProcess:
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
+        self._await_progress("start")
         status = await self._last_words(child)
         self._lose()
         if self._closing:
@@ -156,9 +161,14 @@ class WorkerProcess:
                 self._hooks.reply(self.instance, message)
             case Copied():
                 self._hooks.copied(self.instance, message)
+            case Compiling():
+                self._watch.compiles(time.monotonic())
+                log.info("worker %s compiles while it serves (%s)", self.name, message.compiler)
             case Loading():
+                self._await_progress(message.stage)
                 self._hooks.loading(self.instance, message)
             case Ready():
+                self._stop_timer()
                 self._ready = self._served = True
                 self._watch = StepWatch(message.step_s, message.token_s)
                 self._hooks.ready(self.instance, message)
@@ -170,6 +180,13 @@ class WorkerProcess:
         await self._hung_up.wait()
         return await child.end(STACKS_S if self._hangs else END_GRACE_S, ask=None)
 
+    def _await_progress(self, stage: str) -> None:
+        """Begin anew to count the time in which a loading worker must come further."""
+        self._stop_timer()
+        why = f"no progress of loading in {LOAD_STALL_S:g} s, after its stage {stage!r}"
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOAD_STALL_S, self._end_hanging, why)
+
     def _look(self) -> None:
         """See whether the oldest step hangs, now and whenever that may be."""
         self._timer = None
@@ -179,12 +196,12 @@ class WorkerProcess:
         if wait_s:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
         else:
-            self._end_hanging()
+            self._end_hanging(f"no answer to a step within {self._watch.limit_s:.1f} s")
 
-    def _end_hanging(self) -> None:
+    def _end_hanging(self, why: str) -> None:
         """What it may still answer is not heard any more; a stopped process is woken to tell."""
         self._hangs = True
-        self._error = f"no answer to a step within {self._watch.limit_s:.1f} s"
+        self._error = why
         log.error("worker %s (pid %d) hangs; where it is:", self.name, self.pid)
         self._lose()
         if self._child is not None:
@@ -195,10 +212,13 @@ class WorkerProcess:
     def _closed(self, error: str) -> None:
         self._hung_up.set()
 
-    def _lose(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _lose(self) -> None:
+        self._stop_timer()
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -7,18 +7,28 @@ import socket
 import sys
 import time
 
+from daemon.engine.protocol import Loading
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.columns import encoder
+
 
 def main() -> int:
     """Say "up" on the socket, then live as MODE says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("mode", choices=["stubborn", "polite", "exits", "writes"])
+    parser.add_argument("mode", choices=["stubborn", "polite", "exits", "writes", "loads"])
     parser.add_argument("descriptor", type=int, nargs="?", default=-1)
     arguments = parser.parse_args()
     if arguments.mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if arguments.mode == "polite":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
+    if arguments.mode == "loads":
+        channel = BlockingChannel(socket.socket(fileno=arguments.fd))
+        for step in range(5):
+            time.sleep(0.15)
+            channel.send(encoder().encode(Loading("weights", step / 10)))
+        time.sleep(60)
     with socket.socket(fileno=arguments.fd) as sock:
         sock.sendall(b"up")
         if arguments.mode == "exits":

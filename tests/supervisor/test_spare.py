@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-from daemon.engine.preload import preload_idly
 from daemon.supervisor.spare import Spare
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -32,13 +31,14 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
     spare = Spare("cpu")
     told = Told(cpu_load(str(write_llama(tmp_path))), spare=spare)
     running = asyncio.create_task(told.worker.run())
-    await until(lambda: len(told.readies) == 1)
-    token = await told.first_token()
-    await spare.prepare()
+    await until(lambda: told.worker.pid > 0)
+    await spare.prepare()  # the daemon waits for the first to be ready; here two load at once
     kept = spare.pid
     assert kept and kept != told.worker.pid
     await spare.prepare()
     assert spare.pid == kept, "one is enough"
+    await until(lambda: len(told.readies) == 1)
+    token = await told.first_token()
     await waits(kept)
 
     os.kill(told.worker.pid, signal.SIGKILL)

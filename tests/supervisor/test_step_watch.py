@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from daemon.supervisor.step_watch import AGAIN_S, FACTOR, LEAST_S, PATIENCE, StepWatch
+from daemon.supervisor.step_watch import AGAIN_S, COMPILE_S, FACTOR, LEAST_S, PATIENCE, StepWatch
 
 
 def never() -> float:
@@ -113,3 +113,19 @@ def test_no_alarm_in_an_hour_of_steps_whose_lengths_vary() -> None:
         assert watch.look(now + took_s, never) > 0.0
         now += took_s
         watch.answered(now)
+
+
+def test_compiling_is_no_hang_until_it_takes_too_long() -> None:
+    watch = StepWatch(0.01)
+    watch.compiles(5.0)
+    watch.sent(10.0, 1)
+    for now in (11.0, 12.0, 30.0):
+        watch.compiles(now)
+    assert looked(watch, 30.0) == pytest.approx(30.0 + LEAST_S + AGAIN_S)
+    watch.answered(31.0)
+    watch.sent(31.0, 1)
+    assert watch.limit_s == pytest.approx(FACTOR * 1.0), "what was excused was no step's time"
+    for second in range(1000):
+        watch.compiles(31.0 + second)
+    assert looked(watch, 1031.0) == 1031.0 + AGAIN_S
+    assert watch.limit_s == pytest.approx(FACTOR * 1.0 + COMPILE_S)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.supervisor import step_watch
+from daemon.supervisor import step_watch, worker
+from daemon.supervisor.child import start_child
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -54,3 +55,23 @@ async def test_stopped_and_hanging_workers_are_replaced_until_it_is_too_much(
     assert told.blamed == [True, True] and len(told.replies) == 2
     assert told.story[-1] == "hopeless"
     assert told.why == "worker first: no answer to a step within 0.3 s"
+
+
+async def test_loading_that_makes_no_progress_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "LOAD_STALL_S", 0.5)
+
+    async def start_stalling(_device: str) -> worker.Started:
+        return await start_child("tests.supervisor.child_program", ["loads"])
+
+    monkeypatch.setattr(worker, "start_worker", start_stalling)
+    told = Told(cpu_load("unread"))
+    began_s = asyncio.get_running_loop().time()
+    await asyncio.wait_for(told.worker.run(), 20)
+    assert asyncio.get_running_loop().time() - began_s > 1.0, "it was let live while it came on"
+    assert told.story == ["loading", "hopeless"]
+    assert told.why == "worker first: no progress of loading in 0.5 s, after its stage 'weights'"
+    assert "hangs; where it is" in caplog.text
+    assert told.worker.pid == 0
+    await told.worker.close()

@@ -79,7 +79,7 @@ class _Program:
         self._blocks, self._offsets, self._lens = np.zeros((3, count), np.int32)
         self._rows = np.arange(count, dtype=np.int32)
         self._tables = np.zeros((count, 0), np.int32)
-        self._angles = decoder.angles(torch.zeros(count, dtype=torch.int64))
+        self._angles = decoder.rotary.angles(torch.zeros(count, dtype=torch.int64))
         self._buffers: dict[str, torch.Tensor] = {}
         self._attended: list[int] = []
         self.logits, listed = self._write()
@@ -91,7 +91,7 @@ class _Program:
         """Fill the buffers for one step of `tokens` int64 [T]."""
         positions = torch.from_numpy(batch.positions)
         self._states.copy_(embedding(tokens, self._decoder.embeddings))
-        for angles, turns in zip(self._angles, self._decoder.angles(positions), strict=True):
+        for angles, turns in zip(self._angles, self._decoder.rotary.angles(positions), strict=True):
             angles.copy_(turns)
         self._blocks[:] = batch.blocks
         self._offsets[:] = batch.offsets

@@ -1,12 +1,13 @@
 """Which ways to compute a product are worth measuring, by its shape and the device's size."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 
 from daemon.engine.cuda.ways import Library, LightLibrary, Strips, Tiles, Vector, Way
+from daemon.engine.kernels.early import early
 from daemon.engine.kernels.skinny import Scratch, Strip, Tile
 
 LIBRARY = Library()
@@ -55,13 +56,14 @@ class Room:
 
     processors: int
     shared_bytes: int  # of one program
+    early: bool = False  # kernels may begin before the one in front of them has ended
 
     @staticmethod
     def of(device: torch.device) -> "Room":
         """As the driver says."""
         index = torch.cuda.current_device() if device.index is None else device.index
         said = triton.runtime.driver.active.utils.get_device_properties(index)
-        return Room(said["multiprocessor_count"], said["max_shared_mem"])
+        return Room(said["multiprocessor_count"], said["max_shared_mem"], early())
 
 
 def candidates(
@@ -78,11 +80,12 @@ def candidates(
     if rows <= _STRIP_ROWS and in_features <= _LONGEST_STRIP:
         padded, depth = triton.next_power_of_2(rows), triton.next_power_of_2(in_features)
         warps = max(4, min(8, depth // _LOADS_OF_A_WARP))
-        ways += [Strips(Strip(padded, outputs, warps)) for outputs in _STRIP_OUTPUTS]
+        strips = [Strip(padded, outputs, warps, room.early) for outputs in _STRIP_OUTPUTS]
+        ways += [Strips(strip) for strip in strips]
     for tile in _TILES:
         if _suits(tile, rows, room):
             for splits in _splits(tile, rows, out_features, in_features, room):
-                ways.append(Tiles(tile, splits, scratch))
+                ways.append(Tiles(replace(tile, early=room.early), splits, scratch))
     return ways
 
 

@@ -19,6 +19,7 @@ import torch
 
 from daemon.engine.backend import Forward
 from daemon.engine.cuda.attention import CudaAttention, Singles
+from daemon.engine.kernels import DecodeRows, prepare_decode
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.slots import Slots
@@ -140,6 +141,7 @@ class _Step:
         # Row 0: the slots; row 1: the tokens that each has in the cache, -1 for padding.
         nobody = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
         self._inputs = upload(nobody, cache.blocks.device)
+        self._rows = DecodeRows.empty(size, slots.device_table)
         self._again: Work = _nothing
 
     def capture(self, capture: Capture, outputs: Outputs, largest: int) -> None:
@@ -156,19 +158,12 @@ class _Step:
         self._again()
 
     def _compute(self) -> torch.Tensor:
-        slots, starts = self._inputs
+        rows, slots = self._rows, self._slots
         block_size = self._cache.block_size
-        tables = self._slots.device_table.index_select(0, slots)
-        positions = starts.clamp(min=0)
-        held = tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1)
-        paged = CudaAttention(
-            self._cache,
-            torch.where(starts >= 0, held, -1).int(),
-            (positions % block_size).int(),
-            Singles(None, tables, (starts + 1).int()),
-        )
-        tokens = self._slots.last_token.index_select(0, slots)
-        return self._forward.normed(tokens, positions, paged)
+        prepare_decode(self._inputs, slots.last_token, slots.device_table, block_size, rows)
+        singles = Singles(None, rows.tables, rows.lens)
+        paged = CudaAttention(self._cache, rows.blocks, rows.offsets, singles)
+        return self._forward.normed(rows.tokens, rows.positions, paged)
 
 
 def _nothing() -> None:

@@ -1,6 +1,7 @@
 """How long the ways to compute a product take on this device, and whether they compute it."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -17,6 +18,7 @@ TOLERANCE = 0.02
 """Largest difference from the library's result, relative to the largest number of that."""
 _SLEEP_CYCLES = 200_000
 _LONGEST_SLEEP_CYCLES = 200_000_000
+_WAKE_S = 0.05
 
 
 class Meter(Protocol):
@@ -38,6 +40,7 @@ class CudaMeter:
 
     def __init__(self) -> None:
         self._cycles = _SLEEP_CYCLES
+        self._awake = False
 
     def usable(
         self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -58,6 +61,8 @@ class CudaMeter:
 
     def seconds(self, calls: Sequence[Call]) -> float:
         """See `Meter`. The device sleeps until all calls are queued, so that none waits for one."""
+        if not self._awake:
+            self._wake(calls)
         while True:
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(self._cycles)
@@ -70,3 +75,12 @@ class CudaMeter:
             if slept_enough or self._cycles >= _LONGEST_SLEEP_CYCLES:
                 return began.elapsed_time(ended) / 1e3 / len(calls)
             self._cycles *= 2
+
+    def _wake(self, calls: Sequence[Call]) -> None:
+        """Work until the device's clocks have left their idle state."""
+        began_s = time.perf_counter()
+        while time.perf_counter() - began_s < _WAKE_S:
+            for call in calls:
+                call()
+            torch.cuda.synchronize()
+        self._awake = True

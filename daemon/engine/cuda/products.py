@@ -56,8 +56,9 @@ class Product(nn.Module):
         rows = states.numel() // self.in_features
         if rows >= len(self.ways) or not states.is_contiguous():
             return LIBRARY(states, self.weight, self.bias)
-        product = self.ways[rows](states.view(rows, -1), self.weight, self.bias)
-        return product.view(*states.shape[:-1], -1)
+        flat = states.view(rows, self.in_features)
+        product = self.ways[rows](flat, self.weight, self.bias)
+        return product.view(*states.shape[:-1], self.out_features)
 
     # Nothing hooks into these layers, and looking for hooks takes the host's time.
     __call__ = forward

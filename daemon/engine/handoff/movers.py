@@ -114,9 +114,8 @@ class GpuMovers:
             self._copies.wait(stage.free)
         self._copies.run(partial(_copy, octets, slot))
         self._kernels.wait(self._copies.record())
-        stage.free = _run(
-            self._kernels, partial(self._scatter, octets, self._pool, spans, blocks), after
-        )
+        work = partial(self._scatter, octets, self._pool, spans, blocks)
+        stage.free = _run(self._kernels, work, after)
         return stage.free
 
     def close(self) -> None:

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from daemon.engine.kernels.norm import add_norm
     from daemon.engine.kernels.packing import pack_blocks, unpack_blocks
     from daemon.engine.kernels.prefill import paged_prefill_attention
+    from daemon.engine.kernels.prepare import DecodeRows, prepare_decode
     from daemon.engine.kernels.qkv import place
 
 __all__ = [
+    "DecodeRows",
     "add_norm",
     "available",
     "copy_blocks",
@@ -27,17 +29,20 @@ __all__ = [
     "paged_decode_attention",
     "paged_prefill_attention",
     "place",
+    "prepare_decode",
     "silu_mul",
     "unpack_blocks",
     "write_kv",
 ]
 
 _MODULES = {
+    "DecodeRows": "daemon.engine.kernels.prepare",
     "add_norm": "daemon.engine.kernels.norm",
     "copy_blocks": "daemon.engine.kernels.cache",
     "pack_blocks": "daemon.engine.kernels.packing",
     "paged_decode_attention": "daemon.engine.kernels.decode",
     "paged_prefill_attention": "daemon.engine.kernels.prefill",
+    "prepare_decode": "daemon.engine.kernels.prepare",
     "place": "daemon.engine.kernels.qkv",
     "silu_mul": "daemon.engine.kernels.activation",
     "unpack_blocks": "daemon.engine.kernels.packing",

@@ -41,7 +41,7 @@ def filtered(field):
     return some | (tl.load(field + REACH) < float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def choose_tokens(
     logits_ptr, rows_ptr, tops_ptr, firsts_ptr, sums_ptr, lengths_ptr, values_ptr, ids_ptr,
     drawn_ptr, num_rows,

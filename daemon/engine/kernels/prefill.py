@@ -19,6 +19,8 @@ from daemon.engine.kernels.tiles import (
     prefill_tiling,
 )
 
+_FEW_ROWS = 32
+
 
 def paged_prefill_attention(
     query: torch.Tensor,
@@ -66,15 +68,18 @@ def paged_prefill_attention(
         SCALE_VALUES=0 if kv_scales is None else kv_scales.stride(2),
         HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys, KIND=kind_of(kv_cache.dtype),
         PRECISION=tiling.precision, PRODUCT=tiling.product,
-        num_warps=tiling.num_warps if rows == tiling.rows else 4, num_stages=tiling.num_stages,
+        num_warps=tiling.num_warps if rows >= tiling.rows else 4, num_stages=tiling.num_stages,
     )  # fmt: skip
     return out
 
 
 def tile_rows(tokens: int, group: int, batch: int, tiling: Tiling) -> int:
-    """(token, head of the group) pairs of a tile: no more than a mean row fills."""
-    filled: int = triton.next_power_of_2(-(-tokens // batch) * group)
-    return max(16, min(tiling.rows, filled), triton.next_power_of_2(group))
+    """(token, head of the group) pairs of a tile: many, or few where a mean row has few tokens.
+
+    No other numbers: each is a kernel of its own, and none should be compiled while it is awaited.
+    """
+    few = max(_FEW_ROWS, triton.next_power_of_2(group))
+    return few if -(-tokens // batch) * group <= few else max(tiling.rows, few)
 
 
 @triton.jit

@@ -75,7 +75,7 @@ def sample(
     ValueError if the logits of a row do not lie together.
     """
     count, vocab = logits.shape
-    drawn = torch.empty(2, count, dtype=torch.int64, device=logits.device)
+    drawn = logits.new_empty(2, count, dtype=torch.int64)
     if not count:
         return drawn
     chunks = triton.cdiv(vocab, sizes.chunk)
@@ -89,9 +89,9 @@ def sample(
         "enable_fp_fusion": False,
     }
     grid = (chunks, count)
-    reals = torch.empty(2, count, chunks, dtype=torch.float32, device=logits.device)
-    firsts = torch.empty(count, chunks, dtype=torch.int32, device=logits.device)
-    tops, sums = reals[0], reals[1]
+    # Each a piece of its own: one that began anywhere would compile the kernels anew.
+    tops, sums = (logits.new_empty(count, chunks, dtype=torch.float32) for _ in range(2))
+    firsts = logits.new_empty(count, chunks, dtype=torch.int32)
     _peaks[grid](logits, tops, firsts, num_warps=_WARPS, **cut)
     within = _Within.none(logits)
     if drawing:
@@ -135,14 +135,12 @@ class _Within:
     def room(logits: torch.Tensor, chunks: int, sizes: Sizes) -> "_Within":
         """For all rows of a batch."""
         count = len(logits)
-        integers = {"dtype": torch.int32, "device": logits.device}
-        cells = (count, chunks, NUM_BOUNDS)
         return _Within(
-            counts=torch.empty(cells, **integers),
-            masses=torch.empty(cells, dtype=torch.float32, device=logits.device),
-            lengths=torch.empty(count, **integers),
-            values=torch.empty(count, sizes.capacity, dtype=logits.dtype, device=logits.device),
-            ids=torch.empty(count, sizes.capacity, **integers),
+            counts=logits.new_empty(count, chunks, NUM_BOUNDS, dtype=torch.int32),
+            masses=logits.new_empty(count, chunks, NUM_BOUNDS, dtype=torch.float32),
+            lengths=logits.new_empty(count, dtype=torch.int32),
+            values=logits.new_empty(count, sizes.capacity),
+            ids=logits.new_empty(count, sizes.capacity, dtype=torch.int32),
         )
 
 
@@ -177,17 +175,23 @@ def _weigh(
         column = chunk * CHUNK + tl.arange(0, CHUNK)
         source = logits_ptr + row * STRIDE + column
         logit = tl.load(source, mask=column < VOCAB, other=float("-inf")).to(tl.float32)
-        depth = (best - logit) * tl.load(field + INVERSE).to(tl.float32)
+        inverse = tl.load(field + INVERSE).to(tl.float32)
+        depth = (best - logit) * inverse
         weight = tl.exp(-depth)
         cell = row * CHUNKS + chunk
         tl.store(sums_ptr + cell, tl.sum(weight, 0))
         if FILTERING:
             some = filtered(field)
             if some:
+                nearest = (best - tl.load(tops_ptr + cell)) * inverse
                 for bound in tl.static_range(BOUNDS):
-                    inside = depth <= (bound + 1) * (bound + 1) / 4
-                    count = tl.sum(inside.to(tl.int32), 0)
-                    mass = tl.sum(tl.where(inside, weight, 0.0), 0)
+                    count = 0
+                    mass = 0.0
+                    # Most chunks have nothing near the best.
+                    if nearest <= (bound + 1) * (bound + 1) / 4:
+                        inside = depth <= (bound + 1) * (bound + 1) / 4
+                        count = tl.sum(inside.to(tl.int32), 0)
+                        mass = tl.sum(tl.where(inside, weight, 0.0), 0)
                     tl.store(counts_ptr + cell * BOUNDS + bound, count)
                     tl.store(masses_ptr + cell * BOUNDS + bound, mass)
 

@@ -4,6 +4,10 @@ Shapes, everywhere: states [T, in_features]; weight [out_features, in_features] 
 it; bias [out_features] or None; the result [T, out_features]. All are contiguous and of one type,
 sums are float32 and rounded once. The same arguments give the same bits every time: where programs
 share a sum, the last one to finish adds the parts, always in the same order.
+
+From Hopper on a kernel may be `early`: it is launched while the one before it still runs, has its
+weights fetched, and waits with all else until that one is done. It comes early by as much as that
+one allows, which is nothing unless it calls `gdc_launch_dependents`.
 """
 
 # Triton code is not typed, and names compile-time constants in capitals.
@@ -17,6 +21,10 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+_LINE = tl.constexpr(64)
+"""Numbers of 16 bits in a line of the device's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,7 @@ class Strip:
     rows: int  # of states, at most; a power of two
     outputs: int  # rows of the weight, a power of two
     warps: int
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,7 @@ class Tile:
     depth: int  # in_features read at a time, a power of two from 16
     warps: int
     stages: int  # pieces of `depth` on their way at the same time
+    early: bool = False
 
     @property
     def shared_bytes(self) -> int:
@@ -86,7 +96,7 @@ def strip_product(
     run(
         states, weight, bias, out, rows, len(weight), in_features,
         ROWS=strip.rows, OUTPUTS=strip.outputs, DEPTH=depth, EVEN=depth == in_features,
-        num_warps=strip.warps,
+        EARLY=strip.early, num_warps=strip.warps, launch_pdl=strip.early,
     )  # fmt: skip
     return out
 
@@ -113,7 +123,8 @@ def tiled_product(
         rows, len(weight), in_features, splits,
         ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth,
         EVEN=in_features % tile.depth == 0, PRODUCT=_product_type(states.dtype),
-        num_warps=tile.warps, num_stages=tile.stages,
+        LINES=triton.next_power_of_2(tile.stages * tile.depth // _LINE.value), EARLY=tile.early,
+        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
     )  # fmt: skip
     return out
 
@@ -136,6 +147,7 @@ def _product_type(dtype: torch.dtype) -> tl.dtype:
 def _strip(
     states_ptr, weight_ptr, bias_ptr, out_ptr, rows, out_features, in_features,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """OUTPUTS columns of y, of ROWS rows; DEPTH covers in_features."""
     first = tl.program_id(0) * OUTPUTS
@@ -148,6 +160,9 @@ def _strip(
     # A constant where it is always true, or each load would be under a condition.
     inside = depth < (DEPTH if EVEN else in_features)
     weight = tl.load(weight_ptr + cells, inside[None, :], other=0.0, eviction_policy="evict_first")
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     for row in tl.static_range(ROWS):
         states = states_ptr + tl.minimum(row, rows - 1) * in_features + depth
         state = tl.load(states, mask=inside, other=0.0)
@@ -164,7 +179,7 @@ def _tiled(
     states_ptr, weight_ptr, bias_ptr, out_ptr, partial_ptr, counters_ptr,
     rows, out_features, in_features, splits,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, LINES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One tile of y, transposed: the weight's rows are the many that tensor cores want."""
     first_row, first_output = tl.program_id(0) * ROWS, tl.program_id(1) * OUTPUTS
@@ -176,8 +191,13 @@ def _tiled(
     stop = tl.minimum(first + span, in_features)
     # Outputs beyond the last repeat it, and are not written: reading them needs no mask.
     within = tl.minimum(tl.arange(0, OUTPUTS), out_features - 1 - first_output)
-    weights = weight_ptr + first_output.to(tl.int64) * in_features + first
-    weights += within[:, None] * in_features + depth[None, :]
+    weights = weight_ptr + first_output.to(tl.int64) * in_features
+    if EARLY:
+        line = tl.minimum(first + tl.arange(0, LINES) * _LINE, in_features - 1)
+        _fetch(weights + within[:, None] * in_features + line[None, :])
+        gdc_launch_dependents()
+        gdc_wait()
+    weights += first + within[:, None] * in_features + depth[None, :]
     states = states_ptr + first_row.to(tl.int64) * in_features + first
     states += tl.arange(0, ROWS)[:, None] * in_features + depth[None, :]
     used = (row < rows)[:, None]
@@ -202,6 +222,14 @@ def _tiled(
     target = out_ptr + row.to(tl.int64)[None, :] * out_features + column[:, None]
     mask = (column < tl.where(is_last, out_features, 0))[:, None] & (row < rows)[None, :]
     tl.store(target, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _fetch(pointers):
+    """Bring the cache lines of pointers to the second-level cache; nobody waits for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0", "=r,l", [pointers.to(tl.uint64)], tl.int32, False, 1
+    )
 
 
 @triton.jit

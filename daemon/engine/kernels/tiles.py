@@ -6,13 +6,14 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import driver
 
 from daemon.engine.kernels.quantise import kind_of
 
 LOG2_E = 1.4426950408889634
 _HOPPER = 90
 _SMALLEST = 80
-"""Compute capabilities; what is not a GPU (Triton's interpreter) is taken for the smallest."""
+"""Compute capabilities; Triton's interpreter is taken for the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +51,27 @@ def prefill_tiling(
     """Tiles as large as registers allow on Hopper; what fits 99 KiB of shared memory elsewhere."""
     dim = triton.next_power_of_2(head_dim)
     plain = _precision(dtype), _product(dtype, stored)
+    # An 8-bit tile passes through registers on its way to the matrix units: half of one fits.
+    share = 2 if kind_of(stored) else 1
     if dtype.itemsize == 2 and capability >= _HOPPER:
         rows = 128 if dim <= 128 else 64
-        return Tiling(dim, _keys(32 * 1024, dim, dtype), rows, rows // 16, 3, *plain)
+        return Tiling(dim, _keys(32 * 1024 // share, dim, dtype), rows, rows // 16, 3, *plain)
     rows = max(16, min(256 // dtype.itemsize, 32 * 1024 // (dim * dtype.itemsize)))
     warps = 8 if rows * dim >= 128 * 128 else 4
-    return Tiling(dim, _keys(16 * 1024, dim, dtype), rows, warps, 2, *plain)
+    return Tiling(dim, _keys(16 * 1024 // share, dim, dtype), rows, warps, 2, *plain)
 
 
 def capability_of(device: torch.device) -> int:
-    """Ten times the major plus the minor compute capability of a GPU."""
-    if device.type != "cuda":
+    """Ten times the major plus the minor compute capability of what kernels are compiled for."""
+    if device.type == "cuda":
+        return _capability(device)
+    if triton.knobs.runtime.interpret:
         return _SMALLEST
+    return int(driver.active.get_current_target().arch)
+
+
+@lru_cache
+def _capability(device: torch.device) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 

@@ -74,8 +74,20 @@ class Sampler:
         whose logits are NaN, infinite, or leave no token to draw are `broken`; the others are not
         touched by them. Raises ValueError if a penalty's history is not whole.
         """
-        slots = np.asarray(slots, dtype=np.int64)
-        positions = np.asarray(positions, dtype=np.int64)
+        return self._sample(
+            logits,
+            np.asarray(slots, dtype=np.int64),
+            np.asarray(positions, dtype=np.int64),
+            allowed,
+        )
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        slots: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        allowed: Allowed | None,
+    ) -> Drawn:
         params = self._columns.rows(slots)
         rows = np.flatnonzero(params["edited"])
         changed = rows if allowed is None else np.union1d(rows, allowed.rows)

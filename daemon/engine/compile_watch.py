@@ -1,0 +1,67 @@
+"""Notices a compiler at work in the middle of serving, which would otherwise look like a hang.
+
+Warm-up compiles what serving needs, as far as anyone can tell. A shape that nobody thought of still
+costs a second or more on its first use, now and then several at once. So a thread looks, once a
+second, whether any thread of this process is inside a compiler, and tells; the daemon's watch over
+steps then waits. It reads stacks, since neither compiler tells beforehand what is safe to hear.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+INTERVAL_S = 1.0
+_COMPILERS = {"triton": ("compiler", "backends"), "numba": ("core",), "torch": ("_inductor",)}
+"""Packages, and those of their folders where only compiling happens."""
+
+
+class CompileWatch:
+    """Calls `tell(package)` once a second while one of the compilers works; ends with the process.
+
+    `tell` runs on the watching thread.
+    """
+
+    def __init__(self, tell: Callable[[str], None], interval_s: float = INTERVAL_S) -> None:
+        self._tell = tell
+        self._interval_s = interval_s
+        self._folders = _folders()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="compile-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, once all that serving needs is imported."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            for frame in sys._current_frames().values():
+                if package := self._package_of(frame):
+                    self._tell(package)
+                    break
+
+    def _package_of(self, frame: FrameType | None) -> str:
+        """The compiler in whose code a stack is; empty: in none."""
+        while frame is not None:
+            for folder, package in self._folders:
+                if frame.f_code.co_filename.startswith(folder):
+                    return package
+            frame = frame.f_back
+        return ""
+
+
+def _folders() -> list[tuple[str, str]]:
+    """Where the code of the compilers lies that are imported, and whose it is."""
+    found = []
+    for package, parts in _COMPILERS.items():
+        module = sys.modules.get(package)
+        if module is not None and module.__file__:
+            home = Path(module.__file__).parent
+            found += [(f"{home / part}/", package) for part in parts]
+    return found

@@ -1,0 +1,362 @@
+"""Both ends of a handoff in one process: orders, refusals, cancelling, closing, flow control."""
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.gpu.handoff_peer import PoolSizes
+from daemon.engine.handoff import rows
+from daemon.engine.handoff.connect import connect_receiver, connect_sender
+from daemon.engine.handoff.layout import WHOLE, HandoffError, Layout, layout_of
+from daemon.engine.handoff.messages import Broken, Done, Filled, Hello, Link, Lost, Way
+from daemon.engine.handoff.movers import GpuMovers
+from daemon.engine.handoff.receiver import Receiver
+from daemon.engine.handoff.routes import PeerRoute
+from daemon.engine.handoff.sender import Sender
+from daemon.engine.handoff.slots import AbandonedError, Clearances, Slots
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.streams import Here, Stream, ThreadEvent
+from tests.engine.handoff import SOURCE, TARGET, Pair, Timeline, columns
+
+BLOCKS, TARGETS, FULL = columns([1, 2, 3], [4, 5, 6], [4, 4, 4])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_any_transfers_arrive(data: st.DataObject) -> None:
+    with Pair() as pair:
+        free = data.draw(st.permutations(range(30)))
+        counts = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
+        for transfer, count in enumerate(counts):
+            blocks = data.draw(st.lists(st.integers(0, 23), min_size=count, max_size=count))
+            targets, free = free[:count], free[count:]
+            pair.send(transfer, *columns(blocks, targets))
+        told = [pair.received.get(timeout=20) for _ in counts]
+        assert [getattr(one, "transfer", None) for one in told] == list(range(len(counts)))
+        assert all(isinstance(pair.sent.get(timeout=20), Done) for _ in counts)
+        assert torch.equal(pair.target.raw, pair.expected)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "targets", "fills", "fault"),
+    [
+        ([24], [0], [4], "the 24 of this pool"),
+        ([0], [30], [4], "the 30 of the receiver's pool"),
+        ([0], [-1], [4], "the 30 of the receiver's pool"),
+        ([0, 1], [5, 5], [4, 4], "a target twice"),
+        ([0, 1], [5, 6], [4], "not as many"),
+        ([], [], [], "not as many"),
+    ],
+)
+def test_orders_that_cannot_be_are_refused(
+    blocks: list[int], targets: list[int], fills: list[int], fault: str
+) -> None:
+    with Pair() as pair:
+        with pytest.raises(ValueError, match=fault):
+            pair.sender.send(1, *columns(blocks, targets, fills))
+        pair.send(1, *columns([0], [0]))
+        assert isinstance(pair.sent.get(timeout=20), Done), "nothing is left of it"
+
+
+def test_an_open_transfer_is_not_opened_again() -> None:
+    with Pair() as pair:
+        pair.sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+        with pytest.raises(ValueError, match="transfer 1 is open"):
+            pair.sender.send(1, BLOCKS, TARGETS, FULL)
+
+
+def test_a_cancelled_transfer_is_broken_at_both_ends() -> None:
+    with Pair() as pair:
+        pair.sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+        pair.sender.begin_layers(2, *columns([9], [9], [3]))
+        pair.sender.after_layer(0)
+        pair.send(3, *columns([20], [20]))
+        assert isinstance(pair.received.get(timeout=20), Done), "and so 1 is known there"
+        assert isinstance(pair.sent.get(timeout=20), Done)
+        pair.sender.cancel(1)
+        for layer in (1, 2):
+            pair.sender.after_layer(layer)
+        pair.sender.cancel(8)  # which is not open
+        for told in (pair.sent, pair.received):
+            assert told.get(timeout=20) == Broken(1, "it was cancelled")
+            done = told.get(timeout=20)
+            assert isinstance(done, Done) and done.transfer == 2
+        assert torch.equal(pair.target.raw[9], pair.source.raw[9])
+        assert pair.target.fills[9] == 3
+
+
+def test_a_sender_closes_beside_a_receiver_that_says_nothing() -> None:
+    pair = Pair()
+    pair.sender.start(pair.sent.put)
+    for transfer in range(3):
+        pair.send(transfer, *columns([0, 1, 2, 3], [0, 1, 2, 3]))
+    pair.sender.close()
+    told = [pair.sent.get_nowait() for _ in range(3)]
+    assert told == [Broken(transfer, "the sender closed") for transfer in range(3)]
+    assert pair.sent.empty()
+    pair.receiver.start(pair.received.put)
+    pair.receiver.close()
+
+
+def test_a_receiver_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such memory")
+
+    monkeypatch.setattr(rows, "scatter", fail)
+    reason = "the receiver failed: StreamError: RuntimeError: no such memory"
+    with Pair() as pair:
+        pair.send(1, BLOCKS, TARGETS)
+        for told in (pair.received, pair.sent):
+            assert told.get(timeout=20) == Broken(1, reason)
+            assert told.get(timeout=20) == Lost(reason)
+
+
+def test_a_sender_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such memory")
+
+    monkeypatch.setattr(rows, "gather", fail)
+    reason = "the sender failed: StreamError: RuntimeError: no such memory"
+    with Pair() as pair:
+        pair.send(1, BLOCKS, TARGETS)
+        for told in (pair.received, pair.sent):
+            assert told.get(timeout=20) == Broken(1, reason)
+            assert told.get(timeout=20) == Lost(reason)
+
+
+def test_copies_begin_behind_the_steps() -> None:
+    pair = Pair()
+    launched = ThreadEvent()
+    pair.sender._compute = cast(Stream, _At(launched))
+    with pair:
+        pair.send(1, BLOCKS, TARGETS)
+        pair.source.raw[1] = 7  # what the step writes
+        pair.expected[4] = 7
+        launched.reach()
+        assert isinstance(pair.received.get(timeout=20), Done)
+        assert torch.equal(pair.target.raw, pair.expected)
+
+
+class _At:
+    """A stream of steps that has come as far as an event."""
+
+    def __init__(self, event: ThreadEvent) -> None:
+        self._event = event
+
+    def record(self) -> ThreadEvent:
+        return self._event
+
+
+class _PeerMover:
+    """Straight into a pool of the same process."""
+
+    def __init__(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._source, self._target = source, target
+        self.closed = threading.Event()
+
+    def across(self, spans: Any, blocks: Any, targets: Any, after: Any) -> ThreadEvent:
+        after.synchronize()
+        for start, size in spans:
+            read = self._source[blocks.tolist(), start : start + size]
+            self._target[targets.tolist(), start : start + size] = read
+        return Here().record()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def straight(cleared: ThreadEvent) -> Pair:
+    """A pair whose sender writes into the receiver's pool, once its steps have come so far."""
+
+    def connect(source: KVCache, target: KVCache) -> tuple[Sender, Receiver]:
+        here, there = (Link(sock) for sock in socket.socketpair())
+        mover: Any = _PeerMover(source.raw, target.raw)
+        layout, steps = layout_of(source), cast(Stream, _At(cleared))
+        sender = Sender(here, layout, (24, 30), Here(), PeerRoute(layout, mover, mover))
+        return sender, Receiver(there, target, steps, None, -1)
+
+    return Pair(connect)
+
+
+@pytest.mark.parametrize("layered", [False, True])
+def test_a_pool_is_written_when_its_own_steps_are_done(layered: bool) -> None:
+    cleared = ThreadEvent()
+    with straight(cleared) as pair:
+        assert pair.sender.direct
+        before = pair.expected.clone()
+        if layered:
+            pair.sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+            for layer in range(3):
+                pair.sender.after_layer(layer)
+            pair.expected[TARGETS.tolist()] = pair.source.raw[BLOCKS.tolist()]
+        else:
+            pair.send(1, BLOCKS, TARGETS)
+        assert torch.equal(pair.target.raw, before), "steps are still at it"
+        cleared.reach()
+        assert isinstance(pair.received.get(timeout=20), Done)
+        assert isinstance(pair.sent.get(timeout=20), Done)
+        assert torch.equal(pair.target.raw, pair.expected)
+
+
+@pytest.mark.parametrize("first", ["sender", "receiver"])
+def test_either_end_of_a_straight_way_may_close_first(first: str) -> None:
+    cleared = ThreadEvent()
+    cleared.reach()
+    with straight(cleared) as pair:
+        pair.sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+        pair.sender.after_layer(0)
+        pair.send(2, *columns([0], [0]))
+        assert isinstance(pair.received.get(timeout=20), Done)
+        assert isinstance(pair.sent.get(timeout=20), Done)
+        getattr(pair, first).close()
+        reason = f"the {first} closed"
+        own, other = pair.sent, pair.received
+        if first == "receiver":
+            own, other = other, own
+        assert own.get(timeout=20) == Broken(1, reason) == other.get(timeout=20)
+        assert other.get(timeout=20) == Lost(reason)
+        assert own.empty(), "who closes knows"
+
+
+def test_rubbish_ends_the_link_with_a_word() -> None:
+    cache = TARGET.make()
+    here, there = socket.socketpair()
+    told: list[Any] = []
+    here.send(b"x")
+    with pytest.raises(HandoffError, match="no sender"):
+        connect_receiver(there, cache)
+    here, there = socket.socketpair()
+    link = Link(here)
+    receiver = Receiver(Link(there), cache, Here(), None, -1)
+    receiver.start(told.append)
+    link.send(Way(direct=True))
+    assert "the sender sent Way" in str(link.receive())
+    link.hang_up()
+    receiver.close()
+    assert told == [Lost("the receiver failed: HandoffError: the sender sent Way")]
+
+
+def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.engine.handoff.connect.MEETING_S", 0.05)
+    here, there = socket.socketpair()
+    with pytest.raises(HandoffError, match="did not meet: timed out"):
+        connect_sender(here, SOURCE.make())
+    there.close()
+    here, there = socket.socketpair()
+    there.close()
+    with pytest.raises(HandoffError, match="did not meet"):
+        connect_sender(here, SOURCE.make())
+
+
+class TestSlots:
+    @given(st.integers(1, 5), st.lists(st.booleans(), max_size=40), st.data())
+    def test_a_slot_has_one_user(self, count: int, moves: list[bool], data: st.DataObject) -> None:
+        slots, taken = Slots(count), list[int]()
+        for takes in moves:
+            if takes and len(taken) < count:
+                taken.append(slots.take())
+            elif taken:
+                slots.give(taken.pop(data.draw(st.integers(0, len(taken) - 1))))
+            assert len(set(taken)) == len(taken) and set(taken) <= set(range(count))
+        for slot in set(range(count)) - set(taken):
+            with pytest.raises(ValueError, match="was not taken"):
+                slots.give(slot)
+
+    @pytest.mark.parametrize("ends", [False, True])
+    def test_who_waits_is_woken(self, ends: bool) -> None:
+        slots = Slots(1)
+        slots.take()
+        woken: list[int] = []
+
+        def wait() -> None:
+            try:
+                woken.append(slots.take())
+            except AbandonedError:
+                woken.append(-1)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        slots.abandon() if ends else slots.give(0)
+        thread.join(20)
+        assert woken == [-1 if ends else 0]
+
+    def test_nobody_waits_for_an_abandoned_clearance(self) -> None:
+        clearances = Clearances()
+        clearances.give(3)
+        clearances.wait(3)
+        clearances.abandon()
+        with pytest.raises(AbandonedError):
+            clearances.wait(3)
+
+
+@pytest.mark.parametrize("kv_dtype", ["", "int8", "float8_e4m3fn"])
+def test_layers_are_where_the_cache_has_them(kv_dtype: str) -> None:
+    cache = PoolSizes(num_blocks=2, kv_dtype=kv_dtype).make()
+    layout = layout_of(cache)
+    seen = torch.zeros(cache.block_bytes, dtype=torch.int32)
+    for layer in range(3):
+        cache.raw.zero_()
+        cache.blocks[1, layer].view(torch.uint8).fill_(255)
+        if cache.scales is not None:
+            cache.scales[1, layer] = -1.0
+        for start, size in layout.spans(layer):
+            assert cache.raw[1, start : start + size].view(torch.int32).all()
+            cache.raw[1, start : start + size] = 0
+            seen[start : start + size] += 1
+        assert not cache.raw.any(), "nothing of a layer lies elsewhere"
+    assert (seen == 1).all()
+    assert layout.size(WHOLE) == cache.block_bytes
+
+
+Run = Callable[[GpuMovers, Timeline], None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), counts=st.lists(st.integers(1, 4), min_size=1, max_size=6))
+@pytest.mark.parametrize("kv_dtype", ["", "int8"])
+def test_stages_are_never_shared(seed: int, counts: list[int], kv_dtype: str) -> None:
+    """Kernels and copies of a GPU run in any order that its streams and events allow."""
+    source, target = (PoolSizes(seed=n, kv_dtype=kv_dtype) for n in (1, 2))
+    pool, back = source.make().raw, target.make().raw
+    layout: Layout = layout_of(source.make())
+    times = Timeline(seed)
+    movers = [
+        GpuMovers(one, 4096, (times.stream(), times.stream()), rows.gather, rows.scatter)
+        for one in (pool, back)
+    ]
+    steps = times.stream()
+    chance = np.random.default_rng(seed)
+    expected = back.clone()
+    for number, count in enumerate(counts):
+        spans, size = layout.spans(number % 3), layout.size(number % 3)
+        blocks = chance.permutation(24)[:count].astype(np.int32)
+        slot = torch.zeros(count * size, dtype=torch.uint8)
+        steps.run(lambda block=int(blocks[0]), value=number: pool[block].fill_(value))
+        filled = movers[0].out(spans, blocks, slot, steps.record())
+        times.run(lambda filled=filled: filled.reached)
+        emptied = movers[1].back(spans, blocks, slot, steps.record())
+        for start, width in spans:
+            part = pool[blocks.tolist(), start : start + width]
+            expected[blocks.tolist(), start : start + width] = part
+        if number % 2:
+            times.run(lambda emptied=emptied: emptied.reached)
+    times.run()
+    assert torch.equal(back, expected)
+
+
+def test_messages_survive_the_wire() -> None:
+    here, there = (Link(sock) for sock in socket.socketpair())
+    sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 2)]
+    for message in sent:
+        here.send(message)
+    assert [there.receive() for _ in sent] == sent
+    here.close()
+    assert there.receive() is None
+    there.close()

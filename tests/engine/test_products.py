@@ -1,0 +1,171 @@
+"""Which way a matrix product is computed on a GPU: chosen by measurement, here by a false one."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from daemon.engine.linear import packed
+
+pytest.importorskip("triton")
+
+from daemon.engine.cuda.candidates import (
+    LIBRARY,
+    MAX_ROWS,
+    SCRATCH_CELLS,
+    Room,
+    candidates,
+    new_scratch,
+)
+from daemon.engine.cuda.meter import Call
+from daemon.engine.cuda.products import Product, Shape, choose_products, spread, summary
+from daemon.engine.cuda.ways import Library, Strips, Tiles, Vector, Way
+
+H200 = Room(processors=132, shared_bytes=232_448)
+SMALL_CARD = Room(processors=46, shared_bytes=101_376)
+SCRATCH = new_scratch(torch.device("meta"))
+SHAPES_8B = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096)]
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+
+
+class FalseMeter:
+    """Says what it is told to: seconds by the name of a way and the rows that it computes."""
+
+    def __init__(self, seconds: Callable[[str, int], float], broken: Sequence[str] = ()) -> None:
+        self.told = seconds
+        self.broken = broken
+
+    def usable(
+        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> bool:
+        return way.name not in self.broken
+
+    def seconds(self, calls: Sequence[Call]) -> float:
+        way, states = calls[0].func, calls[0].args[0]
+        return self.told(way.name, len(states))
+
+
+def product(out_features: int = 32, in_features: int = 4096, bias: bool = False) -> Product:
+    layer = nn.Linear(in_features, out_features, bias=bias, dtype=torch.bfloat16)
+    return Product(layer.weight.requires_grad_(False), layer.bias)
+
+
+def choose(seconds: Callable[[str, int], float], rows: Sequence[int] = (1, 4, 16), **kwargs):
+    one = product()
+    meter = FalseMeter(seconds, **kwargs)
+    choose_products([one], rows, meter, H200)
+    return one
+
+
+def test_the_fastest_way_is_taken_for_each_number_of_rows() -> None:
+    told = {("strip 2 w4", 1): 0.5, ("cublas mv", 1): 0.6, ("strip 4 w4", 4): 0.9}
+    one = choose(lambda name, rows: told.get((name, rows), 1.0))
+    assert [way.name for way in one.ways] == [
+        "cublas",
+        "strip 2 w4",
+        *["strip 4 w4"] * 3,
+        *["cublas"] * 12,
+    ]
+
+
+def test_near_draws_go_to_the_library() -> None:
+    assert choose(lambda name, _: 1.0 if name == "cublas" else 0.99).ways[4] == LIBRARY
+    assert choose(lambda name, _: 1.0 if name == "cublas" else 0.97).ways[4] != LIBRARY
+
+
+def test_what_computes_something_else_is_never_taken() -> None:
+    fast = {"strip 1 w4": 0.1, "strip 2 w4": 0.2}
+    one = choose(lambda name, _: fast.get(name, 1.0), broken=["strip 1 w4"])
+    assert one.ways[1].name == "strip 2 w4"
+
+
+def test_a_lucky_first_run_is_not_believed() -> None:
+    runs: dict[str, int] = {}
+
+    def seconds(name: str, rows: int) -> float:
+        runs[name] = runs.get(name, 0) + 1
+        return 0.1 if name == "strip 1 w4" and runs[name] == 1 else 1.0
+
+    assert choose(seconds, rows=[1]).ways[1] == LIBRARY
+
+
+def test_shapes_are_measured_apart_and_others_left_alone() -> None:
+    plain = nn.Linear(4096, 32)
+    twins, other, biased = [product(), product()], product(64), product(bias=True)
+    meter = FalseMeter(lambda name, _: 0.5 if name == "strip 1 w4" else 1.0)
+    chosen = choose_products([*twins, plain, other, biased], [1], meter, H200)
+    assert set(chosen) == {Shape.of(one) for one in (twins[0], other, biased)}
+    assert twins[0].ways == twins[1].ways and twins[0].ways[1].name == "strip 1 w4"
+    assert choose_products([plain], [1], meter, H200) == {}
+
+
+def test_weights_take_turns_while_they_are_measured() -> None:
+    layers = [product() for _ in range(3)]
+    seen: list[int] = []
+
+    class Watching(FalseMeter):
+        def seconds(self, calls: Sequence[Call]) -> float:
+            seen.extend(calls_of.args[1].data_ptr() for calls_of in calls[:4])
+            return 1.0
+
+    choose_products(layers, [1], Watching(lambda *_: 1.0), H200)
+    addresses = [layer.weight.data_ptr() for layer in layers]
+    assert seen[:4] == [*addresses, addresses[0]]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_library_computes_what_was_not_measured(bias: bool) -> None:
+    one = product(24, 64, bias)
+    one.ways = (LIBRARY, Vector(), LIBRARY)
+    for shape in [(0, 64), (1, 64), (2, 64), (3, 64), (1, 2, 64), (2, 1, 64)]:
+        states = torch.randn(shape).bfloat16()
+        expected = nn.functional.linear(states, one.weight, one.bias)
+        assert one(states).shape == expected.shape
+        torch.testing.assert_close(one(states), expected, atol=0.05, rtol=0.02)
+    wide = torch.randn(2, 128).bfloat16()[:, ::2]
+    assert torch.equal(one(wide), nn.functional.linear(wide, one.weight, one.bias))
+
+
+def test_rows_between_measured_ones_are_computed_as_the_larger() -> None:
+    small, large = Vector(), Library("other")
+    assert spread({1: small, 4: large}) == (LIBRARY, small, large, large, large)
+
+
+def test_candidates_fill_the_card_and_fit_it() -> None:
+    for room in (H200, SMALL_CARD):
+        for out_features, in_features in SHAPES_8B:
+            for rows in ROWS:
+                ways = candidates(rows, out_features, in_features, room, SCRATCH)
+                assert ways[0] == LIBRARY
+                assert len({way.name for way in ways}) == len(ways) <= 32
+                tiles = [way for way in ways if isinstance(way, Tiles)]
+                assert tiles or rows > 64
+                for way in tiles:
+                    along_rows, along_outputs = way.tile.count(rows, out_features)
+                    programs = along_rows * along_outputs * way.splits
+                    assert programs >= 0.6 * room.processors
+                    assert way.tile.shared_bytes <= room.shared_bytes
+                    cells = programs * way.tile.rows * way.tile.outputs
+                    assert way.splits == 1 or cells <= SCRATCH_CELLS
+                assert any(isinstance(way, Strips) for way in ways) == (rows <= 4)
+
+
+def test_no_kernels_of_ours_where_loads_could_not_be_wide() -> None:
+    for rows, in_features in ((1, 4100), (16, 4104), (MAX_ROWS + 1, 4096)):
+        ways = candidates(rows, 4096, in_features, H200, SCRATCH)
+        assert not [way for way in ways if isinstance(way, Strips | Tiles)]
+
+
+def test_the_log_says_in_one_line_what_was_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "daemon.engine.cuda.products")
+    choose(lambda name, rows: 0.5 if name == "strip 1 w4" and rows == 1 else 1.0)
+    assert len(caplog.records) == 1
+    assert "32x4096: 1 strip 1 w4, 4-16 cublas" in caplog.messages[0]
+    assert summary({}) == ""
+
+
+def test_linear_layers_of_a_cpu_are_no_products() -> None:
+    layer = nn.Linear(8, 4, dtype=torch.float16)
+    assert packed(layer, keep_plain=False) is layer

@@ -1,0 +1,196 @@
+"""Weights from files: the same as transformers loads, counted, and refused when they are not whole.
+
+What sends them to a GPU runs here with plain buffers and events that only note their use.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from daemon.engine import stored
+from daemon.engine.cuda.weights import Places, Staging
+from daemon.engine.fuse import merge
+from daemon.engine.loader import load_model
+from daemon.engine.stored import Meter, Stored, stored_tensors
+from daemon.engine.weights import open_weights
+from daemon.models.shape import ModelError
+from tests.engine.tiny import save
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("llama", tmp_path_factory.mktemp("llama"))
+
+
+def opened(path: Path) -> tuple[int, dict[str, Stored]]:
+    file = os.open(path, os.O_RDONLY)
+    return file, stored_tensors(path, file)
+
+
+@pytest.mark.parametrize("name", ["llama", "opt", "gpt_neox"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_is_as_transformers_loads_it(name: str, dtype: str, tmp_path: Path) -> None:
+    folder = save(name, tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).state_dict()
+    ours = load_model(folder, dtype, CPU).state_dict()
+    assert ours.keys() == theirs.keys()
+    for key, tensor in theirs.items():
+        assert ours[key].dtype == tensor.dtype and torch.equal(ours[key], tensor), key
+
+
+def test_shards_are_read_together(llama: Path, tmp_path: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    halves = [dict(list(tensors.items())[side::2]) for side in range(2)]
+    names = ["model-1.safetensors", "model-2.safetensors"]
+    for name, half in zip(names, halves, strict=True):
+        save_file(half, tmp_path / name, {"format": "pt"})
+    weight_map = {key: name for name, half in zip(names, halves, strict=True) for key in half}
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with open_weights(tmp_path, CPU, lambda _share: None) as slices:
+        assert slices.keys() == tensors.keys()
+        for key, tensor in tensors.items():
+            assert torch.equal(slices[key][...], tensor)
+
+
+def test_what_is_loaded_is_told(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(stored, "_TELL_EVERY_S", 0.0)
+    told: list[float] = []
+    load_model(llama, "float32", CPU, told.append)
+    assert len(told) > 100 and told == sorted(told) and told[-1] == 1.0
+
+
+def test_telling_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    told: list[float] = []
+    meter = Meter(1000, told.append)
+    for _ in range(1000):
+        now_s += 0.001
+        meter.add(1)
+    assert 9 <= len(told) <= 11
+    Meter(0, told.append).add(0)
+    assert told[-1] == 0.0, "no weights, no share"
+
+
+class NotedEvent:
+    """Stands for a CUDA event: waiting for one that was recorded is noted."""
+
+    def __init__(self, story: list[str]) -> None:
+        self._story = story
+        self._name = f"{len(story)}"
+        story.append(f"made {self._name}")
+
+    def record(self) -> None:
+        self._story.append(f"record {self._name}")
+
+    def synchronize(self) -> None:
+        self._story.append(f"wait {self._name}")
+
+
+def test_staging_fills_one_buffer_while_the_other_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "CHUNK_BYTES", 100)
+    monkeypatch.setattr("daemon.engine.cuda.weights.CHUNK_BYTES", 100)
+    tensors = {"long": torch.rand(77), "odd": torch.arange(9, dtype=torch.uint8)}
+    tensors |= {"one": torch.tensor(3.5), "none": torch.zeros(0, 4)}
+    save_file(tensors, tmp_path / "some.safetensors")
+    file, found = opened(tmp_path / "some.safetensors")
+    story: list[str] = []
+    told: list[float] = []
+    staging = Staging(lambda size: torch.empty(size, dtype=torch.uint8), lambda: NotedEvent(story))
+    meter = Meter(sum(one.size_bytes for one in found.values()), told.append)
+    for name, tensor in tensors.items():
+        place = Places(found, CPU).take(name)
+        assert (place.shape, place.dtype) == (tensor.shape, tensor.dtype)
+        staging.send(found[name], place.view(-1).view(torch.uint8), meter)
+        assert torch.equal(place, tensor)
+    os.close(file)
+    chunks = 4 + 1 + 1  # 308 bytes, 9, 4, 0
+    used = [f"{word} {turn % 2}" for turn in range(chunks) for word in ("wait", "record")]
+    assert story == ["made 0", "made 1", *used], "each is waited for before it is filled again"
+
+
+def test_what_is_merged_lies_back_to_back(llama: Path) -> None:
+    file, found = opened(llama / "model.safetensors")
+    os.close(file)
+    places = Places(found, CPU)
+    names = sorted(found)
+    taken = {name: places.take(name) for name in reversed(names)}
+    assert all(taken[name].shape == found[name].shape for name in names)
+    prefix = "model.layers.0.self_attn"
+    layers = []
+    for index, kind in enumerate("qkv"):
+        weight = taken[f"{prefix}.{kind}_proj.weight"].fill_(index)
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        layers.append(layer)
+    merged = merge(layers).weight
+    assert merged.data_ptr() == taken[f"{prefix}.q_proj.weight"].data_ptr(), "nothing was copied"
+    rows = [len(layer.weight) for layer in layers]
+    assert torch.equal(merged[:, 0], torch.repeat_interleave(torch.arange(3.0), torch.tensor(rows)))
+    apart = taken["model.layers.0.self_attn.o_proj.weight"].untyped_storage().data_ptr()
+    assert apart != merged.untyped_storage().data_ptr()
+
+
+def test_merging_what_lies_apart_copies() -> None:
+    layers = [nn.Linear(4, rows, bias=False) for rows in (3, 2)]
+    expected = torch.cat([layer.weight for layer in layers])
+    assert torch.equal(merge(layers).weight, expected)
+    whole = torch.rand(6, 4)
+    layers[0].weight, layers[1].weight = nn.Parameter(whole[:3]), nn.Parameter(whole[4:])
+    assert torch.equal(merge(layers).weight, torch.cat([whole[:3], whole[4:]])), "with a gap"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"dtype": "F12"}, "no known kind"),
+        ({"data_offsets": [0, 8]}, "is not whole"),
+        ({"data_offsets": [96, 192]}, "is not whole"),
+        ({"data_offsets": [-96, 0]}, "is not whole"),
+        ({"data_offsets": None}, "no known kind"),
+    ],
+)
+def test_files_that_are_not_whole_are_refused(
+    change: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    header = {"w": {"dtype": "F32", "shape": [4, 6], "data_offsets": [0, 96], **change}}
+    text = json.dumps(header).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(np.uint64(len(text)).tobytes() + text + bytes(100))
+    file = os.open(path, os.O_RDONLY)
+    with pytest.raises(ModelError, match=match):
+        stored_tensors(path, file)
+    os.close(file)
+
+
+def test_a_file_that_is_cut_while_it_is_read(llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((llama / "model.safetensors").read_bytes())
+    file, found = opened(path)
+    os.truncate(path, 4096)
+    with pytest.raises(ModelError, match="became shorter"):
+        stored.read_exactly(file, 4090, memoryview(bytearray(10)))
+    os.close(file)
+    assert found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_on_a_gpu(dtype: str, tmp_path: Path) -> None:
+    folder = save("llama", tmp_path)
+    expected = load_model(folder, dtype, CPU).state_dict()
+    for key, tensor in load_model(folder, dtype, torch.device("cuda:0")).state_dict().items():
+        assert tensor.is_cuda and torch.equal(tensor.cpu(), expected[key]), key

@@ -52,6 +52,7 @@ class Done:
 class CoreAlone:
     """One Core that drives one engine, as the runtime and the worker do together."""
 
+    @torch.inference_mode()
     def __init__(self, model: ServedModel, config: Config) -> None:
         self._engine, step_s, token_s = start(model.load(config, 0), lambda _stage, _done: None)
         while self._engine.prepare():

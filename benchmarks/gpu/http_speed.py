@@ -43,7 +43,8 @@ FULL = Case(
     ((32, 64, 15.0), (256, 512, 45.0), (128, 256, 25.0), (512, 768, 45.0)),
     256,
     8192,
-    ("scheduler.max_batch_tokens=2048",),
+    # A host pool of a quarter of the RAM takes long to pin, and nobody is swapped out here.
+    ("scheduler.max_batch_tokens=2048", "memory.host_bytes=4294967296"),
 )
 TINY = Case(((2, 3, 20.0), (4, 6, 20.0)), 4, 480, ("memory.kv_blocks=128",))
 RESERVED_S = 60.0

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from benchmarks.gpu import (
     engine_checks,
     kernel_checks,
-    kernel_shapes,
     op_checks,
     pool_checks,
     product_checks,
@@ -19,7 +18,7 @@ def interpreted_checks() -> Iterator[Check]:
     """Kernels against their references, and an engine that computes with them."""
     yield from pool_checks.pool_checks("cpu")
     yield from swap_checks.packing_checks("cpu")
-    yield from kernel_checks.attention_checks(kernel_shapes.PARTS["small"], "cpu")
+    yield from kernel_checks.attention_checks("small", "cpu")
     yield from op_checks.op_checks("cpu")
     yield from product_checks.product_checks("cpu")
     yield from engine_checks.engine_checks(

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from benchmarks.gpu.attempts import attempted, failed
+from benchmarks.gpu.kernel_shapes import KINDS
 from benchmarks.gpu.paged import LAYER, Paged, Shape, paged
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
@@ -17,9 +18,9 @@ LIMITS = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 softmax's weights and the result makes a third of it; a single missing key of 1,000 makes more."""
 
 
-def attention_checks(shapes: tuple[Shape, ...], device: str) -> Iterator[Check]:
-    """Decode and prefill attention of each shape."""
-    for seed, shape in enumerate(shapes):
+def attention_checks(kind: str, device: str) -> Iterator[Check]:
+    """Decode and prefill attention of each shape of a kind (see `kernel_shapes.KINDS`)."""
+    for seed, shape in enumerate(KINDS[kind]):
         yield from attempted(f"attention {shape}", partial(_checks, shape, device, seed))
 
 

@@ -78,7 +78,7 @@ def groups() -> tuple[Shape, ...]:
     return tuple(Shape(2 * group, 2, 128, 16, BF16, *rows) for group in (*range(1, 17), 24, 32))
 
 
-PARTS = {
+KINDS = {
     "small": SMALL + SMALL_8BIT,
     "bfloat16": large(BF16, 5),
     # Fewer in float32, whose products take seconds each to compile.

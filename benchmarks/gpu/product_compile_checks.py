@@ -14,6 +14,7 @@ from daemon.engine.cuda.candidates import Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import Product
 from daemon.engine.cuda.ways import Strips, Tiles
+from daemon.engine.kernels.early import early
 
 PROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132}
 """Of a large GPU of each generation."""
@@ -29,8 +30,8 @@ def product_compile_checks(
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
         triton.knobs.cache.dir = folder
         for generation in generations:
-            room = Room(PROCESSORS[generation], SHARED_LIMITS_BYTES[generation])
             with compiled_for(generation) as launches:
+                room = Room(PROCESSORS[generation], SHARED_LIMITS_BYTES[generation], early())
                 yield from _checks(generation, shapes, rows, room, launches)
 
 

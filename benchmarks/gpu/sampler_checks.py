@@ -1,83 +1,211 @@
 """The sampler on a device against the sampler on the CPU: the same seeds draw the same tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 
+from benchmarks.gpu.attempts import attempted
 from benchmarks.gpu.report import Check
-from daemon.engine.sampler import Sampler, SampleResult
+from daemon.engine.sampler import Draws, Sampler
+from daemon.engine.sampler.allowed import Allowed
+from daemon.engine.sampler.warm import warm
 from daemon.request import SamplingParams
 
-VOCAB = 128_256
-ROWS, STEPS = 64, 16
-DIFFERENT_SHARE = 2e-3
+DIFFERENT_SHARE = 1e-3
 """Sums of 100,000 terms round differently on each device: a draw at a border may fall over it."""
+LOGPROB_ERROR = 1e-3
+EOS = (2,)
+PROMPT = [1, 2, 3, 4, 5, 4]
 
 KINDS = {
-    "greedy": SamplingParams(temperature=0.0),
-    "temperature": SamplingParams(temperature=0.9),
-    "top-k": SamplingParams(top_k=40),
-    "top-p": SamplingParams(top_p=0.9),
-    "top-p wide": SamplingParams(temperature=3.0, top_p=0.95),
-    "min-p": SamplingParams(min_p=0.05),
-    "penalties": SamplingParams(
-        temperature=0.8,
-        presence_penalty=0.6,
-        frequency_penalty=0.4,
-        repetition_penalty=1.2,
-        logit_bias=((7, 4.0), (9, -100.0)),
-        min_tokens=4,
-        stop_token_ids=(11,),
-    ),
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.9},
+    "cold": {"temperature": 2e-5},
+    "top-k": {"top_k": 40},
+    "top-k wide": {"top_k": 20_000, "temperature": 2.0},
+    "top-p": {"top_p": 0.9},
+    "top-p narrow": {"top_p": 0.02},
+    "top-p wide": {"temperature": 3.0, "top_p": 0.95},
+    "min-p": {"min_p": 0.05},
+    "min-p low": {"min_p": 1e-9},
+    "all filters": {"temperature": 1.5, "top_k": 300, "top_p": 0.8, "min_p": 0.01},
+    "penalties": {
+        "temperature": 0.8,
+        "presence_penalty": 0.6,
+        "frequency_penalty": 0.4,
+        "repetition_penalty": 1.2,
+        "logit_bias": ((7, 4.0), (9, -100.0), (7, 5.0)),
+        "min_tokens": 4,
+        "stop_token_ids": (11,),
+    },
+    "greedy penalties": {"temperature": 0.0, "frequency_penalty": 0.7, "min_tokens": 2},
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How much is drawn."""
+
+    vocab: int
+    rows: int
+    steps: int
+    dtype: torch.dtype
+    scale: float  # standard deviation of the logits
+
+    def __str__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"{self.rows} x {self.vocab} {kind} scale {self.scale:g}"
+
+    def logits(self, seed: int) -> torch.Tensor:
+        """One step's, on the CPU."""
+        generator = torch.Generator().manual_seed(seed)
+        values = torch.randn(self.rows, self.vocab, generator=generator)
+        return (values * self.scale).to(self.dtype)
+
+
+SMALL = (Case(5003, 4, 2, torch.float32, 3.0),)
+LARGE = (
+    Case(128_256, 64, 16, torch.bfloat16, 4.0),
+    Case(50_257, 33, 8, torch.float32, 2.0),
+    Case(151_936, 16, 4, torch.float16, 0.5),
+    Case(262_144, 8, 4, torch.bfloat16, 8.0),
+)
+
+
 def sampler_checks(device: str) -> Iterator[Check]:
-    """Shares of drawn tokens that differ, and differences of log-probabilities."""
-    generator = torch.Generator().manual_seed(0)
-    logits = [torch.randn(ROWS, VOCAB, generator=generator) * 4 for _ in range(STEPS)]
-    for name, sampling in KINDS.items():
-        here, there = _draws(logits, sampling, "cpu"), _draws(logits, sampling, device)
-        pairs = list(zip(here, there, strict=True))
-        different = sum(int((a.tokens != b.tokens.cpu()).sum()) for a, b in pairs)
-        yield Check(f"sampler {name}", different / (ROWS * STEPS), DIFFERENT_SHARE, "of the draws")
-    yield Check("sampler logprobs", _logprob_error(logits[0], device), 1e-3)
-    yield Check("sampler NaN is refused", 0.0 if _refuses_nan(device) else float("nan"), 0.0)
+    """Draws, log-probabilities, rows that are broken, rows that are alone, and who waits."""
+    cases = LARGE if device.startswith("cuda") else SMALL
+    for case in cases:
+        for name, fields in KINDS.items():
+            yield from attempted(
+                f"sample {name} {case}", partial(_draws, name, fields, case, device)
+            )
+    parts: dict[str, Callable[[Case, str], Iterator[Check]]] = {
+        "log-probabilities": _logprobs,
+        "broken": _broken,
+        "alone": _alone,
+        "waits": _waits,
+    }
+    for name, part in parts.items():
+        yield from attempted(f"sample {name}", partial(part, cases[0], device))
 
 
-def _draws(logits: list[torch.Tensor], sampling: SamplingParams, device: str) -> list[SampleResult]:
-    """An answer of STEPS tokens in every row; each device counts its own tokens."""
-    sampler = Sampler(VOCAB, device, eos_ids=(2,))
-    for slot in range(ROWS):
-        fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
-        sampler.join(slot, SamplingParams(**fields | {"seed": slot}), 5, [1, 2, 3, 4, 5])
-    rows = list(range(ROWS))
-    return [
-        sampler.sample(step.to(device), rows, [5 + index] * ROWS)
-        for index, step in enumerate(logits)
-    ]
+def sampler_of(vocab: int, device: str) -> Sampler:
+    """The sampler of a device, the GPU's through the interpreter where that is the CPU."""
+    from daemon.engine.cuda.sampling import CudaMeans
+
+    return Sampler(vocab, device, EOS, CudaMeans(vocab, torch.device(device)))
 
 
-def _logprob_error(logits: torch.Tensor, device: str) -> float:
-    results = []
-    for where in ("cpu", device):
-        sampler = Sampler(VOCAB, where)
-        sampler.join(0, SamplingParams(temperature=0.0, logprobs=5), 1)
-        results.append(sampler.sample(logits.to(where), [0] * ROWS, [1] * ROWS).logprobs)
-    here, there = results
-    if here is None or there is None or (here.top_ids != there.top_ids).any():
-        return float("nan")
-    return float(abs(here.top_values - there.top_values).max())
+def _draws(name: str, fields: dict[str, object], case: Case, device: str) -> Iterator[Check]:
+    """An answer in every row; each device counts its own tokens."""
+    samplers = (Sampler(case.vocab, "cpu", EOS), sampler_of(case.vocab, device))
+    for slot in range(case.rows):
+        sampling = SamplingParams(**fields | {"seed": slot})
+        for sampler in samplers:
+            sampler.join(slot, sampling, len(PROMPT), PROMPT)
+    rows, different = np.arange(case.rows), 0
+    for step in range(case.steps):
+        logits = case.logits(step)
+        positions = np.full(case.rows, len(PROMPT) + step)
+        here = samplers[0].sample(logits, rows, positions).tokens
+        there = samplers[1].sample(logits.to(device), rows, positions).tokens.cpu()
+        different += int((here != there).sum())
+    share = different / (case.rows * case.steps)
+    # With few draws, one that falls over a border may be more than its share.
+    limit = max(DIFFERENT_SHARE, 1.0 / (case.rows * case.steps))
+    yield Check(f"sample {name} {case}", share, limit, "of the draws")
 
 
-def _refuses_nan(device: str) -> bool:
-    logits = torch.zeros(2, VOCAB, device=device)
-    logits[1, 5] = torch.nan
-    sampler = Sampler(VOCAB, device)
-    for slot in (0, 1):
-        sampler.join(slot, SamplingParams(), 1)
+def _mixed(case: Case, device: str) -> tuple[Sampler, Allowed]:
+    """Every kind of row by turns, and a grammar's mask for the last."""
+    sampler = sampler_of(case.vocab, device)
+    warm(sampler, case.vocab, case.dtype, torch.device(device))
+    kinds = list(KINDS.values())
+    for slot in range(case.rows):
+        sampling = SamplingParams(**kinds[slot % len(kinds)] | {"seed": slot, "logprobs": slot % 6})
+        sampler.join(slot, sampling, len(PROMPT), PROMPT)
+    words = np.random.default_rng(0).integers(1, 2**31, (1, -(-case.vocab // 32)), np.int32)
+    return sampler, Allowed(np.array([case.rows - 1]), words)
+
+
+def _read(case: Case, device: str, logits: torch.Tensor) -> Draws:
+    sampler, allowed = _mixed(case, device)
+    positions = np.full(case.rows, len(PROMPT))
+    drawn = sampler.sample(logits.to(device), np.arange(case.rows), positions, allowed)
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return drawn.read()
+
+
+def _logprobs(case: Case, device: str) -> Iterator[Check]:
+    logits = case.logits(0)
+    draws = _read(case, device, logits)
+    assert draws.logprobs is not None
+    right = logits.double().log_softmax(-1)
+    chosen = right.gather(1, torch.from_numpy(draws.tokens).long().unsqueeze(1)).flatten()
+    ids = torch.from_numpy(draws.logprobs.top_ids).long().view(case.rows, -1)
+    values = torch.from_numpy(draws.logprobs.top_values).view(ids.shape)
+    best = right.topk(ids.shape[1]).values
+    error = (torch.from_numpy(draws.logprobs.chosen) - chosen).abs().max()
+    yield Check("sample log-probabilities chosen", float(error), LOGPROB_ERROR)
+    error = torch.maximum((values - best).abs(), (right.gather(1, ids) - best).abs()).max()
+    yield Check("sample log-probabilities best", float(error), LOGPROB_ERROR)
+
+
+def _broken(case: Case, device: str) -> Iterator[Check]:
+    """NaN, infinity or nothing at all ends a row, and changes no other."""
+    logits = case.logits(0)
+    before = _read(case, device, logits)
+    logits[0, 5], logits[1, case.vocab - 1], logits[2] = torch.nan, torch.inf, -torch.inf
+    after = _read(case, device, logits)
+    wrong = set(after.broken.tolist()) ^ {0, 1, 2} | set(before.broken.tolist())
+    yield Check("sample broken rows", len(wrong), 0, "rows")
+    changed = int((after.tokens[3:] != before.tokens[3:]).sum()) + int(after.tokens[:3].any())
+    yield Check("sample broken rows change others", changed, 0, "tokens")
+
+
+def _alone(case: Case, device: str) -> Iterator[Check]:
+    """A row draws the same bits by itself as among all the others."""
+    logits = case.logits(1)
+    together = _read(case, device, logits)
+    sampler, allowed = _mixed(case, device)
+    different = 0
+    for row in range(case.rows):
+        only = Allowed(np.array([0]), allowed.masks) if row in allowed.rows else None
+        one = logits[row : row + 1].to(device)
+        token = int(sampler.sample(one, [row], [len(PROMPT)], only).tokens[0])
+        different += token != together.tokens[row]
+    yield Check("sample alone or together", different, 0, "tokens")
+
+
+def _waits(case: Case, device: str) -> Iterator[Check]:
+    """On a GPU torch raises an error where it would wait; and the draw is queued behind long work
+    before that is done.
+    """
+    sampler, allowed = _mixed(case, device)
+    logits, rows = case.logits(0).to(device), np.arange(case.rows)
+    if not device.startswith("cuda"):
+        drawn = sampler.sample(logits, rows, np.full(case.rows, len(PROMPT)), allowed)
+        yield Check("sample has tokens", len(drawn.read().tokens) - case.rows, 0)
+        return
+    sampler.sample(logits, rows, np.full(case.rows, len(PROMPT)), allowed)
+    busy, done = torch.randn(8192, 8192, device=device), torch.cuda.Event()
+    busy = busy @ busy  # once before: the library makes itself ready
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
     try:
-        sampler.sample(logits, [0, 1], [1, 1])
-    except ValueError as error:
-        return "[1]" in str(error)
-    return False
+        for _ in range(20):  # about 0.4 s of work
+            busy = busy @ busy
+        drawn = sampler.sample(logits, rows, np.full(case.rows, len(PROMPT) + 1), allowed)
+        done.record()
+        queued_early = not done.query()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    done.synchronize()
+    yield Check("sample waits for the device", 0.0 if queued_early else 1.0, 0)
+    wrong = int((drawn.tokens.cpu().numpy() != drawn.read().tokens).sum())
+    yield Check("sample reads what was drawn", wrong, 0, "tokens")

@@ -21,8 +21,12 @@ from daemon.story import What
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
 _NEVER = float("inf")
-PLAN_GAP_S = 0.002
-"""How long before the running step's expected end the next one is planned."""
+PLAN_GAP_S = 0.004
+"""How long before the running step's expected end the next one is planned.
+
+Enough for a timer that is a millisecond late, the plan's way and its queueing on the device, which
+would else idle; what arrives within it joins a step later.
+"""
 
 
 class WorkerState(Enum):

@@ -32,6 +32,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     batch_tokens: int
     load_stage: str = ""
     load_fraction: float = 1.0
+    load_left_s: float = -1.0  # until it is ready, if all goes as the last time; -1: unknown
     swap: str = "recompute"  # the swap mode
     host_blocks: int = 0
     host_held: int = 0  # blocks of the host pool that hold or will hold a sequence's KV

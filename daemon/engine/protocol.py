@@ -58,8 +58,8 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Progress while loading, for STATUS= and llmd-top."""
 
-    stage: str  # "weights", "kv cache", "host pool", "fuse", "warm-up"
-    fraction: float  # 0..1
+    stage: str  # "imports", "weights", "kv cache", "host pool", "fuse", "warm-up", ...
+    fraction: float  # of the whole start, 0..1
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -17,7 +17,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from daemon import logs
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SWITCH_S = 0.0005
+"""The longest that one thread computes while another has an answer to send."""
 _IDLE_S = 0.02
 """After so long without a message a worker gets things ready for later steps."""
 
@@ -65,10 +66,10 @@ class Worker:
         self._encoder = encoder()
         self._decoder = decoder(ToWorker)
 
-    def serve(self, prepare: Callable[[], None]) -> int:
-        """Prepare, load, then answer plans until told to stop; the process's exit status."""
+    def serve(self, kind: str, spare: bool) -> int:
+        """Import, load, then answer plans until told to stop; the process's exit status."""
         try:
-            prepare()
+            self._import(kind, spare)
             message = self._receive()
             if not isinstance(message, Load):
                 return 0
@@ -83,6 +84,14 @@ class Worker:
             self._fail(error)
             return 1
         return 0
+
+    def _import(self, kind: str, spare: bool) -> None:
+        """All that computing on this kind of device needs; a spare is in no hurry."""
+        if spare:
+            preload_idly(kind)
+        else:
+            self._send(Loading("imports", 0.0))
+            preload(kind)
 
     def _load(self, load: Load) -> "Engine":
         began = time.perf_counter()
@@ -187,6 +196,7 @@ def main() -> int:
     parser.add_argument("--spare", action="store_true", help="import with idle time alone")
     arguments = parser.parse_args()
     logs.set_up("worker")
+    sys.setswitchinterval(_SWITCH_S)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a daemon asks so where a worker hangs
     die_with_parent(signal.SIGKILL)
@@ -194,8 +204,7 @@ def main() -> int:
     share_cores()
     keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    prepare = preload_idly if arguments.spare else preload
-    return Worker(channel).serve(lambda: prepare(arguments.device))
+    return Worker(channel).serve(arguments.device, arguments.spare)
 
 
 if __name__ == "__main__":

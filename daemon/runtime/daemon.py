@@ -29,9 +29,16 @@ from daemon.runtime import notify, watchdog
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.listen import ListenError, listen, url_of
-from daemon.runtime.model import ServedModel, find_model, in_thread, served_name
+from daemon.runtime.model import (
+    ServedModel,
+    cache_folder,
+    find_model,
+    in_thread,
+    served_name,
+)
 from daemon.runtime.operations import Operations
 from daemon.runtime.runtime import Runtime
+from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor.api import ApiProcess
@@ -191,12 +198,15 @@ class Daemon:
         )
         if self._config.daemon.spare:
             self._spare = Spare(self._config.instance[0].device)
+        names = []
         for index, spec in enumerate(self._config.instance):
             load = model.load(self._config, index)
+            names.append(f"{load.model} {load.dtype} {load.device}")
             restarts = self._config.daemon.restarts
             worker = WorkerProcess(index, spec.name, load, hooks, restarts, self._spare)
             self._workers.append(worker)
             self._spawn(worker.run())
+        self._status.loads.remember(StartTimes(cache_folder(self._config) / "starts.json"), names)
         self._spawn(self._repeat_serving())
         self._spawn(self._repeat_gauges())
 
@@ -229,20 +239,22 @@ class Daemon:
         self._workers[instance].send(plan)
 
     def _on_loading(self, instance: int, progress: Loading) -> None:
-        self._status.loading(instance, progress)
-        self._say(self._status.stage)
+        if self._status.loading(instance, progress):
+            log.info("%s", self._status.stage)
+        self._tell_stage()
 
     def _on_ready(self, instance: int, ready: Ready) -> None:
         runtime = self._running()
         runtime.worker_ready(instance, ready)
         name = self._config.instance[instance].name
         log.info(
-            "worker %s: %d blocks of %d bytes, weights %d bytes, ready after %.1f s",
+            "worker %s: %d blocks of %d bytes, weights %d bytes, ready after %.1f s (%s)",
             name,
             ready.num_blocks,
             ready.block_bytes,
             ready.weight_bytes,
             ready.load_s,
+            self._status.loads.ended(instance),
         )
         if ready.num_host_blocks:
             log.info(
@@ -269,6 +281,7 @@ class Daemon:
         self._running().copied(instance, copied)
 
     def _on_lost(self, instance: int, blamed: bool) -> None:
+        self._status.loads.lost(instance)
         self._running().worker_lost(instance, blamed)
         self._operations.tell_serving()
 
@@ -297,7 +310,10 @@ class Daemon:
         """Progress while starting."""
         self._status.stage = stage
         log.info("%s", stage)
-        notify.starting(stage)
+        self._tell_stage()
+
+    def _tell_stage(self) -> None:
+        notify.starting(self._status.stage)
         self._operations.tell_serving()
 
     async def _repeat_serving(self) -> None:

@@ -77,10 +77,14 @@ def served_name(config: Config) -> str:
     return Path(config.model.path).stem if config.model.path else EMBEDDED_NAME
 
 
+def cache_folder(config: Config) -> Path:
+    """Where converted models and what was measured of earlier starts are kept."""
+    return Path(config.daemon.cache) if config.daemon.cache else default_cache()
+
+
 def find_model(config: Config) -> ServedModel:
     """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
-    cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
-    folder = model_folder(config.model.path, cache)
+    folder = model_folder(config.model.path, cache_folder(config))
     shape = checked_shape(folder)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
     return ServedModel(

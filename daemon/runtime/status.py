@@ -23,6 +23,7 @@ from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
 from daemon.engine.protocol import Loading
+from daemon.runtime.loads import Loads
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Gauges, Serving
 from daemon.runtime.runtime import Runtime
@@ -46,7 +47,7 @@ class DaemonStatus:
         self.config = config
         self._served: ServedModel | None = None
         self._runtime: Runtime | None = None
-        self._loading: dict[int, Loading] = {}
+        self.loads = Loads()
         self._started_s = time.monotonic()
         self.gpus: Callable[[], tuple[GpuStatus | None, ...]] = tuple
 
@@ -55,10 +56,11 @@ class DaemonStatus:
         self._runtime = runtime
         self._served = served
 
-    def loading(self, instance: int, progress: Loading) -> None:
-        """A worker reported progress."""
-        self._loading[instance] = progress
-        self.stage = f"loading: {progress.stage} {progress.fraction:.0%}"
+    def loading(self, instance: int, progress: Loading) -> bool:
+        """A worker reported progress; whether it is at another stage now."""
+        another = self.loads.came(instance, progress)
+        self.stage = self.loads.sentence()
+        return another
 
     @property
     def ready(self) -> bool:
@@ -183,15 +185,7 @@ class DaemonStatus:
 
     def _with_progress(self, instances: tuple[InstanceStatus, ...]) -> list[InstanceStatus]:
         """The instances, with how far their workers have loaded."""
-        return [self._with_own_progress(i, one) for i, one in enumerate(instances)]
-
-    def _with_own_progress(self, index: int, one: InstanceStatus) -> InstanceStatus:
-        progress = self._loading.get(index)
-        if one.state == WorkerState.READY.value or progress is None:
-            return one
-        return msgspec.structs.replace(
-            one, load_stage=progress.stage, load_fraction=progress.fraction
-        )
+        return [self.loads.shown(index, one) for index, one in enumerate(instances)]
 
     def _planned(self) -> tuple[InstanceStatus, ...]:
         """The configured instances, before the Core exists."""

@@ -43,8 +43,7 @@ class FalseMeter:
         return way.name not in self.broken
 
     def seconds(self, calls: Sequence[Call]) -> float:
-        way, states = calls[0].func, calls[0].args[0]
-        return self.told(way.name, len(states))
+        return self.told(calls[0].way.name, len(calls[0].states))
 
 
 def product(out_features: int = 32, in_features: int = 4096, bias: bool = False) -> Product:
@@ -107,7 +106,7 @@ def test_weights_take_turns_while_they_are_measured() -> None:
 
     class Watching(FalseMeter):
         def seconds(self, calls: Sequence[Call]) -> float:
-            seen.extend(calls_of.args[1].data_ptr() for calls_of in calls[:4])
+            seen.extend(call.weight.data_ptr() for call in calls[:4])
             return 1.0
 
     choose_products(layers, [1], Watching(lambda *_: 1.0), H200)

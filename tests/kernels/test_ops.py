@@ -99,7 +99,8 @@ def narrow(compiled: Any) -> set[str]:
     return {word for word in words if ".v4.b32" not in word}
 
 
-def test_memory_is_read_in_pieces_of_16_bytes(hopper: Launches) -> None:
+def launch_all(launches: Launches) -> list[Any]:
+    """The three kernels as Llama 3 8B's sizes have them, heads normed as well."""
     kernels.add_norm(meta(7, 4096), meta(7, 4096), meta(4096), 1e-5)
     kernels.silu_mul(meta(7, 2 * 14_336))
     slots = meta(7, dtype=torch.int32), meta(7, dtype=torch.int32)
@@ -107,10 +108,31 @@ def test_memory_is_read_in_pieces_of_16_bytes(hopper: Launches) -> None:
     cache = (meta(5, 2, 2, 16, 8, 128), None, 1, *slots)
     norm = Norm(meta(128), 1e-6)
     kernels.place(meta(7, 48, 128), angles, angles, *cache, Heads(32, 8, 128, 1.0, norm, norm))
-    rows, gates, placed = hopper.take()
+    return launches.take()
+
+
+def test_memory_is_read_in_pieces_of_16_bytes(hopper: Launches) -> None:
+    rows, gates, placed = launch_all(hopper)
     assert not narrow(rows) and not narrow(gates)
     assert narrow(placed) == {"ld.global.b32"}  # a token's block and offset
     assert placed.metadata.shared == 0  # nothing is passed from thread to thread
+
+
+def test_who_comes_early_waits_before_all_else(hopper: Launches) -> None:
+    """Launched while the kernel before still runs, from Hopper on; and lets the next one do so."""
+    for compiled in launch_all(hopper):
+        code = compiled.asm["ptx"]
+        touched = min(code.index("ld.global"), code.index("st.global"))
+        assert compiled.metadata.launch_pdl
+        assert code.index("griddepcontrol.launch_dependents") < code.index("griddepcontrol.wait")
+        assert code.index("griddepcontrol.wait") < touched
+
+
+def test_nobody_comes_early_before_hopper() -> None:
+    with compiled_for(89) as launches:
+        for compiled in launch_all(launches):
+            assert not compiled.metadata.launch_pdl
+            assert "griddepcontrol" not in compiled.asm["ptx"]
 
 
 def test_rows_that_a_kernel_cannot_read_are_refused() -> None:

@@ -105,6 +105,7 @@ async def test_while_a_worker_loads(status: DaemonStatus, house_of: Build) -> No
     assert (serving.root, serving.max_len, serving.context_len) == ("/models/tiny", 128, 256)
     (one,) = status.snapshot().instances
     assert (one.state, one.load_stage, one.load_fraction) == ("loading", "weights", 0.4)
+    assert one.load_left_s == -1.0, "never started before"
 
 
 async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: Build) -> None:

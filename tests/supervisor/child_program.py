@@ -7,10 +7,6 @@ import socket
 import sys
 import time
 
-from daemon.engine.protocol import Loading
-from daemon.wire.blocking import BlockingChannel
-from daemon.wire.columns import encoder
-
 
 def main() -> int:
     """Say "up" on the socket, then live as MODE says."""
@@ -24,6 +20,10 @@ def main() -> int:
     if arguments.mode == "polite":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
     if arguments.mode == "loads":
+        from daemon.engine.protocol import Loading
+        from daemon.wire.blocking import BlockingChannel
+        from daemon.wire.columns import encoder
+
         channel = BlockingChannel(socket.socket(fileno=arguments.fd))
         for step in range(5):
             time.sleep(0.15)

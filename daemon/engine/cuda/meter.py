@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,13 +13,28 @@ from daemon.engine.cuda.ways import Library, Way
 
 log = logging.getLogger(__name__)
 
-Call = Callable[[], object]
-
 TOLERANCE = 0.02
 """Largest difference from the library's result, relative to the largest number of that."""
 _SLEEP_CYCLES = 200_000
 _LONGEST_SLEEP_CYCLES = 200_000_000
 _WAKE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One product, and what stands in front of it: that too decides how fast it can begin."""
+
+    way: Way
+    states: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    before: Callable[[], object] | None = None
+
+    def __call__(self) -> None:
+        """Queue both."""
+        if self.before is not None:
+            self.before()
+        self.way(self.states, self.weight, self.bias)
 
 
 class Meter(Protocol):

@@ -7,7 +7,9 @@
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from daemon.engine.kernels.early import early
 from daemon.engine.kernels.rows import row_stride
 
 _MOST_CELLS = 2048
@@ -26,7 +28,8 @@ def silu_mul(states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Ten
         # One dimension: the second one of a grid ends at 65,535.
         _silu_mul[(rows * pieces,)](
             states, out, STATES_STRIDE=row_stride(states), OUT_STRIDE=row_stride(out),
-            WIDTH=width, PIECES=pieces, CELLS=cells, num_warps=4,
+            WIDTH=width, PIECES=pieces, CELLS=cells, EARLY=early(), num_warps=4,
+            launch_pdl=early(),
         )  # fmt: skip
     return out
 
@@ -35,9 +38,12 @@ def silu_mul(states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Ten
 def _silu_mul(
     states_ptr, out_ptr,
     STATES_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr,
-    PIECES: tl.constexpr, CELLS: tl.constexpr,
+    PIECES: tl.constexpr, CELLS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A piece of one row."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     # 64 bits: a long prompt's states are more than 2 ** 31 numbers.
     row = (tl.program_id(0) // PIECES).to(tl.int64)
     cell = tl.program_id(0) % PIECES * CELLS + tl.arange(0, CELLS)

@@ -84,8 +84,10 @@ def choose_tokens(
                     cut = _cut(source, end, field, best, inverse, tl.sum(sums, 0), TILE)
                     target = uniform * _mass(source, end, best, inverse, cut, TILE)
             token = _walk(source, begin, end, best, inverse, cut, target, TILE)
-            if length >= 0:
-                token = tl.load(ids_ptr + row * CAPACITY + token)
+            if FILTERING:
+                listed = length >= 0
+                if listed:
+                    token = tl.load(ids_ptr + row * CAPACITY + token)
     fine = (best > float("-inf")) & (best < float("inf"))
     tl.store(drawn_ptr + row, tl.where(fine, token, 0).to(tl.int64))
     tl.store(drawn_ptr + num_rows + row, tl.where(fine, 0, 1).to(tl.int64))

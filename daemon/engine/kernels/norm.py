@@ -7,7 +7,9 @@
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from daemon.engine.kernels.early import early
 from daemon.engine.kernels.rows import row_stride
 
 WIDEST = 16_384
@@ -39,7 +41,8 @@ def add_norm(
             STATES_STRIDE=row_stride(states),
             ADDED_STRIDE=0 if added is None else row_stride(added),
             OUT_STRIDE=row_stride(out),
-            WIDTH=width, TILE=tile, ADDED=added is not None, num_warps=num_warps(tile),
+            WIDTH=width, TILE=tile, ADDED=added is not None, EARLY=early(),
+            num_warps=num_warps(tile), launch_pdl=early(),
         )  # fmt: skip
     return out
 
@@ -53,9 +56,12 @@ def num_warps(tile: int) -> int:
 def _add_norm(
     states_ptr, added_ptr, norm_ptr, out_ptr, epsilon,
     STATES_STRIDE: tl.constexpr, ADDED_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, ADDED: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ADDED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One row."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     # 64 bits: a long prompt's states are more than 2 ** 31 numbers.
     row = tl.program_id(0).to(tl.int64)
     cell = tl.arange(0, TILE)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from daemon.engine.kernels.early import early
 from daemon.engine.kernels.quantise import kind_of, quantised
 from daemon.engine.kernels.rows import row_stride
 
@@ -62,7 +64,7 @@ def place(
         HEAD_DIM=head_dim, ROTARY=cos.shape[-1], BLOCK_SIZE=kv_cache.shape[3],
         KIND=kind_of(kv_cache.dtype), QUERY_NORM=query_norm is not None,
         KEY_NORM=key_norm is not None, QUERY_TILES=query_tiles, TILES=tiles, ROWS=rows, DIM=dim,
-        num_warps=4,
+        EARLY=early(), num_warps=4, launch_pdl=early(),
     )  # fmt: skip
 
 
@@ -75,9 +77,12 @@ def _place(
     TOKEN_STRIDE: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, BLOCK_SIZE: tl.constexpr, KIND: tl.constexpr,
     QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr, QUERY_TILES: tl.constexpr,
-    TILES: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+    TILES: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """ROWS heads of one token: queries, or keys with their values."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     token = tl.program_id(0) // TILES
     tile = tl.program_id(0) % TILES
     # 64 bits: a long prompt's projections, and most pools, are more than 2 ** 31 numbers.

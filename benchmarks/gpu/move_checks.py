@@ -1,0 +1,110 @@
+"""The kernel that moves rows of bytes against plain torch, and for GPUs that need not be there."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import triton
+
+from benchmarks.gpu.compiling import SHARED_LIMITS_BYTES
+from benchmarks.gpu.launches import compiled_for
+from benchmarks.gpu.report import Check
+from daemon.engine.handoff import gpu_rows, rows
+from daemon.engine.handoff.layout import Span
+from daemon.wire.columns import Int32
+
+WIDE_LOAD = "ld.global.v2.b64"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pool's rows, the spans that move, and how many rows do."""
+
+    row_bytes: int
+    spans: tuple[Span, ...]
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The case in short."""
+        parts = " + ".join(f"{size} at {start}" for start, size in self.spans)
+        return f"{self.count} rows, {parts} of {self.row_bytes}"
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of a row that move."""
+        return sum(size for _, size in self.spans)
+
+
+NUM_ROWS = 150
+CASES = (
+    Case(2048, (Span(0, 2048),), 5),
+    Case(65_536, (Span(0, 65_536),), 3),
+    Case(40_960, (Span(32_768, 4096), Span(36_864, 1024)), 70),
+    Case(1544, (Span(8, 40), Span(1000, 16)), 9),
+    Case(101, (Span(3, 7), Span(50, 51)), 4),
+)
+FULL = Case(2 << 20, (Span(65_536, 65_536),), 1)
+"""A layer of Llama 3 8B."""
+
+
+def move_checks(device: str) -> Iterator[Check]:
+    """Gathered, scattered, and from pool to pool: every byte, and no other is touched."""
+    for case in CASES:
+        yield Check(f"move_rows {case.name}, bytes wrong", _wrong(case, device), 0)
+
+
+def _wrong(case: Case, device: str) -> int:
+    chance = np.random.default_rng(1)
+    pools = chance.integers(0, 256, (2, NUM_ROWS, case.row_bytes), np.uint8)
+    ours, theirs = (torch.from_numpy(pools.copy()) for _ in range(2))
+    ours = ours.to(device)
+    slots = [torch.zeros(case.count * case.part_bytes, dtype=torch.uint8) for _ in range(2)]
+    slots[0] = slots[0].to(device)
+    blocks, targets, last = (_chosen(case, chance) for _ in range(3))
+    gpu_rows.gather(ours[0], case.spans, blocks, slots[0])
+    gpu_rows.scatter(slots[0], ours[1], case.spans, targets)
+    gpu_rows.across(ours[1], case.spans, targets, ours[0].data_ptr(), last)
+    rows.gather(theirs[0], case.spans, blocks, slots[1])
+    rows.scatter(slots[1], theirs[1], case.spans, targets)
+    rows.scatter(slots[1], theirs[0], case.spans, last)
+    pairs = (ours, theirs), (slots[0], slots[1])
+    return sum(int((one.cpu() != other).sum()) for one, other in pairs)
+
+
+def _chosen(case: Case, chance: np.random.Generator) -> Int32:
+    return chance.permutation(NUM_ROWS)[: case.count].astype(np.int32)
+
+
+def move_compile_checks(generations: tuple[int, ...] = (80, 86, 89, 90)) -> Iterator[Check]:
+    """It builds, reads 16 bytes at a time, and is compiled once for all layers and counts."""
+    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = folder
+        for generation in generations:
+            yield from _built(generation)
+
+
+def _built(generation: int) -> Iterator[Check]:
+    name, limit = f"sm_{generation} move_rows", SHARED_LIMITS_BYTES[generation]
+    pool, size = (
+        torch.empty((300, FULL.row_bytes), device="meta", dtype=torch.uint8),
+        FULL.part_bytes,
+    )
+    with compiled_for(generation) as launches:
+        for move in (
+            partial(gpu_rows.gather, pool),
+            lambda spans, blocks, slot: gpu_rows.scatter(slot, pool, spans, blocks),
+            lambda spans, blocks, _: gpu_rows.across(pool, spans, blocks, 1 << 44, blocks),
+        ):
+            for layer, count in ((1, 1), (0, 16), (31, 17), (2, 256)):
+                slot = torch.empty(count * size, device="meta", dtype=torch.uint8)
+                move((Span(layer * size, size),), np.arange(count, dtype=np.int32), slot)
+            kernels = launches.take()
+            yield Check(name, max(kernel.metadata.shared for kernel in kernels), limit, "bytes")
+            narrow = sum(WIDE_LOAD not in kernel.asm["ptx"] for kernel in kernels)
+            yield Check(f"{name}, narrow loads", narrow, 0)
+            again = len({kernel.hash for kernel in kernels}) - 1
+            yield Check(f"{name}, compiled anew", again, 0)

@@ -1,0 +1,25 @@
+"""The first draws, before anyone waits for one: a GPU's kernels are compiled when first used."""
+
+import numpy as np
+import torch
+
+from daemon.engine.sampler.allowed import Allowed
+from daemon.engine.sampler.sampler import Sampler
+from daemon.request import SamplingParams
+
+_PENALTY = 0.5
+_KINDS = ({"temperature": 0.0}, {"temperature": 1.0}, {"top_p": 0.9})
+
+
+def warm(sampler: Sampler, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Draw in every way there is, from logits of `dtype`; before any sequence takes a slot."""
+    logits = torch.zeros(2, vocab_size, dtype=dtype, device=device)
+    masks = np.full((1, -(-vocab_size // 32)), -1, np.int32)
+    for kind in _KINDS:
+        sampler.join(0, SamplingParams(**kind), 1)
+        edited = SamplingParams(**kind, frequency_penalty=_PENALTY, logprobs=1)
+        sampler.join(1, edited, 1, [0])
+        # One row of the logits themselves, one of a copy.
+        sampler.sample(logits, [0, 1], [1, 1], Allowed(np.array([1]), masks))
+    for slot in (0, 1):
+        sampler.leave(slot)

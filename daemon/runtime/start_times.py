@@ -1,0 +1,78 @@
+"""How long each stage of a worker's start takes, and how long the rest will by its last start."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+Stages = dict[str, float]
+"""Seconds by stage, in the order of the stages."""
+
+MOST_KEPT = 64
+"""Models and devices that are remembered."""
+
+
+class LoadClock:
+    """One worker's start as it goes; time comes in as an argument."""
+
+    def __init__(self, last: Stages) -> None:
+        self._last = last
+        self._began: list[tuple[str, float]] = []
+
+    def reached(self, stage: str, now: float) -> None:
+        """It does this now."""
+        if not self._began or self._began[-1][0] != stage:
+            self._began.append((stage, now))
+
+    def took(self, now: float) -> Stages:
+        """Seconds of each stage so far."""
+        ends = [began for _, began in self._began[1:]] + [now]
+        return {stage: end - began for (stage, began), end in zip(self._began, ends, strict=True)}
+
+    def left_s(self, now: float) -> float:
+        """Seconds until it is ready, if all goes as the last time; -1.0: nobody knows."""
+        if not self._began:
+            return -1.0
+        stage, began = self._began[-1]
+        order = list(self._last)
+        if stage not in order:
+            return -1.0
+        later = sum(self._last[one] for one in order[order.index(stage) + 1 :])
+        return max(0.0, self._last[stage] - (now - began)) + later
+
+
+class StartTimes:
+    """The last starts, in a small file. One that cannot be read or written is done without."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def last(self, what: str) -> Stages:
+        """The stages of the last start of `what`; empty where none is known."""
+        stages = self._read().get(what)
+        if not isinstance(stages, dict):
+            return {}
+        return {str(k): float(v) for k, v in stages.items() if isinstance(v, int | float)}
+
+    def keep(self, what: str, stages: Stages) -> None:
+        """Remember a start."""
+        known = self._read()
+        known.pop(what, None)
+        known[what] = {stage: round(took_s, 3) for stage, took_s in stages.items()}
+        newest = dict(list(known.items())[-MOST_KEPT:])
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(newest, indent=1), encoding="utf-8")
+            partial.replace(self._path)
+        except OSError as error:
+            log.warning("how long this start took is not kept: %s", error)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}

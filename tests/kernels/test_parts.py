@@ -1,0 +1,100 @@
+"""Parts of a run as child processes: what they wrote is kept, however they end."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.parts import Rows, as_row, run_part
+from benchmarks.gpu.report import Check, Figure
+from benchmarks.gpu.results import GOALS, Results
+
+CHILD = """
+import json, os, sys, time
+path = sys.argv[sys.argv.index("--rows") + 1]
+with open(path, "a") as file:
+    file.write(json.dumps({"name": "first"}) + "\\n")
+    file.write('{"name": "half a li')
+"""
+
+
+def run(tmp_path: Path, ending: str, budget_s: float = 20.0) -> tuple[list[str], str]:
+    """Names of the rows that a child left, and why it is not whole."""
+    command = [sys.executable, "-c", CHILD + ending]
+    ended = run_part(command, tmp_path / "rows", budget_s)
+    return [row["name"] for row in ended.rows], ended.fault
+
+
+@pytest.mark.parametrize(
+    ("ending", "fault"),
+    [
+        ("", ""),
+        ("sys.exit(3)", "exit status 3"),
+        ("os.kill(os.getpid(), 11)", "died of SIGSEGV"),
+        (
+            "open(path, 'w').write(json.dumps({'name': 'first'}) + '\\n{\"fault\": \"why\"}\\n')",
+            "why",
+        ),
+    ],
+)
+def test_what_a_part_wrote_is_kept(tmp_path: Path, ending: str, fault: str) -> None:
+    assert run(tmp_path, ending) == (["first"], fault)
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    ending = (
+        "import subprocess\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(pid_file)!r}, 'w').write(str(child.pid))\n"
+        "time.sleep(60)\n"
+    )
+    assert run(tmp_path, ending, budget_s=2.0) == (["first"], "ended after 2 s")
+    child = Path("/proc", pid_file.read_text(), "stat")
+    deadline_s = time.monotonic() + 5
+    while child.exists() and child.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < deadline_s, "a part's own child outlived it"
+        time.sleep(0.05)
+
+
+def test_rows_are_told_while_a_part_runs(tmp_path: Path) -> None:
+    heard: list[int] = []
+    command = [sys.executable, "-c", CHILD + "time.sleep(1)"]
+    run_part(command, tmp_path / "rows", 20.0, heard=lambda rows: heard.append(len(rows)))
+    assert heard == [1]
+
+
+def test_a_child_writes_what_a_parent_reads(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "rows")
+    rows.append(Check("right", 1.0, 2.0))
+    rows.append(Figure("fast", 3.0, "s", raw={"s": [1.0]}))
+    rows.fault(ValueError("no"))
+    written = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert written[0]["ok"] is True
+    assert written[1]["raw"] == {"s": [1.0]}
+    assert written[2] == {"fault": "ValueError: no"}
+
+
+def test_fractions_and_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    results = Results({"device": "A card"}, path, dry=False)
+    rows = [
+        as_row(Figure("swap out", 9.0, "GB/s", 10.0, key="swap")),
+        as_row(Figure("swap in", 8.0, "GB/s", 10.0, key="swap")),
+        as_row(Figure("no limit", 8.0, "GB/s")),
+    ]
+    results.heard("swap", rows)
+    results.ended("swap", 1.0, "")
+    results.ended("handoff", 0.0, "no time was left")
+    results.ended("prefill", 2.0, "")
+    document = json.loads(path.read_text())
+    assert document["fractions"] == {"swap": 0.8}
+    assert set(document["missing"]) == set(GOALS) - {"swap"}
+    assert document["missing"]["handoff"] == "part handoff: no time was left"
+    assert document["missing"]["prefill_4k"] == "part prefill: it did not measure this"
+    assert document["missing"]["decode_b1"] == "part decode did not run"
+    assert [row["part"] for row in document["rows"]] == ["swap"] * 3
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]

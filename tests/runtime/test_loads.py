@@ -1,0 +1,91 @@
+"""What is said of workers that load: how far, how long still, and how long it took."""
+
+from pathlib import Path
+
+import pytest
+
+from daemon.engine.protocol import Loading
+from daemon.runtime.loads import Loads
+from daemon.runtime.start_times import MOST_KEPT, LoadClock, StartTimes
+
+LAST = {"imports": 3.0, "weights": 10.0, "warm-up": 2.0}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that `Loads` reads, for the test to set."""
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    return now_s
+
+
+def test_the_time_left_goes_by_the_last_start() -> None:
+    clock = LoadClock(LAST)
+    assert clock.left_s(0.0) == -1.0, "nothing has begun"
+    clock.reached("imports", 0.0)
+    assert clock.left_s(1.0) == 14.0
+    clock.reached("weights", 1.5)
+    clock.reached("weights", 4.0)
+    assert clock.left_s(4.5) == 9.0
+    assert clock.left_s(60.0) == 2.0, "late as it is, what comes after still comes"
+    clock.reached("unheard of", 61.0)
+    assert clock.left_s(61.0) == -1.0
+    assert clock.took(62.0) == {"imports": 1.5, "weights": 59.5, "unheard of": 1.0}
+    assert LoadClock({}).left_s(0.0) == -1.0
+
+
+def test_starts_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "starts.json"
+    assert StartTimes(path).last("a") == {}
+    StartTimes(path).keep("a", LAST)
+    StartTimes(path).keep("b", {"weights": 1.23456})
+    assert StartTimes(path).last("a") == LAST
+    assert StartTimes(path).last("b") == {"weights": 1.235}
+    for number in range(MOST_KEPT):
+        StartTimes(path).keep(f"model {number}", LAST)
+    assert StartTimes(path).last("a") == {}, "the oldest ones are forgotten"
+    assert [one.name for one in path.parent.iterdir()] == ["starts.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 3}', '{"a": {"weights": "long"}}', "\0"])
+def test_a_file_that_makes_no_sense_is_no_file(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "starts.json"
+    path.write_text(text)
+    assert StartTimes(path).last("a") == {}
+    StartTimes(path).keep("a", LAST)
+    assert StartTimes(path).last("a") == LAST
+
+
+def test_a_folder_that_takes_nothing_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    StartTimes(tmp_path / "file" / "starts.json").keep("a", LAST)
+    assert "is not kept" in caplog.text
+
+
+def test_a_start_is_told_as_it_goes_and_kept_for_the_next(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    times = StartTimes(tmp_path / "starts.json")
+    loads = Loads()
+    loads.remember(times, ["small", "large"])
+    assert loads.sentence() == ""
+    assert loads.came(0, Loading("imports", 0.0))
+    clock[0] += 3.0
+    assert loads.came(0, Loading("weights", 0.1))
+    clock[0] += 20.0
+    assert not loads.came(0, Loading("weights", 0.6)), "the same stage"
+    assert loads.sentence() == "loading: weights 60%"
+    assert loads.ended(0) == "imports 3.0 s, weights 20.0 s"
+    assert loads.ended(0) == "" and loads.sentence() == ""
+
+    loads.came(0, Loading("imports", 0.0))
+    clock[0] += 1.0
+    assert loads.sentence() == "loading: imports 0%, about 22 s left"
+    loads.came(0, Loading("weights", 0.5))
+    loads.came(1, Loading("weights", 0.2))
+    assert loads.sentence() == "loading: weights 20%", "of the one that has furthest to go"
+    loads.lost(1)
+    assert loads.sentence() == "loading: weights 50%, about 20 s left"
+    assert Loads().ended(0) == ""

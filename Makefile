@@ -7,8 +7,12 @@ STAMP := $(VENV)/.made-from
 PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 WHEELS := .wheels
 WHEELS_PYTHON ?= 3.12
-WHEELS_PLATFORM ?= manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
-GPU_PACKAGES := msgspec uvloop aiohttp gguf pytest pytest-asyncio pytest-timeout hypothesis nvidia-ml-py
+WHEELS_PLATFORM ?= manylinux_2_31_x86_64 manylinux_2_28_x86_64 manylinux2014_x86_64 \
+  manylinux_2_17_x86_64
+# What `llmd serve`, gpu-check, gpu-bench and the tests import beside torch, Triton, transformers
+# and what these bring along.
+GPU_PACKAGES := msgspec uvloop aiohttp prometheus-client jinja2 llguidance gguf nvidia-ml-py \
+  pytest pytest-asyncio pytest-timeout hypothesis
 
 .PHONY: help venv run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
 
@@ -46,10 +50,10 @@ bench-cpu: $(STAMP)  ## Core's cost, SSE fan-out, llmd-top, and the peers instal
 	$(BIN)/python -m benchmarks.top
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-gpu-check:  ## kernels against the reference, on this machine's GPU
+gpu-check:  ## kernels and engine against references, on this machine's GPU
 	$(PYTHON) -m benchmarks.gpu_check $(ARGS)
 
-gpu-bench:  ## kernel and engine times on this machine's GPU
+gpu-bench:  ## its limits, and kernels, engine and daemon against them (docs/gpu.md)
 	$(PYTHON) -m benchmarks.gpu_bench $(ARGS)
 
 gpu-wheels: $(STAMP)  ## wheels that a bare GPU machine lacks, into .wheels/

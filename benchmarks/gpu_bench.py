@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["TRITON_INTERPRET"] = "1"
     share_cores()
     stay_offline()
+    signal.signal(signal.SIGTERM, _stop)
     if arguments.part:
         return _be_part(arguments)
     import torch
@@ -51,7 +52,6 @@ def main(argv: list[str] | None = None) -> int:
             "gpu_bench: torch sees no CUDA device here, so nothing was measured.", file=sys.stderr
         )
         return NO_GPU
-    signal.signal(signal.SIGTERM, _stop)
     return _run_parts(arguments)
 
 
@@ -160,7 +160,7 @@ def _be_part(arguments: argparse.Namespace) -> int:
 
 
 def _stop(*_: object) -> NoReturn:
-    """SIGTERM ends the part that runs, and the run, in order."""
+    """SIGTERM ends what runs in order: daemons are stopped and folders removed."""
     raise SystemExit(128 + signal.SIGTERM)
 
 

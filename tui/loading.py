@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from daemon.control.protocol import InstanceStatus, Snapshot
-from tui.format import bar, percent, printable
+from tui.format import bar, duration, percent, printable
 from tui.lines import Lines
 from tui.palette import drawn, ink, state_look
 
@@ -51,6 +51,9 @@ def _line(instance: InstanceStatus, width: int) -> Text:
     line.append(f"  {sign} ", colour)
     line.append(f"{printable(instance.name, 12):<13}", ink.text)
     line.append(f"{printable(instance.load_stage or instance.state, 18):<19}", ink.muted)
-    room = min(_BAR_LIMIT_CELLS, max(4, width - _TEXT_CELLS))
+    left_s = instance.load_left_s
+    left = f"  {duration(left_s)} left" if left_s >= 1.0 else ""
+    room = min(_BAR_LIMIT_CELLS, max(4, width - _TEXT_CELLS - len(left)))
     line.append_text(drawn(bar(instance.load_fraction, room), ink.info))
-    return line.append(f" {percent(instance.load_fraction)}", ink.info)
+    line.append(f" {percent(instance.load_fraction)}", ink.info)
+    return line.append(left, ink.muted)

@@ -56,6 +56,12 @@ def _handoff(job: Job) -> Iterator[Figure]:
     return handoff_figures(job.device, job.tiny)
 
 
+def _handoff_beside(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.handoff_beside import handoff_beside_figures
+
+    return handoff_beside_figures(job)
+
+
 def _http(job: Job) -> Iterator[Figure]:
     from benchmarks.gpu.http_speed import http_figures
 
@@ -108,8 +114,9 @@ PARTS = {
     "handoff": Part(_handoff, 60.0),
     "http": Part(_http, 220.0, SERVING),
     "swap_beside": Part(_swap_beside, 45.0),
+    "handoff_beside": Part(_handoff_beside, 60.0),
     "kv8": Part(_kv8, 50.0),
-    "peer": Part(_peer, 70.0),
+    "peer": Part(_peer, 90.0),
     "sampler": Part(_sampler, 25.0, ("msgspec",)),
     "products": Part(_products, 40.0),
     "ops": Part(_ops, 30.0, ("msgspec",)),

@@ -9,7 +9,7 @@ from benchmarks.gpu.report import Check
 SHARED_LIMITS_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """What one program may use on each generation (Ampere, its workstation cards, Ada, Hopper)."""
 
-PARTS = ("attention", "op", "product", "sampler", "handoff")
+PARTS = ("attention", "op", "product", "sampler", "move")
 
 
 def compile_checks(generations: tuple[int, ...] = tuple(SHARED_LIMITS_BYTES)) -> Iterator[Check]:

@@ -41,7 +41,8 @@ class Done:
     tokens: int
     seconds: float
     steps: int
-    cut: bool
+    idle_s: float  # for which the engine had no plan
+    cut: bool  # time was up before all were done
 
     @property
     def rate(self) -> float:
@@ -66,6 +67,7 @@ class CoreAlone:
         self._reply: Reply | None = None
         self._wake_s = float("inf")
         self._ended = self._tokens = self._steps = 0
+        self._idle_s = 0.0
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
             Deliver: self._deliver,
@@ -89,7 +91,8 @@ class CoreAlone:
             for _ in range(min(self._ended - ended, len(waiting))):
                 self._arrive(waiting.popleft())
         seconds = time.monotonic() - began_s
-        return Done(self._tokens, seconds, self._steps, self._ended < len(requests))
+        cut = self._ended < len(requests)
+        return Done(self._tokens, seconds, self._steps, self._idle_s, cut)
 
     def _turn(self) -> None:
         """The next thing that happens: a step's answer, or a time that has come."""
@@ -99,6 +102,7 @@ class CoreAlone:
         if self._flying:
             self._reply = reply = self._flying.popleft().finish()
             self._steps += 1
+            self._idle_s += reply.idle_s
             self._handle(StepDone(time.monotonic(), 0, reply.step, reply.reasons, reply.elapsed_s))
         else:
             time.sleep(min(1e-3, max(0.0, self._wake_s - time.monotonic())))

@@ -49,6 +49,8 @@ def engine_checks(
     names: tuple[str, ...] = tuple(CONFIGS),
     dtypes: tuple[str, ...] = ("float32", "bfloat16"),
     num_tokens: int = 24,
+    lengths: tuple[int, ...] = LENGTHS,
+    chunk: int = CHUNK,
     build: Callable[[Load], Engine] = started,
 ) -> Iterator[Check]:
     """Each architecture in each dtype, prefilled in chunks and all at once."""
@@ -62,14 +64,14 @@ def engine_checks(
                 with torch.inference_mode():
                     run = build(message).run
                     yield from answer_checks(
-                        name, dtype, run, references, prompts(), num_tokens, CHUNK
+                        name, dtype, run, references, prompts(lengths), num_tokens, chunk
                     )
 
 
-def prompts() -> list[list[int]]:
+def prompts(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
     """Random prompts of several lengths."""
     chooser = random.Random(2)
-    return [[chooser.randrange(VOCAB) for _ in range(n)] for n in LENGTHS]
+    return [[chooser.randrange(VOCAB) for _ in range(n)] for n in lengths]
 
 
 def save(name: str, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Engines as a worker assembles them, around models whose random weights are made on the device."""
 
+import copy
 import gc
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +122,9 @@ def engine_of(config: LlamaConfig, device: str, sizes: Sizes) -> Engine:
 
 def with_long_contexts(config: LlamaConfig, max_len: int) -> LlamaConfig:
     """The same model, told that it may see so many tokens."""
-    return type(config)(**(config.to_dict() | {"max_position_embeddings": max_len}))
+    longer = copy.deepcopy(config)
+    longer.max_position_embeddings = max_len
+    return longer
 
 
 def forget(device: str) -> None:

@@ -42,27 +42,35 @@ class PoolSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str = "float32"
     kv_dtype: str = ""
     device: str = "cpu"
-    seed: int = 0
+    seed: int = 0  # below 0: any bytes, drawn on the device, which is quicker
+
+    @classmethod
+    def like(cls, cache: KVCache, num_blocks: int) -> Self:
+        """A pool of such blocks as another has, of any bytes."""
+        layers, _, block_size, kv_heads, head_dim = cache.blocks.shape[1:]
+        names = [str(dtype).removeprefix("torch.") for dtype in (cache.dtype, cache.kv_dtype)]
+        device = str(cache.raw.device)
+        return cls(num_blocks, layers, block_size, kv_heads, head_dim, *names, device, seed=-1)
 
     def make(self) -> KVCache:
         """The pool."""
-        kv_dtype = getattr(torch, self.kv_dtype) if self.kv_dtype else None
-        shape = (self.num_layers, self.block_size, self.num_kv_heads, self.head_dim)
-        dtype, device = getattr(torch, self.dtype), torch.device(self.device)
-        cache = KVCache(self.num_blocks, *shape, dtype, device, kv_dtype)
-        cache.raw.copy_(self.contents())
+        cache = self._empty(self.num_blocks, self.device)
+        if self.seed < 0:
+            cache.raw.random_()
+        else:
+            cache.raw.copy_(self.contents())
         return cache
 
     def contents(self) -> torch.Tensor:
         """The bytes that the pool begins with, on the host."""
+        shape = self.num_blocks, self._empty(1, "cpu").block_bytes
         chance = np.random.default_rng(self.seed)
-        bytes_ = self._shape_only().block_bytes
-        return torch.from_numpy(chance.integers(0, 256, (self.num_blocks, bytes_), np.uint8))
+        return torch.from_numpy(chance.integers(0, 256, shape, np.uint8))
 
-    def _shape_only(self) -> KVCache:
-        kv_dtype = getattr(torch, self.kv_dtype) if self.kv_dtype else None
+    def _empty(self, num_blocks: int, device: str) -> KVCache:
+        dtypes = [getattr(torch, name) if name else None for name in (self.dtype, self.kv_dtype)]
         shape = (self.num_layers, self.block_size, self.num_kv_heads, self.head_dim)
-        return KVCache(1, *shape, getattr(torch, self.dtype), torch.device("cpu"), kv_dtype)
+        return KVCache(num_blocks, *shape, dtypes[0], torch.device(device), dtypes[1])
 
 
 class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -130,9 +138,9 @@ Answer = Joined | Done | Broken | Lost | Contents | Left
 class Ended:
     """One end in this process, and what it told."""
 
-    def __init__(self, join: Join, sock: socket.socket) -> None:
-        """Raises HandoffError where the ends do not meet."""
-        self.cache = join.pool.make()
+    def __init__(self, join: Join, sock: socket.socket, cache: KVCache | None = None) -> None:
+        """Over a new pool, or one that is there. Raises HandoffError where the ends do not meet."""
+        self.cache = join.pool.make() if cache is None else cache
         self.told: SimpleQueue[Told] = SimpleQueue()
         self.end: Sender | Receiver
         if join.sends:
@@ -196,14 +204,17 @@ class Peer:
         self.order(command)
         return self.answer()
 
-    def join(self, theirs: Join, ours: Join) -> Ended:
-        """A link between a pool there and one here. Raises HandoffError from either end."""
+    def join(self, theirs: Join, ours: Join, cache: KVCache | None = None) -> Ended:
+        """A link between a pool there and one here (`cache`, or a new one).
+
+        Raises HandoffError from either end.
+        """
         here, there = socket.socketpair()
         self.order(theirs)
         socket.send_fds(self._door, [b"L"], [there.fileno()])
         there.close()
         try:
-            ended = Ended(ours, here)
+            ended = Ended(ours, here, cache)
         except HandoffError as error:
             joined = self.answer()
             raise HandoffError(f"{error}; there: {joined.error}") from error

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ def _requests(case: Case, config: LlamaConfig, loop: tuple[int, int, float]) -> 
 
 def _flags(case: Case, device: str, model: Path) -> list[str]:
     settings = (*case.settings, 'daemon.log_format="json"', 'predict.kind="none"')
+    settings = (*settings, "daemon.drain_s=1.0")
     flags = ["--model", str(model), "--instance", f"{device}:mixed", "--dtype", "bfloat16"]
     return [*flags, *(word for one in settings for word in ("--set", one))]
 
@@ -160,8 +161,9 @@ def _alone_figures(
     loaded = load(None, overrides).config
     alone = CoreAlone(find_model(loaded), loaded)
     done = alone.closed_loop(_requests(case, config, loop), loop[0], loop[2])
-    raw = {"tokens": done.tokens, "seconds": done.seconds, "steps": done.steps, "cut": done.cut}
-    yield Figure(f"engine alone, {loop[0]} streams", done.rate, "tokens/s", raw=raw)
+    yield Figure(f"engine alone, {loop[0]} streams", done.rate, "tokens/s", raw=asdict(done))
+    idle = 100 * done.idle_s / done.seconds
+    yield Figure("engine alone, waiting for plans", idle, "%", note="goal 1")
     if loop[0] in rates:
         name, key = f"HTTP over engine alone, {loop[0]} streams", f"http_{loop[0]}"
         yield Figure(name, rates[loop[0]], "tokens/s", done.rate, key=key)

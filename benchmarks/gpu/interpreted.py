@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from benchmarks.gpu import (
     engine_checks,
     kernel_checks,
+    move_checks,
     op_checks,
     pool_checks,
     product_checks,
@@ -17,10 +20,17 @@ from benchmarks.gpu.report import Check
 def interpreted_checks() -> Iterator[Check]:
     """Kernels against their references, and an engine that computes with them."""
     yield from pool_checks.pool_checks("cpu")
-    yield from swap_checks.packing_checks("cpu")
+    yield from swap_checks.packing_checks("cpu", dtypes=(torch.float32, torch.bfloat16))
     yield from kernel_checks.attention_checks("small", "cpu")
     yield from op_checks.op_checks("cpu")
+    yield from move_checks.move_checks("cpu")
     yield from product_checks.product_checks("cpu")
     yield from engine_checks.engine_checks(
-        "cpu", names=("Llama",), dtypes=("float32",), num_tokens=3, build=interpreted
+        "cpu",
+        ("Llama",),
+        ("float32",),
+        num_tokens=2,
+        lengths=(5, 1, 22),
+        chunk=16,
+        build=interpreted,
     )

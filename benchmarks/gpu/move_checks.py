@@ -1,22 +1,15 @@
-"""The kernel that moves rows of bytes against plain torch, and for GPUs that need not be there."""
+"""The kernel that moves rows of bytes, against plain torch."""
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
-import triton
 
-from benchmarks.gpu.compiling import SHARED_LIMITS_BYTES
-from benchmarks.gpu.launches import compiled_for
 from benchmarks.gpu.report import Check
 from daemon.engine.handoff import gpu_rows, rows
 from daemon.engine.handoff.layout import Span
 from daemon.wire.columns import Int32
-
-WIDE_LOAD = "ld.global.v2.b64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +40,6 @@ CASES = (
     Case(1544, (Span(8, 40), Span(1000, 16)), 9),
     Case(101, (Span(3, 7), Span(50, 51)), 4),
 )
-FULL = Case(2 << 20, (Span(65_536, 65_536),), 1)
-"""A layer of Llama 3 8B."""
 
 
 def move_checks(device: str) -> Iterator[Check]:
@@ -77,34 +68,3 @@ def _wrong(case: Case, device: str) -> int:
 
 def _chosen(case: Case, chance: np.random.Generator) -> Int32:
     return chance.permutation(NUM_ROWS)[: case.count].astype(np.int32)
-
-
-def move_compile_checks(generations: tuple[int, ...] = (80, 86, 89, 90)) -> Iterator[Check]:
-    """It builds, reads 16 bytes at a time, and is compiled once for all layers and counts."""
-    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = folder
-        for generation in generations:
-            yield from _built(generation)
-
-
-def _built(generation: int) -> Iterator[Check]:
-    name, limit = f"sm_{generation} move_rows", SHARED_LIMITS_BYTES[generation]
-    pool, size = (
-        torch.empty((300, FULL.row_bytes), device="meta", dtype=torch.uint8),
-        FULL.part_bytes,
-    )
-    with compiled_for(generation) as launches:
-        for move in (
-            partial(gpu_rows.gather, pool),
-            lambda spans, blocks, slot: gpu_rows.scatter(slot, pool, spans, blocks),
-            lambda spans, blocks, _: gpu_rows.across(pool, spans, blocks, 1 << 44, blocks),
-        ):
-            for layer, count in ((1, 1), (0, 16), (31, 17), (2, 256)):
-                slot = torch.empty(count * size, device="meta", dtype=torch.uint8)
-                move((Span(layer * size, size),), np.arange(count, dtype=np.int32), slot)
-            kernels = launches.take()
-            yield Check(name, max(kernel.metadata.shared for kernel in kernels), limit, "bytes")
-            narrow = sum(WIDE_LOAD not in kernel.asm["ptx"] for kernel in kernels)
-            yield Check(f"{name}, narrow loads", narrow, 0)
-            again = len({kernel.hash for kernel in kernels}) - 1
-            yield Check(f"{name}, compiled anew", again, 0)

@@ -22,7 +22,7 @@ FAR = 2**31
 
 def op_gpu_checks(device: str) -> Iterator[Check]:
     """See the module; takes some 15 GB of GPU memory, and gives it back."""
-    checks = (_graphs, _compiled_once, _far_norm, _far_silu, _far_place)
+    checks = (_graphs, _chain, _compiled_once, _far_norm, _far_silu, _far_place)
     for check in checks:
         yield from attempted(f"ops {check.__name__.strip('_')}", partial(check, device))
         torch.cuda.empty_cache()
@@ -65,6 +65,34 @@ def _graphs(device: str) -> Iterator[Check]:
     graph.replay()
     worst = max(map(error, got, others.call(reference)))
     yield Check("ops replayed by a graph", worst, limit(BF16))
+
+
+def _chain(device: str) -> Iterator[Check]:
+    """Each reads at once what the one before writes: none may begin too early, in any replay."""
+    weight = torch.randn(8192, device=device).to(BF16)
+    begun = torch.randn(2048, 8192, device=device).to(BF16)
+    states = begun.clone()
+
+    def chain(between: Callable[[], None]) -> None:
+        for _ in range(8):
+            between()
+            normed = kernels.add_norm(states, None, weight, 1e-5)
+            between()
+            half = kernels.silu_mul(normed)
+            between()
+            kernels.add_norm(states[:, :4096], half, weight[:4096], 1e-5)
+
+    chain(torch.cuda.synchronize)
+    right = states.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        states.copy_(begun)
+        chain(lambda: None)
+    differed = 0
+    for _ in range(50):
+        graph.replay()
+        differed += int((states != right).any())
+    yield Check("ops in a chain, replays that differ", differed, 0)
 
 
 def _compiled_once(device: str) -> Iterator[Check]:

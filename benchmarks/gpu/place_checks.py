@@ -58,11 +58,11 @@ SMALL = (
     Case(4, 2, 96, 96, False, 16, BF16, FP8),
 )
 LARGE = tuple(
-    Case(heads, kv_heads, head_dim, rotary_dim, norms, 16, BF16, kv_dtype)
-    for (head_dim, rotary_dim), kv_dtype in itertools.product(
-        ((64, 64), (80, 32), (96, 96), (128, 128), (256, 64)), (None, INT8, FP8)
+    Case(*heads, head_dim, rotary_dim, normed, 16, BF16, kv_dtype)
+    for (head_dim, rotary_dim, *heads), (normed, kv_dtype) in itertools.product(
+        ((64, 64, 14, 2), (80, 32, 40, 40), (96, 96, 28, 4), (128, 128, 32, 8), (256, 64, 16, 1)),
+        ((True, None), (False, INT8), (True, FP8)),
     )
-    for heads, kv_heads, norms in ((32, 8, False), (28, 4, True))
 )
 
 

@@ -7,6 +7,7 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
+from daemon.engine import kernels
 from daemon.engine.cuda.candidates import Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import Product, choose_products
@@ -18,6 +19,7 @@ _LIMITS = {FP16: 1e-3, BF16: 2.5e-3}
 
 SHAPES_8B = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
 """out_features, in_features of Llama 3 8B."""
+_ROUNDS = 50
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 32, 48, 64, 96, 128, 200, 256)
 
 
@@ -68,6 +70,7 @@ def product_checks(device: str) -> Iterator[Check]:
         yield from _check_ways(4096, 4096, FP16, (1, 16, 64), device)
         yield from _check_ways(5000, 2064, BF16, (1, 3, 20, 130), device)
         yield from _check_chosen(((6144, 4096), (4096, 14_336)), (1, 4, 16, 64, 128), device)
+        yield from _check_early((4096, 4096), (1, 4, 16, 64), device)
 
 
 def _check(case: Case, device: str, seed: int) -> Check:
@@ -136,6 +139,36 @@ def _check_chosen(
             error = relative_error(product(states), states, product.weight, None)
             yield Check(f"product as chosen {count} x {name}", error, limit(BF16))
         yield Check(f"product captured {name}", _captured_wrong(product, rows, device), 0)
+
+
+def _check_early(shape: tuple[int, int], rows: Sequence[int], device: str) -> Iterator[Check]:
+    """Products that begin before their states are there: those of the round before lie there.
+
+    Each round's states come from a kernel that lets the product begin at once, in the same place.
+    """
+    place = torch.device(device)
+    product, room, scratch = _product(*shape, BF16, device), Room.of(place), new_scratch(place)
+    ones = torch.ones(shape[1], dtype=BF16, device=device)
+    for count in rows:
+        states = torch.randn(_ROUNDS, count, shape[1], dtype=BF16, device=device)
+        normed = torch.empty_like(states[0])
+        expected = [
+            product(kernels.add_norm(one, None, ones, 1e-5, out=normed)).clone() for one in states
+        ]
+        wrong = 0
+        for way in candidates(count, *shape, room, scratch):
+            got = [
+                way(kernels.add_norm(one, None, ones, 1e-5, out=normed), product.weight, None)
+                for one in states
+            ]
+            wrong += sum(not _near(*pair) for pair in zip(got, expected, strict=True))
+        yield Check(f"product early {count} x {shape[1]} x {shape[0]}", wrong, 0, "rounds")
+
+
+def _near(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two ways to compute differ by their last places only."""
+    difference = (got.float() - expected.float()).abs().max()
+    return bool(difference <= 0.01 * expected.float().abs().max())
 
 
 def _captured_wrong(product: Product, rows: Sequence[int], device: str) -> int:

@@ -23,9 +23,11 @@ SHAPES = ((3, 64, 16), (2, 80, 32), (1, 16, 8), (9, 128, 16), (1, 256, 256))
 """(KV heads, head_dim, block size)."""
 
 
-def packing_checks(device: str) -> Iterator[Check]:
+def packing_checks(
+    device: str, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
+) -> Iterator[Check]:
     """Blocks full and part full, over rubbish, far from 0 and constant."""
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for dtype in dtypes:
         for kv_heads, head_dim, block_size in SHAPES:
             name = f"{kv_heads}x{head_dim} block {block_size} {str(dtype).removeprefix('torch.')}"
             case = _case(dtype, (kv_heads, head_dim, block_size), device)

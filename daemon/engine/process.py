@@ -1,7 +1,13 @@
 """What every process of the engine does first: it shares the cores and stays offline."""
 
+import contextlib
 import os
+import shutil
+import time
 from pathlib import Path
+
+UNUSED_S = 30 * 24 * 3600.0
+"""What is compiled and was not read for so long is forgotten."""
 
 
 def share_cores() -> None:
@@ -23,5 +29,28 @@ def stay_offline() -> None:
 
 
 def keep_compiled(cache: Path) -> None:
-    """Have numba keep what it compiles below a cache folder; call before it is imported."""
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))
+    """Have numba and Triton keep what they compile below a cache folder, beyond restarts.
+
+    Call before they are imported. Both name what they keep by the code it was made from, their own
+    version and the processor, so another card or version never takes it by mistake; what older ones
+    left is removed after a month. Where the folder cannot be written they are left alone.
+    """
+    for variable, name in (("NUMBA_CACHE_DIR", "numba"), ("TRITON_CACHE_DIR", "triton")):
+        folder = cache / name
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ.setdefault(variable, str(folder))
+            _forget_unused(folder, time.time() - UNUSED_S)
+
+
+def _forget_unused(folder: Path, since: float) -> None:
+    """Remove the entries of a cache that nobody has read or written since a time of the clock.
+
+    File systems note the time of a read once a day at least, or never; then what is in use is
+    compiled anew once in that time.
+    """
+    for entry in folder.iterdir():
+        stats = [one.stat() for one in entry.rglob("*") if one.is_file()]
+        used = [max(stat.st_atime, stat.st_mtime) for stat in stats] or [entry.stat().st_mtime]
+        if max(used) < since:
+            shutil.rmtree(entry, ignore_errors=True)

@@ -15,6 +15,9 @@ from daemon.wire.columns import Column, int32
 
 _DECODE_STEPS = 4
 _PROMPT_TOKENS = 256
+"""Of the prompt whose time is taken."""
+_CPU_PROMPT_TOKENS = 64
+"""Of every prompt on a CPU, where nothing is compiled by size and time goes by tokens."""
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
@@ -26,7 +29,8 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
     """
     blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
     room = min(blocks * load.block_size, load.max_len)
-    length = max(1, min(load.max_batch_tokens, room - _DECODE_STEPS))
+    longest = load.max_batch_tokens if engine.cache.blocks.is_cuda else _CPU_PROMPT_TOKENS
+    length = max(1, min(longest, load.max_batch_tokens, room - _DECODE_STEPS))
     sampling = SamplingParams(temperature=0.0, ignore_eos=True)
     join = Join(0, 0, length, sampling, int32())
     engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))

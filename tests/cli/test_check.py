@@ -125,6 +125,12 @@ def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"longest +1,024 tokens", out)
 
 
+def test_a_pool_of_8_bits_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", str(model), "--set", "memory.kv_dtype=int8"]) == 0
+    said = "2.5 KiB = 2 layers * 2 * 16 tokens * 2 kv heads * 16 * 1 byte of int8, and a scale of 4"
+    assert said in capsys.readouterr().out
+
+
 def test_the_host_pool_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["check", "--model", str(model), "--kv-blocks", "8"]
     assert main(flags) == 0

@@ -69,6 +69,11 @@ def test_the_documented_example_names_every_value() -> None:
         ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: must be one of vllm, sarathi, orca"),
         ("[memory]\nblock_size = 24", "memory.block_size: must be a power of two from 8 to 256"),
         ("[memory]\nblock_size = 4", "memory.block_size: must be a power of two from 8 to 256"),
+        ("[memory]\nkv_dtype = 'int4'", "memory.kv_dtype: must be one of auto, int8, fp8"),
+        (
+            "[memory]\nkv_dtype = 'fp8'\ncompress = true",
+            "memory.compress: packs blocks into 8 bits, but memory.kv_dtype = 'fp8' holds them",
+        ),
         ("[memory]\nkv_blocks = -1", "memory.kv_blocks: must be at least 0"),
         ("[memory]\nkv_blocks = 9\nkv_bytes = 9", "memory.kv_blocks: is given together"),
         ("[memory]\nutilization = 1.5", "memory.utilization: must be above 0 and at most 1"),

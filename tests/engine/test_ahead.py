@@ -1,12 +1,14 @@
 """Steps that begin before the one before them is read draw what steps one by one draw."""
 
 from collections import deque
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from daemon.engine.answers import AnswersBeside
 from daemon.engine.protocol import Reply
 from daemon.engine.step import Begun, Engine
 from daemon.request import SamplingParams
@@ -35,6 +37,7 @@ class Ahead:
     def step(self, work: list[tuple[Running, int]]) -> None:
         with torch.inference_mode():
             begun = self.engine.begin(self.plans.plan(work))
+        self.began(begun)
         drawing = []
         for running, count in work:
             running.num_computed += count
@@ -47,11 +50,34 @@ class Ahead:
 
     def read(self) -> None:
         begun, drawing = self.flying.popleft()
-        reply = begun.finish()
+        reply = self.answer(begun)
         for (running, index), token in zip(drawing, reply.tokens.tolist(), strict=True):
             assert running.tokens[index] == UNKNOWN
             running.tokens[index] = token
         self.replies.append(reply)
+
+    def began(self, begun: Begun) -> None:
+        pass
+
+    def answer(self, begun: Begun) -> Reply:
+        return begun.finish()
+
+
+class Beside(Ahead):
+    """Steps are finished by a thread of its own, as a GPU's worker does it."""
+
+    def __init__(self, engine: Engine, depth: int) -> None:
+        super().__init__(engine, depth)
+        self.sent: SimpleQueue[Reply | Exception] = SimpleQueue()
+        self.answers = AnswersBeside(self.sent.put, self.sent.put)
+
+    def began(self, begun: Begun) -> None:
+        self.answers.take(begun)
+
+    def answer(self, begun: Begun) -> Reply:
+        reply = self.sent.get(timeout=60)
+        assert isinstance(reply, Reply), reply
+        return reply
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +104,10 @@ def lives(ahead: Ahead) -> list[list[int]]:
     return [one.outputs for one in (*sequences, chunked)]
 
 
+@pytest.mark.parametrize("kind", [Ahead, Beside])
 @pytest.mark.parametrize("depth", [2, 3])
-def test_the_same_tokens_and_scores(engine: Engine, depth: int) -> None:
-    one_by_one, ahead = Ahead(engine, 1), Ahead(engine, depth)
+def test_the_same_tokens_and_scores(engine: Engine, kind: type[Ahead], depth: int) -> None:
+    one_by_one, ahead = Ahead(engine, 1), kind(engine, depth)
     assert lives(ahead) == lives(one_by_one)
     assert not any(UNKNOWN in one for one in lives(Ahead(engine, depth)))
     for mine, theirs in zip(ahead.replies, one_by_one.replies, strict=True):

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -12,13 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff import rows
+from daemon.engine.handoff import ipc, routes, rows
 from daemon.engine.handoff.connect import connect_receiver, connect_sender
 from daemon.engine.handoff.layout import WHOLE, HandoffError, Layout, layout_of
-from daemon.engine.handoff.messages import Broken, Done, Filled, Hello, Link, Lost, Way
+from daemon.engine.handoff.messages import (
+    Broken,
+    Done,
+    Filled,
+    Hello,
+    Link,
+    Lost,
+    Shared,
+    Way,
+)
 from daemon.engine.handoff.movers import GpuMovers
 from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.routes import PeerRoute
+from daemon.engine.handoff.routes import PeerRoute, Piece, RingRoute, Transfer
 from daemon.engine.handoff.sender import Sender
 from daemon.engine.handoff.slots import AbandonedError, Clearances, Slots
 from daemon.engine.kv_cache import KVCache
@@ -360,3 +370,69 @@ def test_messages_survive_the_wire() -> None:
     here.close()
     assert there.receive() is None
     there.close()
+
+
+def test_a_long_piece_begins_with_little_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "FIRST_BYTES", 1536)
+    ring: Any = SimpleNamespace(num_slots=9, slot_bytes=4 * 1536, slot=lambda *_: None)
+    movers: Any = SimpleNamespace(out=lambda *_: None)
+    layout = layout_of(SOURCE.make())
+    transfer = Transfer(1, np.arange(13), np.arange(13), np.arange(13), 1)
+    piece = Piece(transfer, WHOLE, Here().record(), last=True)
+    said = [message for _, message in RingRoute(layout, ring, movers).copies(piece)]
+    assert said == [
+        Filled(1, slot, WHOLE, first, count)
+        for slot, (first, count) in enumerate([(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)])
+    ]
+
+
+class _Driver:
+    """CUDA's driver, as far as memory of other processes goes; it writes down what it is asked."""
+
+    BASE, THERE = 1 << 40, 1 << 41
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            answers = {
+                "cuMemGetAddressRange_v2": (self.BASE, 1 << 20),
+                "cuIpcOpenMemHandle_v2": (self.THERE,),
+            }
+            for argument, answer in zip(arguments, answers.get(name, ()), strict=False):
+                argument._obj.value = answer
+            if name == "cuIpcGetMemHandle":
+                assert arguments[1].value == self.BASE, "a handle is of an allocation"
+                arguments[0]._obj.octets[:] = list(range(64))
+            if name == "cuIpcOpenMemHandle_v2":
+                assert bytes(arguments[1]) == bytes(range(64))
+            return 201 if name == self.fails else 0
+
+        return call
+
+
+def test_memory_is_shared_by_its_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver()
+    monkeypatch.setattr(ipc, "_driver", lambda: driver)
+    gpu = torch.device("cuda:1")
+    memory: Any = SimpleNamespace(device=gpu, nbytes=4096, data_ptr=lambda: driver.BASE + 512)
+    shared = ipc.export(memory)
+    assert shared == Shared(bytes(range(64)), 512, 4096)
+    driver.calls.clear()
+    opened = ipc.OpenedMemory(shared, gpu)
+    assert opened.address == driver.THERE + 512
+    opened.close()
+    inside = ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2"]
+    after = ["cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"]
+    assert driver.calls == [
+        *inside, "cuIpcOpenMemHandle_v2", *after, *inside, "cuIpcCloseMemHandle", *after
+    ]  # fmt: skip
+    for call in ("cuIpcOpenMemHandle_v2", "cuDeviceGet"):
+        driver.fails = call
+        with pytest.raises(ipc.IpcError, match=rf"{call} failed \(error 201\)"):
+            ipc.OpenedMemory(shared, gpu)
+    with pytest.raises(ipc.IpcError, match="no handle"):
+        ipc.OpenedMemory(Shared(b"short", 0, 1), gpu)

@@ -152,9 +152,16 @@ def test_candidates_fill_the_card_and_fit_it() -> None:
 
 
 def test_no_kernels_of_ours_where_loads_could_not_be_wide() -> None:
-    for rows, in_features in ((1, 4100), (16, 4104), (MAX_ROWS + 1, 4096)):
+    for rows, in_features in ((1, 4100), (16, 4104)):
         ways = candidates(rows, 4096, in_features, H200, SCRATCH)
         assert not [way for way in ways if isinstance(way, Strips | Tiles)]
+
+
+def test_many_rows_are_not_measured() -> None:
+    measured = set()
+    one = choose(lambda _, rows: measured.add(rows) or 1.0, rows=[0, 3, 24, 200, MAX_ROWS + 1])
+    assert measured == {4, 32, 256}
+    assert len(one.ways) == MAX_ROWS + 1
 
 
 def test_the_log_says_in_one_line_what_was_chosen(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,11 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("copy_blocks", 9),
         ("pack_blocks", 30),
         ("unpack_blocks", 15),
+        ("add_norm", 14),
+        ("silu_mul", 14),
+        ("place", 33),
+        ("llama", 4),
+        ("qwen3", 4),
         ("engine", 2),
     ],
 )

@@ -14,6 +14,7 @@ from benchmarks.gpu.launches import Launches, compiled_for
 from benchmarks.gpu.op_compile_checks import op_compile_checks
 from benchmarks.gpu.poison import apart, error, untouched
 from daemon.engine import kernels
+from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.kernels import reference
 from daemon.engine.ops import Heads, Norm, TorchOps
 
@@ -152,6 +153,15 @@ def test_rows_that_a_kernel_cannot_read_are_refused() -> None:
     place = (cache.transpose(3, 4), None, 0, slots, slots, heads)
     with pytest.raises(ValueError, match="block of the cache"):
         kernels.place(torch.zeros(2, 4, 8), angles, angles, *place)
+
+
+def test_attention_that_does_not_say_where_keys_go_is_refused() -> None:
+    def paged(*_states: Any) -> torch.Tensor:
+        raise AssertionError("keys would not have been written")
+
+    angles = torch.zeros(2, 8), torch.zeros(2, 8)
+    with pytest.raises(TypeError, match="where keys and values go"):
+        TritonOps().attend(paged, 0, torch.zeros(2, 32), Heads(2, 1, 8, 1.0), angles)
 
 
 def test_no_tokens_launch_nothing() -> None:

@@ -42,6 +42,13 @@ def test_a_block_of_llama_3_8b_is_two_mebibytes() -> None:
     assert block_bytes(LLAMA_3_8B, 16, "bfloat16") == 2 << 20
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_8_bits_take_a_byte_and_a_scale_for_each_head(kv_dtype: str) -> None:
+    assert block_bytes(LLAMA_3_8B, 16, "bfloat16", kv_dtype) == (1 << 20) + 32 * 2 * 16 * 8 * 4
+    pool = size_pool(LLAMA_3_8B, demand(kv_dtype=kv_dtype, kv_bytes=1 << 30), GPU)
+    assert (pool.num_blocks, pool.block_bytes) == (992, 1_081_344)
+
+
 def test_activations_by_hand() -> None:
     per_token = (16 * 4096 + 2 * (32 + 16) * 128) * 2
     assert activation_bytes(LLAMA_3_8B, DEMAND) == 512 * per_token + 128 * 128256 * 12

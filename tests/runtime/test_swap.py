@@ -57,6 +57,7 @@ async def test_a_worker_s_words_become_the_core_s_events(
     [
         ({}, (32, False)),
         ({"memory.compress": True}, (102, True)),
+        ({"memory.kv_dtype": "int8"}, (32, False)),
         ({"memory.host_bytes": 5 * 8192 + 1}, (5, False)),
         ({"memory.swap": "recompute"}, (0, False)),
     ],
@@ -68,3 +69,4 @@ def test_the_worker_is_told_how_large_its_host_pool_is(
     pools = tuple(plan_pool(config, SHAPE, spec) for spec in config.instance)
     load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools).load(config, 0)
     assert (load_message.num_host_blocks, load_message.compress) == expected
+    assert load_message.kv_dtype == settings.get("memory.kv_dtype", "")

@@ -269,12 +269,12 @@ def owners(one: Snapshot, instance: int = 0) -> BlockOwners:
     return BlockOwners(instance, one.time_s, who, int32(held * (1 + np.arange(held.size) % 2)))
 
 
-def starting(fraction: float) -> Snapshot:
+def starting(fraction: float, left_s: float = -1.0) -> Snapshot:
     """A daemon whose one instance still loads."""
     return msgspec.structs.replace(
         snapshot(0, num_running=0, num_waiting=0),
         uptime_s=2.0,
         ready=False,
         status=f"loading weights {round(fraction * 100)} %",
-        instances=(loading("gpu0", fraction),),
+        instances=(msgspec.structs.replace(loading("gpu0", fraction), load_left_s=left_s),),
     )

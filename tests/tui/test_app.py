@@ -180,6 +180,7 @@ async def test_loading_is_shown_as_progress() -> None:
         overview = top.app.overview
         assert not overview.sequences.display
         assert "75 %" in await top.tell(scenario.starting(0.75))
+        assert "12 s left" in await top.tell(scenario.starting(0.8, left_s=12.2))
         await top.tell(scenario.snapshot(2, names=("gpu0",)))
         assert overview.sequences.display and not overview.loading_panel.display
         await top.picture()

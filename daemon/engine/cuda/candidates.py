@@ -24,7 +24,9 @@ _STRIP_ROWS = 4
 _LONGEST_STRIP = 32_768
 _STRIP_OUTPUTS = (1, 2, 4)
 _LOADS_OF_A_WARP = 2048
-"""Elements of a weight's row for each warp of a strip: 8 loads of 16 bytes by a thread."""
+"""Numbers of a weight's row for each warp of a strip: 8 loads of 16 bytes by a thread."""
+_MOST_OF_A_WARP = 4096
+"""Numbers of all rows for each warp of a strip: what its registers hold."""
 _TILES = (
     Tile(rows=16, outputs=32, depth=256, warps=4, stages=4),
     Tile(rows=16, outputs=64, depth=128, warps=4, stages=5),
@@ -69,29 +71,40 @@ class Room:
 def candidates(
     rows: int, out_features: int, in_features: int, room: Room, scratch: Scratch
 ) -> list[Way]:
-    """Ways for up to so many rows, the library's first. A wide table; measurement does the rest."""
+    """Ways for up to so many rows, at most `MAX_ROWS`, the library's first.
+
+    A wide table: measurement does the rest.
+    """
     ways: list[Way] = [LIBRARY]
     if torch.backends.cuda.is_built():
         ways.append(LightLibrary())
     if rows == 1:
         ways.append(Vector())
-    if rows > MAX_ROWS or in_features % ALIGNED:
+    if in_features % ALIGNED:
         return ways
-    if rows <= _STRIP_ROWS and in_features <= _LONGEST_STRIP:
-        padded, depth = triton.next_power_of_2(rows), triton.next_power_of_2(in_features)
-        warps = max(4, min(8, depth // _LOADS_OF_A_WARP))
-        strips = [Strip(padded, outputs, warps, room.early) for outputs in _STRIP_OUTPUTS]
-        ways += [Strips(strip) for strip in strips]
+    ways += [Strips(strip) for strip in _strips(rows, in_features, room)]
     for tile in _TILES:
         if _suits(tile, rows, room):
-            for splits in _splits(tile, rows, out_features, in_features, room):
-                ways.append(Tiles(replace(tile, early=room.early), splits, scratch))
+            timely = replace(tile, early=room.early)
+            splits = _splits(tile, rows, out_features, in_features, room)
+            ways += [Tiles(timely, count, scratch) for count in splits]
     return ways
 
 
 def new_scratch(device: torch.device) -> Scratch:
     """Room for every candidate that `candidates` names."""
     return Scratch.of(SCRATCH_CELLS, SCRATCH_CELLS // (16 * 16), device)
+
+
+def _strips(rows: int, in_features: int, room: Room) -> Iterator[Strip]:
+    """Strips for a few rows, as far as a thread's registers hold what it reads."""
+    if rows > _STRIP_ROWS or in_features > _LONGEST_STRIP:
+        return
+    padded, depth = triton.next_power_of_2(rows), triton.next_power_of_2(in_features)
+    warps = max(4, min(8, depth // _LOADS_OF_A_WARP))
+    for outputs in _STRIP_OUTPUTS:
+        if outputs * depth <= warps * _MOST_OF_A_WARP:
+            yield Strip(padded, outputs, warps, room.early)
 
 
 def _suits(tile: Tile, rows: int, room: Room) -> bool:

@@ -66,6 +66,7 @@ class DecodeGraphs:
         self._capture = capture
         self._outputs = Outputs()
         self._sizes = padded_sizes(len(slots.block_table))
+        self._rows = DecodeRows.empty(self._sizes[-1], slots.device_table)
         self._steps: dict[int, _Step] = {}
         self._broken = False
 
@@ -96,7 +97,8 @@ class DecodeGraphs:
         """The step of a padded size; None where this device cannot capture."""
         if size not in self._steps and not self._broken:
             try:
-                step = _Step(size, self._forward, self._cache, self._slots)
+                rows = self._rows.first(size)
+                step = _Step(rows, self._forward, self._cache, self._slots)
                 step.capture(self._capture, self._outputs, self._sizes[-1])
             except RuntimeError:
                 log.exception("no CUDA graphs: steps are launched kernel by kernel")
@@ -133,15 +135,15 @@ class Outputs:
 
 
 class _Step:
-    """A decode step of `size` rows."""
+    """A decode step of so many rows; its inputs are its own, all else lies where others' does."""
 
-    def __init__(self, size: int, forward: Forward, cache: KVCache, slots: Slots) -> None:
+    def __init__(self, rows: DecodeRows, forward: Forward, cache: KVCache, slots: Slots) -> None:
         self._forward, self._cache, self._slots = forward, cache, slots
-        self._size = size
+        self._rows = rows
+        self._size = size = len(rows.tokens)
         # Row 0: the slots; row 1: the tokens that each has in the cache, -1 for padding.
         nobody = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
         self._inputs = upload(nobody, cache.blocks.device)
-        self._rows = DecodeRows.empty(size, slots.device_table)
         self._again: Work = _nothing
 
     def capture(self, capture: Capture, outputs: Outputs, largest: int) -> None:

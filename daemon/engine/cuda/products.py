@@ -16,8 +16,9 @@ from statistics import median
 
 import torch
 from torch import nn
+from triton import next_power_of_2
 
-from daemon.engine.cuda.candidates import LIBRARY, Room, candidates, new_scratch
+from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import Call, CudaMeter, Meter
 from daemon.engine.cuda.ways import Way
@@ -94,13 +95,14 @@ def choose_products(
 ) -> Choice:
     """Measure how each shape is best computed for each number of rows, and note it in `products`.
 
-    What is no `Product` is left alone. Numbers of rows between two of `rows` are computed as the
-    larger one is, those above the largest by the library. `meter` and `room` are the device's own
-    unless given. Takes a second or two for a model of 8B, and more the first time, when kernels
-    are compiled.
+    What is no `Product` is left alone. Measured are the powers of two that hold `rows`; numbers in
+    between are computed as the next larger one is, those above `MAX_ROWS` by the library. `meter`
+    and `room` are the device's own unless given. Takes about a second for a model of 8B, and more
+    the first time, when kernels are compiled.
     """
     began_s = time.perf_counter()
     groups = _groups(products)
+    rows = sorted({next_power_of_2(count) for count in rows if 0 < count <= MAX_ROWS})
     if not groups or not rows:
         return {}
     device = next(iter(groups.values()))[0].weight.device
@@ -169,7 +171,7 @@ def _choose(
     weight = group[0].weight
     out_features, in_features = weight.shape
     found: dict[int, Way] = {}
-    for count in sorted(set(rows)):
+    for count in rows:
         states = torch.randn((count, in_features), dtype=weight.dtype, device=weight.device)
         ways = candidates(count, out_features, in_features, room, scratch)
         found[count] = _fastest(group, states, ways, meter)

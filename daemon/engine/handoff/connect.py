@@ -7,8 +7,6 @@ import socket
 from collections.abc import Iterator
 from typing import TypeVar
 
-import torch
-
 from daemon.engine.handoff.ipc import IpcError, OpenedMemory, export
 from daemon.engine.handoff.layout import HandoffError, layout_of
 from daemon.engine.handoff.messages import Hello, Link, Pool, Shared, Way
@@ -18,7 +16,7 @@ from daemon.engine.handoff.ring import NUM_SLOTS, SharedRing, new_memory, slot_b
 from daemon.engine.handoff.routes import PeerRoute, RingRoute, Route
 from daemon.engine.handoff.sender import Sender
 from daemon.engine.kv_cache import KVCache
-from daemon.engine.streams import CudaStream, Here, Stream
+from daemon.engine.streams import compute_stream
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ def connect_sender(
             ring = SharedRing(fd, num_slots, slot_bytes, cache.raw.device)
             route = RingRoute(layout, ring, movers_of(layout, cache.raw, slot_bytes))
         counts = cache.num_blocks, pool.num_blocks
-        return Sender(link, layout, counts, compute_stream(cache), route)
+        return Sender(link, layout, counts, compute_stream(cache.raw.device), route)
 
 
 def connect_receiver(sock: socket.socket, cache: KVCache) -> Receiver:
@@ -73,14 +71,12 @@ def connect_receiver(sock: socket.socket, cache: KVCache) -> Receiver:
             memory = SharedRing(fd, hello.num_slots, hello.slot_bytes, cache.raw.device)
             ring = memory, movers_of(layout, cache.raw, hello.slot_bytes)
         return Receiver(
-            link, cache, compute_stream(cache), ring, os.dup(process) if process >= 0 else -1
+            link,
+            cache,
+            compute_stream(cache.raw.device),
+            ring,
+            os.dup(process) if process >= 0 else -1,
         )
-
-
-def compute_stream(cache: KVCache) -> Stream:
-    """Where the calling thread computes steps of this pool."""
-    device = cache.raw.device
-    return CudaStream(torch.cuda.current_stream(device)) if cache.raw.is_cuda else Here()
 
 
 @contextlib.contextmanager

@@ -175,7 +175,7 @@ class Receiver:
     def _ended(self, message: Message) -> None:
         """What a message asked for is done."""
         if isinstance(message, Opened):
-            if self._ring is None:
+            if self._ring is not None:
                 self._link.send(Cleared(message.transfer))
         elif isinstance(message, Filled):
             self._link.send(Freed(message.slot))
@@ -211,7 +211,9 @@ class Receiver:
     def _await_death(self) -> None:
         """Wait until the sender's process has let go of its GPU: it may be writing until then."""
         if self._ring is None and self._process >= 0:
-            select.select([self._process], [], [], DYING_S)
+            ended = select.poll()
+            ended.register(self._process, select.POLLIN)
+            ended.poll(1e3 * DYING_S)
 
     def _last_words(self) -> None:
         """All that was begun is done."""

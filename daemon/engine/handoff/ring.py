@@ -8,8 +8,8 @@ import torch
 
 log = logging.getLogger(__name__)
 
-SLOT_BYTES = 8 << 20
-"""150 us of a PCIe 5 link: large beside the time in which the ends answer each other."""
+SLOT_BYTES = 16 << 20
+"""300 us of a PCIe 5 link: long beside the time that a message and a waking thread take."""
 NUM_SLOTS = 8
 
 

@@ -14,6 +14,9 @@ from daemon.engine.handoff.slots import Clearances, Slots
 from daemon.engine.streams import Event
 from daemon.wire.columns import Column
 
+FIRST_BYTES = 2 << 20
+"""In a piece's first slot; each next one holds twice as much, so that the receiver begins soon."""
+
 
 @dataclass(slots=True)
 class Transfer:
@@ -76,13 +79,15 @@ class RingRoute:
     def copies(self, piece: Piece) -> Iterator[Copied]:
         """See `Route`."""
         spans, part_bytes = self._layout.spans(piece.layer), self._layout.size(piece.layer)
-        blocks, step = piece.transfer.blocks, self._ring.slot_bytes // part_bytes
-        for first in range(0, len(blocks), step):
-            some = blocks[first : first + step]
+        most, blocks = self._ring.slot_bytes // part_bytes, piece.transfer.blocks
+        first, count = 0, max(1, FIRST_BYTES // part_bytes)
+        while first < len(blocks):
+            some = blocks[first : first + min(count, most)]
             number = self._slots.take()
             slot = self._ring.slot(number, len(some) * part_bytes)
             ended = self._movers.out(spans, some, slot, piece.after)
             yield ended, Filled(piece.transfer.number, number, piece.layer, first, len(some))
+            first, count = first + len(some), 2 * count
 
     def hear(self, message: Message) -> None:
         """See `Route`."""

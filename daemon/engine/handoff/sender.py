@@ -187,8 +187,8 @@ class Sender:
                     self._finish(message.transfer)
                 else:
                     self._route.hear(message)
-        except (HandoffError, ValueError) as error:
-            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - as above
+            reason = f"the sender failed: {type(error).__name__}: {error}"
         self._end(reason)
 
     def _finish(self, transfer: int, reason: str = "") -> None:

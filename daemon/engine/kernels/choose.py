@@ -81,7 +81,7 @@ def choose_tokens(
                     if length >= 0:
                         source = values_ptr + row * CAPACITY
                         end = length
-                    cut = _cut(source, end, field, best, inverse, tl.sum(sums, 0), TILE)
+                    cut = cut_of(source, end, field, best, inverse, tl.sum(sums, 0), TILE)
                     target = uniform * _mass(source, end, best, inverse, cut, TILE)
             token = _walk(source, begin, end, best, inverse, cut, target, TILE)
             if FILTERING:
@@ -94,7 +94,7 @@ def choose_tokens(
 
 
 @triton.jit
-def _cut(source, end, field, best, inverse, total, TILE: tl.constexpr):
+def cut_of(source, end, field, best, inverse, total, TILE: tl.constexpr):
     """The greatest depth, as bits, that a row's filters leave of the `end` logits at `source`.
 
     `total` float32: the weight of the row's whole vocabulary.

@@ -15,7 +15,9 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from daemon.engine.kernels.early import early
 from daemon.engine.kernels.fold import attended, fold_tile, new_softmax, prepared_query
 from daemon.engine.kernels.quantise import PLAIN_KIND, kind_of
 from daemon.engine.kernels.tiles import (
@@ -85,8 +87,8 @@ def paged_decode_attention(
         SCALE_HEAD=0 if scales is None else scales.stride(2),
         SCALE_VALUES=0 if kv_scales is None else kv_scales.stride(2),
         HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys, KIND=kind_of(kv_cache.dtype),
-        PRECISION=tiling.precision, PRODUCT=tiling.product,
-        num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+        PRECISION=tiling.precision, PRODUCT=tiling.product, EARLY=early(),
+        num_warps=tiling.num_warps, num_stages=tiling.num_stages, launch_pdl=early(),
     )  # fmt: skip
     return out
 
@@ -127,9 +129,12 @@ def _decode(
     BLOCK_SIZE: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, VALUES: tl.constexpr,
     SCALE_HEAD: tl.constexpr, SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of one row's context, for the GROUP query heads that share a KV head."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     # Heads are next to each other: they read the same pages of memory at the same time.
     kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     length = tl.load(lens_ptr + row)

@@ -4,7 +4,7 @@
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import triton
@@ -31,6 +31,11 @@ class DecodeRows:
         blocks, offsets, lens = block_table.new_zeros((3, size))
         tables = block_table.new_zeros((size, block_table.shape[1]))
         return DecodeRows(tokens, positions, blocks, offsets, lens, tables)
+
+    def first(self, size: int) -> "DecodeRows":
+        """The first rows alone, in the same memory."""
+        columns = (getattr(self, field.name) for field in fields(self))
+        return DecodeRows(*(column[:size] for column in columns))
 
 
 def prepare_decode(

@@ -222,7 +222,10 @@ def _gather(
         wanted = tl.where(top_p < 1, top_p * total, float("inf"))
         wanted = tl.where(top_k > 0, top_k, wanted)
         enough = tl.where(top_k > 0, counts.to(tl.float32), masses) >= wanted
-        enough = enough | (depth >= tl.load(field + REACH).to(tl.float32))
+        # Of min-p's tokens alone, top-p could not tell how much weight top-k leaves.
+        reach = tl.load(field + REACH).to(tl.float32)
+        reach = tl.where((top_k > 0) & (top_p < 1), float("inf"), reach)
+        enough = enough | (depth >= reach)
         chosen = tl.min(tl.where(enough, bound, BOUNDS), 0)
         length = tl.sum(tl.where(bound == chosen, counts, 0), 0)
         fits = (chosen < BOUNDS) & (length <= CAPACITY)
@@ -234,8 +237,8 @@ def _gather(
             source = logits_ptr + row * STRIDE + column
             logit = tl.load(source, mask=column < VOCAB, other=float("-inf"))
             inverse = tl.load(field + INVERSE).to(tl.float32)
-            reach = ((chosen + 1) * (chosen + 1)).to(tl.float32) * 0.25
-            inside = (best - logit.to(tl.float32)) * inverse <= reach
+            deepest = ((chosen + 1) * (chosen + 1)).to(tl.float32) * 0.25
+            inside = (best - logit.to(tl.float32)) * inverse <= deepest
             place = row * CAPACITY + tl.sum(earlier, 0) + tl.cumsum(inside.to(tl.int32), 0) - 1
             tl.store(values_ptr + place, logit, mask=inside)
             tl.store(ids_ptr + place, column, mask=inside)

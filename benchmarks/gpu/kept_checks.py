@@ -1,0 +1,143 @@
+"""What the filters leave of a row: the kernel's cut against a plain sort in double precision."""
+
+# Triton code is not typed, and names compile-time constants in capitals.
+# mypy: disable-error-code="no-untyped-def,misc"
+# ruff: noqa: N803
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+import triton.language as tl
+
+from benchmarks.gpu.attempts import attempted
+from benchmarks.gpu.report import Check
+from daemon.engine.kernels.choose import FIELDS, INVERSE, cut_of
+from daemon.engine.kernels.sample import DEFAULT_SIZES, Sizes, sample
+
+Row = npt.NDArray[np.float32]
+
+TEMPERATURES = (0.4, 1.0, 3.0)
+FILTERS = (
+    (1, 1.0, 0.0),
+    (50, 1.0, 0.0),
+    (200, 1.0, 0.0),
+    (0, 0.0, 0.0),
+    (0, 0.3, 0.0),
+    (0, 0.9, 0.0),
+    (0, 0.999, 0.0),
+    (0, 1.0, 0.2),
+    (0, 1.0, 1.0),
+    (40, 0.7, 0.0),
+    (150, 0.95, 0.02),
+    (0, 0.5, 0.5),
+)
+"""top_k (0: off), top_p, min_p."""
+LARGE_SIZES = (DEFAULT_SIZES, Sizes(chunk=512, tile=256, capacity=256))
+SMALL_SIZES = (Sizes(chunk=128, tile=256, capacity=64),)
+"""Some with lists that overflow, so that whole rows are read."""
+PROBES = 2
+
+
+def kept_checks(device: str) -> Iterator[Check]:
+    """Rows of distinct logits, of many equal ones, and with tokens that cannot be drawn."""
+    large = device.startswith("cuda")
+    vocab = 128_256 if large else 301
+    for kind, row in _rows(vocab).items():
+        for temperature in TEMPERATURES if large else TEMPERATURES[1:2]:
+            name = f"kept {kind} temperature {temperature}"
+            yield from attempted(name, partial(_cuts, name, row, temperature, device))
+            for sizes in LARGE_SIZES if large else SMALL_SIZES:
+                drawn = f"{name} capacity {sizes.capacity}"
+                yield from attempted(drawn, partial(_draws, drawn, row, temperature, sizes, device))
+
+
+def _rows(vocab: int) -> dict[str, Row]:
+    chance = np.random.default_rng(5)
+    distinct = (3 * chance.standard_normal(vocab)).astype(np.float32)
+    ties = np.round(distinct * 2) / 2
+    masked = np.where(chance.random(vocab) < 0.97, -np.inf, distinct).astype(np.float32)
+    return {"distinct": distinct, "ties": ties, "masked": masked}
+
+
+def _depths(row: Row, temperature: float) -> Row:
+    """As a kernel computes them, each operation rounded to float32."""
+    return (row.max() - row) * np.float32(1 / temperature)
+
+
+def _kept(depths: Row, top_k: int, top_p: float, min_p: float) -> npt.NDArray[np.bool_]:
+    """The tokens that the filters leave, ties at each cut included."""
+    rising = np.sort(depths)
+    cut = np.float32(np.inf)
+    weights = np.exp(-rising.astype(np.float64))
+    if top_k:
+        cut = rising[top_k - 1]
+        weights[rising > cut] = 0.0
+    if top_p < 1:
+        reached = np.cumsum(weights) >= np.float32(top_p) * weights.sum()
+        cut = min(cut, rising[int(np.argmax(reached))])
+    with np.errstate(divide="ignore"):
+        return depths <= min(cut, np.float32(-np.log(np.float32(min_p))))
+
+
+def _table(
+    temperature: float, uniforms: list[float], filters: tuple[int, float, float]
+) -> torch.Tensor:
+    top_k, top_p, min_p = filters
+    with np.errstate(divide="ignore"):
+        reach = 0.0 - np.log(np.float32(min_p))
+    inverse, top_p = np.float32(1 / temperature), np.float32(top_p)
+    fields = [[inverse, top_k, top_p, reach, uniform] for uniform in uniforms]
+    return torch.tensor(fields, dtype=torch.float64)
+
+
+def _cuts(name: str, row: Row, temperature: float, device: str) -> Iterator[Check]:
+    """Tokens that are kept and should not be, or the other way round, over all filters."""
+    logits, depths, wrong = torch.from_numpy(row).to(device), _depths(row, temperature), 0
+    for filters in FILTERS:
+        table = _table(temperature, [0.0], filters).to(device)
+        out = torch.zeros(1, dtype=torch.int64, device=device)
+        _probe[(1,)](logits, table, out, VOCAB=len(row), TILE=1024)
+        kept = depths.view(np.uint32) <= int(out[0])
+        wrong += int((kept != _kept(depths, *filters)).sum())
+    yield Check(f"{name} cuts", wrong, 0, "tokens")
+
+
+@triton.jit
+def _probe(logits_ptr, rows_ptr, out_ptr, VOCAB: tl.constexpr, TILE: tl.constexpr):
+    """The cut of one row, as bits."""
+    best = tl.max(tl.full([TILE], float("-inf"), tl.float32), 0)
+    for first in range(0, VOCAB, TILE):
+        column = first + tl.arange(0, TILE)
+        logit = tl.load(logits_ptr + column, mask=column < VOCAB, other=float("-inf"))
+        best = tl.maximum(best, tl.max(logit, 0))
+    field = rows_ptr + tl.program_id(0) * FIELDS
+    inverse = tl.load(field + INVERSE).to(tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    for first in range(0, VOCAB, TILE):
+        column = first + tl.arange(0, TILE)
+        logit = tl.load(logits_ptr + column, mask=column < VOCAB, other=float("-inf"))
+        total += tl.sum(tl.exp((logit - best) * inverse), 0)
+    cut = cut_of(logits_ptr, VOCAB, field, best, inverse, total, TILE)
+    tl.store(out_ptr, cut.to(tl.int64))
+
+
+def _draws(name: str, row: Row, temperature: float, sizes: Sizes, device: str) -> Iterator[Check]:
+    """In the middle of a token's share of the unit interval, this token is drawn."""
+    depths, wrong = _depths(row, temperature), 0
+    for filters in FILTERS:
+        weights = np.where(_kept(depths, *filters), np.exp(-depths.astype(np.float64)), 0.0)
+        shares = weights / weights.sum()
+        tokens = np.flatnonzero(shares > 1e-5)  # less would be lost in rounding
+        if not device.startswith("cuda"):
+            tokens = tokens[np.linspace(0, len(tokens) - 1, PROBES).astype(int)]
+        tokens = tokens[:4096]
+        middles = (np.cumsum(shares) - shares / 2)[tokens]
+        logits = torch.from_numpy(row).to(device).expand(len(tokens), -1).contiguous()
+        table = _table(temperature, middles.tolist(), filters).to(device)
+        drawn = sample(logits, table, drawing=True, filtering=True, sizes=sizes)
+        wrong += int((drawn[0].cpu().numpy() != tokens).sum()) + int(drawn[1].sum())
+    yield Check(f"{name} draws", wrong, 0, "tokens")

@@ -22,7 +22,8 @@ from typing import NoReturn
 from benchmarks.gpu.bench_parts import PARTS, Job
 from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.parts import Row, Rows, run_part
-from daemon.engine.process import share_cores, stay_offline
+from daemon.config.paths import default_cache
+from daemon.engine.process import keep_compiled, share_cores, stay_offline
 
 NO_GPU = 2
 BUDGET_S = 560.0
@@ -40,8 +41,10 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.dry_run:
         # Before Triton is first imported: its decorators read this.
         os.environ["TRITON_INTERPRET"] = "1"
+    # As a worker does; parts and daemons inherit it, and share what they compile.
     share_cores()
     stay_offline()
+    keep_compiled(default_cache())
     signal.signal(signal.SIGTERM, _stop)
     if arguments.part:
         return _be_part(arguments)

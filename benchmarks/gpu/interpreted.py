@@ -6,11 +6,13 @@ import torch
 
 from benchmarks.gpu import (
     engine_checks,
+    kept_checks,
     kernel_checks,
     move_checks,
     op_checks,
     pool_checks,
     product_checks,
+    sampler_checks,
     swap_checks,
 )
 from benchmarks.gpu.interpreted_engine import interpreted
@@ -25,6 +27,8 @@ def interpreted_checks() -> Iterator[Check]:
     yield from op_checks.op_checks("cpu")
     yield from move_checks.move_checks("cpu")
     yield from product_checks.product_checks("cpu")
+    yield from sampler_checks.sampler_checks("cpu")
+    yield from kept_checks.kept_checks("cpu")
     yield from engine_checks.engine_checks(
         "cpu",
         ("Llama",),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from daemon.engine.backend import Backend, Forward
+from daemon.engine.backend import Backend
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.cuda.graphs import DecodeGraphs, Work
 from daemon.engine.cuda.ops import TritonOps
+from daemon.engine.forward import Forward
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model
 from daemon.engine.protocol import Load

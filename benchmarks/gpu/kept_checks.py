@@ -39,20 +39,26 @@ FILTERS = (
 LARGE_SIZES = (DEFAULT_SIZES, Sizes(chunk=512, tile=256, capacity=256))
 SMALL_SIZES = (Sizes(chunk=128, tile=256, capacity=64),)
 """Some with lists that overflow, so that whole rows are read."""
-PROBES = 2
+LARGE_PROBES, SMALL_PROBES = 1024, 1
+"""Tokens of a row that are drawn, each by a number in the middle of its share."""
+SMALLEST_SHARE = 1e-4
+"""Of the weight, of those tokens."""
+ROUNDING = 3e-6
+"""Of a sum of 100,000 float32 weights: top-p may cut so much sooner or later."""
 
 
 def kept_checks(device: str) -> Iterator[Check]:
     """Rows of distinct logits, of many equal ones, and with tokens that cannot be drawn."""
     large = device.startswith("cuda")
-    vocab = 128_256 if large else 301
-    for kind, row in _rows(vocab).items():
-        for temperature in TEMPERATURES if large else TEMPERATURES[1:2]:
+    rows = _rows(128_256 if large else 301)
+    for kind in ("distinct", "masked", "ties") if large else ("distinct", "ties"):
+        for temperature in TEMPERATURES if large else (1.0,):
             name = f"kept {kind} temperature {temperature}"
-            yield from attempted(name, partial(_cuts, name, row, temperature, device))
-            for sizes in LARGE_SIZES if large else SMALL_SIZES:
-                drawn = f"{name} capacity {sizes.capacity}"
-                yield from attempted(drawn, partial(_draws, drawn, row, temperature, sizes, device))
+            yield from attempted(name, partial(_cuts, name, rows[kind], temperature, device))
+    for kind in ("distinct", "masked", "ties") if large else ("ties",):
+        for sizes in LARGE_SIZES if large else SMALL_SIZES:
+            name = f"kept {kind} capacity {sizes.capacity}"
+            yield from attempted(name, partial(_draws, name, rows[kind], sizes, device))
 
 
 def _rows(vocab: int) -> dict[str, Row]:
@@ -102,7 +108,10 @@ def _cuts(name: str, row: Row, temperature: float, device: str) -> Iterator[Chec
         out = torch.zeros(1, dtype=torch.int64, device=device)
         _probe[(1,)](logits, table, out, VOCAB=len(row), TILE=1024)
         kept = depths.view(np.uint32) <= int(out[0])
-        wrong += int((kept != _kept(depths, *filters)).sum())
+        top_k, top_p, min_p = filters
+        least = _kept(depths, top_k, top_p * (1 - ROUNDING), min_p)
+        most = _kept(depths, top_k, top_p * (1 + ROUNDING), min_p) if top_p < 1 else least
+        wrong += int((kept & ~most).sum() + (least & ~kept).sum())
     yield Check(f"{name} cuts", wrong, 0, "tokens")
 
 
@@ -125,19 +134,18 @@ def _probe(logits_ptr, rows_ptr, out_ptr, VOCAB: tl.constexpr, TILE: tl.constexp
     tl.store(out_ptr, cut.to(tl.int64))
 
 
-def _draws(name: str, row: Row, temperature: float, sizes: Sizes, device: str) -> Iterator[Check]:
+def _draws(name: str, row: Row, sizes: Sizes, device: str) -> Iterator[Check]:
     """In the middle of a token's share of the unit interval, this token is drawn."""
-    depths, wrong = _depths(row, temperature), 0
+    depths, wrong = _depths(row, 1.0), 0
     for filters in FILTERS:
         weights = np.where(_kept(depths, *filters), np.exp(-depths.astype(np.float64)), 0.0)
         shares = weights / weights.sum()
-        tokens = np.flatnonzero(shares > 1e-5)  # less would be lost in rounding
-        if not device.startswith("cuda"):
-            tokens = tokens[np.linspace(0, len(tokens) - 1, PROBES).astype(int)]
-        tokens = tokens[:4096]
+        tokens = np.flatnonzero(shares > SMALLEST_SHARE)
+        probes = LARGE_PROBES if device.startswith("cuda") else SMALL_PROBES
+        tokens = tokens[np.unique(((np.arange(probes) + 0.5) * len(tokens) / probes).astype(int))]
         middles = (np.cumsum(shares) - shares / 2)[tokens]
         logits = torch.from_numpy(row).to(device).expand(len(tokens), -1).contiguous()
-        table = _table(temperature, middles.tolist(), filters).to(device)
+        table = _table(1.0, middles.tolist(), filters).to(device)
         drawn = sample(logits, table, drawing=True, filtering=True, sizes=sizes)
         wrong += int((drawn[0].cpu().numpy() != tokens).sum()) + int(drawn[1].sum())
     yield Check(f"{name} draws", wrong, 0, "tokens")

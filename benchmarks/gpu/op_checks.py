@@ -31,7 +31,8 @@ def op_checks(device: str) -> Iterator[Check]:
             yield from _row_checks(rows, width, dtype, device)
         if large:
             yield from _row_checks(1031, 4096, dtype, device)
-            yield from _row_checks(70_000, 576, dtype, device)
+    if large:
+        yield from _row_checks(70_000, 576, BF16, device)
     yield from place_checks(device)
     yield from modelling_checks(device)
     if large:

@@ -144,7 +144,7 @@ def _heads(case: Case, chance: torch.Generator, device: str) -> Heads:
     norms: list[Norm | None] = [None, None]
     if case.norms:
         weights = torch.randn(2, case.head_dim, generator=chance).to(device, case.dtype)
-        norms = [Norm(weights[0], 1e-6), Norm(weights[1], 1e-5)]
+        norms = [Norm(weights[0], 1e-6), Norm(weights[1], 0.3)]  # far enough to tell them apart
     return Heads(case.num_heads, case.num_kv_heads, case.head_dim, 1.0, *norms)
 
 

@@ -50,7 +50,7 @@ def _checks(
     # What was compiled in a thread stands as a promise of a kernel.
     ahead = {promised.result().hash for promised in launches.take()}
     used: dict[str, int] = {}
-    anew = 0
+    anew = hasty = 0
     for weight in weights:
         for most in rows:
             for way in candidates(most, *weight.shape, room, scratch):
@@ -60,7 +60,19 @@ def _checks(
                         way(torch.empty_like(weight[:1].expand(count, -1)), weight, None)
                     made = launches.take()
                     anew += sum(kernel.hash not in ahead for kernel in made)
+                    hasty += sum(_is_hasty(kernel.asm["ptx"], room.early) for kernel in made)
                     used[way.name] = max(kernel.metadata.shared for kernel in made)
     for name, shared_bytes in used.items():
         yield Check(f"sm_{generation} {name}", shared_bytes, room.shared_bytes, "bytes")
     yield Check(f"sm_{generation} products anew", anew, 0, "kernels")
+    yield Check(f"sm_{generation} products hasty", hasty, 0, "kernels")
+
+
+def _is_hasty(ptx: str, early: bool) -> bool:
+    """Whether a kernel touches anything but weights before it has waited for the one in front."""
+    before, *behind = ptx.split("griddepcontrol.wait")
+    if not early:
+        return bool(behind)
+    loads = [line for line in before.splitlines() if "ld.global" in line]
+    touched = any(word in before for word in ("st.global", "cp.async", "atom.", "red."))
+    return len(behind) != 1 or touched or not all("evict_first" in load for load in loads)

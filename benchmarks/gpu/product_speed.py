@@ -1,8 +1,8 @@
 """How near matrix products of few rows come to the device's limits, in every way there is."""
 
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,7 +13,7 @@ from benchmarks.gpu.timing import host_seconds
 from daemon.engine.cuda.candidates import LIBRARY, Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import Call, CudaMeter, Meter
-from daemon.engine.cuda.products import Product, calls, choose_products
+from daemon.engine.cuda.products import Product, calls, choose_products, in_front
 from daemon.engine.cuda.ways import Way
 
 _RUNS = 3
@@ -35,7 +35,10 @@ TINY = Sizes(((16, 512),), (1, 20), 2)
 
 
 def product_figures(device: str, tiny: bool, limits: Limits) -> Iterator[Figure]:
-    """What was chosen for each shape and number of rows, beside the library; all ways in `raw`."""
+    """What was chosen for each shape and number of rows, beside the library; all ways in `raw`.
+
+    Products follow each other directly here. Ours may begin while the one in front still runs.
+    """
     sizes = TINY if tiny else FULL
     place = torch.device(device)
     room = Room.of(place) if place.type == "cuda" else Room(processors=1, shared_bytes=232_448)
@@ -51,6 +54,7 @@ def product_figures(device: str, tiny: bool, limits: Limits) -> Iterator[Figure]
         for group in products.values():
             for rows in sizes.rows:
                 yield _figure(group, rows, meter, room, limits)
+            yield _overlap(group, sizes.rows[0], meter, room, limits)
 
 
 def _figure(group: list[Product], rows: int, meter: Meter, room: Room, limits: Limits) -> Figure:
@@ -78,8 +82,35 @@ def _figure(group: list[Product], rows: int, meter: Meter, room: Room, limits: L
     )
 
 
-def _seconds(way: Way, group: list[Product], states: torch.Tensor, meter: Meter) -> float:
-    return statistics.median(meter.seconds(calls(way, group, states)) for _ in range(_RUNS))
+def _overlap(group: list[Product], rows: int, meter: Meter, room: Room, limits: Limits) -> Figure:
+    """A product behind a small kernel, both together: what beginning early gains."""
+    first, scratch = group[0], new_scratch(group[0].weight.device)
+    out_features, in_features = first.weight.shape
+    states = torch.randn(rows, in_features, device=first.weight.device).to(first.weight.dtype)
+    chosen, before = first.ways[rows], in_front(states)
+    late = candidates(rows, out_features, in_features, replace(room, early=False), scratch)
+    same = next(way for way in late if way.name == chosen.name)
+    early_s = _seconds(chosen, group, states, meter, before)
+    late_s = _seconds(same, group, states, meter, before)
+    return Figure(
+        f"add_norm + product {rows} x {in_features} x {out_features}",
+        first.weight.nbytes / 1e9 / early_s,
+        "GB/s",
+        limits.bytes_per_s / 1e9,
+        f"{chosen.name}; {1e6 * early_s:.1f} us, not early {1e6 * late_s:.1f} us",
+        raw={"early_s": early_s, "late_s": late_s},
+    )
+
+
+def _seconds(
+    way: Way,
+    group: list[Product],
+    states: torch.Tensor,
+    meter: Meter,
+    before: Callable[[], object] | None = None,
+) -> float:
+    queued = calls(way, group, states, before)
+    return statistics.median(meter.seconds(queued) for _ in range(_RUNS))
 
 
 def _layers(shape: tuple[int, int], sizes: Sizes, place: torch.device) -> list[Product]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from daemon import __version__
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
@@ -59,7 +61,8 @@ class Figure:
 
 def versions(device: str) -> dict[str, str]:
     """What the numbers were made with."""
-    found = {"python": platform.python_version(), "device": device_name(device)}
+    found = {"llmd": __version__, "python": platform.python_version()}
+    found["device"] = device_name(device)
     for name in ("torch", "triton", "transformers", "numpy"):
         try:
             found[name] = version(name)

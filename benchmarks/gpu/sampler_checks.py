@@ -68,8 +68,8 @@ class Case:
 
 SMALL = (Case(2503, 4, 1, torch.float32, 3.0),)
 LARGE = (
-    Case(128_256, 64, 16, torch.bfloat16, 4.0),
-    Case(50_257, 33, 8, torch.float32, 2.0),
+    Case(128_256, 64, 8, torch.bfloat16, 4.0),
+    Case(50_257, 33, 4, torch.float32, 2.0),
     Case(151_936, 16, 4, torch.float16, 0.5),
     Case(262_144, 8, 4, torch.bfloat16, 8.0),
 )
@@ -79,14 +79,16 @@ def sampler_checks(device: str) -> Iterator[Check]:
     """Draws, log-probabilities, rows that are broken, rows that are alone, and who waits."""
     cases = LARGE if device.startswith("cuda") else SMALL
     for case in cases:
+        steps = [case.logits(step) for step in range(case.steps)]
         for name, fields in KINDS.items():
             yield from attempted(
-                f"sample {name} {case}", partial(_draws, name, fields, case, device)
+                f"sample {name} {case}", partial(_draws, name, fields, case, steps, device)
             )
     parts: dict[str, Callable[[Case, str], Iterator[Check]]] = {
         "log-probabilities": _logprobs,
         "broken": _broken,
         "alone": _alone,
+        "grown": _grown,
         "waits": _waits,
     }
     for name, part in parts.items():
@@ -100,7 +102,9 @@ def sampler_of(vocab: int, device: str) -> Sampler:
     return Sampler(vocab, device, EOS, CudaMeans(vocab, torch.device(device)))
 
 
-def _draws(name: str, fields: dict[str, object], case: Case, device: str) -> Iterator[Check]:
+def _draws(
+    name: str, fields: dict[str, object], case: Case, steps: list[torch.Tensor], device: str
+) -> Iterator[Check]:
     """An answer in every row; each device counts its own tokens."""
     samplers = (Sampler(case.vocab, "cpu", EOS), sampler_of(case.vocab, device))
     for slot in range(case.rows):
@@ -108,8 +112,7 @@ def _draws(name: str, fields: dict[str, object], case: Case, device: str) -> Ite
         for sampler in samplers:
             sampler.join(slot, sampling, len(PROMPT), PROMPT)
     rows, different = np.arange(case.rows), 0
-    for step in range(case.steps):
-        logits = case.logits(step)
+    for step, logits in enumerate(steps):
         positions = np.full(case.rows, len(PROMPT) + step)
         here = samplers[0].sample(logits, rows, positions).tokens
         there = samplers[1].sample(logits.to(device), rows, positions).tokens.cpu()
@@ -179,6 +182,27 @@ def _alone(case: Case, device: str) -> Iterator[Check]:
         token = int(sampler.sample(one, [row], [len(PROMPT)], only).tokens[0])
         different += token != together.tokens[row]
     yield Check("sample alone or together", different, 0, "tokens")
+
+
+def _grown(_: Case, device: str) -> Iterator[Check]:
+    """Slots, histories and biases for which there was no room at first."""
+    vocab, rows, prompt = 301, 3, [1, 2, 5, 5, 30] * 30
+    bias = tuple((token, token % 7 - 3.0) for token in range(0, 290, 3))
+    sampling = SamplingParams(temperature=0.0, frequency_penalty=0.3, logit_bias=bias)
+    samplers = (Sampler(vocab, "cpu", EOS), sampler_of(vocab, device))
+    seats, wrong = np.array([3, 150, 70]), 0
+    for seat, size in zip(seats.tolist(), (60, 128, 150), strict=True):
+        for sampler in samplers:
+            sampler.join(seat, sampling, size, prompt[:size])
+    lengths = np.array([60, 128, 150])
+    for step in range(6):
+        logits = Case(vocab, rows, 1, torch.bfloat16, 1.0).logits(step)
+        here, there = (
+            sampler.sample(logits.to(where), seats, lengths + step).tokens.cpu()
+            for sampler, where in zip(samplers, ("cpu", device), strict=True)
+        )
+        wrong += int((here != there).sum())
+    yield Check("sample from tables that grow", wrong, 0, "tokens")
 
 
 def _waits(case: Case, device: str) -> Iterator[Check]:

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from daemon.engine.backend import Backend, Programs
+from daemon.engine.backend import Backend
 from daemon.engine.decoder import Decoder
+from daemon.engine.forward import Programs
 from daemon.engine.fuse import fuse
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.linear import PackedLinear, linear_bytes, pack_linears

@@ -21,7 +21,7 @@ class Modules:
         sampled: torch.Tensor,
         paged: PagedAttention,
     ) -> torch.Tensor:
-        """See `daemon.engine.backend.Forward`."""
+        """See `daemon.engine.forward.Forward`."""
         return self._logits(tokens, positions, sampled, paged)
 
     def normed(

@@ -8,12 +8,19 @@ import importlib
 import os
 import threading
 
-_COMMON = ("daemon.engine.start", "daemon.engine.warm_up")
-_OF_KIND = {
+COMMON = ("daemon.engine.start", "daemon.engine.warm_up")
+OF_KIND = {
     "cpu": ("daemon.engine.cpu.program", "daemon.engine.cpu.kernels"),
-    "cuda": ("daemon.engine.cuda.attention", "daemon.engine.cuda.ops"),
+    "cuda": (
+        "daemon.engine.cuda.attention",
+        "daemon.engine.cuda.graphs",
+        "daemon.engine.cuda.ops",
+        "daemon.engine.cuda.products",
+        "daemon.engine.cuda.sampling",
+        "daemon.engine.cuda.weights",
+    ),
 }
-KINDS = tuple(_OF_KIND)
+KINDS = tuple(OF_KIND)
 
 
 def preload(kind: str) -> None:
@@ -21,10 +28,10 @@ def preload(kind: str) -> None:
 
     What is missing for this kind alone is not missed here: `backend.choose` says so.
     """
-    for module in _COMMON:
+    for module in COMMON:
         importlib.import_module(module)
     with contextlib.suppress(ImportError, OSError, RuntimeError):
-        for module in _OF_KIND[kind]:
+        for module in OF_KIND[kind]:
             importlib.import_module(module)
 
 

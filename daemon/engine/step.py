@@ -100,6 +100,9 @@ class Engine:
             self.cache.fill(flat.blocks, flat.offsets)
         drawn = self._draw(flat)
         scored = self.scorer.score(batch.slots, flat, self._logits)
+        if drawn is not None:
+            # After the scores: a piece of a prompt may have been fed as its slot's last token.
+            self.slots.take(flat.sampled_slots.astype(np.int64), drawn.tokens)
         done = self.stream.record()
         begun = Begun(done, lambda: self._answer(batch, flat, drawn, scored, (came_s, waited_s)))
         self._before.begun = begun
@@ -142,9 +145,7 @@ class Engine:
         if not len(flat.sampled_slots):
             return None
         allowed = self.grammars.allowed(flat.sampled_slots, flat.sampled_positions)
-        drawn = self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions, allowed)
-        self.slots.take(flat.sampled_slots.astype(np.int64), drawn.tokens)
-        return drawn
+        return self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions, allowed)
 
     def _logits(self, flat: FlatBatch) -> torch.Tensor:
         return logits_of(self.model, flat, self.slots, self.cache, self.backend)

@@ -9,6 +9,9 @@ from daemon.core.snapshot import InstanceStatus
 from daemon.engine.protocol import Loading
 from daemon.runtime.start_times import LoadClock, StartTimes
 
+_FIRST_STAGE = "imports"
+"""What a spare has behind it: a start without it is no measure for one with it."""
+
 
 class Loads:
     """Of all instances, by index. `remember` names them once the model is known."""
@@ -40,7 +43,7 @@ class Loads:
         if clock is None:
             return ""
         stages = clock.took(time.monotonic())
-        if self._times is not None:
+        if self._times is not None and _FIRST_STAGE in stages:
             self._times.keep(self._names[instance], stages)
         return ", ".join(f"{stage} {took_s:.1f} s" for stage, took_s in stages.items())
 

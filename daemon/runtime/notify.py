@@ -6,6 +6,8 @@ import socket
 import time
 
 _NOW = socket.MSG_DONTWAIT
+MORE_S = 330.0
+"""What the service manager is asked to wait from each sign of progress on."""
 
 
 def _send(**fields: str) -> None:
@@ -33,8 +35,11 @@ def ready(status: str) -> None:
 
 
 def starting(text: str) -> None:
-    """A sentence for `systemctl status`, and a wish for more time."""
-    _send(STATUS=text, EXTEND_TIMEOUT_USEC="120000000")
+    """A sentence for `systemctl status`, and a wish for more time.
+
+    For a little more than a loading worker may be silent, so that llmd finds what hangs by itself.
+    """
+    _send(STATUS=text, EXTEND_TIMEOUT_USEC=str(round(MORE_S * 1e6)))
 
 
 def status(text: str) -> None:

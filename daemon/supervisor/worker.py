@@ -127,6 +127,8 @@ class WorkerProcess:
     async def _start(self) -> Started | None:
         """A new process; None if `close` came while it was being started and could not end it."""
         spare = self._spare.take() if self._spare is not None else None
+        if spare is not None:
+            log.info("worker %s: the spare (pid %d) takes its place", self.name, spare[0].pid)
         child, sock = spare or await start_worker(self._load.device)
         if self._closing:
             sock.close()

@@ -40,7 +40,8 @@ class LiveDaemon:
         self.log = self.folder / "log"
         command = [sys.executable, "-m", "daemon.cli.main", "serve"]
         command += ["--port", str(self.port), "--socket", str(self.socket)]
-        command += ["--set", f'journal.folder="{self.folder / "journal"}"', *flags]
+        command += ["--set", f'journal.folder="{self.folder / "journal"}"']
+        command += ["--set", "daemon.spare=false", *flags]  # it takes a core that tests want
         state = {"STATE_DIRECTORY": str(self.folder)}  # what it learns is not the user's
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from benchmarks.gpu.handoff_checks import handoff_checks
 from benchmarks.gpu.handoff_peer import (
     AfterLayer,
     Ended,
@@ -158,3 +159,9 @@ def test_a_killed_receiver_is_reported() -> None:
 def _leaves_nothing(here: Ended, before: tuple[int, int]) -> None:
     del here.end
     assert open_things() == before
+
+
+def test_what_a_gpu_is_checked_for_holds_here() -> None:
+    found = list(handoff_checks("cpu"))
+    assert len(found) == 7
+    assert [check.line() for check in found if not check.ok] == []

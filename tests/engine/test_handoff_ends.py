@@ -2,20 +2,16 @@
 
 import socket
 import threading
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff import ipc, routes, rows
+from daemon.engine.handoff import rows
 from daemon.engine.handoff.connect import connect_receiver, connect_sender
-from daemon.engine.handoff.layout import WHOLE, HandoffError, Layout, layout_of
+from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.handoff.messages import (
     Broken,
     Done,
@@ -23,17 +19,14 @@ from daemon.engine.handoff.messages import (
     Hello,
     Link,
     Lost,
-    Shared,
     Way,
 )
-from daemon.engine.handoff.movers import GpuMovers
 from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.routes import PeerRoute, Piece, RingRoute, Transfer
+from daemon.engine.handoff.routes import PeerRoute
 from daemon.engine.handoff.sender import Sender
-from daemon.engine.handoff.slots import AbandonedError, Clearances, Slots
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.streams import Here, Stream, ThreadEvent
-from tests.engine.handoff import SOURCE, TARGET, Pair, Timeline, columns
+from tests.engine.handoff import SOURCE, TARGET, Pair, columns
 
 BLOCKS, TARGETS, FULL = columns([1, 2, 3], [4, 5, 6], [4, 4, 4])
 
@@ -111,8 +104,8 @@ def test_a_sender_closes_beside_a_receiver_that_says_nothing() -> None:
     told = [pair.sent.get_nowait() for _ in range(3)]
     assert told == [Broken(transfer, "the sender closed") for transfer in range(3)]
     assert pair.sent.empty()
-    pair.receiver.start(pair.received.put)
     pair.receiver.close()
+    assert pair.received.empty(), "it was never asked to tell"
 
 
 def test_a_receiver_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,102 +258,6 @@ def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) 
         connect_sender(here, SOURCE.make())
 
 
-class TestSlots:
-    @given(st.integers(1, 5), st.lists(st.booleans(), max_size=40), st.data())
-    def test_a_slot_has_one_user(self, count: int, moves: list[bool], data: st.DataObject) -> None:
-        slots, taken = Slots(count), list[int]()
-        for takes in moves:
-            if takes and len(taken) < count:
-                taken.append(slots.take())
-            elif taken:
-                slots.give(taken.pop(data.draw(st.integers(0, len(taken) - 1))))
-            assert len(set(taken)) == len(taken) and set(taken) <= set(range(count))
-        for slot in set(range(count)) - set(taken):
-            with pytest.raises(ValueError, match="was not taken"):
-                slots.give(slot)
-
-    @pytest.mark.parametrize("ends", [False, True])
-    def test_who_waits_is_woken(self, ends: bool) -> None:
-        slots = Slots(1)
-        slots.take()
-        woken: list[int] = []
-
-        def wait() -> None:
-            try:
-                woken.append(slots.take())
-            except AbandonedError:
-                woken.append(-1)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        slots.abandon() if ends else slots.give(0)
-        thread.join(20)
-        assert woken == [-1 if ends else 0]
-
-    def test_nobody_waits_for_an_abandoned_clearance(self) -> None:
-        clearances = Clearances()
-        clearances.give(3)
-        clearances.wait(3)
-        clearances.abandon()
-        with pytest.raises(AbandonedError):
-            clearances.wait(3)
-
-
-@pytest.mark.parametrize("kv_dtype", ["", "int8", "float8_e4m3fn"])
-def test_layers_are_where_the_cache_has_them(kv_dtype: str) -> None:
-    cache = PoolSizes(num_blocks=2, kv_dtype=kv_dtype).make()
-    layout = layout_of(cache)
-    seen = torch.zeros(cache.block_bytes, dtype=torch.int32)
-    for layer in range(3):
-        cache.raw.zero_()
-        cache.blocks[1, layer].view(torch.uint8).fill_(255)
-        if cache.scales is not None:
-            cache.scales[1, layer] = -1.0
-        for start, size in layout.spans(layer):
-            assert cache.raw[1, start : start + size].view(torch.int32).all()
-            cache.raw[1, start : start + size] = 0
-            seen[start : start + size] += 1
-        assert not cache.raw.any(), "nothing of a layer lies elsewhere"
-    assert (seen == 1).all()
-    assert layout.size(WHOLE) == cache.block_bytes
-
-
-Run = Callable[[GpuMovers, Timeline], None]
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), counts=st.lists(st.integers(1, 4), min_size=1, max_size=6))
-@pytest.mark.parametrize("kv_dtype", ["", "int8"])
-def test_stages_are_never_shared(seed: int, counts: list[int], kv_dtype: str) -> None:
-    """Kernels and copies of a GPU run in any order that its streams and events allow."""
-    source, target = (PoolSizes(seed=n, kv_dtype=kv_dtype) for n in (1, 2))
-    pool, back = source.make().raw, target.make().raw
-    layout: Layout = layout_of(source.make())
-    times = Timeline(seed)
-    movers = [
-        GpuMovers(one, 4096, (times.stream(), times.stream()), rows.gather, rows.scatter)
-        for one in (pool, back)
-    ]
-    steps = times.stream()
-    chance = np.random.default_rng(seed)
-    expected = back.clone()
-    for number, count in enumerate(counts):
-        spans, size = layout.spans(number % 3), layout.size(number % 3)
-        blocks = chance.permutation(24)[:count].astype(np.int32)
-        slot = torch.zeros(count * size, dtype=torch.uint8)
-        steps.run(lambda block=int(blocks[0]), value=number: pool[block].fill_(value))
-        filled = movers[0].out(spans, blocks, slot, steps.record())
-        times.run(lambda filled=filled: filled.reached)
-        emptied = movers[1].back(spans, blocks, slot, steps.record())
-        for start, width in spans:
-            part = pool[blocks.tolist(), start : start + width]
-            expected[blocks.tolist(), start : start + width] = part
-        if number % 2:
-            times.run(lambda emptied=emptied: emptied.reached)
-    times.run()
-    assert torch.equal(back, expected)
-
-
 def test_messages_survive_the_wire() -> None:
     here, there = (Link(sock) for sock in socket.socketpair())
     sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 2)]
@@ -370,69 +267,3 @@ def test_messages_survive_the_wire() -> None:
     here.close()
     assert there.receive() is None
     there.close()
-
-
-def test_a_long_piece_begins_with_little_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "FIRST_BYTES", 1536)
-    ring: Any = SimpleNamespace(num_slots=9, slot_bytes=4 * 1536, slot=lambda *_: None)
-    movers: Any = SimpleNamespace(out=lambda *_: None)
-    layout = layout_of(SOURCE.make())
-    transfer = Transfer(1, np.arange(13), np.arange(13), np.arange(13), 1)
-    piece = Piece(transfer, WHOLE, Here().record(), last=True)
-    said = [message for _, message in RingRoute(layout, ring, movers).copies(piece)]
-    assert said == [
-        Filled(1, slot, WHOLE, first, count)
-        for slot, (first, count) in enumerate([(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)])
-    ]
-
-
-class _Driver:
-    """CUDA's driver, as far as memory of other processes goes; it writes down what it is asked."""
-
-    BASE, THERE = 1 << 40, 1 << 41
-
-    def __init__(self, fails: str = "") -> None:
-        self.fails = fails
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
-            self.calls.append(name)
-            answers = {
-                "cuMemGetAddressRange_v2": (self.BASE, 1 << 20),
-                "cuIpcOpenMemHandle_v2": (self.THERE,),
-            }
-            for argument, answer in zip(arguments, answers.get(name, ()), strict=False):
-                argument._obj.value = answer
-            if name == "cuIpcGetMemHandle":
-                assert arguments[1].value == self.BASE, "a handle is of an allocation"
-                arguments[0]._obj.octets[:] = list(range(64))
-            if name == "cuIpcOpenMemHandle_v2":
-                assert bytes(arguments[1]) == bytes(range(64))
-            return 201 if name == self.fails else 0
-
-        return call
-
-
-def test_memory_is_shared_by_its_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver()
-    monkeypatch.setattr(ipc, "_driver", lambda: driver)
-    gpu = torch.device("cuda:1")
-    memory: Any = SimpleNamespace(device=gpu, nbytes=4096, data_ptr=lambda: driver.BASE + 512)
-    shared = ipc.export(memory)
-    assert shared == Shared(bytes(range(64)), 512, 4096)
-    driver.calls.clear()
-    opened = ipc.OpenedMemory(shared, gpu)
-    assert opened.address == driver.THERE + 512
-    opened.close()
-    inside = ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2"]
-    after = ["cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"]
-    assert driver.calls == [
-        *inside, "cuIpcOpenMemHandle_v2", *after, *inside, "cuIpcCloseMemHandle", *after
-    ]  # fmt: skip
-    for call in ("cuIpcOpenMemHandle_v2", "cuDeviceGet"):
-        driver.fails = call
-        with pytest.raises(ipc.IpcError, match=rf"{call} failed \(error 201\)"):
-            ipc.OpenedMemory(shared, gpu)
-    with pytest.raises(ipc.IpcError, match="no handle"):
-        ipc.OpenedMemory(Shared(b"short", 0, 1), gpu)

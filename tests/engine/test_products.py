@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from daemon.engine.linear import packed
+from daemon.engine.linear import pack_linears, packed
 
 pytest.importorskip("triton")
 
@@ -170,6 +171,26 @@ def test_the_log_says_in_one_line_what_was_chosen(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) == 1
     assert "32x4096: 1 strip 1 w4, 4-16 cublas" in caplog.messages[0]
     assert summary({}) == ""
+
+
+def on_a_gpu(layer: nn.Linear) -> nn.Linear:
+    """The layer with a weight that claims to lie on a GPU."""
+    with FakeTensorMode():
+        weight = torch.empty(layer.weight.shape, dtype=layer.weight.dtype, device="cuda")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return layer
+
+
+def test_linear_layers_of_a_gpu_become_products_over_their_own_weights() -> None:
+    layer = on_a_gpu(nn.Linear(64, 32, dtype=torch.bfloat16))
+    one = packed(layer, keep_plain=True)
+    assert isinstance(one, Product)
+    assert set(map(id, one.parameters(recurse=False))) == {id(layer.weight), id(layer.bias)}
+    whole = nn.Sequential(on_a_gpu(nn.Linear(64, 32, dtype=torch.float16)), nn.ReLU())
+    pack_linears(whole, keep_plain=True)
+    assert isinstance(whole[0], Product)
+    single = on_a_gpu(nn.Linear(64, 32))
+    assert packed(single, keep_plain=True) is single
 
 
 def test_linear_layers_of_a_cpu_are_no_products() -> None:

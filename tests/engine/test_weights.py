@@ -5,6 +5,7 @@ What sends them to a GPU runs here with plain buffers and events that only note 
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from daemon.engine import stored
-from daemon.engine.cuda.weights import Places, Staging
+from daemon.engine.cuda.weights import Places, Sender, Staging
 from daemon.engine.fuse import merge
 from daemon.engine.loader import load_model
 from daemon.engine.stored import Meter, Stored, stored_tensors
 from daemon.engine.weights import open_weights
 from daemon.models.shape import ModelError
-from tests.engine.tiny import save
+from tests.engine.tiny import CONFIGS, save
 
 CPU = torch.device("cpu")
 
@@ -120,6 +121,33 @@ def test_staging_fills_one_buffer_while_the_other_is_sent(
     chunks = 4 + 1 + 1  # 308 bytes, 9, 4, 0
     used = [f"{word} {turn % 2}" for turn in range(chunks) for word in ("wait", "record")]
     assert story == ["made 0", "made 1", *used], "each is waited for before it is filled again"
+
+
+def test_transformers_takes_what_is_sent(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    story: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", lambda: NotedEvent(story))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: story.append("all arrived"))
+    monkeypatch.setattr(
+        "daemon.engine.cuda.weights.pinned", lambda size: torch.empty(size, dtype=torch.uint8)
+    )
+    path = llama / "model.safetensors"
+    file, found = opened(path)
+    with Sender(found, CPU, Meter(1, lambda _share: None)) as sender:
+        model = LlamaForCausalLM.from_pretrained(
+            None,
+            config=CONFIGS["llama"],
+            state_dict={name: sender.slice(name) for name in found},
+            dtype=torch.float32,
+            device_map={"": CPU},
+        )
+    os.close(file)
+    assert story[-1] == "all arrived"
+    for name, tensor in load_file(path).items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+    mlp = model.model.layers[1].mlp
+    place = mlp.gate_proj.weight.data_ptr()
+    assert merge([mlp.gate_proj, mlp.up_proj]).weight.data_ptr() == place
 
 
 def test_what_is_merged_lies_back_to_back(llama: Path) -> None:

@@ -86,6 +86,11 @@ def test_a_start_is_told_as_it_goes_and_kept_for_the_next(
     loads.came(0, Loading("weights", 0.5))
     loads.came(1, Loading("weights", 0.2))
     assert loads.sentence() == "loading: weights 20%", "of the one that has furthest to go"
+    assert loads.ended(0) == "imports 1.0 s, weights 0.0 s"
+    loads.came(0, Loading("weights", 0.5))
+    clock[0] += 7.0
+    assert loads.ended(0) == "weights 7.0 s"
+    assert times.last("small")["imports"] == 1.0, "a spare's start is not kept"
     loads.lost(1)
-    assert loads.sentence() == "loading: weights 50%, about 20 s left"
+    assert loads.sentence() == ""
     assert Loads().ended(0) == ""

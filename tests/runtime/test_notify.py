@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.runtime import notify
+from daemon.supervisor.worker import LOAD_STALL_S
 from tests.wire.descriptors import open_descriptors
 
 
@@ -36,7 +37,7 @@ def test_each_message(manager: socket.socket) -> None:
     starting, ready, alive, status, reloading, stopping = (
         manager.recv(4096).decode().splitlines() for _ in range(6)
     )
-    assert starting == ["STATUS=loading weights 40 %", "EXTEND_TIMEOUT_USEC=120000000"]
+    assert starting == ["STATUS=loading weights 40 %", "EXTEND_TIMEOUT_USEC=330000000"]
     assert (alive, status) == (["WATCHDOG=1"], ["STATUS=draining"])
     assert reloading[0] == "RELOADING=1"
     assert 0 <= time.monotonic() - int(reloading[1].removeprefix("MONOTONIC_USEC=")) / 1e6 < 60
@@ -87,3 +88,7 @@ def test_the_watchdogs_interval(
     else:
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
     assert notify.watchdog_s() == seconds
+
+
+def test_a_loading_worker_may_be_silent_for_less_than_the_manager_waits() -> None:
+    assert LOAD_STALL_S < notify.MORE_S < 2 * LOAD_STALL_S

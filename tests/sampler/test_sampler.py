@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.sampler import Drawn, Sampler
+from daemon.engine.sampler.warm import warm
 from daemon.request import SamplingParams
 from tests.sampler import reference
 
@@ -169,3 +170,40 @@ def test_masked_tokens_are_never_drawn() -> None:
         sampler.join(0, sampling, 1)
         tokens = sampler.sample(logits, [0] * 64, np.arange(1, 65)).tokens
         assert set(tokens.tolist()) == {3, 11}
+
+
+def test_first_draws_leave_nothing_behind() -> None:
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(5))
+    samplers = [Sampler(VOCAB, "cpu", EOS) for _ in range(2)]
+    warm(samplers[0], VOCAB, torch.bfloat16, torch.device("cpu"))
+    drawn = []
+    for sampler in samplers:
+        for slot in (0, 1):
+            sampler.join(slot, SamplingParams(seed=slot, min_tokens=slot), 1)
+        drawn.append(sampler.sample(logits, [0, 1], [1, 1]).read())
+    assert drawn[0].tokens.tolist() == drawn[1].tokens.tolist()
+    assert drawn[0].logprobs is None and drawn[0].tokens.dtype == np.int32
+
+
+def test_rows_that_are_edited_do_not_change_the_others() -> None:
+    """The edited ones are drawn from a copy; NaN in one of either kind ends that row alone."""
+    logits = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(6)).bfloat16()
+    kinds = [
+        SamplingParams(seed=slot, logit_bias=((slot, 2.0),) if slot % 2 else ())
+        for slot in range(6)
+    ]
+
+    def drawn(rows: list[int]) -> Drawn:
+        sampler = Sampler(VOCAB, "cpu")
+        for slot in rows:
+            sampler.join(slot, kinds[slot], 1)
+        return sampler.sample(logits[rows], rows, [1] * len(rows))
+
+    alone = [int(drawn([row]).tokens[0]) for row in range(6)]
+    assert drawn([0, 1, 2, 3, 4, 5]).tokens.tolist() == alone
+    assert drawn([3, 0, 5]).tokens.tolist() == [alone[3], alone[0], alone[5]]
+    logits[2, 0] = logits[3, 0] = torch.nan
+    broken = drawn([0, 1, 2, 3, 4, 5]).read()
+    assert broken.broken.tolist() == [2, 3]
+    alone[2] = alone[3] = 0
+    assert broken.tokens.tolist() == alone

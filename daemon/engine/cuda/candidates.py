@@ -8,7 +8,7 @@ import triton
 
 from daemon.engine.cuda.ways import Library, LightLibrary, Strips, Tiles, Vector, Way
 from daemon.engine.kernels.early import early
-from daemon.engine.kernels.skinny import Scratch, Strip, Tile
+from daemon.engine.kernels.skinny import Scratch, Strip, Tile, power_of_2
 
 LIBRARY = Library()
 """What serves every number of rows, and what others must beat."""
@@ -100,7 +100,7 @@ def _strips(rows: int, in_features: int, room: Room) -> Iterator[Strip]:
     """Strips for a few rows, as far as a thread's registers hold what it reads."""
     if rows > _STRIP_ROWS or in_features > _LONGEST_STRIP:
         return
-    padded, depth = triton.next_power_of_2(rows), triton.next_power_of_2(in_features)
+    padded, depth = power_of_2(rows), power_of_2(in_features)
     warps = max(4, min(8, depth // _LOADS_OF_A_WARP))
     for outputs in _STRIP_OUTPUTS:
         if outputs * depth <= warps * _MOST_OF_A_WARP:
@@ -109,7 +109,7 @@ def _strips(rows: int, in_features: int, room: Room) -> Iterator[Strip]:
 
 def _suits(tile: Tile, rows: int, room: Room) -> bool:
     """Whether a tile fits the rows, the smallest that holds them, and the device's memory."""
-    wanted = min(max(16, triton.next_power_of_2(rows)), max(tile.rows for tile in _TILES))
+    wanted = min(max(16, power_of_2(rows)), max(tile.rows for tile in _TILES))
     halves = wanted == 256 and tile.rows == 128
     return (tile.rows == wanted or halves) and tile.shared_bytes <= room.shared_bytes
 

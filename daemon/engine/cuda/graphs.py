@@ -17,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from daemon.engine.backend import Forward
 from daemon.engine.cuda.attention import CudaAttention, Singles
+from daemon.engine.forward import Forward
 from daemon.engine.kernels import DecodeRows, prepare_decode
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
@@ -68,7 +68,7 @@ class DecodeGraphs:
         self._sizes = padded_sizes(len(slots.block_table))
         self._rows = DecodeRows.empty(self._sizes[-1], slots.device_table)
         self._steps: dict[int, _Step] = {}
-        self._broken = False
+        self._refused: set[int] = set()  # sizes that are launched kernel by kernel
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch is sequences at one token each, all sampled; captures what it needs."""
@@ -85,25 +85,32 @@ class DecodeGraphs:
         return self._forward.head(self._outputs.first(rows))
 
     def prepare(self) -> bool:
-        """Capture the smallest size that is missing; False where all are there."""
-        missing = (size for size in self._sizes if size not in self._steps)
+        """Capture the smallest size that is missing; False where none is."""
+        missing = (size for size in self._sizes if self._missing(size))
         size = next(missing, None)
-        return size is not None and self._step(size) is not None
+        if size is not None:
+            self._step(size)
+        return size is not None
+
+    def _missing(self, size: int) -> bool:
+        return size not in self._steps and size not in self._refused
 
     def _padded(self, rows: int) -> int:
         return self._sizes[bisect_left(self._sizes, rows)]
 
     def _step(self, size: int) -> "_Step | None":
-        """The step of a padded size; None where this device cannot capture."""
-        if size not in self._steps and not self._broken:
+        """The step of a padded size; None where there is no memory for it, or no capturing."""
+        if self._missing(size):
+            rows = self._rows.first(size)
+            step = _Step(rows, self._forward, self._cache, self._slots)
             try:
-                rows = self._rows.first(size)
-                step = _Step(rows, self._forward, self._cache, self._slots)
                 step.capture(self._capture, self._outputs, self._sizes[-1])
+            except torch.OutOfMemoryError as error:
+                log.warning("no CUDA graph of %d rows: %s", size, error)
+                self._refused.add(size)
             except RuntimeError:
-                log.exception("no CUDA graphs: steps are launched kernel by kernel")
-                self._broken = True
-                self._steps.clear()
+                log.exception("no more CUDA graphs: steps are launched kernel by kernel")
+                self._refused.update(self._sizes)
             else:
                 self._steps[size] = step
         return self._steps.get(size)

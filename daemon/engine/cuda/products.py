@@ -16,14 +16,13 @@ from statistics import median
 
 import torch
 from torch import nn
-from triton import next_power_of_2
 
 from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import Call, CudaMeter, Meter
 from daemon.engine.cuda.ways import Way
 from daemon.engine.kernels import add_norm
-from daemon.engine.kernels.skinny import Scratch
+from daemon.engine.kernels.skinny import Scratch, power_of_2
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ def choose_products(
     """
     began_s = time.perf_counter()
     groups = _groups(products)
-    rows = sorted({next_power_of_2(count) for count in rows if 0 < count <= MAX_ROWS})
+    rows = sorted({power_of_2(count) for count in rows if 0 < count <= MAX_ROWS})
     if not groups or not rows:
         return {}
     device = next(iter(groups.values()))[0].weight.device
@@ -180,7 +179,7 @@ def _choose(
 
 def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter: Meter) -> Way:
     """Each way is timed once, the best of them again, in turns; the library wins near draws."""
-    first, before = group[0], _in_front(states)
+    first, before = group[0], in_front(states)
     usable = [way for way in ways if meter.usable(way, states, first.weight, first.bias)]
     queued = {way.name: calls(way, group, states, before) for way in usable}
     once = {name: meter.seconds(called) for name, called in queued.items()}
@@ -192,7 +191,7 @@ def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter:
     return finalists[best] if times[best] < WORTH * times[0] else LIBRARY
 
 
-def _in_front(states: torch.Tensor) -> Callable[[], object]:
+def in_front(states: torch.Tensor) -> Callable[[], object]:
     """A small kernel such as stands before every product of a decoder, which ours may overlap."""
     narrow = states[:, :_NORMED_WIDTH].contiguous()
     weight, out = torch.ones_like(narrow[0]), torch.empty_like(narrow)

@@ -5,6 +5,7 @@ nothing waits. Each mover is called by one thread.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -42,8 +43,9 @@ def movers_of(layout: Layout, pool: torch.Tensor, slot_bytes: int) -> Movers:
     from daemon.engine.handoff import gpu_rows
 
     gpu_rows.warm_up(layout, pool.device)
-    copies, kernels = (CudaStream(torch.cuda.Stream(pool.device)) for _ in range(2))
-    return GpuMovers(pool, slot_bytes, (copies, kernels), gpu_rows.gather, gpu_rows.scatter)
+    copies, others, kernels = (CudaStream(torch.cuda.Stream(pool.device)) for _ in range(3))
+    streams = (copies, others), kernels
+    return GpuMovers(pool, slot_bytes, streams, gpu_rows.gather, gpu_rows.scatter)
 
 
 class HostMovers:
@@ -70,58 +72,59 @@ class GpuMovers:
     """A pool in a GPU's memory.
 
     Large blocks are copied each by the copy engine, which takes nothing from the multiprocessors.
-    Smaller pieces pass through one of two stages on the device: a kernel is at work on one while
-    the copy engine is on the other.
+    Smaller pieces pass through a stage on the device, which a kernel fills or empties while the
+    copy engine is at the other one. Slots go by turns to two lanes, each with a stage and a stream
+    for copies, so that the link has always something to do.
     """
 
     def __init__(
         self,
         pool: torch.Tensor,
         slot_bytes: int,
-        streams: tuple[Stream, Stream],
+        streams: tuple[tuple[Stream, Stream], Stream],
         gather: Callable[..., None],
         scatter: Callable[..., None],
     ) -> None:
-        """`streams`: for copies, and for kernels."""
+        """`streams`: two for copies, and one for kernels."""
         self._pool = pool
-        self._copies, self._kernels = streams
+        copies, self._kernels = streams
         self._gather, self._scatter = gather, scatter
         stages = torch.empty((2, slot_bytes), dtype=torch.uint8, device=pool.device)
-        self._stages = [_Stage(octets) for octets in stages]
+        self._lanes = [_Lane(*lane) for lane in zip(copies, stages, strict=True)]
         self._turn = 0
 
     def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
         """See `Movers`."""
+        lane = self._next()
         if self._direct(spans):
-            return _run(self._copies, partial(self._each_out, blocks, slot), after)
-        stage = self._next()
-        octets = stage.octets[: len(slot)]
-        if stage.free is not None:
-            self._kernels.wait(stage.free)
-        filled = _run(
-            self._kernels, partial(self._gather, self._pool, spans, blocks, octets), after
-        )
-        stage.free = _run(self._copies, partial(_copy, slot, octets), filled)
-        return stage.free
+            return _run(lane.copies, partial(self._each_out, blocks, slot), after)
+        stage = lane.stage[: len(slot)]
+        if lane.free is not None:
+            self._kernels.wait(lane.free)
+        work = partial(self._gather, self._pool, spans, blocks, stage)
+        filled = _run(self._kernels, work, after)
+        lane.free = _run(lane.copies, partial(_copy, slot, stage), filled)
+        return lane.free
 
     def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
         """See `Movers`."""
+        lane = self._next()
         if self._direct(spans):
-            return _run(self._copies, partial(self._each_back, blocks, slot), after)
-        stage = self._next()
-        octets = stage.octets[: len(slot)]
-        if stage.free is not None:
-            self._copies.wait(stage.free)
-        self._copies.run(partial(_copy, octets, slot))
-        self._kernels.wait(self._copies.record())
-        work = partial(self._scatter, octets, self._pool, spans, blocks)
-        stage.free = _run(self._kernels, work, after)
-        return stage.free
+            return _run(lane.copies, partial(self._each_back, blocks, slot), after)
+        stage = lane.stage[: len(slot)]
+        if lane.free is not None:
+            lane.copies.wait(lane.free)
+        lane.copies.run(partial(_copy, stage, slot))
+        self._kernels.wait(lane.copies.record())
+        work = partial(self._scatter, stage, self._pool, spans, blocks)
+        lane.free = _run(self._kernels, work, after)
+        return lane.free
 
     def close(self) -> None:
         """See `Movers`."""
-        for stream in (self._copies, self._kernels):
-            stream.record().synchronize()
+        for stream in (*(lane.copies for lane in self._lanes), self._kernels):
+            ended: Any = stream.record()
+            ended.synchronize()
 
     def _direct(self, spans: Spans) -> bool:
         return spans[0].size == self._pool.shape[1] >= DIRECT_BYTES
@@ -136,17 +139,18 @@ class GpuMovers:
         for place, block, count in runs(np.arange(len(blocks)), blocks):
             _copy(self._pool[block : block + count], places[place : place + count])
 
-    def _next(self) -> "_Stage":
+    def _next(self) -> "_Lane":
         self._turn = 1 - self._turn
-        return self._stages[self._turn]
+        return self._lanes[self._turn]
 
 
-class _Stage:
-    """Device memory between kernels and copies, and when its last use ends."""
+@dataclass(slots=True)
+class _Lane:
+    """A stream for copies, its stage uint8 [slot_bytes] on the device, and when that is free."""
 
-    def __init__(self, octets: torch.Tensor) -> None:
-        self.octets = octets
-        self.free: Event | None = None
+    copies: Stream
+    stage: torch.Tensor
+    free: Event | None = None
 
 
 class PeerMover:

@@ -92,6 +92,8 @@ class Receiver:
 
     def close(self) -> None:
         """Break off what is open, end the link, and let go of all memory."""
+        if self._hearer.ident is None:
+            self.start(_unheard)
         self._end(CLOSED)
         self._waiter.join()
         self._link.close()
@@ -175,7 +177,7 @@ class Receiver:
     def _ended(self, message: Message) -> None:
         """What a message asked for is done."""
         if isinstance(message, Opened):
-            if self._ring is not None:
+            if self._ring is None:
                 self._link.send(Cleared(message.transfer))
         elif isinstance(message, Filled):
             self._link.send(Freed(message.slot))

@@ -1,12 +1,11 @@
 """Slots of host memory that two processes map, pinned for the GPUs of both."""
 
-import logging
 import mmap
 import os
 
 import torch
 
-log = logging.getLogger(__name__)
+from daemon.engine.handoff.layout import HandoffError
 
 SLOT_BYTES = 16 << 20
 """300 us of a PCIe 5 link: long beside the time that a message and a waking thread take."""
@@ -17,10 +16,19 @@ class SharedRing:
     """A memfd as `num_slots` slots of `slot_bytes`; it costs RAM once it is used or pinned."""
 
     def __init__(self, fd: int, num_slots: int, slot_bytes: int, device: torch.device) -> None:
-        """Maps `fd`, which stays the caller's. Raises OSError or ValueError if it is too small."""
+        """Maps `fd`, which stays the caller's, and pins it for a GPU.
+
+        Raises ValueError where the memory is smaller, HandoffError where it cannot be pinned.
+        """
         self.num_slots, self.slot_bytes = num_slots, slot_bytes
-        self._octets = torch.frombuffer(mmap.mmap(fd, num_slots * slot_bytes), dtype=torch.uint8)
-        self._pinned = device.type == "cuda" and self._pin()
+        size_bytes = num_slots * slot_bytes
+        self._octets = torch.frombuffer(mmap.mmap(fd, size_bytes), dtype=torch.uint8)
+        self._pinned = device.type == "cuda"
+        if self._pinned:
+            cudart = torch.cuda.cudart()
+            status = int(cudart.cudaHostRegister(self._octets.data_ptr(), size_bytes, 0))
+            if status:
+                raise HandoffError(f"the driver does not pin {size_bytes} bytes (error {status})")
 
     def slot(self, number: int, size: int) -> torch.Tensor:
         """The first bytes of a slot, uint8 [size]."""
@@ -31,15 +39,8 @@ class SharedRing:
         """Unpin and forget the memory; no copy may use it any more."""
         if self._pinned:
             torch.cuda.cudart().cudaHostUnregister(self._octets.data_ptr())
+            self._pinned = False
         self._octets = torch.empty(0, dtype=torch.uint8)
-
-    def _pin(self) -> bool:
-        size_bytes = self._octets.numel()
-        status = int(torch.cuda.cudart().cudaHostRegister(self._octets.data_ptr(), size_bytes, 0))
-        if status:
-            # Copies still work, through the driver's own buffers.
-            log.warning("handoff: the driver does not pin %d bytes (error %d)", size_bytes, status)
-        return not status
 
 
 def slot_bytes_for(block_bytes: int) -> int:

@@ -51,6 +51,9 @@ class Route(Protocol):
 
     direct: bool
 
+    def begin(self, transfer: int) -> None:
+        """The receiver is about to hear of a transfer."""
+
     def copies(self, piece: Piece) -> Iterator[Copied]:
         """Queue a piece's copies one by one, as there is room. Raises AbandonedError."""
 
@@ -75,6 +78,9 @@ class RingRoute:
     def __init__(self, layout: Layout, ring: SharedRing, movers: Movers) -> None:
         self._layout, self._ring, self._movers = layout, ring, movers
         self._slots = Slots(ring.num_slots)
+
+    def begin(self, transfer: int) -> None:
+        """See `Route`."""
 
     def copies(self, piece: Piece) -> Iterator[Copied]:
         """See `Route`."""
@@ -117,6 +123,10 @@ class PeerRoute:
         self._layout, self._memory, self._mover = layout, memory, mover
         self._clearances = Clearances()
 
+    def begin(self, transfer: int) -> None:
+        """See `Route`."""
+        self._clearances.ask(transfer)
+
     def copies(self, piece: Piece) -> Iterator[Copied]:
         """See `Route`."""
         transfer = piece.transfer
@@ -133,7 +143,7 @@ class PeerRoute:
 
     def forget(self, transfer: int) -> None:
         """See `Route`."""
-        self._clearances.take_back(transfer)
+        self._clearances.forget(transfer)
 
     def abandon(self) -> None:
         """See `Route`."""

@@ -111,6 +111,8 @@ class Sender:
 
     def close(self) -> None:
         """Break off what is open, end the link, and let go of all memory."""
+        if self._hearer.ident is None:
+            self.start(_unheard)
         self._end(CLOSED)
         for thread in (self._queuer, self._waiter, self._hearer):
             thread.join()
@@ -152,6 +154,7 @@ class Sender:
         job = piece.transfer
         if not job.announced:
             job.announced = True
+            self._route.begin(job.number)
             targets, fills = job.targets.astype(np.int32), job.fills.astype(np.int32)
             self._link.send(Opened(job.number, targets, fills, job.num_parts))
         for copied in self._route.copies(piece):

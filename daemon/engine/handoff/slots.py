@@ -47,27 +47,33 @@ class Clearances:
     """Transfers whose target blocks may be written."""
 
     def __init__(self) -> None:
-        self._cleared: set[int] = set()
+        self._cleared: dict[int, bool] = {}  # of those that were asked for
         self._changed = threading.Condition()
         self._abandoned = False
+
+    def ask(self, transfer: int) -> None:
+        """A transfer wants to be cleared, until it is forgotten."""
+        with self._changed:
+            self._cleared[transfer] = False
 
     def wait(self, transfer: int) -> None:
         """Return once a transfer is cleared. Raises AbandonedError."""
         with self._changed:
-            self._changed.wait_for(lambda: transfer in self._cleared or self._abandoned)
+            self._changed.wait_for(lambda: self._cleared[transfer] or self._abandoned)
             if self._abandoned:
                 raise AbandonedError
 
     def give(self, transfer: int) -> None:
-        """A transfer's blocks may be written, until it is taken back."""
+        """A transfer's blocks may be written; nothing where it was forgotten."""
         with self._changed:
-            self._cleared.add(transfer)
-            self._changed.notify_all()
+            if transfer in self._cleared:
+                self._cleared[transfer] = True
+                self._changed.notify_all()
 
-    def take_back(self, transfer: int) -> None:
+    def forget(self, transfer: int) -> None:
         """A transfer is over."""
         with self._changed:
-            self._cleared.discard(transfer)
+            self._cleared.pop(transfer, None)
 
     def abandon(self) -> None:
         """Whoever waits, or will, gets an error."""

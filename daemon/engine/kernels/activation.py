@@ -4,6 +4,8 @@
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -23,8 +25,7 @@ def silu_mul(states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Ten
     rows, width = states.shape[0], states.shape[1] // 2
     out = states.new_empty(rows, width) if out is None else out
     if rows:
-        cells = min(_MOST_CELLS, triton.next_power_of_2(width))
-        pieces = triton.cdiv(width, cells)
+        cells, pieces = _pieces(width)
         # One dimension: the second one of a grid ends at 65,535.
         _silu_mul[(rows * pieces,)](
             states, out, STATES_STRIDE=row_stride(states), OUT_STRIDE=row_stride(out),
@@ -32,6 +33,13 @@ def silu_mul(states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Ten
             launch_pdl=early(),
         )  # fmt: skip
     return out
+
+
+@lru_cache
+def _pieces(width: int) -> tuple[int, int]:
+    """Numbers of a piece, and pieces of a row."""
+    cells: int = min(_MOST_CELLS, triton.next_power_of_2(width))
+    return cells, -(-width // cells)
 
 
 @triton.jit

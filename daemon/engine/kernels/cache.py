@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from daemon.engine.kernels.quantise import PLAIN_KIND, kind_of, quantised
+from daemon.engine.kernels.tiles import power_of_2
 
 _WRITE_CELLS = 1024
 _COPY_CELLS = 4096
@@ -32,11 +33,11 @@ def write_kv(
         raise ValueError("head_dim of key, value and cache must be contiguous")
     if not tokens:
         return
-    dim = triton.next_power_of_2(head_dim)
-    rows = max(1, min(_WRITE_CELLS // dim, triton.next_power_of_2(kv_heads)))
+    dim = power_of_2(head_dim)
+    rows = max(1, min(_WRITE_CELLS // dim, power_of_2(kv_heads)))
     cells = kv_cache[:, layer]
     scales = None if kv_scales is None else kv_scales[:, layer]
-    _write_kv[(tokens, triton.cdiv(kv_heads, rows))](
+    _write_kv[(tokens, -(-kv_heads // rows))](
         key, value, cells, scales, slot_blocks, slot_offsets,
         *key.stride()[:2], *value.stride()[:2], cells.stride(0),
         0 if scales is None else scales.stride(0),

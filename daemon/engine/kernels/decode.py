@@ -27,16 +27,17 @@ from daemon.engine.kernels.tiles import (
     decode_tiling,
     layer_cells,
     new_output,
+    power_of_2,
 )
 
 _WAVES = 2
 """Programs for each SM, at least, if contexts are long enough for so many."""
-_LEAST_TOKENS = 128
+_LEAST_TOKENS = 64
 """Of a part, where rows alone do not fill the device."""
-_LEAST_TOKENS_FILLED = 2048
+_LEAST_TOKENS_FILLED = 4096
 """Where they do: only rows much longer than the others are split, so that nobody waits for one."""
-_LONGEST_TOKENS = 4096
-"""Of a part, if there may be as many parts as that takes."""
+_LONGEST_TOKENS = 8192
+"""Of a part, about: a table of this width has one part, of twice the width two."""
 _MAX_SPLITS = 128
 _MAX_PAIRS = 1 << 16
 """Most (row, KV head) pairs whose contexts are split: so many have a counter."""
@@ -73,7 +74,7 @@ def paged_decode_attention(
     splits, least = num_splits(batch * kv_heads, block_tables.shape[1] * block_size, device)
     partial = query.new_empty((batch, heads, splits, head_dim), dtype=torch.float32)
     masses = query.new_empty((batch, heads, splits), dtype=torch.float32)
-    members = triton.next_power_of_2(group)
+    members = power_of_2(group)
     scales = None if kv_scales is None else kv_scales[:, layer, 0]
     _decode[(kv_heads, batch, splits)](
         query, cells, scales, block_tables, context_lens, partial, masses, _counters(device), out,
@@ -99,7 +100,7 @@ def num_splits(pairs: int, max_tokens: int, device: torch.device) -> tuple[int, 
     if pairs > _MAX_PAIRS:
         return 1, max_tokens
     least = _LEAST_TOKENS if filling > 1 else _LEAST_TOKENS_FILLED
-    wanted = max(filling, -(-max_tokens // _LONGEST_TOKENS))
+    wanted = max(filling, max_tokens // _LONGEST_TOKENS)
     return max(1, min(wanted, -(-max_tokens // least), _MAX_SPLITS)), least
 
 

@@ -69,7 +69,7 @@ def forbid(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> Non
     word t // 32 allows token t; 32 * W >= V.
     """
     vocab = logits.shape[1]
-    grid = (triton.cdiv(vocab, _CHUNK), len(rows))
+    grid = (-(-vocab // _CHUNK), len(rows))
     _forbid[grid](logits, rows, masks, masks.shape[1], VOCAB=vocab, CHUNK=_CHUNK)
 
 

@@ -40,7 +40,7 @@ def move_rows(source: Rows, target: Rows, size: int, count: int) -> None:
     an index.
     """
     if count:
-        grid = (min(NUM_PROGRAMS, count * triton.cdiv(size, TILE_BYTES)),)
+        grid = (min(NUM_PROGRAMS, count * -(-size // TILE_BYTES)),)
         arguments, constants = _arguments(source, target, size, count)
         _move[grid](*arguments, **constants, num_warps=NUM_WARPS)
 

@@ -4,6 +4,8 @@
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -35,21 +37,23 @@ def add_norm(
         raise ValueError(f"a row of {width} is wider than {WIDEST}")
     out = states.new_empty(rows, width) if out is None else out
     if rows:
-        tile = triton.next_power_of_2(width)
+        tile, warps = _tile(width)
         _add_norm[(rows,)](
             states, states if added is None else added, weight, out, epsilon,
             STATES_STRIDE=row_stride(states),
             ADDED_STRIDE=0 if added is None else row_stride(added),
             OUT_STRIDE=row_stride(out),
             WIDTH=width, TILE=tile, ADDED=added is not None, EARLY=early(),
-            num_warps=num_warps(tile), launch_pdl=early(),
+            num_warps=warps, launch_pdl=early(),
         )  # fmt: skip
     return out
 
 
-def num_warps(tile: int) -> int:
-    """Warps for a row of `tile` numbers: 16 for each thread, in loads of 16 bytes."""
-    return max(1, min(_MOST_WARPS, tile // _CELLS_OF_A_WARP))
+@lru_cache
+def _tile(width: int) -> tuple[int, int]:
+    """Numbers of a tile that holds a row, and warps: 16 numbers each thread, by 16 bytes."""
+    tile: int = triton.next_power_of_2(width)
+    return tile, max(1, min(_MOST_WARPS, tile // _CELLS_OF_A_WARP))
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from daemon.engine.kernels.tiles import (
     capability_of,
     layer_cells,
     new_output,
+    power_of_2,
     prefill_tiling,
 )
 
@@ -78,7 +79,7 @@ def tile_rows(tokens: int, group: int, batch: int, tiling: Tiling) -> int:
 
     No other numbers: each is a kernel of its own, and none should be compiled while it is awaited.
     """
-    few = max(_FEW_ROWS, triton.next_power_of_2(group))
+    few = max(_FEW_ROWS, power_of_2(group))
     return few if -(-tokens // batch) * group <= few else max(tiling.rows, few)
 
 

@@ -4,6 +4,7 @@
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,10 +48,9 @@ def place(
         raise ValueError("a block of the cache, cosines and sines must be contiguous")
     if not tokens:
         return
-    dim = triton.next_power_of_2(head_dim)
-    rows = max(1, _CELLS // dim)
-    query_tiles = triton.cdiv(heads.num_heads, rows)
-    tiles = query_tiles + triton.cdiv(heads.num_kv_heads, rows)
+    dim, rows = _tile(head_dim)
+    query_tiles = -(-heads.num_heads // rows)
+    tiles = query_tiles - (-heads.num_kv_heads // rows)
     query_norm, key_norm = heads.query_norm, heads.key_norm
     _place[(tokens * tiles,)](
         projected, cos, sin, kv_cache, kv_cache if kv_scales is None else kv_scales,
@@ -66,6 +66,13 @@ def place(
         KEY_NORM=key_norm is not None, QUERY_TILES=query_tiles, TILES=tiles, ROWS=rows, DIM=dim,
         EARLY=early(), num_warps=4, launch_pdl=early(),
     )  # fmt: skip
+
+
+@lru_cache
+def _tile(head_dim: int) -> tuple[int, int]:
+    """Numbers of a head, padded to a power of two, and heads of a tile."""
+    dim: int = triton.next_power_of_2(head_dim)
+    return dim, max(1, _CELLS // dim)
 
 
 @triton.jit(do_not_specialize=["layer", "blocks_ptr", "offsets_ptr"])

@@ -78,13 +78,13 @@ def sample(
     drawn = logits.new_empty(2, count, dtype=torch.int64)
     if not count:
         return drawn
-    chunks = triton.cdiv(vocab, sizes.chunk)
+    chunks = -(-vocab // sizes.chunk)
     cut = {
         "VOCAB": vocab,
         "STRIDE": row_stride(logits),
         "CHUNK": sizes.chunk,
         "CHUNKS": chunks,
-        "LANES": triton.next_power_of_2(chunks),
+        "LANES": 1 << (chunks - 1).bit_length(),
         # One rounding for each operation: else a compiler may fuse them here and not there.
         "enable_fp_fusion": False,
     }

@@ -55,7 +55,7 @@ class Tile:
 
     def count(self, rows: int, out_features: int) -> tuple[int, int]:
         """Tiles along the rows of states, and along those of the weight."""
-        return triton.cdiv(rows, self.rows), triton.cdiv(out_features, self.outputs)
+        return -(-rows // self.rows), -(-out_features // self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ class Scratch:
         )
 
 
+def power_of_2(count: int) -> int:
+    """The smallest that is no less; Triton's own takes the host longer than a launch."""
+    return 1 << (count - 1).bit_length()
+
+
 def strip_product(
     states: torch.Tensor,
     weight: torch.Tensor,
@@ -91,8 +96,8 @@ def strip_product(
     `compile_only`: nothing is computed, only the kernel is made.
     """
     rows, in_features = states.shape
-    depth = triton.next_power_of_2(in_features)
-    run = _runner(_strip, (triton.cdiv(len(weight), strip.outputs),), compile_only)
+    depth = power_of_2(in_features)
+    run = _runner(_strip, (-(-len(weight) // strip.outputs),), compile_only)
     run(
         states, weight, bias, out, rows, len(weight), in_features,
         ROWS=strip.rows, OUTPUTS=strip.outputs, DEPTH=depth, EVEN=depth == in_features,
@@ -123,7 +128,7 @@ def tiled_product(
         rows, len(weight), in_features, splits,
         ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth,
         EVEN=in_features % tile.depth == 0, PRODUCT=_product_type(states.dtype),
-        LINES=triton.next_power_of_2(tile.stages * tile.depth // _LINE.value), EARLY=tile.early,
+        LINES=power_of_2(-(-(tile.stages - 1) * tile.depth // _LINE.value)), EARLY=tile.early,
         num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
     )  # fmt: skip
     return out
@@ -193,6 +198,7 @@ def _tiled(
     within = tl.minimum(tl.arange(0, OUTPUTS), out_features - 1 - first_output)
     weights = weight_ptr + first_output.to(tl.int64) * in_features
     if EARLY:
+        # What the loop asks for at once. More would keep it at the cache while memory is idle.
         line = tl.minimum(first + tl.arange(0, LINES) * _LINE, in_features - 1)
         _fetch(weights + within[:, None] * in_features + line[None, :])
         gdc_launch_dependents()

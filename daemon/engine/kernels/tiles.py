@@ -38,27 +38,34 @@ def decode_tiling(
     `dtype` of the query, `stored` of the cache. Three stages: a tile's block table entries are
     read two tiles ahead, its keys and values one tile ahead.
     """
-    dim = triton.next_power_of_2(head_dim)
-    keys = _keys(16 * 1024, dim, stored)
-    stages = 3 if capability >= _HOPPER or dtype.itemsize == 2 else 2
-    return Tiling(dim, keys, 16, 4, stages, _precision(dtype), _product(dtype, stored))
+    dim = power_of_2(head_dim)
+    kinds = _precision(dtype), _product(dtype, stored)
+    if dtype.itemsize > 2:
+        return Tiling(dim, _keys(16, dim, dtype), 16, 4, 2, *kinds)
+    return Tiling(dim, _keys(16, dim, stored), 16, 4, 3, *kinds)
 
 
 @lru_cache
 def prefill_tiling(
     head_dim: int, dtype: torch.dtype, stored: torch.dtype, capability: int
 ) -> Tiling:
-    """Tiles as large as registers allow on Hopper; what fits 99 KiB of shared memory elsewhere."""
-    dim = triton.next_power_of_2(head_dim)
-    plain = _precision(dtype), _product(dtype, stored)
-    # An 8-bit tile passes through registers on its way to the matrix units: half of one fits.
+    """Tiles as large as registers allow, and what fits 99 KiB of shared memory before Hopper.
+
+    An 8-bit tile passes through registers on its way to the matrix units: of it half as much fits.
+    Products of float32 keep all of their operands there.
+    """
+    dim = power_of_2(head_dim)
+    kinds = _precision(dtype), _product(dtype, stored)
     share = 2 if kind_of(stored) else 1
-    if dtype.itemsize == 2 and capability >= _HOPPER:
-        rows = 128 if dim <= 128 else 64
-        return Tiling(dim, _keys(32 * 1024 // share, dim, dtype), rows, rows // 16, 3, *plain)
-    rows = max(16, min(256 // dtype.itemsize, 32 * 1024 // (dim * dtype.itemsize)))
-    warps = 8 if rows * dim >= 128 * 128 else 4
-    return Tiling(dim, _keys(16 * 1024 // share, dim, dtype), rows, warps, 2, *plain)
+    if dtype.itemsize > 2:
+        return Tiling(dim, _keys(8, dim, dtype), 32, 4, 2, *kinds)
+    if capability >= _HOPPER:
+        if dim > 128:
+            return Tiling(dim, 32 // share, 64, 4, 3, *kinds)
+        return Tiling(dim, 128 // share, 128, 8, 3, *kinds)
+    rows = min(128, 16 * 1024 // dim)
+    keys = min(128 // share, _keys(16 // share, dim, dtype))
+    return Tiling(dim, keys, rows, 8 if rows * dim >= 128 * 128 else 4, 2, *kinds)
 
 
 def capability_of(device: torch.device) -> int:
@@ -74,6 +81,11 @@ def capability_of(device: torch.device) -> int:
 def _capability(device: torch.device) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
+
+
+def power_of_2(count: int) -> int:
+    """The least power of two that is not below a count of 1 or more; Triton's own is slow here."""
+    return 1 << (count - 1).bit_length()
 
 
 def layer_cells(kv_cache: torch.Tensor, layer: int) -> torch.Tensor:
@@ -92,8 +104,8 @@ def new_output(query: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 
-def _keys(tile_bytes: int, dim: int, dtype: torch.dtype) -> int:
-    return max(16, min(128, tile_bytes // (dim * dtype.itemsize)))
+def _keys(tile_kib: int, dim: int, dtype: torch.dtype) -> int:
+    return max(16, min(128, tile_kib * 1024 // (dim * dtype.itemsize)))
 
 
 def _precision(dtype: torch.dtype) -> str:

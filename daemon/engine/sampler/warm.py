@@ -1,5 +1,6 @@
 """The first draws, before anyone waits for one: a GPU's kernels are compiled when first used."""
 
+import msgspec
 import numpy as np
 import torch
 
@@ -7,8 +8,7 @@ from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.sampler import Sampler
 from daemon.request import SamplingParams
 
-_PENALTY = 0.5
-_KINDS = ({"temperature": 0.0}, {"temperature": 1.0}, {"top_p": 0.9})
+_KINDS = (SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_p=0.9))
 
 
 def warm(sampler: Sampler, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -16,8 +16,8 @@ def warm(sampler: Sampler, vocab_size: int, dtype: torch.dtype, device: torch.de
     logits = torch.zeros(2, vocab_size, dtype=dtype, device=device)
     masks = np.full((1, -(-vocab_size // 32)), -1, np.int32)
     for kind in _KINDS:
-        sampler.join(0, SamplingParams(**kind), 1)
-        edited = SamplingParams(**kind, frequency_penalty=_PENALTY, logprobs=1)
+        sampler.join(0, kind, 1)
+        edited = msgspec.structs.replace(kind, frequency_penalty=0.5, logprobs=1)
         sampler.join(1, edited, 1, [0])
         # One row of the logits themselves, one of a copy.
         sampler.sample(logits, [0, 1], [1, 1], Allowed(np.array([1]), masks))

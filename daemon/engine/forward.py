@@ -1,0 +1,53 @@
+"""What computes a model: token by token in any batch, and whole decode steps made beforehand."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from daemon.engine.attention import PagedAttention
+from daemon.engine.metadata import FlatBatch
+
+
+class Forward(Protocol):
+    """A model's forward pass over T flattened tokens."""
+
+    def logits(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        sampled: torch.Tensor,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """`tokens`, `positions` int64 [T]; `sampled` int64 [R] indexes them. Returns [R, vocab]."""
+        ...
+
+    def normed(
+        self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """The states of all tokens [T, width] as `head` takes them."""
+        ...
+
+    def head(self, states: torch.Tensor, /) -> torch.Tensor:
+        """Logits [R, vocab] of some of those states [R, width]."""
+        ...
+
+    def products(self) -> Sequence[object]:
+        """Every matrix product, and perhaps what is none."""
+        ...
+
+
+class Programs(Protocol):
+    """Whole decode steps, compiled for one model, pool and table of slots."""
+
+    def takes(self, batch: FlatBatch) -> bool:
+        """Whether a batch is one that it computes: single-token rows that are all sampled."""
+        ...
+
+    def logits(self, batch: FlatBatch) -> torch.Tensor:
+        """Logits [T, vocab] of a batch that it takes; overwritten by the next step."""
+        ...
+
+    def prepare(self) -> bool:
+        """Compile one more step that may be wanted, while nobody waits; False: all are there."""
+        ...

@@ -1,0 +1,67 @@
+"""Decode attention over many parts of one context, which the last program joins."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from daemon.engine.kernels.decode import num_splits
+
+PROGRAM = """
+import torch
+from benchmarks.gpu.kernel_checks import LIMITS, distance
+from benchmarks.gpu.paged import LAYER, Shape, paged
+from daemon.engine.kernels import decode, reference
+
+# Parts are joined four at a time here: 8 heads of 256 numbers.
+for kv_dtype, lengths in ((None, (409, 65)), (torch.int8, (260, 0))):
+    shape = Shape(8, 1, 256, 16, torch.float32, lengths, (1, 1), kv_dtype)
+    case = paged(shape, "cpu")
+    arguments = (case.query, case.kv_cache, LAYER, case.block_tables, case.lengths, 0.1)
+    wide = case.block_tables.new_full((2, 64), 0)
+    wide[:, : case.block_tables.shape[1]] = case.block_tables
+    splits, least = decode.num_splits(2, 64 * 16, torch.device("cpu"))
+    assert (splits, least) == (4, 64)
+    decode._WAVES = 8
+    for tables in (case.block_tables, wide):
+        got = decode.paged_decode_attention(
+            *arguments[:3], tables, *arguments[4:], kv_scales=case.kv_scales
+        )
+        expected = reference.paged_decode_attention(*arguments, kv_scales=case.kv_scales)
+        assert distance(got, expected) <= LIMITS[torch.float32], distance(got, expected)
+    assert decode.num_splits(2, 64 * 16, torch.device("cpu")) == (16, 64)
+    decode._WAVES = 2
+assert not decode._counters(torch.device("cpu")).any()
+print("joined")
+"""
+
+
+def test_parts_are_joined_in_several_goes() -> None:
+    # A process of its own: Triton decides whether it interprets when it is first imported.
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "joined", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pairs", "tokens", "expected"),
+    [
+        (8, 1024, (16, 64)),  # one row: parts of 64 tokens
+        (8, 1 << 20, (256 // 2, 64)),  # no more than can be joined
+        (2048, 8208, (1, 4096)),  # rows alone fill the device
+        (2048, 32_784, (4, 4096)),  # long ones are split all the same
+        (1 << 17, 32_768, (1, 32_768)),  # too many to count their parts
+    ],
+)
+def test_parts_follow_from_shapes(
+    monkeypatch: pytest.MonkeyPatch, pairs: int, tokens: int, expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr("daemon.engine.kernels.decode._processors", lambda device: 132)
+    assert num_splits(pairs, tokens, torch.device("cpu")) == expected

@@ -14,10 +14,12 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from benchmarks.gpu.bench_parts import PARTS, Job
 from benchmarks.gpu.limits import Limits
@@ -72,32 +74,24 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def _run_parts(arguments: argparse.Namespace) -> int:
     """The parent: it starts the parts one after another and writes down what they find."""
-    from benchmarks.gpu.plot import plot
     from benchmarks.gpu.report import versions
     from benchmarks.gpu.results import Results
 
-    began_s = time.monotonic()
-    results = Results(
-        versions("cpu" if arguments.dry_run else "cuda:0"), arguments.json, arguments.dry_run
-    )
-    command = [sys.executable, "-m", "benchmarks.gpu_bench"]
-    command += ["--dry-run"] if arguments.dry_run else []
+    ends_s = time.monotonic() + arguments.budget
+    device = "cpu" if arguments.dry_run else "cuda:0"
+    results = Results(versions(device), arguments.json, arguments.dry_run)
     limits = Limits(0.0, 0.0)
     with tempfile.TemporaryDirectory(prefix="gpu-bench-") as folder:
         for name in ["limits", *arguments.only]:
-            left_s = arguments.budget - (time.monotonic() - began_s)
-            reason = _left_out(name, left_s, limits)
-            if reason:
+            left_s = ends_s - time.monotonic()
+            if reason := left_out(name, left_s, limits):
                 results.ended(name, 0.0, reason)
                 print(f"{name}: {reason}", flush=True)
                 continue
             budget_s = min(left_s, LIMITS_S if name == "limits" else PARTS[name].budget_s)
-            told = ["--limits", json.dumps(asdict(limits)), "--budget", str(budget_s)]
+            command = _part_command(name, budget_s, limits, arguments.dry_run)
             ended = run_part(
-                [*command, "--part", name, *told],
-                Path(folder, name),
-                budget_s,
-                heard=lambda rows, name=name: results.heard(name, rows),  # type: ignore[misc]
+                command, Path(folder, name), budget_s, heard=partial(results.heard, name)
             )
             results.heard(name, ended.rows)
             results.ended(name, ended.elapsed_s, ended.fault)
@@ -105,18 +99,30 @@ def _run_parts(arguments: argparse.Namespace) -> int:
             if name == "limits":
                 limits = limits_of(ended.rows)
                 results.limits(asdict(limits))
-    document = results.document()
+    _conclude(results.document(), results.path)
+    return 0
+
+
+def _part_command(name: str, budget_s: float, limits: Limits, dry_run: bool) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu_bench", "--part", name]
+    command += ["--limits", json.dumps(asdict(limits)), "--budget", str(budget_s)]
+    return [*command, "--dry-run"] if dry_run else command
+
+
+def _conclude(document: dict[str, Any], path: Path) -> None:
+    """The fractions beside their goals, and where everything is."""
+    from benchmarks.gpu.plot import plot
+
     for key, goal in document["goals"].items():
         share = document["fractions"].get(key)
         said = f"{100 * share:5.1f} %" if share is not None else document["missing"][key]
         print(f"{key:<12} (goal {100 * goal:.0f} %) {said}")
-    drawn = plot(document, results.path.with_suffix(".png"))
-    print(f"{time.monotonic() - began_s:.0f} s, written to {results.path}")
-    print(f"plotted to {drawn}" if drawn else "no plot")
-    return 0
+    print(f"written to {path}")
+    if drawn := plot(document, path.with_suffix(".png")):
+        print(f"plotted to {drawn}")
 
 
-def _left_out(name: str, left_s: float, limits: Limits) -> str:
+def left_out(name: str, left_s: float, limits: Limits) -> str:
     """Why a part is not begun, if so."""
     if left_s < LEAST_S:
         return "no time was left"
@@ -156,9 +162,10 @@ def _be_part(arguments: argparse.Namespace) -> int:
         for figure in figures:
             print(figure.line(), flush=True)
             rows.append(figure)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
         rows.fault(error)
-        raise
+        traceback.print_exc()
+        return 1
     return 0
 
 
@@ -168,4 +175,8 @@ def _stop(*_: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is written; taking torch and Triton apart again only costs time and prints noise.
+    os._exit(exit_status)

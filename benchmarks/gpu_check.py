@@ -21,7 +21,9 @@ from daemon.wire.parent import die_with_parent
 
 NO_GPU = 2
 TOTAL_S = 570.0
-LANES = 4
+MOST_LANES = 6
+LANE_BYTES = 20 << 30
+"""Of device memory that the largest part may take, about."""
 DEVICE = "cuda:0"
 
 
@@ -57,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     from benchmarks.gpu.check_run import run_parts
 
     chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
-    return run_parts(chosen, DEVICE, arguments.lanes, arguments.seconds, arguments.json)
+    lanes = arguments.lanes or _lanes(torch.cuda.get_device_properties(0).total_memory)
+    return run_parts(chosen, DEVICE, lanes, arguments.seconds, arguments.json)
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -69,11 +72,16 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     names = [part.name for part in PARTS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help=", ".join(names))
-    parser.add_argument("--lanes", type=int, default=LANES, help="parts at a time")
+    parser.add_argument("--lanes", type=int, help="parts at a time; as many as fit if not given")
     parser.add_argument("--seconds", type=float, default=TOTAL_S, help="for all parts together")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # a part's own process
     return parser.parse_args(argv)
+
+
+def _lanes(total_bytes: int) -> int:
+    """How many parts fit this machine at a time: compiling takes cores, models take memory."""
+    return max(1, min(MOST_LANES, (os.cpu_count() or 1) // 2, total_bytes // LANE_BYTES))
 
 
 def _part(name: str, path: Path) -> int:

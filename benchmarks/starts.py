@@ -32,9 +32,8 @@ from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
 
 PROMPT_TOKENS = 16
-SETTLE_S = 2.0
-"""After the spare was asked for it has this long and `IMPORT_S` to be done."""
-IMPORT_S = 60.0
+IMPORT_S = 120.0
+"""For a spare to import all, on a machine that is not as quiet as it should be."""
 
 
 class Start(msgspec.Struct):
@@ -133,7 +132,7 @@ async def measure(message: Load, kills: int) -> list[Start]:
             for _ in range(kills):
                 if kept:
                     await spare.prepare()
-                    await imported(spare.pid)
+                    await imported(spare)
                 watched.kill(kept)
                 tell(await watched.next())
     finally:
@@ -143,15 +142,11 @@ async def measure(message: Load, kills: int) -> list[Start]:
     return watched.starts
 
 
-async def imported(pid: int) -> None:
-    """Until a spare sleeps, which it does when all is imported."""
-    await asyncio.sleep(SETTLE_S)
-    used: list[str] = []
-    for _ in range(int(IMPORT_S)):
-        used.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
-        if used[-3:].count(used[-1]) == 3:
-            return
-        await asyncio.sleep(1.0)
+async def imported(spare: Spare) -> None:
+    """Until a spare is ready. Raises TimeoutError."""
+    async with asyncio.timeout(IMPORT_S):
+        while not spare.ready:
+            await asyncio.sleep(0.1)
 
 
 def tell(start: Start) -> None:
@@ -176,7 +171,7 @@ async def spare_memory(message: Load) -> dict[str, int]:
     """What a spare holds while it waits, in MiB."""
     spare = Spare(message.device)
     await spare.prepare()
-    await imported(spare.pid)
+    await imported(spare)
     held = memory_of(spare.pid)
     await spare.close()
     return held

@@ -3,10 +3,10 @@
 This is the engine's own rate for a load: what the daemon gives less is what the rest of it costs.
 """
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -19,10 +19,11 @@ from daemon.config.schema import Config
 from daemon.core.actions import Deliver, Finished, Rejected, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import Copied, Event, RequestArrived, StepDone, Tick, WorkerReady
+from daemon.engine.answers import AnswersBeside
 from daemon.engine.protocol import Copied as WorkerCopied
 from daemon.engine.protocol import Reply
 from daemon.engine.start import start
-from daemon.engine.step import Begun, Engine
+from daemon.engine.step import Engine
 from daemon.engine.warm_up import measure_copy
 from daemon.memory.hashing import chain_hashes
 from daemon.request import SamplingParams
@@ -31,6 +32,7 @@ from daemon.runtime.plans import Planner
 from daemon.runtime.protocol import Generate
 from daemon.runtime.token_store import TokenStore
 
+POLL_S = 0.5
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
@@ -62,8 +64,9 @@ class CoreAlone:
         self._core = Core(model.configured(config, time.monotonic()))
         self._store = TokenStore()
         self._planner = Planner(self._store)
-        self._flying: deque[Begun] = deque()
-        self._copied: SimpleQueue[WorkerCopied | Exception] = SimpleQueue()
+        # Steps are waited for on a thread, as in a worker, so that the Core can plan meanwhile.
+        self._said: SimpleQueue[Reply | WorkerCopied | Exception] = SimpleQueue()
+        self._answers = AnswersBeside(self._said.put, self._said.put)
         self._reply: Reply | None = None
         self._wake_s = float("inf")
         self._ended = self._tokens = self._steps = 0
@@ -76,6 +79,8 @@ class CoreAlone:
             WakeAt: self._wake_at,
         }
         self._handle(self._ready(self._engine, step_s, token_s))
+        gc.collect()
+        gc.freeze()
 
     @torch.inference_mode()
     def closed_loop(self, requests: Sequence[Request], streams: int, cut_s: float) -> Done:
@@ -95,20 +100,26 @@ class CoreAlone:
         return Done(self._tokens, seconds, self._steps, self._idle_s, cut)
 
     def _turn(self) -> None:
-        """The next thing that happens: a step's answer, or a time that has come."""
-        with suppress(Empty):
-            while True:
-                self._take_copied(self._copied.get_nowait())
-        if self._flying:
-            self._reply = reply = self._flying.popleft().finish()
+        """The next thing that happens: the engine said something, or a time has come."""
+        wait_s = min(POLL_S, max(0.0, self._wake_s - time.monotonic()))
+        try:
+            said = self._said.get(timeout=wait_s)
+        except Empty:
+            if time.monotonic() >= self._wake_s:
+                self._wake_s = float("inf")
+                self._handle(Tick(time.monotonic()))
+            return
+        now = time.monotonic()
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, Reply):
+            self._reply = said
             self._steps += 1
-            self._idle_s += reply.idle_s
-            self._handle(StepDone(time.monotonic(), 0, reply.step, reply.reasons, reply.elapsed_s))
+            self._idle_s += said.idle_s
+            self._handle(StepDone(now, 0, said.step, said.reasons, said.elapsed_s))
         else:
-            time.sleep(min(1e-3, max(0.0, self._wake_s - time.monotonic())))
-        if time.monotonic() >= self._wake_s:
-            self._wake_s = float("inf")
-            self._handle(Tick(time.monotonic()))
+            counts = said.num_out, said.out_s, said.num_in, said.in_s
+            self._handle(Copied(now, 0, said.step, *counts))
 
     def _handle(self, event: Event) -> None:
         for action in self._core.handle(event):
@@ -118,7 +129,7 @@ class CoreAlone:
 
     def _submit(self, action: Submit) -> None:
         plan = self._planner.plan(action.batch)
-        self._flying.append(self._engine.begin(plan, time.perf_counter()))
+        self._answers.take(self._engine.begin(plan, time.perf_counter()))
 
     def _deliver(self, action: Deliver) -> None:
         assert self._reply is not None
@@ -155,18 +166,12 @@ class CoreAlone:
             )
         )
 
-    def _take_copied(self, copied: WorkerCopied | Exception) -> None:
-        if isinstance(copied, Exception):
-            raise copied
-        counts = copied.num_out, copied.out_s, copied.num_in, copied.in_s
-        self._handle(Copied(time.monotonic(), 0, copied.step, *counts))
-
     def _ready(self, engine: Engine, step_s: float, token_s: float) -> WorkerReady:
         """What a worker says once it is ready."""
         swap, copy_block_s = engine.swap, 0.0
         if swap is not None:
             copy_block_s = measure_copy(swap)
-            swap.listen(self._copied.put, self._copied.put)
+            swap.listen(self._said.put, self._said.put)
         return WorkerReady(
             time.monotonic(),
             0,

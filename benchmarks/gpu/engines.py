@@ -117,6 +117,8 @@ def engine_of(config: LlamaConfig, device: str, sizes: Sizes) -> Engine:
     while engine.prepare():
         pass
     _scatter(engine)
+    gc.collect()
+    gc.freeze()  # as a worker does: collections need not look at the model again
     return engine
 
 
@@ -129,6 +131,7 @@ def with_long_contexts(config: LlamaConfig, max_len: int) -> LlamaConfig:
 
 def forget(device: str) -> None:
     """Give the device's memory back, once nothing refers to an engine any more."""
+    gc.unfreeze()
     gc.collect()
     if device.startswith("cuda"):
         torch.cuda.synchronize()

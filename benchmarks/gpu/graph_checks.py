@@ -24,13 +24,19 @@ from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver, Running
 
-MAX_SLOTS = 40
 NUM_BLOCKS = 640
 BEST = 4
 SAMPLING = SamplingParams(temperature=0.0, logprobs=BEST, ignore_eos=True)
 LIMITS = {"float32": 1e-3, "bfloat16": 0.15}
 """In nats. A wrong row, block or length is wrong by whole ones."""
-KINDS = (("float32", ""), ("bfloat16", ""), ("bfloat16", "int8"))
+KINDS = (
+    ("Llama", "float32", ""),
+    ("Llama", "bfloat16", ""),
+    ("Llama", "bfloat16", "int8"),
+    ("OPT", "float32", ""),
+    ("GPT-NeoX", "bfloat16", ""),
+)
+"""Model, states, and cache where that is another; some models are fused, some are not."""
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33, 39, 40)
 """Rows of steps: below, at and above every padded size."""
 
@@ -39,7 +45,7 @@ Told = list[tuple[Plan, Reply]]
 
 def graph_checks(
     device: str,
-    kinds: tuple[tuple[str, str], ...] = KINDS,
+    kinds: tuple[tuple[str, str, str], ...] = KINDS,
     sizes: tuple[int, ...] = SIZES,
     prompt_tokens: tuple[int, int] = (60, MAX_LEN - 100),
 ) -> Iterator[Check]:
@@ -47,12 +53,11 @@ def graph_checks(
 
     `prompt_tokens`: the most of those who are there first, and what some have who come later.
     """
-    with tiny_folder() as folder, torch.inference_mode():
-        for dtype, kv_dtype in kinds:
-            name = f"graphs {dtype}" + (f" {kv_dtype} cache" if kv_dtype else "")
-            checks = partial(
-                _checks, name, folder, device, (dtype, kv_dtype), sizes * 2, prompt_tokens
-            )
+    for model, dtype, kv_dtype in kinds:
+        with tiny_folder(model) as folder, torch.inference_mode():
+            name = f"graphs {model} {dtype}" + (f" {kv_dtype} cache" if kv_dtype else "")
+            kind = (dtype, kv_dtype)
+            checks = partial(_checks, name, folder, device, kind, sizes * 2, prompt_tokens)
             yield from attempted(name, checks)
 
 
@@ -65,10 +70,8 @@ def _checks(
     prompt_tokens: tuple[int, int],
 ) -> Iterator[Check]:
     dtype, kv_dtype = kind
-    changes: dict[str, Any] = {"max_slots": MAX_SLOTS, "num_blocks": NUM_BLOCKS}
-    if kv_dtype:
-        changes["kv_dtype"] = kv_dtype
-    load = tiny_load(folder, device, dtype, **changes)
+    changes: dict[str, Any] = {"max_slots": max(sizes), "num_blocks": NUM_BLOCKS}
+    load = tiny_load(folder, device, dtype=dtype, kv_dtype=kv_dtype, **changes)
     captured = tiny_engine(load)
     told = list(_decoded(captured, sizes, prompt_tokens))
     yield from _capture_checks(name, captured)

@@ -125,6 +125,7 @@ def _arrivals(peer: Peer, case: Case, direct: bool) -> Iterator[Check]:
             here.sender.begin_layers(transfer, blocks, targets, fills)
             for layer in range(case.source.num_layers):
                 here.sender.after_layer(layer)
+            here.sender.after_step()
         else:
             here.sender.send(transfer, blocks, targets, fills)
         ends = here.next(), peer.ask(Next())

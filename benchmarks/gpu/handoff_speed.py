@@ -103,6 +103,7 @@ def _sent_s(here: Ended, columns: Columns, layered: bool, transfers: int) -> flo
             here.sender.begin_layers(transfer, *columns)
             for layer in range(here.cache.num_layers):
                 here.sender.after_layer(layer)
+            here.sender.after_step()
         else:
             here.sender.send(transfer, *columns)
     for _ in range(transfers):

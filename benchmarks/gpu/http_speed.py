@@ -1,6 +1,5 @@
 """The real daemon over HTTP, and beside it the engine's own rate for the same requests."""
 
-import asyncio
 import json
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvloop
 from transformers import LlamaConfig
 
 from benchmarks.gpu.bench_parts import Job
@@ -45,7 +45,7 @@ FULL = Case(
     256,
     8192,
     # A host pool of a quarter of the RAM takes long to pin, and nobody is swapped out here.
-    ("scheduler.max_batch_tokens=2048", "memory.host_bytes=4294967296"),
+    ("scheduler.max_batch_tokens=2048", "scheduler.depth=2", "memory.host_bytes=4294967296"),
     8.0,
 )
 TINY = Case(((2, 3, 20.0), (4, 6, 20.0)), 4, 480, ("memory.kv_blocks=128",), 0.0)
@@ -62,8 +62,9 @@ def http_figures(job: Job) -> Iterator[Figure]:
         rates: dict[int, float] = {}
         with tempfile.TemporaryDirectory(prefix="gpu-bench-daemon-") as name:
             exec_s = time.time()
-            with started(_flags(case, job.device, model), Path(name)) as server:
-                yield from _start_figures(server, model.name, exec_s)
+            flags = _flags(case, job.device, model)
+            with started(flags, Path(name)) as server:
+                yield from _start_figures(server, model.name, flags, exec_s)
                 time.sleep(case.settle_s)
                 for loop in case.loops:
                     left_s = job.budget_s - (time.monotonic() - began_s) - RESERVED_S
@@ -96,10 +97,12 @@ def _loop(
     form = Form(model)
     bodies = [form.body(one.prompt, one.max_tokens) for one in requests]
     streams, _, cut_s = loop
-    return asyncio.run(closed_loop(url, bodies, streams, cut_s))
+    return uvloop.run(closed_loop(url, bodies, streams, cut_s))
 
 
-def _start_figures(server: Started, model: str, exec_s: float) -> Iterator[Figure]:
+def _start_figures(
+    server: Started, model: str, flags: Sequence[str], exec_s: float
+) -> Iterator[Figure]:
     """From exec to served, and on to a first token; `raw` has what the log said when."""
     deadline_s = time.monotonic() + READY_S
     while _fault(f"{server.url}/ready"):
@@ -107,7 +110,8 @@ def _start_figures(server: Started, model: str, exec_s: float) -> Iterator[Figur
             raise RuntimeError(f"the daemon did not get ready: {_last_word(server.log)}")
         time.sleep(POLL_S)
     ready_s = time.time() - exec_s
-    yield Figure("start, exec to served", ready_s, "s", raw={"log": _phases(server.log, exec_s)})
+    raw = {"log": _phases(server.log, exec_s), "flags": flags}
+    yield Figure("start, exec to served", ready_s, "s", raw=raw)
     began_s = time.monotonic()
     body = Form(model).body(np.full(16, FIRST_ID), 1, stream=False)
     if fault := _fault(server.url + PATH, body):

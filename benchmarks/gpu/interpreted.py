@@ -6,6 +6,7 @@ import torch
 
 from benchmarks.gpu import (
     engine_checks,
+    graph_checks,
     kept_checks,
     kernel_checks,
     move_checks,
@@ -38,3 +39,4 @@ def interpreted_checks() -> Iterator[Check]:
         chunk=16,
         build=interpreted,
     )
+    yield from graph_checks.graph_checks("cpu", (("Llama", "float32", ""),), (1, 3), (8, 30))

@@ -11,6 +11,7 @@ from benchmarks.gpu.paged import LAYER, Paged, Shape, paged
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
 from daemon.engine.kernels import reference
+from daemon.engine.quantise import kv_fault
 
 SPARE = 3
 LIMITS = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -21,6 +22,9 @@ softmax's weights and the result makes a third of it; a single missing key of 1,
 def attention_checks(kind: str, device: str) -> Iterator[Check]:
     """Decode and prefill attention of each shape of a kind (see `kernel_shapes.KINDS`)."""
     for seed, shape in enumerate(KINDS[kind]):
+        if fault := kv_fault(shape.kv_dtype, torch.device(device)):
+            yield Check(f"attention {shape} is refused", 0.0, 0.0, fault)
+            continue
         yield from attempted(f"attention {shape}", partial(_checks, shape, device, seed))
 
 

@@ -1,5 +1,6 @@
 """transformers' own continuous batching on the same random model, as it comes."""
 
+import copy
 import random
 import time
 from collections.abc import Iterator
@@ -26,11 +27,11 @@ class Case:
     answer: int
     chunk: int  # prompt tokens of one of our steps
     wait_s: float  # for a whole batch
-    num_blocks: int | None  # of its cache; None: as it sizes it
+    room: ContinuousBatchingConfig  # of its cache and steps; empty: as it sizes them
 
 
-FULL = Case((32, 128), 1024, 64, 8192, 25.0, None)
-TINY = Case((2,), 20, 4, 64, 20.0, 16)
+FULL = Case((32, 128), 1024, 64, 8192, 25.0, ContinuousBatchingConfig())
+TINY = Case((2,), 20, 4, 64, 20.0, ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=64))
 
 
 def peer_figures(job: Job) -> Iterator[Figure]:
@@ -48,7 +49,7 @@ def peer_figures(job: Job) -> Iterator[Figure]:
         prompts = [_prompt(config.vocab_size, case.prompt, row) for row in range(batch)]
         rate, raw = _their_rate(model, prompts, case)
         name = f"transformers' continuous batching, batch {batch}"
-        note = f"ours is {ours[batch] / rate:.1f} times that"
+        note = f"{raw['answers']} of {batch} answers; ours is {ours[batch] / rate:.1f} times that"
         yield Figure(name, rate, "tokens/s", note=note, raw=raw)
 
 
@@ -65,7 +66,7 @@ def _their_rate(
         generation_config=settings,
         block=True,
         timeout=5,
-        continuous_batching_config=ContinuousBatchingConfig(num_blocks=case.num_blocks),
+        continuous_batching_config=copy.deepcopy(case.room),
     ) as manager:
         # What is compiled, captured or allocated at a first request is not what is measured.
         _answers(manager, prompts[:2], case)
@@ -75,15 +76,16 @@ def _their_rate(
         chosen = manager.continuous_batching_config
         raw: dict[str, object] = {
             "seconds": elapsed_s,
-            "answers": len(results),
+            "answers": len(results),  # those cut off are not counted
             "attention": str(model.config._attn_implementation),
             "use_cuda_graph": str(chosen.use_cuda_graph),
             "use_async_batching": str(chosen.use_async_batching),
         }
-    tokens = sum(len(result.generated_tokens) for result in results)
-    if len(results) < len(prompts):
-        raw["cut"] = f"{len(prompts) - len(results)} answers were not done in {case.wait_s:.0f} s"
-    return tokens / elapsed_s, raw
+        if len(results) < len(prompts):
+            manager.stop(block=True, timeout=5, hard_stop=True)
+    if not results:
+        raise RuntimeError(f"no answer of {len(prompts)} was whole in {case.wait_s:.0f} s")
+    return sum(len(result.generated_tokens) for result in results) / elapsed_s, raw
 
 
 def _answers(manager: Any, prompts: list[list[int]], case: Case) -> list[Any]:

@@ -11,7 +11,7 @@ from daemon.engine import kernels
 from daemon.engine.cuda.candidates import Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import Product, choose_products
-from daemon.engine.cuda.ways import Strips, Tiles
+from daemon.engine.cuda.ways import Strips, Tiles, Way
 from daemon.engine.kernels.skinny import Scratch, Strip, Tile, strip_product, tiled_product
 
 FP16, BF16 = torch.float16, torch.bfloat16
@@ -20,6 +20,7 @@ _LIMITS = {FP16: 1e-3, BF16: 2.5e-3}
 SHAPES_8B = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
 """out_features, in_features of Llama 3 8B."""
 _ROUNDS = 50
+_LAST = 100
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 32, 48, 64, 96, 128, 200, 256)
 
 
@@ -69,8 +70,10 @@ def product_checks(device: str) -> Iterator[Check]:
             yield from _check_ways(*shape, BF16, ROWS, device)
         yield from _check_ways(4096, 4096, FP16, (1, 16, 64), device)
         yield from _check_ways(5000, 2064, BF16, (1, 3, 20, 130), device)
+        yield from _check_ways(15_360, 5120, FP16, (1, 8, 64, 256), device, bias=True)
         yield from _check_chosen(((6144, 4096), (4096, 14_336)), (1, 4, 16, 64, 128), device)
         yield from _check_early((4096, 4096), (1, 4, 16, 64), device)
+        yield from _check_far(600_000, 4096, device)
 
 
 def _check(case: Case, device: str, seed: int) -> Check:
@@ -101,22 +104,26 @@ def _check(case: Case, device: str, seed: int) -> Check:
 
 
 def _check_ways(
-    out_features: int, in_features: int, dtype: torch.dtype, rows: Sequence[int], device: str
+    out_features: int,
+    in_features: int,
+    dtype: torch.dtype,
+    rows: Sequence[int],
+    device: str,
+    bias: bool = False,
 ) -> Iterator[Check]:
-    """Every candidate at one shape; the worst of each number of rows."""
-    product = _product(out_features, in_features, dtype, device)
-    weight, place = product.weight, torch.device(device)
-    scratch, room = new_scratch(place), Room.of(place)
+    """Each of our candidates at one shape; the worst of each number of rows."""
+    product = _product(out_features, in_features, dtype, device, bias)
+    operands = product.weight, product.bias
+    scratch, room = new_scratch(torch.device(device)), Room.of(torch.device(device))
     compile_all([product], rows, room, scratch)
     for count in rows:
         states = torch.randn(count, in_features, dtype=dtype, device=device)
         worst, worst_name = 0.0, ""
-        ways = candidates(count, out_features, in_features, room, scratch)
+        ways = _ours(candidates(count, out_features, in_features, room, scratch))
         for way in ways:
-            got = way(states, weight, None)
-            error = relative_error(got, states, weight, None)
-            ours = isinstance(way, Strips | Tiles)
-            if ours and not torch.equal(got, way(states, weight, None)):
+            got = way(states, *operands)
+            error = relative_error(got, states, *operands)
+            if not torch.equal(got, way(states, *operands)):
                 error = float("nan")
             if not error <= worst:
                 worst, worst_name = error, way.name
@@ -137,7 +144,8 @@ def _check_chosen(
         for count in (0, 1, 3, 4, 11, 16, 50, 64, 100, 128, 129):
             states = torch.randn(count, product.in_features, dtype=BF16, device=device)
             error = relative_error(product(states), states, product.weight, None)
-            yield Check(f"product as chosen {count} x {name}", error, limit(BF16))
+            # The library may add parts of sums in bfloat16.
+            yield Check(f"product as chosen {count} x {name}", error, 4 * limit(BF16))
         yield Check(f"product captured {name}", _captured_wrong(product, rows, device), 0)
 
 
@@ -163,6 +171,21 @@ def _check_early(shape: tuple[int, int], rows: Sequence[int], device: str) -> It
             ]
             wrong += sum(not _near(*pair) for pair in zip(got, expected, strict=True))
         yield Check(f"product early {count} x {shape[1]} x {shape[0]}", wrong, 0, "rounds")
+
+
+def _check_far(out_features: int, in_features: int, device: str) -> Iterator[Check]:
+    """The last outputs of a weight of more than 2 ** 31 numbers (5 GB of GPU memory)."""
+    place = torch.device(device)
+    weight = torch.zeros(out_features, in_features, dtype=BF16, device=device)
+    last = weight[-_LAST:].normal_()
+    room, scratch = Room.of(place), new_scratch(place)
+    for count in (1, 16, 128):
+        states = torch.randn(count, in_features, dtype=BF16, device=device)
+        worst = 0.0
+        for way in _ours(candidates(count, out_features, in_features, room, scratch)):
+            error = relative_error(way(states, weight, None)[:, -_LAST:], states, last, None)
+            worst = error if not error <= worst else worst
+        yield Check(f"product far {count} x {in_features} x {out_features}", worst, limit(BF16))
 
 
 def _near(got: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -200,6 +223,10 @@ def relative_error(
     return float(((got.double() - expected).abs() / expected.abs().clamp(min=usual)).max())
 
 
+def _ours(ways: Sequence[Way]) -> list[Strips | Tiles]:
+    return [way for way in ways if isinstance(way, Strips | Tiles)]
+
+
 def limit(dtype: torch.dtype) -> float:
     """Half a unit of the last place, and what sums of float32 over thousands of terms lose.
 
@@ -228,6 +255,10 @@ def _guarded(rows: int, width: int, dtype: torch.dtype, device: str) -> torch.Te
     return torch.full((rows + 2, width), torch.nan, dtype=dtype, device=device)
 
 
-def _product(out_features: int, in_features: int, dtype: torch.dtype, device: str) -> Product:
+def _product(
+    out_features: int, in_features: int, dtype: torch.dtype, device: str, bias: bool = False
+) -> Product:
     weight = torch.randn(out_features, in_features, dtype=dtype, device=device)
-    return Product(torch.nn.Parameter(weight, requires_grad=False), None)
+    added = torch.randn(out_features, dtype=dtype, device=device) if bias else None
+    parameter = None if added is None else torch.nn.Parameter(added, requires_grad=False)
+    return Product(torch.nn.Parameter(weight, requires_grad=False), parameter)

@@ -16,6 +16,8 @@ from daemon.engine.cuda.products import Product
 from daemon.engine.cuda.ways import Strips, Tiles
 from daemon.engine.kernels.early import early
 
+_FEW_BYTES = 1024
+"""A strip's programs only add up there what their warps found."""
 PROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132}
 """Of a large GPU of each generation."""
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
@@ -26,7 +28,8 @@ def product_compile_checks(
     shapes: tuple[tuple[int, int], ...] = SHAPES_8B,
     rows: tuple[int, ...] = ROWS,
 ) -> Iterator[Check]:
-    """Shared memory in bytes of each candidate, and what a step would compile anew."""
+    """Shared memory in bytes of each candidate against what `Tile` says of it (which decides
+    whether it is tried), and what a step would compile anew or begin too early."""
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope():
         triton.knobs.cache.dir = folder
         for generation in generations:
@@ -49,7 +52,7 @@ def _checks(
     compile_all(products, rows, room, scratch)
     # What was compiled in a thread stands as a promise of a kernel.
     ahead = {promised.result().hash for promised in launches.take()}
-    used: dict[str, int] = {}
+    used: dict[str, tuple[int, int]] = {}
     anew = hasty = 0
     for weight in weights:
         for most in rows:
@@ -61,9 +64,11 @@ def _checks(
                     made = launches.take()
                     anew += sum(kernel.hash not in ahead for kernel in made)
                     hasty += sum(_is_hasty(kernel.asm["ptx"], room.early) for kernel in made)
-                    used[way.name] = max(kernel.metadata.shared for kernel in made)
-    for name, shared_bytes in used.items():
-        yield Check(f"sm_{generation} {name}", shared_bytes, room.shared_bytes, "bytes")
+                    shared = max(kernel.metadata.shared for kernel in made)
+                    promised = way.tile.shared_bytes if isinstance(way, Tiles) else _FEW_BYTES
+                    used[way.name] = shared, promised
+    for name, (shared, promised) in used.items():
+        yield Check(f"sm_{generation} {name}", shared, promised, "bytes")
     yield Check(f"sm_{generation} products anew", anew, 0, "kernels")
     yield Check(f"sm_{generation} products hasty", hasty, 0, "kernels")
 

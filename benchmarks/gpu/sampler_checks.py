@@ -79,11 +79,7 @@ def sampler_checks(device: str) -> Iterator[Check]:
     """Draws, log-probabilities, rows that are broken, rows that are alone, and who waits."""
     cases = LARGE if device.startswith("cuda") else SMALL
     for case in cases:
-        steps = [case.logits(step) for step in range(case.steps)]
-        for name, fields in KINDS.items():
-            yield from attempted(
-                f"sample {name} {case}", partial(_draws, name, fields, case, steps, device)
-            )
+        yield from draw_checks(case, device)
     parts: dict[str, Callable[[Case, str], Iterator[Check]]] = {
         "log-probabilities": _logprobs,
         "broken": _broken,
@@ -93,6 +89,19 @@ def sampler_checks(device: str) -> Iterator[Check]:
     }
     for name, part in parts.items():
         yield from attempted(f"sample {name}", partial(part, cases[0], device))
+
+
+def draw_checks(case: Case, device: str) -> Iterator[Check]:
+    """Shares of drawn tokens that differ from the CPU's, for each kind of row and over all."""
+    steps = [case.logits(step) for step in range(case.steps)]
+    shares = []
+    for name, fields in KINDS.items():
+        work = partial(_draws, name, fields, case, steps, device)
+        for check in attempted(f"sample {name} {case}", work):
+            shares.append(check.error)
+            yield check
+    share = sum(shares) / len(shares)
+    yield Check(f"sample of all kinds {case}", share, DIFFERENT_SHARE, "of the draws")
 
 
 def sampler_of(vocab: int, device: str) -> Sampler:
@@ -209,7 +218,7 @@ def _waits(case: Case, device: str) -> Iterator[Check]:
     """On a GPU torch raises an error where it would wait; and the draw is queued behind long work
     before that is done.
     """
-    warm(sampler_of(case.vocab, device), case.vocab, case.dtype, torch.device(device))
+    warm(sampler_of(case.vocab, device), case.dtype)
     sampler, allowed = _mixed(case, device)
     logits, rows = case.logits(0).to(device), np.arange(case.rows)
     if not device.startswith("cuda"):

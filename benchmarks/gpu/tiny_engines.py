@@ -1,4 +1,4 @@
-"""Engines of one tiny model that computes as a large one does: fused, and captured on a GPU."""
+"""Engines of tiny models that compute as large ones do: fused where they can be, and captured."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+import triton
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTConfig
 
 from benchmarks.gpu.interpreted_engine import triton_backend
 from daemon.engine.backend import choose
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.protocol import Load
+from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
 from daemon.models.shape import read_shape
@@ -23,37 +25,45 @@ VOCAB = tokenizer().get_vocab_size()
 MAX_LEN = 512
 
 
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": MAX_LEN,
+    "initializer_range": 0.08,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "pad_token_id": EOS,
+}
+CONFIGS: dict[str, Any] = {
+    "Llama": LlamaConfig(**_COMMON, intermediate_size=256, num_key_value_heads=2),
+    "OPT": OPTConfig(**_COMMON, ffn_dim=512, word_embed_proj_dim=256, init_std=0.08),
+    "GPT-NeoX": GPTNeoXConfig(**_COMMON, intermediate_size=512),
+}
+
+
 @contextmanager
-def tiny_folder() -> Iterator[Path]:
-    """A folder with the model and a real tokenizer; its logits are far from each other."""
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=MAX_LEN,
-        initializer_range=0.12,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=EOS,
-    )
+def tiny_folder(name: str = "Llama") -> Iterator[Path]:
+    """A folder with such a model and a real tokenizer; its logits are far from each other."""
     torch.manual_seed(7)
     loader: Any = AutoModelForCausalLM
     with TemporaryDirectory(prefix="gpu-check-") as folder:
         path = build(Path(folder))
-        loader.from_config(config).bfloat16().float().save_pretrained(path)
+        model = loader.from_config(CONFIGS[name]).float()
+        # Rounded, so that every dtype holds the same weights.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.bfloat16().float()
+        model.save_pretrained(path)
         yield path
 
 
-def tiny_load(folder: Path, device: str, dtype: str, **changes: Any) -> Load:
-    """What a worker would be told."""
+def tiny_load(folder: Path, device: str, **changes: Any) -> Load:
+    """What a worker would be told; `changes` are other fields of it."""
     fields: dict[str, Any] = {
         "model": str(folder),
         "device": device,
-        "dtype": dtype,
+        "dtype": "float32",
         "block_size": 16,
         "num_blocks": 256,
         "max_slots": 12,
@@ -65,12 +75,15 @@ def tiny_load(folder: Path, device: str, dtype: str, **changes: Any) -> Load:
 
 
 def tiny_engine(load: Load, captured: bool = True) -> Engine:
-    """An engine with a GPU's backend, also where a CPU interprets its kernels.
+    """An engine with its device's backend, or with a GPU's where Triton interprets.
 
     Where it is not `captured`, every step is launched kernel by kernel.
     """
     device = torch.device(load.device)
-    backend = choose(device, torch_dtype(load.dtype)) if device.type == "cuda" else triton_backend()
+    if triton.knobs.runtime.interpret:
+        backend = triton_backend()
+    else:
+        backend = choose(device, torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype])
     if not captured:
         backend = replace(backend, compile=_nothing)
     folder = Path(load.model)

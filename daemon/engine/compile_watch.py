@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 INTERVAL_S = 1.0
-_COMPILERS = {"triton": ("compiler", "backends"), "numba": ("core",), "torch": ("_inductor",)}
-"""Packages, and those of their folders where only compiling happens."""
+_COMPILERS = {"triton": "compiler", "numba": "core"}
+"""Packages, and that folder of each through which all compiling passes, and no launch."""
 
 
 class CompileWatch:
@@ -59,9 +59,8 @@ class CompileWatch:
 def _folders() -> list[tuple[str, str]]:
     """Where the code of the compilers lies that are imported, and whose it is."""
     found = []
-    for package, parts in _COMPILERS.items():
+    for package, folder in _COMPILERS.items():
         module = sys.modules.get(package)
         if module is not None and module.__file__:
-            home = Path(module.__file__).parent
-            found += [(f"{home / part}/", package) for part in parts]
+            found.append((f"{Path(module.__file__).parent / folder}/", package))
     return found

@@ -90,7 +90,6 @@ def optimise(model: Any, cache: KVCache, slots: Slots, backend: Backend) -> Mode
             log.warning("not fused: logits would differ by %.1e", difference)
     if not best.fused:
         pack_linears(model, keep_plain)
-    best.compile_steps(backend, cache, slots)
     return best
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import time
 from pathlib import Path
 
 UNUSED_S = 30 * 24 * 3600.0
@@ -40,16 +39,19 @@ def keep_compiled(cache: Path) -> None:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             os.environ.setdefault(variable, str(folder))
-            _forget_unused(folder, time.time() - UNUSED_S)
+            _forget_unused(folder)
 
 
-def _forget_unused(folder: Path, since: float) -> None:
-    """Remove the entries of a cache that nobody has read or written since a time of the clock.
+def _forget_unused(folder: Path) -> None:
+    """Remove the entries of a cache that nobody has read or written for `UNUSED_S`.
 
-    File systems note the time of a read once a day at least, or never; then what is in use is
-    compiled anew once in that time.
+    By the file system's own clock. It notes the time of a read once a day at least, or never; then
+    what is in use is compiled anew once in that time.
     """
-    for entry in folder.iterdir():
+    stamp = folder / ".last-start"
+    stamp.touch()
+    since = stamp.stat().st_mtime - UNUSED_S
+    for entry in (one for one in folder.iterdir() if one.is_dir()):
         stats = [one.stat() for one in entry.rglob("*") if one.is_file()]
         used = [max(stat.st_atime, stat.st_mtime) for stat in stats] or [entry.stat().st_mtime]
         if max(used) < since:

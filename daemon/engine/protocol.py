@@ -58,7 +58,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Progress while loading, for STATUS= and llmd-top."""
 
-    stage: str  # "imports", "weights", "kv cache", "host pool", "fuse", "warm-up", ...
+    stage: str  # "imports" or "spare", "weights", "kv cache", "host pool", "fuse", "warm-up", ...
     fraction: float  # of the whole start, 0..1
 
 
@@ -129,7 +129,7 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A compiler is at work in the middle of serving; said once a second while it is."""
 
-    compiler: str  # "triton", "numba", "torch"
+    compiler: str  # "triton" or "numba"
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

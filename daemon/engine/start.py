@@ -73,8 +73,11 @@ def assemble(
     progress("fuse", 0.8)
     max_blocks = -(-load.max_len // load.block_size) + 1
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
+    fastest = optimise(model, cache, slots, backend)
+    progress("products", 0.85)
+    fastest.compile_steps(backend, cache, slots)
     return Engine(
-        model=optimise(model, cache, slots, backend),
+        model=fastest,
         cache=cache,
         slots=slots,
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),

@@ -7,6 +7,7 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.engine.protocol import Copied, Join, Load, Plan
+from daemon.engine.sampler.warm import warm
 from daemon.engine.step import Engine
 from daemon.engine.streams import StreamError
 from daemon.engine.swap import SwapLink
@@ -27,6 +28,8 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
 
     It scribbles on blocks of the still empty pool and leaves its slot again.
     """
+    if engine.cache.blocks.is_cuda:
+        warm(engine.sampler, engine.cache.dtype)
     blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
     room = min(blocks * load.block_size, load.max_len)
     longest = load.max_batch_tokens if engine.cache.blocks.is_cuda else _CPU_PROMPT_TOKENS

@@ -89,6 +89,7 @@ class Worker:
         """All that computing on this kind of device needs; a spare is in no hurry."""
         if spare:
             preload_idly(kind)
+            self._send(Loading("spare", 0.0))
         else:
             self._send(Loading("imports", 0.0))
             preload(kind)

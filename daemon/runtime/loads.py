@@ -10,7 +10,7 @@ from daemon.engine.protocol import Loading
 from daemon.runtime.start_times import LoadClock, StartTimes
 
 _FIRST_STAGE = "imports"
-"""What a spare has behind it: a start without it is no measure for one with it."""
+"""What a spare has behind it: its start is no measure for others."""
 
 
 class Loads:

@@ -6,6 +6,7 @@ and takes the place of the next worker that dies. It costs memory (about 300 MB,
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from signal import SIGKILL
@@ -38,6 +39,15 @@ class Spare:
         """The process id, 0 while there is none."""
         return self._held[0].pid if self._held is not None and self._held[0].alive else 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether a process is there that has imported all; it says so, unasked."""
+        if not self.pid or self._held is None:
+            return False
+        with contextlib.suppress(OSError):
+            return bool(self._held[1].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return False
+
     async def prepare(self) -> None:
         """Start a process unless one waits already; called whenever a worker has become ready."""
         async with self._starting:
@@ -52,11 +62,14 @@ class Spare:
                 await self.close()
 
     def take(self) -> Started | None:
-        """The process, whose owner the caller now is; None where there is none."""
-        taken = self._held if self.pid else None
-        if taken is None:
-            self._drop()
-        self._held = None
+        """The process, whose owner the caller now is; None where none is ready.
+
+        One that still imports is left to it: with idle time alone, on a machine that is never idle,
+        it could take longer than a new process.
+        """
+        if not self.ready:
+            return None
+        taken, self._held = self._held, None
         return taken
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -20,11 +21,15 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     home = tmp_path / "triton"
     module = ModuleType("triton")
     module.__file__ = str(home / "__init__.py")
-    source = "def work(free):\n    free.wait(20)\n"
     for name, place in (("compile_kernel", "compiler/code.py"), ("run_kernel", "runtime/jit.py")):
-        names: dict[str, object] = {}
-        exec(compile(source, str(home / place), "exec"), names)
-        setattr(module, name, names["work"])
+        path = home / place
+        path.parent.mkdir(parents=True)
+        path.write_text("def work(free):\n    free.wait(20)\n")
+        spec = spec_from_file_location(f"work_of_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        loaded = module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        setattr(module, name, loaded.work)
     monkeypatch.setitem(sys.modules, "triton", module)
     return module
 

@@ -60,6 +60,7 @@ def test_every_byte_arrives(peer: Peer, layered: bool, kv_dtype: str) -> None:
         here.sender.begin_layers(7, blocks, targets, fills)
         for layer in range(source.num_layers):
             here.sender.after_layer(layer)
+        here.sender.after_step()
     else:
         here.sender.send(7, blocks, targets, fills)
     assert isinstance(here.next(), Done)

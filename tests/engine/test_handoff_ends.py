@@ -86,6 +86,7 @@ def test_a_cancelled_transfer_is_broken_at_both_ends() -> None:
         pair.sender.cancel(1)
         for layer in (1, 2):
             pair.sender.after_layer(layer)
+        pair.sender.after_step()
         pair.sender.cancel(8)  # which is not open
         for told in (pair.sent, pair.received):
             assert told.get(timeout=20) == Broken(1, "it was cancelled")
@@ -162,17 +163,19 @@ class _PeerMover:
 
     def __init__(self, source: torch.Tensor, target: torch.Tensor) -> None:
         self._source, self._target = source, target
-        self.closed = threading.Event()
+        self.begun, self.ended = threading.Event(), ThreadEvent()
+        self.ended.reach()
 
     def across(self, spans: Any, blocks: Any, targets: Any, after: Any) -> ThreadEvent:
         after.synchronize()
+        self.begun.set()
         for start, size in spans:
             read = self._source[blocks.tolist(), start : start + size]
             self._target[targets.tolist(), start : start + size] = read
-        return Here().record()
+        return self.ended
 
     def close(self) -> None:
-        self.closed.set()
+        self.ended.synchronize()
 
 
 def straight(cleared: ThreadEvent) -> Pair:
@@ -198,6 +201,7 @@ def test_a_pool_is_written_when_its_own_steps_are_done(layered: bool) -> None:
             pair.sender.begin_layers(1, BLOCKS, TARGETS, FULL)
             for layer in range(3):
                 pair.sender.after_layer(layer)
+            pair.sender.after_step()
             pair.expected[TARGETS.tolist()] = pair.source.raw[BLOCKS.tolist()]
         else:
             pair.send(1, BLOCKS, TARGETS)
@@ -226,6 +230,24 @@ def test_either_end_of_a_straight_way_may_close_first(first: str) -> None:
         assert own.get(timeout=20) == Broken(1, reason) == other.get(timeout=20)
         assert other.get(timeout=20) == Lost(reason)
         assert own.empty(), "who closes knows"
+
+
+def test_a_receiver_that_closes_waits_for_the_other_gpu() -> None:
+    cleared = ThreadEvent()
+    cleared.reach()
+    with straight(cleared) as pair:
+        route: Any = pair.sender._route
+        mover, ended = route._mover, ThreadEvent()
+        mover.ended = ended
+        pair.send(1, BLOCKS, TARGETS)
+        assert mover.begun.wait(20)
+        closing = threading.Thread(target=pair.receiver.close)
+        closing.start()
+        closing.join(0.1)
+        assert closing.is_alive() and pair.received.empty(), "a copy into its pool is under way"
+        ended.reach()
+        closing.join(20)
+        assert pair.received.get_nowait() == Broken(1, "the receiver closed")
 
 
 def test_rubbish_ends_the_link_with_a_word() -> None:
@@ -267,3 +289,52 @@ def test_messages_survive_the_wire() -> None:
     here.close()
     assert there.receive() is None
     there.close()
+
+
+def test_layers_that_nobody_told_of_follow_the_step() -> None:
+    pair = Pair()
+    sender = pair.sender
+    sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+    assert told(pair) == []
+    sender.after_layer(0)
+    sender.after_layer(2)  # 1 is missing: nothing is guessed
+    assert told(pair) == [(1, 0)]
+    sender.begin_layers(2, *columns([9], [9], [3]))
+    sender.after_step()
+    assert told(pair) == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    sender.after_layer(0)
+    sender.after_step()
+    assert told(pair) == [], "nothing is left of them"
+    sender.close()
+    pair.receiver.close()
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_step_in_pieces_tells_at_its_end(first: int) -> None:
+    """Out of memory in some layer, it is computed again row by row."""
+    pair = Pair()
+    sender = pair.sender
+    sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+    for layer in range(first):
+        sender.after_layer(layer)
+    assert told(pair) == [(1, layer) for layer in range(first)]
+    if not first:
+        sender.step_in_pieces()
+    for _row in range(2):
+        for layer in range(3):
+            sender.after_layer(layer)
+    assert told(pair) == []
+    sender.after_step()
+    assert told(pair) == [(1, layer) for layer in range(first, 3)]
+    sender.begin_layers(2, BLOCKS, TARGETS, FULL)
+    sender.after_layer(0)
+    assert told(pair) == [(2, 0)], "the next step is whole again"
+    sender.close()
+    pair.receiver.close()
+
+
+def told(pair: Pair) -> list[tuple[int, int]]:
+    """Transfers and layers that a sender which was not started would have copied."""
+    pieces: Any = pair.sender._pieces
+    found = [pieces.get() for _ in range(pieces.qsize())]
+    return [(piece.transfer.number, piece.layer) for piece in found]

@@ -24,7 +24,7 @@ from daemon.engine.cuda.meter import Call
 from daemon.engine.cuda.products import Product, Shape, choose_products, spread, summary
 from daemon.engine.cuda.ways import Library, Strips, Tiles, Vector, Way
 
-H200 = Room(processors=132, shared_bytes=232_448)
+H200 = Room(processors=132, shared_bytes=232_448, early=True)
 SMALL_CARD = Room(processors=46, shared_bytes=101_376)
 SCRATCH = new_scratch(torch.device("meta"))
 SHAPES_8B = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096)]

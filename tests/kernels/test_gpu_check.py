@@ -5,10 +5,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
+import torch
 
 from benchmarks.gpu.check_parts import PARTS, Part, resolved
 from benchmarks.gpu.check_run import CheckRun
+from benchmarks.gpu.flight_checks import different, flight_checks
+from benchmarks.gpu.swap_checks import plan as no_rows
+from daemon.engine.backend import torch_backend
+from daemon.engine.protocol import Logprobs, Plan, Reply
+from daemon.wire.columns import int32
+
+FLOATS = np.array([-1.5], np.float32)
 
 CHILD = """
 import json, os, sys, time
@@ -75,3 +85,29 @@ def test_no_time_left_is_not_right(tmp_path: Path) -> None:
 def test_every_part_is_there(part: Part) -> None:
     for function in part.functions:
         assert callable(resolved(function))
+
+
+def test_a_story_is_the_same_whether_steps_are_in_flight_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.gpu.tiny_engines.choose", lambda *_: torch_backend())
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads of so small steps only wait for each other
+    try:
+        checks = list(flight_checks("cpu", ("float32", "int8 cache"), num_plans=40, seeds=1))
+    finally:
+        torch.set_num_threads(num_threads)
+    assert [check.ok for check in checks] == [True, True], [check.line() for check in checks]
+
+
+def test_another_token_or_score_is_seen() -> None:
+    plan, scores = Plan(no_rows(1), int32(), ()), Logprobs(int32([0]), FLOATS, int32(), FLOATS[:0])
+    reply = Reply(1, int32([3, 4]), np.zeros(2, np.uint8), 0.1, 0.0, scores)
+    later = msgspec.structs.replace(reply, elapsed_s=0.7)
+    assert different([(plan, reply)], [(plan, later)]) == 0
+    token = msgspec.structs.replace(reply, tokens=int32([3, 5]))
+    score = msgspec.structs.replace(
+        reply, logprobs=Logprobs(int32([0]), FLOATS + 1e-6, int32(), FLOATS[:0])
+    )
+    for other in (token, score):
+        assert different([(plan, reply)], [(plan, other)]) == 1

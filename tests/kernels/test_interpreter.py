@@ -44,7 +44,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("qwen3", 4),
         ("move_rows", 5),
         ("product", 12),
-        ("sample", 20),
+        ("sample", 21),
         ("kept", 3),
         ("engine", 2),
     ],

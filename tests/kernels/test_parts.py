@@ -4,13 +4,17 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.bench_parts import PARTS
+from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.parts import Rows, as_row, run_part
 from benchmarks.gpu.report import Check, Figure
 from benchmarks.gpu.results import GOALS, Results
+from benchmarks.gpu_bench import left_out, limits_of
 
 CHILD = """
 import json, os, sys, time
@@ -98,3 +102,24 @@ def test_fractions_and_what_is_missing(tmp_path: Path) -> None:
     assert document["missing"]["decode_b1"] == "part decode did not run"
     assert [row["part"] for row in document["rows"]] == ["swap"] * 3
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+
+
+def test_why_a_part_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Limits(1e12, 1e14)
+    assert left_out("limits", 100.0, Limits(0.0, 0.0)) == ""
+    assert left_out("decode", 100.0, known) == ""
+    assert left_out("decode", 5.0, known) == "no time was left"
+    assert left_out("decode", 100.0, Limits(0.0, 0.0)) == "the device's limits were not measured"
+    lacking = replace(PARTS["decode"], needs=("torch", "no_such_package"))
+    monkeypatch.setitem(PARTS, "decode", lacking)
+    assert left_out("decode", 100.0, known) == "not installed: no_such_package (make gpu-wheels)"
+
+
+def test_limits_are_the_best_of_what_was_measured() -> None:
+    rows = [
+        as_row(Figure("copy, read + write", 4300.0, "GB/s")),
+        as_row(Figure("bf16 matmul 8 x 8 x 8", 700.0, "TFLOP/s")),
+        as_row(Figure("bf16 matmul, best", 780.0, "TFLOP/s")),
+    ]
+    assert limits_of(rows) == Limits(4.3e12, 780e12, 0.0, 0.0)
+    assert limits_of([]) == Limits(0.0, 0.0)

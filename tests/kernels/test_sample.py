@@ -3,11 +3,34 @@
 That they draw what they should, `test_interpreter` shows.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from benchmarks.gpu.sampler_compile_checks import sampler_compile_checks
 from daemon.engine.kernels.sample import sample
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MANY = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+from benchmarks.gpu.sampler_checks import Case, draw_checks
+wrong = [c.line() for c in draw_checks(Case(301, 80, 1, torch.float32, 2.0), "cpu") if not c.ok]
+assert not wrong, wrong
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_thousand_draws_are_those_of_the_cpu() -> None:
+    command = [sys.executable, "-c", MANY]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr
 
 
 def test_compiled_once_for_any_number_of_rows() -> None:

@@ -175,7 +175,7 @@ def test_masked_tokens_are_never_drawn() -> None:
 def test_first_draws_leave_nothing_behind() -> None:
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(5))
     samplers = [Sampler(VOCAB, "cpu", EOS) for _ in range(2)]
-    warm(samplers[0], VOCAB, torch.bfloat16, torch.device("cpu"))
+    warm(samplers[0], torch.bfloat16)
     drawn = []
     for sampler in samplers:
         for slot in (0, 1):

@@ -19,13 +19,6 @@ def policies(pid: int) -> set[int]:
     return {os.sched_getscheduler(thread) for thread in threads}
 
 
-async def waits(pid: int) -> None:
-    """Until a spare has imported all and its one idle thread is gone."""
-    libraries = Path(f"/proc/{pid}/maps")
-    await until(lambda: "libtorch" in libraries.read_text())
-    await until(lambda: policies(pid) == {os.SCHED_OTHER})
-
-
 async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> None:
     before = open_descriptors()
     spare = Spare("cpu")
@@ -39,7 +32,8 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
     assert spare.pid == kept, "one is enough"
     await until(lambda: len(told.readies) == 1)
     token = await told.first_token()
-    await waits(kept)
+    await until(lambda: spare.ready)
+    assert policies(kept) == {os.SCHED_OTHER}, "what computes is not of the idle class"
 
     os.kill(told.worker.pid, signal.SIGKILL)
     await until(lambda: len(told.readies) == 2)
@@ -56,9 +50,10 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
 async def test_a_dead_spare_is_not_taken_but_replaced() -> None:
     before = open_descriptors()
     spare = Spare("cpu")
-    assert spare.take() is None
+    assert spare.take() is None and not spare.ready
     await spare.prepare()
     first = spare.pid
+    assert spare.take() is None and spare.pid == first, "it has not imported anything yet"
     os.kill(first, signal.SIGKILL)
     await until(lambda: spare.pid == 0)
     assert spare.take() is None

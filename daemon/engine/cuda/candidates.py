@@ -36,18 +36,22 @@ _TILES = (
     Tile(rows=32, outputs=64, depth=128, warps=4, stages=4),
     Tile(rows=32, outputs=128, depth=64, warps=4, stages=5),
     Tile(rows=32, outputs=128, depth=128, warps=8, stages=4),
+    Tile(rows=32, outputs=256, depth=64, warps=8, stages=4),
     Tile(rows=64, outputs=64, depth=64, warps=4, stages=5),
     Tile(rows=64, outputs=64, depth=128, warps=4, stages=4),
     Tile(rows=64, outputs=128, depth=64, warps=4, stages=5),
     Tile(rows=64, outputs=128, depth=128, warps=8, stages=3),
+    Tile(rows=64, outputs=256, depth=64, warps=8, stages=4),
     Tile(rows=128, outputs=64, depth=64, warps=4, stages=5),
     Tile(rows=128, outputs=128, depth=64, warps=8, stages=4),
+    Tile(rows=128, outputs=256, depth=64, warps=8, stages=4),
     Tile(rows=256, outputs=64, depth=64, warps=8, stages=4),
     Tile(rows=256, outputs=128, depth=64, warps=8, stages=4),
 )
-_SPLITS = (1, 2, 4, 8)
-_PROGRAMS_PER_PROCESSOR = (0.6, 4.0)
-"""Fewer leave processors idle, more only wait for each other (unless one split has them)."""
+_LEAST_BUSY = 0.6
+"""Share of the processors that must have something to do."""
+_RESERVED_BYTES = 1024
+"""Of a processor's shared memory, for each program that it runs."""
 _MIN_PIECES = 4
 """Pieces of `depth` that a split must at least add up."""
 
@@ -83,11 +87,10 @@ def candidates(
     if in_features % ALIGNED:
         return ways
     ways += [Strips(strip) for strip in _strips(rows, in_features, room)]
-    for tile in _TILES:
+    for tile in (replace(tile, early=room.early) for tile in _TILES):
         if _suits(tile, rows, room):
-            timely = replace(tile, early=room.early)
             splits = _splits(tile, rows, out_features, in_features, room)
-            ways += [Tiles(timely, count, scratch) for count in splits]
+            ways += [Tiles(tile, count, scratch) for count in splits]
     return ways
 
 
@@ -114,20 +117,15 @@ def _suits(tile: Tile, rows: int, room: Room) -> bool:
     return (tile.rows == wanted or halves) and tile.shared_bytes <= room.shared_bytes
 
 
-def _splits(
-    tile: Tile, rows: int, out_features: int, in_features: int, room: Room
-) -> Iterator[int]:
-    """In how many parts a tile's sum may be worth computing."""
+def _splits(tile: Tile, rows: int, out_features: int, in_features: int, room: Room) -> list[int]:
+    """In how many parts a tile's sum is computed: all at once, one or more on each processor."""
     along_rows, along_outputs = tile.count(rows, out_features)
     tiles = along_rows * along_outputs
-    least, most = (share * room.processors for share in _PROGRAMS_PER_PROCESSOR)
-    for splits in _SPLITS:
-        if splits == 1:
-            if tiles >= least:
-                yield 1
-        elif (
-            least <= tiles * splits <= most
-            and in_features >= splits * _MIN_PIECES * tile.depth
-            and tiles * splits * tile.rows * tile.outputs <= SCRATCH_CELLS
-        ):
-            yield splits
+    together = max(1, room.shared_bytes // (tile.shared_bytes + _RESERVED_BYTES))
+    most = min(
+        in_features // (_MIN_PIECES * tile.depth),
+        SCRATCH_CELLS // (tiles * tile.rows * tile.outputs),
+    )
+    wanted = {max(1, min(room.processors * each // tiles, most)) for each in (1, together)}
+    least = _LEAST_BUSY * room.processors
+    return [splits for splits in sorted(wanted) if tiles * splits >= least]

@@ -63,13 +63,14 @@ class CudaMeter:
         self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> bool:
         """See `Meter`; waits for the device."""
-        expected = Library()(states, weight, bias).float()
+        expected = Library()(states, weight, bias)
         try:
-            difference = (way(states, weight, bias).float() - expected).abs().max()
+            # In place: of logits of many rows there may not be room for many copies.
+            difference = way(states, weight, bias).sub_(expected).abs_().max()
         except TritonError as error:
             log.warning("%s is not used: %s", way.name, error)
             return False
-        relative = float(difference / expected.abs().max())
+        relative = float(difference / expected.abs_().max())
         # Written so that NaN is not usable.
         if relative <= TOLERANCE:
             return True

@@ -52,7 +52,9 @@ class Sender:
         self._reason = ""  # why the link ended
         self._lock = threading.Lock()  # of the two above
         self._telling = threading.Lock()
-        self._layered: list[Transfer] = []  # whose layers are being computed
+        self._layered: list[Transfer] = []  # whose layers the step computes
+        self._num_queued = 0  # of these layers
+        self._in_pieces = False
         self._pieces: SimpleQueue[Piece | Transfer | None] = SimpleQueue()
         self._queued: SimpleQueue[tuple[Event | None, Message | None] | None] = SimpleQueue()
         self._queuer, self._waiter, self._hearer = (
@@ -81,24 +83,32 @@ class Sender:
         self._pieces.put(Piece(job, WHOLE, self._compute.record(), last=True))
 
     def begin_layers(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
-        """As `send`, of blocks that the next step completes; `after_layer` then moves each layer.
+        """As `send`, of blocks that the next step completes: each layer once it is computed.
 
-        For long prompts, whose transfer hides behind their computing. If the step fails, the
-        transfer must be cancelled.
+        For long prompts, whose transfer hides behind their computing. Call it before the step
+        begins, and `after_step` behind it; if the step fails, the transfer must be cancelled.
         """
         num_parts = self._layout.num_layers
         self._layered.append(self._begin(Transfer(transfer, blocks, targets, fills, num_parts)))
 
     def after_layer(self, layer: int) -> None:
-        """The step has launched what writes a layer's keys and values; called for each in order."""
-        if not self._layered:
-            return
-        last = layer == self._layout.num_layers - 1
-        after = self._compute.record()
-        for job in self._layered:
-            self._pieces.put(Piece(job, layer, after, last))
-        if last:
-            self._layered = []
+        """The step has launched what writes a layer's keys and values (`handoff.watch`).
+
+        Layers come in order. Once one comes again, the step is being computed in pieces.
+        """
+        if layer < self._num_queued:
+            self.step_in_pieces()
+        if self._layered and not self._in_pieces and layer == self._num_queued:
+            self._queue_layers(layer + 1)
+
+    def step_in_pieces(self) -> None:
+        """Layers that are told from now on are not whole: `after_step` sends what is left."""
+        self._in_pieces = True
+
+    def after_step(self) -> None:
+        """The step is launched: send the layers that were not."""
+        self._queue_layers(self._layout.num_layers)
+        self._layered, self._num_queued, self._in_pieces = [], 0, False
 
     def cancel(self, transfer: int) -> None:
         """Send nothing more of a transfer; where it is open, both ends tell it as `Broken`."""
@@ -117,6 +127,16 @@ class Sender:
         for thread in (self._queuer, self._waiter, self._hearer):
             thread.join()
         self._link.close()
+
+    def _queue_layers(self, end: int) -> None:
+        """Queue the layers up to `end` that are not yet."""
+        if self._layered:
+            after = self._compute.record()
+            for layer in range(self._num_queued, end):
+                last = layer == self._layout.num_layers - 1
+                for job in self._layered:
+                    self._pieces.put(Piece(job, layer, after, last))
+        self._num_queued = end
 
     def _begin(self, job: Transfer) -> Transfer:
         if not len(job.blocks) == len(job.targets) == len(job.fills) > 0:

@@ -19,6 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from daemon.engine.kernels.early import early
 from daemon.engine.kernels.fold import attended, fold_tile, new_softmax, prepared_query
+from daemon.engine.kernels.parts import leave_part
 from daemon.engine.kernels.quantise import PLAIN_KIND, kind_of
 from daemon.engine.kernels.tiles import (
     LOG2_E,
@@ -75,13 +76,14 @@ def paged_decode_attention(
     partial = query.new_empty((batch, heads, splits, head_dim), dtype=torch.float32)
     masses = query.new_empty((batch, heads, splits), dtype=torch.float32)
     members = power_of_2(group)
+    rows = max(tiling.rows, members)
     scales = None if kv_scales is None else kv_scales[:, layer, 0]
     _decode[(kv_heads, batch, splits)](
         query, cells, scales, block_tables, context_lens, partial, masses, _counters(device), out,
         *query.stride()[:2], *out.stride()[:2], cells.stride(0),
         0 if scales is None else scales.stride(0), block_tables.stride(0), splits, least,
         scale * LOG2_E,
-        GROUP=group, ROWS=max(tiling.rows, members), MEMBERS=members,
+        GROUP=group, ROWS=rows, MEMBERS=members,
         JOINED=max(1, _JOINED_CELLS // (members * tiling.dim)),
         BLOCK_SIZE=block_size, TOKEN=cells.stride(1), HEAD=cells.stride(2),
         VALUES=kv_cache.stride(2) * kv_cache.itemsize // cells.itemsize,
@@ -89,7 +91,8 @@ def paged_decode_attention(
         SCALE_VALUES=0 if kv_scales is None else kv_scales.stride(2),
         HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys, KIND=kind_of(kv_cache.dtype),
         PRECISION=tiling.precision, PRODUCT=tiling.product, EARLY=early(),
-        num_warps=tiling.num_warps, num_stages=tiling.num_stages, launch_pdl=early(),
+        num_warps=min(8, tiling.num_warps * rows // tiling.rows),
+        num_stages=tiling.num_stages, launch_pdl=early(),
     )  # fmt: skip
     return out
 
@@ -170,49 +173,9 @@ def _decode(
     if parts == 1:
         tl.store(out_ptr + out_cells, mean.to(out_ptr.dtype.element_ty), mask)
     else:
-        part = (row * tl.num_programs(0) * GROUP + head) * splits + split
-        tl.store(masses_ptr + part, peak + tl.log2(total), mask=member < GROUP)
-        tl.store(partial_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask)
-        # All threads have written before one of them says so, and others may read after it.
-        tl.debug_barrier()
-        counter = counters_ptr + row * tl.num_programs(0) + kv_head
-        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == parts - 1:
-            tl.store(counter, 0)
-            _join_parts(
-                partial_ptr, masses_ptr, out_ptr + row * out_stride_row,
-                row * tl.num_programs(0) * GROUP, kv_head * GROUP, out_stride_head, parts, splits,
-                GROUP, MEMBERS, JOINED, HEAD_DIM, DIM,
-            )  # fmt: skip
-
-
-@triton.jit
-def _join_parts(
-    partial_ptr, masses_ptr, out_ptr, row_heads, first_head, out_stride_head, parts, splits,
-    GROUP: tl.constexpr, MEMBERS: tl.constexpr, JOINED: tl.constexpr, HEAD_DIM: tl.constexpr,
-    DIM: tl.constexpr,
-):  # fmt: skip
-    """The mean of the parts' results, weighted by each one's softmax mass (a log2), in order."""
-    member, dims = tl.arange(0, MEMBERS), tl.arange(0, DIM)
-    there = member < GROUP
-    begins = (row_heads + first_head + member) * splits
-    mean = tl.zeros([MEMBERS, DIM], tl.float32)
-    peak = tl.full([MEMBERS], float("-inf"), tl.float32)
-    total = tl.zeros([MEMBERS], tl.float32)
-    for begin in range(0, parts, JOINED):
-        part = begin + tl.arange(0, JOINED)
-        cells = begins[None, :] + part[:, None]
-        mask = (part < parts)[:, None] & there[None, :]
-        mass = tl.load(masses_ptr + cells, mask=mask, other=float("-inf"))
-        cells = cells[:, :, None] * HEAD_DIM + dims[None, None, :]
-        mask = mask[:, :, None] & (dims < HEAD_DIM)[None, None, :]
-        partial = tl.load(partial_ptr + cells, mask=mask, other=0.0)
-        new_peak = tl.maximum(peak, tl.where(there, tl.max(mass, 0), 0.0))
-        weights = tl.exp2(mass - new_peak[None, :])
-        fade = tl.exp2(peak - new_peak)
-        mean = mean * fade[:, None] + tl.sum(partial * weights[:, :, None], 0)
-        total = total * fade + tl.sum(weights, 0)
-        peak = new_peak
-    mean /= tl.where(there, total, 1.0)[:, None]
-    cells = ((first_head + member) * out_stride_head)[:, None] + dims[None, :]
-    mask = there[:, None] & (dims < HEAD_DIM)[None, :]
-    tl.store(out_ptr + cells, mean.to(out_ptr.dtype.element_ty), mask=mask)
+        leave_part(
+            mean, peak + tl.log2(total), partial_ptr, masses_ptr, counters_ptr,
+            out_ptr + row * out_stride_row, row * tl.num_programs(0) + kv_head,
+            kv_head * GROUP, split, splits, parts, out_stride_head,
+            GROUP, ROWS, MEMBERS, JOINED, HEAD_DIM, DIM,
+        )  # fmt: skip

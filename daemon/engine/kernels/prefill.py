@@ -113,7 +113,8 @@ def _prefill(
     offset = tl.load(offsets_ptr + row)
     start, count = tl.load(starts_ptr + row), tl.load(counts_ptr + row)
     first = (tile - offset // TOKENS - row) * TOKENS
-    if first >= count:
+    # Tiles in front of the first row, and in gaps behind others.
+    if (first < 0) | (first >= count):
         return
     member, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
     local = first + member // GROUP

@@ -43,6 +43,8 @@ NUM_BOUNDS = 8
 """Depths that `_weigh` counts within: 1/4, 1, 9/4 ... 16, exact in float32."""
 
 _WARPS = 8
+_CHOOSING_WARPS = 16
+"""A row has one program there: its warps alone hide how long memory takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class Sizes:
     """How a row is cut up; the same for every batch of a model."""
 
     chunk: int = 4096  # tokens that a program of the first three passes reads
-    tile: int = 2048  # tokens that the last pass reads at a time
-    capacity: int = 8192  # tokens that a list has room for
+    tile: int = 4096  # tokens that the last pass reads at a time
+    capacity: int = 16_384  # tokens that a list has room for
 
 
 DEFAULT_SIZES = Sizes()
@@ -111,7 +113,7 @@ def sample(
     choose_tokens[(count,)](
         logits, rows, tops, firsts, sums, within.lengths, within.values, within.ids, drawn, count,
         TILE=sizes.tile, CAPACITY=sizes.capacity, DRAWING=drawing, FILTERING=filtering,
-        num_warps=_WARPS, **cut,
+        num_warps=_CHOOSING_WARPS, **cut,
     )  # fmt: skip
     return drawn
 
@@ -231,8 +233,10 @@ def _gather(
         fits = (chosen < BOUNDS) & (length <= CAPACITY)
         if chunk == 0:
             tl.store(lengths_ptr + row, tl.where(fits, length, -1))
-        if fits:
-            earlier = tl.load(counts_ptr + cell * BOUNDS + chosen, mask=lane < chunk, other=0)
+        listed = tl.where(fits, CHUNKS, 0)
+        shares = tl.load(counts_ptr + cell * BOUNDS + chosen, mask=lane < listed, other=0)
+        if tl.sum(tl.where(lane == chunk, shares, 0), 0) > 0:
+            earlier = tl.where(lane < chunk, shares, 0)
             column = chunk * CHUNK + tl.arange(0, CHUNK)
             source = logits_ptr + row * STRIDE + column
             logit = tl.load(source, mask=column < VOCAB, other=float("-inf"))

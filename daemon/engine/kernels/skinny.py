@@ -23,6 +23,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+_WIDE = 64
+"""Outputs from which Hopper multiplies by groups of four warps."""
 _LINE = tl.constexpr(64)
 """Numbers of 16 bits in a line of the device's caches."""
 
@@ -50,8 +52,12 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """What a program takes of a processor's shared memory, for numbers of 16 bits."""
-        return 2 * self.stages * self.depth * (self.rows + self.outputs)
+        """What a program takes of a processor's shared memory, for numbers of 16 bits.
+
+        Hopper's tensor cores read it while they multiply, so one stage more is held.
+        """
+        held = self.stages if self.early and self.outputs >= _WIDE else self.stages - 1
+        return 2 * held * self.depth * (self.rows + self.outputs)
 
     def count(self, rows: int, out_features: int) -> tuple[int, int]:
         """Tiles along the rows of states, and along those of the weight."""

@@ -14,6 +14,9 @@ LOG2_E = 1.4426950408889634
 _HOPPER = 90
 _SMALLEST = 80
 """Compute capabilities; Triton's interpreter is taken for the smallest."""
+_STAGES = 5
+"""The fewest with which Triton asks for a tile while the one before it is computed: where it lies
+is read from a block table, which takes stages of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +36,17 @@ class Tiling:
 def decode_tiling(
     head_dim: int, dtype: torch.dtype, stored: torch.dtype, capability: int
 ) -> Tiling:
-    """Tiles of 16 KiB of keys, so that several programs of an SM have one each on its way.
+    """Small programs, of which an SM runs several: so the memory is never left without a request.
 
-    `dtype` of the query, `stored` of the cache. Three stages: a tile's block table entries are
-    read two tiles ahead, its keys and values one tile ahead.
+    `dtype` of the query, `stored` of the cache. Two warps need the fewest instructions for a tile,
+    which counts where 8-bit numbers are unpacked on the way. A tile is 8 KiB of keys and as much of
+    values.
     """
     dim = power_of_2(head_dim)
     kinds = _precision(dtype), _product(dtype, stored)
     if dtype.itemsize > 2:
         return Tiling(dim, _keys(16, dim, dtype), 16, 4, 2, *kinds)
-    return Tiling(dim, _keys(16, dim, stored), 16, 4, 3, *kinds)
+    return Tiling(dim, _keys(8, dim, stored), 16, 2, _STAGES, *kinds)
 
 
 @lru_cache
@@ -61,11 +65,11 @@ def prefill_tiling(
         return Tiling(dim, _keys(8, dim, dtype), 32, 4, 2, *kinds)
     if capability >= _HOPPER:
         if dim > 128:
-            return Tiling(dim, 32 // share, 64, 4, 3, *kinds)
-        return Tiling(dim, 128 // share, 128, 8, 3, *kinds)
+            return Tiling(dim, 32 // share, 64, 4, _STAGES, *kinds)
+        return Tiling(dim, 128 // share, 128, 8, _STAGES, *kinds)
     rows = min(128, 16 * 1024 // dim)
     keys = min(128 // share, _keys(16 // share, dim, dtype))
-    return Tiling(dim, keys, rows, 8 if rows * dim >= 128 * 128 else 4, 2, *kinds)
+    return Tiling(dim, keys, rows, 8 if rows * dim >= 128 * 128 else 4, 3, *kinds)
 
 
 def capability_of(device: torch.device) -> int:

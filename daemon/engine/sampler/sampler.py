@@ -40,10 +40,11 @@ class Sampler:
         eos_ids: tuple[int, ...] = (),
         means: Means | None = None,
     ) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
+        self.device = torch.device(device)
         self._eos_ids = eos_ids
         self._columns = SlotColumns(vocab_size)
-        self._means = means or _means(vocab_size, torch.device(device))
+        self._means = means or _means(vocab_size, self.device)
 
     def join(
         self, slot: int, sampling: SamplingParams, num_prompt_tokens: int, history: Integers = ()

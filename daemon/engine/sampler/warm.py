@@ -11,10 +11,10 @@ from daemon.request import SamplingParams
 _KINDS = (SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_p=0.9))
 
 
-def warm(sampler: Sampler, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
+def warm(sampler: Sampler, dtype: torch.dtype) -> None:
     """Draw in every way there is, from logits of `dtype`; before any sequence takes a slot."""
-    logits = torch.zeros(2, vocab_size, dtype=dtype, device=device)
-    masks = np.full((1, -(-vocab_size // 32)), -1, np.int32)
+    logits = torch.zeros(2, sampler.vocab_size, dtype=dtype, device=sampler.device)
+    masks = np.full((1, -(-sampler.vocab_size // 32)), -1, np.int32)
     for kind in _KINDS:
         sampler.join(0, kind, 1)
         edited = msgspec.structs.replace(kind, frequency_penalty=0.5, logprobs=1)

@@ -3,7 +3,6 @@
 This is the engine's own rate for a load: what the daemon gives less is what the rest of it costs.
 """
 
-import gc
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -79,8 +78,6 @@ class CoreAlone:
             WakeAt: self._wake_at,
         }
         self._handle(self._ready(self._engine, step_s, token_s))
-        gc.collect()
-        gc.freeze()
 
     @torch.inference_mode()
     def closed_loop(self, requests: Sequence[Request], streams: int, cut_s: float) -> Done:

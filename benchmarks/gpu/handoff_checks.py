@@ -1,6 +1,7 @@
 """Handoff between two processes on one device: every byte, both ways, and either end killed."""
 
 import contextlib
+import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -214,6 +215,7 @@ def _killed_receiver(case: Case, direct: bool) -> Iterator[Check]:
 def _free_mb(device: str) -> float:
     if not device.startswith("cuda"):
         return 0.0
+    gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return float(torch.cuda.mem_get_info(device)[0]) / 1e6

@@ -67,7 +67,7 @@ def _figures(peer: Peer, case: Case, device: str, direct: bool, limit: float) ->
             times = [_sent_s(here, apart, layered, case.transfers) for _ in range(case.rounds + 1)]
             rate, raw = size_bytes / statistics.median(times[1:]) / 1e9, {"s": times}
             kind = f"{way} {'layer by layer' if layered else 'whole'}"
-            key = KEY if case is FULL[0] and not layered and not direct else ""
+            key = KEY if case in (FULL[0], TINY[0]) and not layered and not direct else ""
             note = f"{case.blocks} blocks of {here.cache.block_bytes / 2**20:.2f} MiB"
             raw |= {"bytes": size_bytes}
             name = f"handoff {kind} {case.name}"

@@ -1,5 +1,6 @@
 """The real daemon over HTTP, and beside it the engine's own rate for the same requests."""
 
+import gc
 import json
 import tempfile
 import time
@@ -167,6 +168,8 @@ def _alone_figures(
     } | {key: parse_value(value) for key, value in settings.items()}
     loaded = load(None, overrides).config
     alone = CoreAlone(find_model(loaded), loaded)
+    gc.collect()
+    gc.freeze()  # as the daemon does once it serves
     done = alone.closed_loop(_requests(case, config, loop), loop[0], loop[2])
     yield Figure(f"engine alone, {loop[0]} streams", done.rate, "tokens/s", raw=asdict(done))
     idle = 100 * done.idle_s / done.seconds

@@ -22,6 +22,7 @@ Row = npt.NDArray[np.float32]
 
 TEMPERATURES = (0.4, 1.0, 3.0)
 FILTERS = (
+    (0, 1.0, 0.0),
     (1, 1.0, 0.0),
     (50, 1.0, 0.0),
     (200, 1.0, 0.0),
@@ -135,17 +136,24 @@ def _probe(logits_ptr, rows_ptr, out_ptr, VOCAB: tl.constexpr, TILE: tl.constexp
 
 
 def _draws(name: str, row: Row, sizes: Sizes, device: str) -> Iterator[Check]:
-    """In the middle of a token's share of the unit interval, this token is drawn."""
+    """In the middle of a token's share of the unit interval, this token is drawn.
+
+    And at the interval's ends the first that is kept, and some that is; greedily the first of the
+    best, in whatever chunk.
+    """
     depths, wrong = _depths(row, 1.0), 0
     for filters in FILTERS:
         weights = np.where(_kept(depths, *filters), np.exp(-depths.astype(np.float64)), 0.0)
-        shares = weights / weights.sum()
+        shares, possible = weights / weights.sum(), np.flatnonzero(weights)
         tokens = np.flatnonzero(shares > SMALLEST_SHARE)
         probes = LARGE_PROBES if device.startswith("cuda") else SMALL_PROBES
         tokens = tokens[np.unique(((np.arange(probes) + 0.5) * len(tokens) / probes).astype(int))]
         middles = (np.cumsum(shares) - shares / 2)[tokens]
-        logits = torch.from_numpy(row).to(device).expand(len(tokens), -1).contiguous()
-        table = _table(1.0, middles.tolist(), filters).to(device)
-        drawn = sample(logits, table, drawing=True, filtering=True, sizes=sizes)
-        wrong += int((drawn[0].cpu().numpy() != tokens).sum()) + int(drawn[1].sum())
+        logits = torch.from_numpy(row).to(device).expand(len(tokens) + 3, -1).contiguous()
+        table = _table(1.0, [*middles.tolist(), 0.0, 1 - 2.0**-48, 0.5], filters)
+        table[-1, 0] = 0.0  # greedy
+        drawn = sample(logits, table.to(device), drawing=True, filtering=True, sizes=sizes).cpu()
+        *inside, first, last, best = drawn[0].tolist()
+        wrong += int((np.array(inside) != tokens).sum()) + int(drawn[1].sum())
+        wrong += (first != possible[0]) + (last not in possible) + (best != row.argmax())
     yield Check(f"{name} draws", wrong, 0, "tokens")

@@ -41,28 +41,34 @@ def pool_checks(device: str) -> Iterator[Check]:
 def _pools(
     dtype: torch.dtype, kv_dtype: torch.dtype | None, sizes: tuple[int, int, int], device: str
 ) -> tuple[KVCache, KVCache]:
-    """Two pools of the same random bytes."""
+    """Two pools of the same random bytes, the second one on the CPU.
+
+    There torch divides exactly: on a GPU it multiplies by the reciprocal of a constant.
+    """
     kv_heads, head_dim, block_size = sizes
     shape = (NUM_BLOCKS, LAYERS, block_size, kv_heads, head_dim, dtype)
-    pools = tuple(KVCache(*shape, torch.device(device), kv_dtype) for _ in range(2))
+    ours, theirs = (KVCache(*shape, torch.device(place), kv_dtype) for place in (device, "cpu"))
     chance = torch.Generator().manual_seed(1)
-    rubbish = torch.randint(0, 256, pools[0].raw.shape, generator=chance, dtype=torch.uint8)
-    for pool in pools:
-        pool.raw.copy_(rubbish)
-    return pools[0], pools[1]
+    theirs.raw.copy_(torch.randint(0, 256, theirs.raw.shape, generator=chance, dtype=torch.uint8))
+    ours.raw.copy_(theirs.raw)
+    return ours, theirs
 
 
 def _write_checks(name: str, pools: partial[tuple[KVCache, KVCache]]) -> Iterator[Check]:
     ours, theirs = pools()
     block_size, kv_heads, head_dim = ours.blocks.shape[3:]
     wide = _states(2 * kv_heads + 1, head_dim, ours.blocks.dtype).to(ours.dtype)
-    wide = wide.to(ours.raw.device)
-    pair = wide[:, :kv_heads], wide[:, kv_heads : 2 * kv_heads]
     offsets = (0, 5, block_size - 1, 1, 2, 0)
-    columns = [torch.tensor(c, dtype=torch.int32, device=wide.device) for c in (BLOCKS, offsets)]
-    kernels.write_kv(*pair, ours.blocks, LAYER, *columns, kv_scales=ours.scales)
-    reference.write_kv(*pair, theirs.blocks, LAYER, *columns, kv_scales=theirs.scales)
-    yield Check(f"write_kv    {name}", int((ours.raw != theirs.raw).sum()), 0, "bytes")
+    for pool, write in ((ours, kernels.write_kv), (theirs, reference.write_kv)):
+        there = wide.to(pool.raw.device)
+        pair = there[:, :kv_heads], there[:, kv_heads : 2 * kv_heads]
+        slots = [torch.tensor(c, dtype=torch.int32).to(there.device) for c in (BLOCKS, offsets)]
+        write(*pair, pool.blocks, LAYER, *slots, kv_scales=pool.scales)
+    yield Check(f"write_kv    {name}", _bytes_apart(ours.raw, theirs.raw), 0, "bytes")
+
+
+def _bytes_apart(one: torch.Tensor, other: torch.Tensor) -> int:
+    return int((one.cpu() != other.cpu()).sum())
 
 
 def _states(heads: int, head_dim: int, stored: torch.dtype) -> torch.Tensor:
@@ -94,7 +100,7 @@ def _copy_checks(name: str, pools: partial[tuple[KVCache, KVCache]]) -> Iterator
     theirs.raw[targets] = before[sources]
     columns = (torch.tensor(c, dtype=torch.int32).numpy() for c in (sources, targets))
     ours.copy(*columns)
-    yield Check(f"copy_blocks {name}", int((ours.raw != theirs.raw).sum()), 0, "bytes")
+    yield Check(f"copy_blocks {name}", _bytes_apart(ours.raw, theirs.raw), 0, "bytes")
 
 
 def far_checks(device: str) -> Iterator[Check]:
@@ -105,35 +111,35 @@ def far_checks(device: str) -> Iterator[Check]:
 
 
 def _far_checks(name: str, kv_dtype: torch.dtype | None, device: str) -> Iterator[Check]:
-    shape = (LAYERS, 16, 8, 128, BF16, torch.device(device), kv_dtype)
-    far, near = KVCache(35_000, *shape), KVCache(4, *shape)
+    shape = (LAYERS, 16, 8, 128, BF16)
+    far = KVCache(35_000, *shape, torch.device(device), kv_dtype)
+    near = KVCache(4, *shape, torch.device("cpu"), kv_dtype)
     assert far.blocks.numel() > 2**31
     end = far.num_blocks - 4
     chance = torch.Generator().manual_seed(3)
     _fill(near, chance)
-    far.raw[end:] = near.raw
-    key, value = torch.randn(2, 2, 8, 128, generator=chance).to(device, BF16)
-    blocks = torch.tensor([0, 1], dtype=torch.int32, device=device)
-    kernels.write_kv(key, value, far.blocks, LAYER, blocks + end, blocks, kv_scales=far.scales)
+    far.raw[end:] = near.raw.to(device)
+    key, value = torch.randn(2, 2, 8, 128, generator=chance).to(BF16)
+    query = torch.randn(2, 32, 128, generator=chance).to(BF16)
+    blocks = torch.tensor([0, 1], dtype=torch.int32)
+    lens = torch.tensor([32, 17], dtype=torch.int32)
     reference.write_kv(key, value, near.blocks, LAYER, blocks, blocks, kv_scales=near.scales)
-    here = (blocks.cpu().numpy(), (blocks + 2).cpu().numpy())
-    far.copy(here[0] + end, here[1] + end)
-    near.copy(*here)
-    yield Check(f"far writes and copies {name}", int((far.raw[end:] != near.raw).sum()), 0)
-    lens = torch.tensor([32, 17], dtype=torch.int32, device=device)
+    near.copy(blocks.numpy(), blocks.numpy() + 2)
     tables = blocks.view(1, 2).repeat(2, 1)
-    query = torch.randn(2, 32, 128, generator=chance).to(device, BF16)
-    place = (LAYER, tables + end)
     right = reference.paged_decode_attention(
         query, near.blocks, LAYER, tables, lens, 0.1, kv_scales=near.scales
     )
-    got = kernels.paged_decode_attention(query, far.blocks, *place, lens, 0.1, kv_scales=far.scales)
-    yield Check(f"far decode {name}", distance(got, right), LIMITS[BF16])
-    rows = (lens - 1, torch.ones_like(lens), torch.arange(2, dtype=torch.int32, device=device))
-    got = kernels.paged_prefill_attention(
-        query, far.blocks, *place, *rows, 0.1, kv_scales=far.scales
-    )
-    yield Check(f"far prefill {name}", distance(got, right), LIMITS[BF16])
+    key, value, query, lens = (one.to(device) for one in (key, value, query, lens))
+    there, offsets = (blocks + end).to(device), blocks.to(device)
+    kernels.write_kv(key, value, far.blocks, LAYER, there, offsets, kv_scales=far.scales)
+    far.copy(blocks.numpy() + end, blocks.numpy() + end + 2)
+    yield Check(f"far writes and copies {name}", _bytes_apart(far.raw[end:], near.raw), 0, "bytes")
+    place = (far.blocks, LAYER, (tables + end).to(device))
+    got = kernels.paged_decode_attention(query, *place, lens, 0.1, kv_scales=far.scales)
+    yield Check(f"far decode {name}", distance(got.cpu(), right), LIMITS[BF16])
+    rows = (lens - 1, torch.ones_like(lens), offsets)
+    got = kernels.paged_prefill_attention(query, *place, *rows, 0.1, kv_scales=far.scales)
+    yield Check(f"far prefill {name}", distance(got.cpu(), right), LIMITS[BF16])
 
 
 def _fill(pool: KVCache, chance: torch.Generator) -> None:

@@ -233,6 +233,8 @@ def _waits(case: Case, device: str) -> Iterator[Check]:
     try:
         for _ in range(20):  # about 0.4 s of work
             busy = busy @ busy
+        sampler.leave(0)
+        sampler.join(0, SamplingParams(**KINDS["penalties"]), len(PROMPT), [*PROMPT, 7])
         drawn = sampler.sample(logits, rows, np.full(case.rows, len(PROMPT) + 1), allowed)
         done.record()
         queued_early = not done.query()

@@ -66,7 +66,7 @@ def _edits(vocab: int, generation: int, launches: Launches) -> Iterator[Check]:
         edit_logits(copy, logits, SlotTables(history, ids, amounts, untils), table)
 
     def mask(rows: int) -> None:
-        words = _meta(rows, -(-vocab // 32), dtype=torch.int32)
+        words = _meta(rows, -(-vocab // 32) + rows, dtype=torch.int32)
         logits = _meta(rows, vocab, dtype=torch.float32)
         forbid(logits, _meta(rows, dtype=torch.int64), words)
 

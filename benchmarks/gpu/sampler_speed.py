@@ -19,6 +19,7 @@ KINDS = {
     "greedy": SamplingParams(temperature=0.0),
     "temperature": SamplingParams(temperature=0.8),
     "top-k, top-p and min-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.95, min_p=0.02),
+    "top-p of most tokens": SamplingParams(top_p=0.95),
     "penalties": SamplingParams(temperature=0.8, repetition_penalty=1.1, presence_penalty=0.1),
     "log-probabilities of 5": SamplingParams(temperature=0.8, logprobs=5),
 }

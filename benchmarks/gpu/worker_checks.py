@@ -13,7 +13,7 @@ from benchmarks.gpu.engine_checks import CONTEXT, prompts, save
 from benchmarks.gpu.engine_runs import Rows, load_message
 from benchmarks.gpu.report import Check
 from benchmarks.gpu.scored import BLOCK_SIZE, GREEDY
-from daemon.engine.protocol import FromWorker, Load, Plan, Ready, Reply
+from daemon.engine.protocol import Failed, Load, Plan, Ready, Reply
 from tests.engine.process import WorkerProcess
 
 NUM_TOKENS = 64
@@ -81,9 +81,10 @@ def _load(worker: WorkerProcess, message: Load) -> None:
 
 
 def _reply(worker: WorkerProcess) -> Reply:
-    answer: FromWorker = worker.receive()
-    if not isinstance(answer, Reply):
-        raise TypeError(f"not a reply: {answer}")
+    """The next reply; whatever else a worker tells of is passed over."""
+    while not isinstance(answer := worker.receive(), Reply):
+        if isinstance(answer, Failed):
+            raise RuntimeError(f"the worker failed: {answer.message}")
     return answer
 
 

@@ -15,6 +15,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     role: str
     device: str
     stages: int = 1  # of its pipeline; steps in flight are then over distinct sequences
+    ahead: bool = False  # its worker begins a step before the one before it is done
 
 
 class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -30,7 +31,9 @@ class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
     max_waiting: int  # sequences that may queue before requests are rejected
     max_len: int  # tokens of the longest sequence
     prefix_cache: bool
-    depth: int = 0  # steps in flight; 0: 1 where a step takes over 20 ms, else 2
+    depth: int = (
+        0  # steps in flight; 0: 1 where a step takes over 20 ms and none begins ahead, else 2
+    )
     swap: str = ""  # what becomes of victims: one of SWAP_MODES, or "": as the policy has it
     starve_s: float = 0.3  # how long a sequence may wait before it is promoted (FastServe's alpha)
 

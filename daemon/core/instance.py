@@ -83,8 +83,8 @@ class Instance:
         """Steps that may be in flight."""
         if self._core.depth:
             return self._core.depth
-        spare = 0 if self.step_time.mean_s > SLOW_STEP_S else 1
-        return self.config.stages + spare
+        spare = self.config.ahead or self.step_time.mean_s <= SLOW_STEP_S
+        return self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
         """Its worker can compute, with empty pools."""

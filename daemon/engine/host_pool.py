@@ -36,6 +36,7 @@ class HostPool:
         except MemoryError:
             raise HostPoolError(f"no {size_bytes} bytes for the host pool: {advice}") from None
         if pinned:
+            pages.zero_()  # all threads fetch the pages: alone, the driver takes seconds a gigabyte
             # torch's own pinned allocator would round the size up to a power of two.
             status = torch.cuda.cudart().cudaHostRegister(pages.data_ptr(), size_bytes, 0)
             if int(status):

@@ -54,7 +54,10 @@ class ServedModel(msgspec.Struct, frozen=True):
         return Configured(
             now=now,
             instances=tuple(
-                InstanceConfig(spec.name, spec.role, spec.device) for spec in config.instance
+                InstanceConfig(
+                    spec.name, spec.role, spec.device, ahead=spec.device.startswith("cuda")
+                )
+                for spec in config.instance
             ),
             policy=scheduler.policy,
             block_size=config.memory.block_size,

@@ -1,5 +1,6 @@
 """The Core event by event: what it answers, and what it keeps."""
 
+import msgspec
 import pytest
 
 from daemon.core.actions import Rejected, Started, Submit, WakeAt
@@ -210,7 +211,10 @@ def test_the_second_step_is_planned_late() -> None:
 @pytest.mark.parametrize(("step_s", "depth"), [(0.001, 2), (0.05, 1)])
 def test_depth_follows_the_step_time(step_s: float, depth: int) -> None:
     driver = Driver(configured(depth=0), 32, step_s)
-    assert driver.core.instances[0].depth == depth
+    (instance,) = driver.core.instances
+    assert instance.depth == depth
+    instance.config = msgspec.structs.replace(instance.config, ahead=True)
+    assert instance.depth == 2
 
 
 def test_tokens_after_a_stop_are_dropped() -> None:

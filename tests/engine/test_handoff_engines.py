@@ -89,6 +89,7 @@ def run(engine: Engine, plans: Driver, work: list[tuple[Running, int]]) -> None:
 
 def test_an_answer_goes_on_elsewhere(name: str, ends: Ends) -> None:
     engine, plans = ends.one, Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+    assert engine.model.fused == (name == "llama"), "both ways to compute are watched"
     chooser = random.Random(1)
     prompt = [chooser.randrange(2, VOCAB_SIZE) for _ in range(27)]
     running = plans.add(0, prompt)

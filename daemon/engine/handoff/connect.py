@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from daemon.engine.handoff.ipc import IpcError, OpenedMemory, export
-from daemon.engine.handoff.layout import HandoffError, layout_of
+from daemon.engine.handoff.layout import HandoffError, Layout, layout_of
 from daemon.engine.handoff.messages import Hello, Link, Pool, Shared, Way
-from daemon.engine.handoff.movers import PeerMover, movers_of
+from daemon.engine.handoff.movers import Movers, PeerMover, movers_of
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.ring import NUM_SLOTS, SharedRing, new_memory, slot_bytes_for
 from daemon.engine.handoff.routes import PeerRoute, RingRoute, Route
@@ -51,10 +51,9 @@ def connect_sender(
         link.send(Way(direct=memory is not None))
         route: Route
         if memory is not None:
-            route = PeerRoute(layout, memory, PeerMover(layout, cache.raw, memory.address))
+            route = _straight(layout, cache, memory)
         else:
-            ring = SharedRing(fd, num_slots, slot_bytes, cache.raw.device)
-            route = RingRoute(layout, ring, movers_of(layout, cache.raw, slot_bytes))
+            route = RingRoute(layout, *_ring(layout, cache, fd, (num_slots, slot_bytes)))
         counts = cache.num_blocks, pool.num_blocks
         return Sender(link, layout, counts, compute_stream(cache.raw.device), route)
 
@@ -68,8 +67,7 @@ def connect_receiver(sock: socket.socket, cache: KVCache) -> Receiver:
         layout.check(hello.layout)
         ring = None
         if not _expect(link, Way).direct:
-            memory = SharedRing(fd, hello.num_slots, hello.slot_bytes, cache.raw.device)
-            ring = memory, movers_of(layout, cache.raw, hello.slot_bytes)
+            ring = _ring(layout, cache, fd, (hello.num_slots, hello.slot_bytes))
         return Receiver(
             link,
             cache,
@@ -89,7 +87,7 @@ def _meeting(sock: socket.socket) -> Iterator[Link]:
         sock.settimeout(None)
     except BaseException as error:
         link.close()
-        if isinstance(error, OSError | ValueError):
+        if isinstance(error, OSError | ValueError | RuntimeError):
             raise HandoffError(f"the ends of a handoff did not meet: {error}") from error
         raise
 
@@ -133,6 +131,27 @@ def _expect(link: Link, kind: type[Expected]) -> Expected:
         return message
     found = "nothing" if message is None else type(message).__name__
     raise HandoffError(f"the other end of the handoff sent {found} instead of {kind.__name__}")
+
+
+def _ring(
+    layout: Layout, cache: KVCache, fd: int, sizes: tuple[int, int]
+) -> tuple[SharedRing, Movers]:
+    """The ring in a memfd, and what moves blocks to it and back."""
+    ring = SharedRing(fd, *sizes, cache.raw.device)
+    try:
+        return ring, movers_of(layout, cache.raw, ring.slot_bytes)
+    except BaseException:
+        ring.close()
+        raise
+
+
+def _straight(layout: Layout, cache: KVCache, memory: OpenedMemory) -> PeerRoute:
+    """The way into a pool that was opened."""
+    try:
+        return PeerRoute(layout, memory, PeerMover(layout, cache.raw, memory.address))
+    except BaseException:
+        memory.close()
+        raise
 
 
 def _shared(cache: KVCache) -> Shared | None:

@@ -141,7 +141,7 @@ def _penalise(
         tl.store(copy + token, value - presence, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["words"])
 def _forbid(logits_ptr, rows_ptr, masks_ptr, words, VOCAB: tl.constexpr, CHUNK: tl.constexpr):
     """A chunk of one row."""
     token = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)

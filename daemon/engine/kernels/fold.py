@@ -36,16 +36,17 @@ _INT8_HALVES = tl.constexpr("""{
 """Behind the byte 0x64, n + 128 as a byte is the float16 1024 + n + 128: 0x6480, 1152, too much."""
 
 _FP8_HALVES = tl.constexpr("""{
-    .reg .b32 size, sign;
+    .reg .b32 low, size, sign;
     shl.b32 size, $2, 7;
     shl.b32 sign, $2, 8;
     and.b32 size, size, 0x3f803f80;
     and.b32 sign, sign, 0x80008000;
-    or.b32 $0, size, sign;
+    or.b32 low, size, sign;
     shr.b32 size, $2, 1;
-    and.b32 size, size, 0x3f803f80;
     and.b32 sign, $2, 0x80008000;
+    and.b32 size, size, 0x3f803f80;
     or.b32 $1, size, sign;
+    mov.b32 $0, low;
 }""")
 """Four bits of exponent and three of mantissa, moved to where a float16 has such bits."""
 

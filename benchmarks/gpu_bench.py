@@ -28,8 +28,8 @@ from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
 
 NO_GPU = 2
-BUDGET_S = 560.0
-LIMITS_S = 60.0
+BUDGET_S = 540.0
+LIMITS_S = 120.0
 LEAST_S = 15.0
 """A part that has less time left is not begun."""
 

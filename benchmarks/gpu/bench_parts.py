@@ -110,7 +110,7 @@ PARTS = {
     "swap_beside": Part(_swap_beside, 45.0),
     "handoff_beside": Part(_handoff_beside, 60.0),
     "peer": Part(_peer, 90.0),
-    "sampler": Part(_sampler, 25.0, ("msgspec",)),
+    "sampler": Part(_sampler, 30.0, ("msgspec",)),
     "products": Part(_products, 40.0),
     "ops": Part(_ops, 30.0, ("msgspec",)),
     "kernels": Part(_kernels, 45.0, ()),

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import tempfile
 import time
 import urllib.error
@@ -27,6 +28,8 @@ from benchmarks.live import Started, started
 from daemon.bench.endpoint import Form
 
 READY_S = 90.0
+READY = re.compile(r"ready after [\d.]+ s \((.*)\)")
+STAGE = re.compile(r"([a-z][a-z -]*) ([\d.]+) s")
 POLL_S = 0.05
 
 
@@ -42,11 +45,11 @@ class Case:
 
 
 FULL = Case(
-    ((32, 64, 15.0), (256, 512, 45.0), (128, 256, 25.0), (512, 768, 45.0)),
+    ((32, 160, 20.0), (256, 512, 45.0), (128, 256, 25.0), (512, 768, 45.0)),
     256,
     8192,
     # A host pool of a quarter of the RAM takes long to pin, and nobody is swapped out here.
-    ("scheduler.max_batch_tokens=2048", "scheduler.depth=2", "memory.host_bytes=4294967296"),
+    ("scheduler.max_batch_tokens=2048", "memory.host_bytes=4294967296"),
     8.0,
 )
 TINY = Case(((2, 3, 20.0), (4, 6, 20.0)), 4, 480, ("memory.kv_blocks=128",), 0.0)
@@ -111,8 +114,10 @@ def _start_figures(
             raise RuntimeError(f"the daemon did not get ready: {_last_word(server.log)}")
         time.sleep(POLL_S)
     ready_s = time.time() - exec_s
-    raw = {"log": _phases(server.log, exec_s), "flags": flags}
-    yield Figure("start, exec to served", ready_s, "s", raw=raw)
+    log = _log(server.log, exec_s)
+    yield Figure("start, exec to served", ready_s, "s", raw={"log": log, "flags": flags})
+    for stage, took_s in _stages(log):
+        yield Figure(f"start, of it {stage}", took_s, "s")
     began_s = time.monotonic()
     body = Form(model).body(np.full(16, FIRST_ID), 1, stream=False)
     if fault := _fault(server.url + PATH, body):
@@ -134,7 +139,7 @@ def _fault(url: str, body: bytes | None = None) -> str:
     return ""
 
 
-def _phases(log: Path, exec_s: float) -> list[tuple[float, str]]:
+def _log(log: Path, exec_s: float) -> list[tuple[float, str]]:
     """What the daemon and its processes said, and how many seconds after its exec."""
     found = []
     for line in log.read_text(errors="replace").splitlines():
@@ -145,9 +150,16 @@ def _phases(log: Path, exec_s: float) -> list[tuple[float, str]]:
     return found
 
 
+def _stages(log: list[tuple[float, str]]) -> Iterator[tuple[str, float]]:
+    """The stages of a worker's start, and how many seconds each took."""
+    for _, message in log:
+        if found := READY.search(message):
+            yield from ((stage, float(took_s)) for stage, took_s in STAGE.findall(found[1]))
+
+
 def _last_word(log: Path) -> str:
     """The last thing that was said."""
-    said = _phases(log, 0.0)
+    said = _log(log, 0.0)
     return said[-1][1] if said else log.read_text(errors="replace")[-300:]
 
 

@@ -30,7 +30,7 @@ def plot(document: dict[str, Any], path: Path) -> Path | None:
     axes.vlines(goals, starts, ends, color="#c44e52", linewidth=2, label="goal")
     axes.set_yticks(places, names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 110)
+    axes.set_xlim(0, max(110, *(115 * fractions[name] for name in names)))
     axes.set_xlabel("% of the limit measured in the same run")
     axes.set_title(f"{document['versions']['device']}, {document['time'][:10]}", fontsize=10)
     axes.legend(loc="lower right")

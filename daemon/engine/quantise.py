@@ -25,7 +25,9 @@ KV_DTYPES = {"": None, "int8": INT8, "fp8": FP8}
 def quantise(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """`values` [..., head_dim] as `dtype` (a key of `LARGEST`), and their scales float32 [...]."""
     values = values.float()
-    scales = (values.abs().amax(-1) / LARGEST[dtype]).clamp_(min=SMALLEST_SCALE)
+    largest = values.abs().amax(-1)
+    # By a tensor: CUDA divides by a plain number as if multiplying by its rounded reciprocal.
+    scales = (largest / torch.full_like(largest, LARGEST[dtype])).clamp_(min=SMALLEST_SCALE)
     scales += (values - values).sum(-1)
     ratios = values / scales.unsqueeze(-1)
     return (ratios.round_() if dtype == INT8 else ratios).to(dtype), scales

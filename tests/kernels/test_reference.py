@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu.kernel_checks import SMALL
+from benchmarks.gpu.kernel_shapes import SMALL
 from benchmarks.gpu.paged import LAYER, Shape, paged
 from daemon.engine.kernels import reference
 

@@ -1,7 +1,9 @@
 """KV blocks from one worker's pool straight to another's (prefill to decode).
 
 Two processes hold the ends of a Unix socketpair: one calls `connect_sender`, the other
-`connect_receiver` (`daemon.engine.handoff.connect`). From then on the sender's transfers are copied
-beside the steps of both, in one of two ways: its GPU writes into the receiver's pool (CUDA IPC), or
-the bytes pass through slots of host memory that both map.
+`connect_receiver` (`handoff.connect`), and both `start` with whom to tell. From then on transfers
+are copied beside the steps of both, in one of two ways: the sender's GPU writes into the receiver's
+pool (CUDA IPC), or the bytes pass through slots of host memory that both map. A transfer goes whole
+(`Sender.send`), or layer by layer while its step is computed (`Sender.begin_layers`,
+`handoff.watch`).
 """

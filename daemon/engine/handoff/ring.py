@@ -22,8 +22,10 @@ class SharedRing:
         """
         self.num_slots, self.slot_bytes = num_slots, slot_bytes
         size_bytes = num_slots * slot_bytes
-        self._octets = torch.frombuffer(mmap.mmap(fd, size_bytes), dtype=torch.uint8)
         self._pinned = device.type == "cuda"
+        # Pages that are there are pinned at once; the driver faults others in one by one.
+        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if self._pinned else 0)
+        self._octets = torch.frombuffer(mmap.mmap(fd, size_bytes, flags), dtype=torch.uint8)
         if self._pinned:
             cudart = torch.cuda.cudart()
             status = int(cudart.cudaHostRegister(self._octets.data_ptr(), size_bytes, 0))

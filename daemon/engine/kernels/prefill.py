@@ -58,11 +58,11 @@ def paged_prefill_attention(
     # A bound on the tiles that needs no look at `counts`, which lie on the device.
     tiles = tokens // tile_tokens + len(starts)
     scales = None if kv_scales is None else kv_scales[:, layer, 0]
-    _prefill[(kv_heads, tiles)](
+    _prefill[(tiles * kv_heads,)](
         query, cells, scales, block_tables, starts, counts, row_offsets, out, len(starts),
         *query.stride()[:2], *out.stride()[:2], cells.stride(0),
         0 if scales is None else scales.stride(0), block_tables.stride(0), scale * LOG2_E,
-        GROUP=group, ROWS=rows, TOKENS=tile_tokens, BLOCK_SIZE=block_size,
+        KV_HEADS=kv_heads, GROUP=group, ROWS=rows, TOKENS=tile_tokens, BLOCK_SIZE=block_size,
         TOKEN=cells.stride(1), HEAD=cells.stride(2),
         VALUES=kv_cache.stride(2) * kv_cache.itemsize // cells.itemsize,
         SCALE_HEAD=0 if scales is None else scales.stride(2),
@@ -101,14 +101,16 @@ def _prefill(
     query_ptr, cache_ptr, scales_ptr, tables_ptr, starts_ptr, counts_ptr, offsets_ptr, out_ptr,
     batch, query_stride_token, query_stride_head, out_stride_token, out_stride_head, stride_block,
     scale_stride_block, table_stride, scale_log2,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TOKEN: tl.constexpr, HEAD: tl.constexpr, VALUES: tl.constexpr, SCALE_HEAD: tl.constexpr,
-    SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, KEYS: tl.constexpr,
-    KIND: tl.constexpr, PRECISION: tl.constexpr, PRODUCT: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, VALUES: tl.constexpr,
+    SCALE_HEAD: tl.constexpr, SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
+    PRODUCT: tl.constexpr,
 ):  # fmt: skip
     """TOKENS tokens of one row, for the GROUP query heads that share a KV head."""
     # The last tiles of a row see most keys: they begin first, so that none is left alone at last.
-    kv_head, tile = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    kv_head, tile = program % KV_HEADS, program // KV_HEADS
     row = _find_row(tile, offsets_ptr, batch, TOKENS)
     offset = tl.load(offsets_ptr + row)
     start, count = tl.load(starts_ptr + row), tl.load(counts_ptr + row)

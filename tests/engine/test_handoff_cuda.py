@@ -1,0 +1,113 @@
+"""The ends of a handoff between GPUs, with a driver and kernels that the host stands in for."""
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from daemon.engine.handoff import connect, gpu_rows, ipc, movers, rows
+from daemon.engine.handoff.messages import Done, Shared
+from daemon.engine.streams import CudaStream
+from tests.engine.handoff import Pair, columns, over_host
+
+BLOCKS, TARGETS, FILLS = columns([3, 9, 4, 5, 20], [0, 7, 6, 12, 29], [4, 4, 4, 4, 2])
+
+
+class OnGpu(torch.Tensor):
+    """Memory of the host that says it is a GPU's."""
+
+    is_cuda = True
+
+
+class Gpu:
+    """What torch and the driver are asked for; work is done at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pools: dict[int, torch.Tensor] = {}
+        self.warm: list[int] = []
+        self.opened = 0
+        self.num_streams = 0
+        for name, stand_in in (
+            ("Stream", self._stream),
+            ("Event", self._event),
+            ("stream", lambda _stream: contextlib.nullcontext()),
+            ("device", lambda _device: contextlib.nullcontext()),
+        ):
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(connect, "compute_stream", lambda _: CudaStream(self._stream("gpu")))
+        monkeypatch.setattr(gpu_rows, "gather", rows.gather)
+        monkeypatch.setattr(gpu_rows, "scatter", rows.scatter)
+        monkeypatch.setattr(gpu_rows, "across", self._across)
+        monkeypatch.setattr(gpu_rows, "warm_up", lambda layout, _: self.warm.append(layout))
+        monkeypatch.setattr(connect, "export", self._export)
+        monkeypatch.setattr(connect, "OpenedMemory", self._open)
+
+    def pair(self) -> Pair:
+        def both(source: Any, target: Any) -> Any:
+            for cache in (source, target):
+                cache.raw = cache.raw.as_subclass(OnGpu)
+                self.pools[cache.raw.data_ptr()] = cache.raw
+            return over_host(source, target)
+
+        return Pair(both)
+
+    def _stream(self, device: Any) -> Any:
+        self.num_streams += 1
+        return SimpleNamespace(device=device, wait_event=lambda event: event.synchronize())
+
+    def _event(self, enable_timing: bool, blocking: bool) -> Any:
+        assert enable_timing and blocking
+        return SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
+
+    def _across(self, pool: Any, spans: Any, blocks: Any, address: int, targets: Any) -> None:
+        slot = torch.zeros(len(blocks) * sum(size for _, size in spans), dtype=torch.uint8)
+        rows.gather(pool, spans, blocks, slot)
+        rows.scatter(slot, self.pools[address], spans, targets)
+
+    def _export(self, memory: torch.Tensor) -> Shared:
+        if not self.opened:
+            raise ipc.IpcError("expandable segments")
+        return Shared(b"handle", memory.data_ptr(), memory.nbytes)
+
+    def _open(self, shared: Shared, _device: Any) -> Any:
+        if self.opened < 2:
+            raise ipc.IpcError("no peer access")
+        return SimpleNamespace(address=shared.offset, close=lambda: self.warm.append(-1))
+
+
+@pytest.mark.parametrize("layered", [False, True])
+@pytest.mark.parametrize("way", ["straight", "direct copies", "staged"])
+def test_gpus_hand_off(monkeypatch: pytest.MonkeyPatch, way: str, layered: bool) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.opened = 2 if way == "straight" else 0
+    monkeypatch.setattr(movers, "DIRECT_BYTES", 1 if way == "direct copies" else 1 << 20)
+    with gpu.pair() as pair:
+        assert pair.sender.direct == (way == "straight")
+        if layered:
+            pair.sender.begin_layers(1, BLOCKS, TARGETS, FILLS)
+            pair.sender.after_step()
+        else:
+            pair.sender.send(1, BLOCKS, TARGETS, FILLS)
+        pair.expected[TARGETS.tolist()] = pair.source.raw[BLOCKS.tolist()]
+        assert isinstance(pair.received.get(timeout=20), Done)
+        assert isinstance(pair.sent.get(timeout=20), Done)
+        assert torch.equal(pair.target.raw, pair.expected)
+        assert pair.target.fills[TARGETS].tolist() == FILLS.tolist()
+    assert len(gpu.warm) == 2, "both ends are ready, or one, which then lets go of the memory"
+    assert gpu.num_streams == (3 if way == "straight" else 2 + 2 * 3), "and the steps' own"
+
+
+@pytest.mark.parametrize("opened", [0, 1])
+def test_the_host_stands_in_where_a_pool_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, opened: int
+) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.opened = opened
+    with caplog.at_level("INFO"), gpu.pair() as pair:
+        assert not pair.sender.direct
+    assert [record.message for record in caplog.records] == [
+        "handoff: this pool is not shared, host memory is used: expandable segments",
+        "handoff: the pool there cannot be opened, host memory is used: no peer access",
+    ][opened : opened + 1]

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _decode_choices(device: torch.device, kv_dtype: torch.dtype | None) -> list[Choice]:
-    chosen = decode_tiling(HEAD_DIM, DTYPE, kv_dtype or DTYPE, capability_of(device))
+    chosen = decode_tiling(HEAD_DIM, DTYPE, kv_dtype or DTYPE)
     sizes = product((32, 64, 128), (2, 4), (2, 3, 5))
     tilings = [
         replace(chosen, keys=keys, num_warps=warps, num_stages=stages)

@@ -111,8 +111,9 @@ class CoreAlone:
             raise said
         if isinstance(said, Reply):
             self._reply = said
+            if self._steps:  # before the first one nobody had asked for anything
+                self._idle_s += said.idle_s
             self._steps += 1
-            self._idle_s += said.idle_s
             self._handle(StepDone(now, 0, said.step, said.reasons, said.elapsed_s))
         else:
             counts = said.num_out, said.out_s, said.num_in, said.in_s

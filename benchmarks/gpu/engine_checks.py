@@ -53,7 +53,7 @@ def engine_checks(
     chunk: int = CHUNK,
     build: Callable[[Load], Engine] = started,
 ) -> Iterator[Check]:
-    """Each architecture in each dtype, prefilled in chunks and all at once."""
+    """Each architecture in each dtype, prefilled in chunks (not if 0) and all at once."""
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             save(name, Path(folder))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.gpu import (
+    edit_checks,
     engine_checks,
     graph_checks,
     kept_checks,
@@ -30,13 +31,14 @@ def interpreted_checks() -> Iterator[Check]:
     yield from product_checks.product_checks("cpu")
     yield from sampler_checks.sampler_checks("cpu")
     yield from kept_checks.kept_checks("cpu")
+    yield from edit_checks.edit_checks("cpu")
     yield from engine_checks.engine_checks(
         "cpu",
         ("Llama",),
         ("float32",),
         num_tokens=2,
         lengths=(5, 1, 22),
-        chunk=16,
+        chunk=0,
         build=interpreted,
     )
     yield from graph_checks.graph_checks("cpu", (("Llama", "float32", ""),), (1, 3), (8, 30))

@@ -84,7 +84,6 @@ def sampler_checks(device: str) -> Iterator[Check]:
         "log-probabilities": _logprobs,
         "broken": _broken,
         "alone": _alone,
-        "grown": _grown,
         "waits": _waits,
     }
     for name, part in parts.items():
@@ -191,27 +190,6 @@ def _alone(case: Case, device: str) -> Iterator[Check]:
         token = int(sampler.sample(one, [row], [len(PROMPT)], only).tokens[0])
         different += token != together.tokens[row]
     yield Check("sample alone or together", different, 0, "tokens")
-
-
-def _grown(_: Case, device: str) -> Iterator[Check]:
-    """Slots, histories and biases for which there was no room at first."""
-    vocab, rows, prompt = 301, 3, [1, 2, 5, 5, 30] * 30
-    bias = tuple((token, token % 7 - 3.0) for token in range(0, 290, 3))
-    sampling = SamplingParams(temperature=0.0, frequency_penalty=0.3, logit_bias=bias)
-    samplers = (Sampler(vocab, "cpu", EOS), sampler_of(vocab, device))
-    seats, wrong = np.array([3, 150, 70]), 0
-    for seat, size in zip(seats.tolist(), (60, 128, 150), strict=True):
-        for sampler in samplers:
-            sampler.join(seat, sampling, size, prompt[:size])
-    lengths = np.array([60, 128, 150])
-    for step in range(6):
-        logits = Case(vocab, rows, 1, torch.bfloat16, 1.0).logits(step)
-        here, there = (
-            sampler.sample(logits.to(where), seats, lengths + step).tokens.cpu()
-            for sampler, where in zip(samplers, ("cpu", device), strict=True)
-        )
-        wrong += int((here != there).sum())
-    yield Check("sample from tables that grow", wrong, 0, "tokens")
 
 
 def _waits(case: Case, device: str) -> Iterator[Check]:

@@ -32,11 +32,12 @@ def answer_checks(
     num_tokens: int,
     chunk: int,
 ) -> Iterator[Check]:
-    """The prompts computed in chunks, then all in one step; answers of `num_tokens`.
+    """The prompts computed in chunks, if `chunk` is not 0, then all in one step.
 
-    `references` are transformers' models by their type: float32, and `dtype`.
+    Answers have `num_tokens`; `references` are transformers' models by their type: float32, and
+    `dtype`.
     """
-    for kind in ("chunked", "together"):
+    for kind in ("chunked", "together") if chunk else ("together",):
         rows = Rows(run, prompts, num_tokens, BLOCK_SIZE, GREEDY)
         if kind == "together":
             first = [rows.prefill_together()]

@@ -1,4 +1,4 @@
-"""Decode attention over many parts of one context, which the last program joins."""
+"""Decode attention over many parts of one context, which the last program joins; its tiles."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from daemon.engine.kernels.decode import num_splits
+from daemon.engine.kernels.tiles import prefill_tiling
 
 PROGRAM = """
 import torch
@@ -65,3 +66,9 @@ def test_parts_follow_from_shapes(
 ) -> None:
     monkeypatch.setattr("daemon.engine.kernels.decode._processors", lambda device: 132)
     assert num_splits(pairs, tokens, torch.device("cpu")) == expected
+
+
+@pytest.mark.parametrize(("capability", "keys"), [(80, 64), (86, 64), (90, 128), (120, 64)])
+def test_only_hopper_gets_hopper_s_tiles(capability: int, keys: int) -> None:
+    tiling = prefill_tiling(128, torch.bfloat16, torch.bfloat16, capability)
+    assert (tiling.rows, tiling.keys) == (128, keys)

@@ -24,7 +24,6 @@ from daemon.engine.kernels.quantise import PLAIN_KIND, kind_of
 from daemon.engine.kernels.tiles import (
     LOG2_E,
     Tiling,
-    capability_of,
     decode_tiling,
     layer_cells,
     new_output,
@@ -71,7 +70,7 @@ def paged_decode_attention(
         return out
     device = query.device
     if tiling is None:
-        tiling = decode_tiling(head_dim, query.dtype, kv_cache.dtype, capability_of(device))
+        tiling = decode_tiling(head_dim, query.dtype, kv_cache.dtype)
     splits, least = num_splits(batch * kv_heads, block_tables.shape[1] * block_size, device)
     partial = query.new_empty((batch, heads, splits, head_dim), dtype=torch.float32)
     masses = query.new_empty((batch, heads, splits), dtype=torch.float32)

@@ -13,7 +13,8 @@ from daemon.engine.kernels.quantise import kind_of
 LOG2_E = 1.4426950408889634
 _HOPPER = 90
 _SMALLEST = 80
-"""Compute capabilities; Triton's interpreter is taken for the smallest."""
+"""Compute capabilities; Triton's interpreter is taken for the smallest. Of what came after Hopper,
+some have no more shared memory than a workstation's card: they get its tiles."""
 _STAGES = 5
 """The fewest with which Triton asks for a tile while the one before it is computed: where it lies
 is read from a block table, which takes stages of its own."""
@@ -33,9 +34,7 @@ class Tiling:
 
 
 @lru_cache
-def decode_tiling(
-    head_dim: int, dtype: torch.dtype, stored: torch.dtype, capability: int
-) -> Tiling:
+def decode_tiling(head_dim: int, dtype: torch.dtype, stored: torch.dtype) -> Tiling:
     """Small programs, of which an SM runs several: so the memory is never left without a request.
 
     `dtype` of the query, `stored` of the cache. Two warps need the fewest instructions for a tile,
@@ -53,7 +52,7 @@ def decode_tiling(
 def prefill_tiling(
     head_dim: int, dtype: torch.dtype, stored: torch.dtype, capability: int
 ) -> Tiling:
-    """Tiles as large as registers allow, and what fits 99 KiB of shared memory before Hopper.
+    """Tiles as large as registers allow on Hopper; elsewhere what fits 99 KiB of shared memory.
 
     An 8-bit tile passes through registers on its way to the matrix units: of it half as much fits.
     Products of float32 keep all of their operands there.
@@ -63,7 +62,7 @@ def prefill_tiling(
     share = 2 if kind_of(stored) else 1
     if dtype.itemsize > 2:
         return Tiling(dim, _keys(8, dim, dtype), 32, 4, 2, *kinds)
-    if capability >= _HOPPER:
+    if capability == _HOPPER:
         if dim > 128:
             return Tiling(dim, 32 // share, 64, 4, _STAGES, *kinds)
         return Tiling(dim, 128 // share, 128, 8, _STAGES, *kinds)

@@ -40,7 +40,11 @@ PARTS = (
     Part("pool", ("pool_checks.pool_checks",), 90),
     Part("attention-small", ("kernel_checks.attention_checks small",), 120),
     Part("ops", ("op_checks.op_checks",), 120),
-    Part("sampler", ("sampler_checks.sampler_checks", "kept_checks.kept_checks"), 120),
+    Part(
+        "sampler",
+        ("sampler_checks.sampler_checks", "kept_checks.kept_checks", "edit_checks.edit_checks"),
+        120,
+    ),
     Part("products", ("product_checks.product_checks",), 150),
     Part("engine", ("engine_checks.engine_checks",), 150),
     Part("swap", ("swap_checks.packing_checks", "swap_checks.swap_checks"), 90),

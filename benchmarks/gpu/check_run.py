@@ -55,7 +55,7 @@ class CheckRun:
         def heard(rows: list[Row]) -> None:
             for row in rows[len(shown) :]:
                 shown.append(_check(row))
-                print(shown[-1].line(), flush=True)
+                _say(shown[-1].line())
 
         left_s = min(part.budget_s, ends_s - time.monotonic())
         fault = "no time was left for it"
@@ -68,9 +68,9 @@ class CheckRun:
             fault, elapsed_s = ended.fault, ended.elapsed_s
         if fault or not shown:
             shown.append(failed(f"part {part.name}", fault or "it checked nothing"))
-            print(shown[-1].line(), flush=True)
+            _say(shown[-1].line())
         wrong = sum(not check.ok for check in shown)
-        print(f"     part {part.name}: {len(shown)} checks, {wrong} wrong, {elapsed_s:.0f} s")
+        _say(f"     part {part.name}: {len(shown)} checks, {wrong} wrong, {elapsed_s:.0f} s")
         with self._writing:
             self._checks[part.name] = shown
             self._write()
@@ -91,6 +91,12 @@ class CheckRun:
     def _write(self) -> Path:
         checks = [check for some in self._checks.values() for check in some]
         return write("check", self._device, checks, self._path)
+
+
+def _say(line: str) -> None:
+    """Print a line whole: parts run at the same time."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _check(row: Row) -> Check:

@@ -32,13 +32,13 @@ FILTERS = (
     (0, 0.999, 0.0),
     (0, 1.0, 0.2),
     (90, 1.0, 0.0),
-    (100, 0.6, 0.5),
+    (100, 0.7, 0.2),
     (40, 0.7, 0.0),
     (0, 1.0, 1.0),
     (0, 0.5, 0.5),
 )
 """top_k (0: off), top_p, min_p."""
-DRAWN = ((0, 1.0, 0.0), (90, 1.0, 0.0), (100, 0.6, 0.5))
+DRAWN = ((0, 1.0, 0.0), (90, 1.0, 0.0), (100, 0.7, 0.2))
 """Those whose draws the interpreter is asked for; their cuts it finds for all."""
 LARGE_SIZES = (DEFAULT_SIZES, Sizes(chunk=512, tile=256, capacity=256))
 SMALL_SIZES = (Sizes(chunk=64, tile=128, capacity=64),)

@@ -26,6 +26,11 @@ class Check:
     limit: float
     note: str = ""
 
+    def __post_init__(self) -> None:
+        # numpy's numbers too: JSON would refuse them when all the rest has been computed.
+        for name in ("error", "limit"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+
     @property
     def ok(self) -> bool:
         """NaN is never within a limit."""

@@ -20,19 +20,7 @@ _PROMPT_TOKENS = 256
 _CPU_PROMPT_TOKENS = 64
 """Of every prompt on a CPU, where nothing is compiled by size and time goes by tokens."""
 _SHORT_TOKENS = 4
-_KINDS = (
-    SamplingParams(
-        presence_penalty=0.1,
-        frequency_penalty=0.1,
-        repetition_penalty=1.1,
-        logit_bias=((0, 1.0),),
-        logprobs=1,
-        ignore_eos=True,
-    ),
-    SamplingParams(top_k=40, top_p=0.9, min_p=0.01, ignore_eos=True),
-    SamplingParams(ignore_eos=True),
-)
-"""Edited logits, draws with and without filters: kernels of their own each."""
+"""Of a prompt for the kernels that short chunks have of their own."""
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
@@ -58,23 +46,10 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
     step_s = min(times, default=0.0)
     again = min(length, _PROMPT_TOKENS)
     prompt_s = engine.run(_plan(0, again, np.zeros(again, np.int32), (), ())).elapsed_s
+    short = min(length, _SHORT_TOKENS)
+    engine.run(_plan(0, short, np.zeros(short, np.int32), (), ()))
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
-    if engine.cache.blocks.is_cuda and room > _SHORT_TOKENS + 1:
-        touch_kinds(engine)
     return step_s, max(0.0, prompt_s - step_s) / again
-
-
-def touch_kinds(engine: Engine) -> None:
-    """Short prompts, drawn from in every way, so that their kernels are not compiled later.
-
-    Scribbles on the pool's first block and leaves its slot again.
-    """
-    tokens = np.zeros(_SHORT_TOKENS, np.int32)
-    for sampling in _KINDS:
-        join = Join(0, 0, _SHORT_TOKENS, sampling, tokens if sampling.needs_history else int32())
-        engine.run(_plan(0, _SHORT_TOKENS, tokens, range(1), (join,), left=(0,)))
-        engine.run(_plan(_SHORT_TOKENS, 1, int32(), (), ()))
-    engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
 
 
 def measure_copy(swap: SwapLink) -> float:

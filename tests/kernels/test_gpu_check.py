@@ -13,6 +13,8 @@ import torch
 from benchmarks.gpu.check_parts import PARTS, Part, resolved
 from benchmarks.gpu.check_run import CheckRun
 from benchmarks.gpu.flight_checks import different, flight_checks
+from benchmarks.gpu.parts import as_row
+from benchmarks.gpu.report import Check
 from benchmarks.gpu.swap_checks import plan as no_rows
 from daemon.engine.backend import torch_backend
 from daemon.engine.protocol import Logprobs, Plan, Reply
@@ -69,6 +71,11 @@ def test_a_part_that_breaks_keeps_what_it_found(tmp_path: Path, what: str, said:
     rows = json.loads((tmp_path / "check.json").read_text())["rows"]
     assert [row["name"] for row in rows] == ["right", f"part {what}", "right"]
     assert said in rows[1]["note"] and not rows[1]["ok"]
+
+
+def test_numbers_of_numpy_can_be_written() -> None:
+    row = json.loads(json.dumps(as_row(Check("some", np.int64(2), np.float32(1.5)))))
+    assert (row["error"], row["limit"], row["ok"]) == (2.0, 1.5, False)
 
 
 def test_a_wrong_check_is_wrong(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ is exp(-depth), and each filter is a greatest depth, ties included, as in
    each of a few depths, and their weight.
 3. `_gather`: these tell a depth that surely holds all that the filters leave. The tokens within it
    are listed in order of their ids, if they are not more than the list has room for.
-4. `_choose` (in `daemon.engine.kernels.choose`): one program a row finds the exact cut, in the list
-   or, without one, in the whole row, and draws.
+4. `choose_tokens` (in `daemon.engine.kernels.choose`): one program a row finds the exact cut, in
+   the list or, without one, in the whole row, and draws.
 
 What a row draws depends on its own logits and parameters: chunks are the same for all batches,
 sums are taken in a fixed order, and no program reads what another row left.

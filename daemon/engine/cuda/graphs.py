@@ -49,10 +49,15 @@ def cuda_capture() -> Capture:
     def capture(work: Work) -> Work:
         # Once for real first: what is compiled or allocated at a first call may not be captured.
         work()
-        graph = torch.cuda.CUDAGraph()
-        # Other threads go on with copies meanwhile, on streams of their own.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            work()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # Other threads go on with copies meanwhile, on streams of their own.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError:
+            # torch stays on the stream that it captured, where nobody waits for steps.
+            torch.cuda.set_stream(stream)
+            raise
         return graph.replay
 
     return capture

@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.gpu.bench_parts import PARTS, Job
-from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.parts import Row, Rows, run_part
+from benchmarks.gpu.speed.bench_parts import PARTS, Job
+from benchmarks.gpu.speed.limits import Limits
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
 
@@ -75,7 +75,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 def _run_parts(arguments: argparse.Namespace) -> int:
     """The parent: it starts the parts one after another and writes down what they find."""
     from benchmarks.gpu.report import versions
-    from benchmarks.gpu.results import Results
+    from benchmarks.gpu.speed.results import Results
 
     ends_s = time.monotonic() + arguments.budget
     device = "cpu" if arguments.dry_run else "cuda:0"
@@ -111,7 +111,7 @@ def _part_command(name: str, budget_s: float, limits: Limits, dry_run: bool) -> 
 
 def _conclude(document: dict[str, Any], path: Path) -> None:
     """The fractions beside their goals, and where everything is."""
-    from benchmarks.gpu.plot import plot
+    from benchmarks.gpu.speed.plot import plot
 
     for key, goal in document["goals"].items():
         share = document["fractions"].get(key)
@@ -151,7 +151,7 @@ def _be_part(arguments: argparse.Namespace) -> int:
     device = "cpu" if arguments.dry_run else "cuda:0"
     try:
         if arguments.part == "limits":
-            from benchmarks.gpu import device_limits
+            from benchmarks.gpu.speed import device_limits
 
             sizes = device_limits.TINY if arguments.dry_run else device_limits.FULL
             figures = device_limits.limit_figures(device, sizes)

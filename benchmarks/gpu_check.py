@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.gpu.check_parts import PARTS
+from benchmarks.gpu.checks.check_parts import PARTS
 from benchmarks.gpu.report import Check, write
 from daemon.wire.parent import die_with_parent
 
@@ -37,11 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.interpret:
         # Before Triton is first imported: its decorators read this.
         os.environ["TRITON_INTERPRET"] = "1"
-        from benchmarks.gpu.interpreted import interpreted_checks
+        from benchmarks.gpu.checks.interpreted import interpreted_checks
 
         return _run("interpreted", interpreted_checks(), arguments.json)
     if arguments.compile:
-        from benchmarks.gpu.compile_checks import compile_checks
+        from benchmarks.gpu.compiled.compile_checks import compile_checks
 
         return _run("compiled", compile_checks(tuple(arguments.generations)), arguments.json)
 
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         return NO_GPU
     if arguments.rows:
         return _part(arguments.only[0], arguments.rows)
-    from benchmarks.gpu.check_run import run_parts
+    from benchmarks.gpu.checks.check_run import run_parts
 
     chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
     lanes = arguments.lanes or _lanes(torch.cuda.get_device_properties(0).total_memory)
@@ -86,7 +86,7 @@ def _lanes(total_bytes: int) -> int:
 
 def _part(name: str, path: Path) -> int:
     """Be one part: its results go to a file, line by line."""
-    from benchmarks.gpu.check_parts import part_of
+    from benchmarks.gpu.checks.check_parts import part_of
     from benchmarks.gpu.parts import Rows
 
     die_with_parent(signal.SIGKILL)

@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
-from benchmarks.gpu.interpreted_engine import interpreted
+from benchmarks.gpu.checks.interpreted_engine import interpreted
 from daemon.engine.protocol import Load
 from tests.engine.test_ahead import Ahead, lives
 from tests.engine.test_exactness import BLOCK_SIZE, NUM_BLOCKS, prompt

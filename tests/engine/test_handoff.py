@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.gpu.handoff_checks import handoff_checks
+from benchmarks.gpu.checks.handoff_checks import handoff_checks
 from benchmarks.gpu.handoff_peer import (
     AfterLayer,
     Ended,

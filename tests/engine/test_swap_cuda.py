@@ -113,9 +113,7 @@ def test_a_host_pool_is_pinned_whole_and_no_more(
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
     blocks = SimpleNamespace(is_cuda=True, shape=(9, 2, 2, 8, 1, 16), dtype=torch.bfloat16)
     block_bytes = 2 * 2 * 8 * 16 * 2
-    cache: Any = SimpleNamespace(
-        blocks=blocks, scales=None, block_bytes=block_bytes, block_size=8
-    )
+    cache: Any = SimpleNamespace(blocks=blocks, scales=None, block_bytes=block_bytes, block_size=8)
     pool = HostPool(5, cache, compress)
     assert asked == [(pool.rows.data_ptr(), 5 * pool.block_bytes, 0)]
     with pytest.raises(

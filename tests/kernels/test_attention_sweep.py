@@ -12,7 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.soak
 def test_dry_run_tries_every_kind_of_choice() -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu.attention_sweep", "--dry-run", "--kv", "int8"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu.speed.attention_sweep",
+        "--dry-run",
+        "--kv",
+        "int8",
+    ]
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.bench_parts import PARTS
+from benchmarks.gpu.speed.bench_parts import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 

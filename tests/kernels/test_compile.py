@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmarks.gpu.attention_compile_checks import attention_compile_checks
+from benchmarks.gpu.compiled.attention_compile_checks import attention_compile_checks
 
 
 def test_attention_builds_fits_and_compiles_once() -> None:

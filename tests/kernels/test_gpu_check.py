@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu.check_parts import PARTS, Part, resolved
-from benchmarks.gpu.check_run import CheckRun
-from benchmarks.gpu.flight_checks import different, flight_checks
+from benchmarks.gpu.checks.check_parts import PARTS, Part, resolved
+from benchmarks.gpu.checks.check_run import CheckRun
+from benchmarks.gpu.checks.flight_checks import different, flight_checks
+from benchmarks.gpu.checks.swap_checks import plan as no_rows
 from benchmarks.gpu.parts import as_row
 from benchmarks.gpu.report import Check
-from benchmarks.gpu.swap_checks import plan as no_rows
 from daemon.engine.backend import torch_backend
 from daemon.engine.protocol import Logprobs, Plan, Reply
 from daemon.wire.columns import int32
@@ -97,7 +97,7 @@ def test_every_part_is_there(part: Part) -> None:
 def test_a_story_is_the_same_whether_steps_are_in_flight_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("benchmarks.gpu.tiny_engines.choose", lambda *_: torch_backend())
+    monkeypatch.setattr("benchmarks.gpu.checks.tiny_engines.choose", lambda *_: torch_backend())
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # threads of so small steps only wait for each other
     try:

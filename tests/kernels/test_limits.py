@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.gpu.limits import (
+from benchmarks.gpu.speed.limits import (
     LLAMA_3_8B,
     Limits,
     Row,

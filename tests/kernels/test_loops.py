@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.gpu.closed_loop import closed_loop
-from benchmarks.gpu.core_alone import CoreAlone
-from benchmarks.gpu.model_folder import tokenizer
-from benchmarks.gpu.requests import Request, azure_requests
+from benchmarks.gpu.speed.closed_loop import closed_loop
+from benchmarks.gpu.speed.core_alone import CoreAlone
+from benchmarks.gpu.speed.model_folder import tokenizer
+from benchmarks.gpu.speed.requests import Request, azure_requests
 from daemon.bench.endpoint import Form
 from daemon.config.load import load
 from daemon.runtime.model import find_model

@@ -10,9 +10,9 @@ import pytest
 import torch
 import triton
 
-from benchmarks.gpu.launches import Launches, compiled_for
-from benchmarks.gpu.op_compile_checks import op_compile_checks
-from benchmarks.gpu.poison import apart, error, untouched
+from benchmarks.gpu.checks.poison import apart, error, untouched
+from benchmarks.gpu.compiled.launches import Launches, compiled_for
+from benchmarks.gpu.compiled.op_compile_checks import op_compile_checks
 from daemon.engine import kernels
 from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.kernels import reference

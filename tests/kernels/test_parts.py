@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.bench_parts import PARTS
-from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.parts import Rows, as_row, run_part
 from benchmarks.gpu.report import Check, Figure
-from benchmarks.gpu.results import GOALS, Results
+from benchmarks.gpu.speed.bench_parts import PARTS
+from benchmarks.gpu.speed.limits import Limits
+from benchmarks.gpu.speed.results import GOALS, Results
 from benchmarks.gpu_bench import left_out, limits_of
 
 CHILD = """

@@ -1,0 +1,1 @@
+"""How right: what `benchmarks.gpu_check` is made of."""

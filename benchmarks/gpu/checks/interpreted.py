@@ -1,0 +1,44 @@
+"""What `gpu_check --interpret` runs: all that Triton's interpreter can show on a CPU, small."""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.gpu.checks import (
+    edit_checks,
+    engine_checks,
+    graph_checks,
+    kept_checks,
+    kernel_checks,
+    move_checks,
+    op_checks,
+    pool_checks,
+    product_checks,
+    sampler_checks,
+    swap_checks,
+)
+from benchmarks.gpu.checks.interpreted_engine import interpreted
+from benchmarks.gpu.report import Check
+
+
+def interpreted_checks() -> Iterator[Check]:
+    """Kernels against their references, and an engine that computes with them."""
+    yield from pool_checks.pool_checks("cpu")
+    yield from swap_checks.packing_checks("cpu", dtypes=(torch.float32, torch.bfloat16))
+    yield from kernel_checks.attention_checks("small", "cpu")
+    yield from op_checks.op_checks("cpu")
+    yield from move_checks.move_checks("cpu")
+    yield from product_checks.product_checks("cpu")
+    yield from sampler_checks.sampler_checks("cpu")
+    yield from kept_checks.kept_checks("cpu")
+    yield from edit_checks.edit_checks("cpu")
+    yield from engine_checks.engine_checks(
+        "cpu",
+        ("Llama",),
+        ("float32",),
+        num_tokens=2,
+        lengths=(5, 1, 22),
+        chunk=0,
+        build=interpreted,
+    )
+    yield from graph_checks.graph_checks("cpu", (("Llama", "float32", ""),), (1, 3), (8, 30))

@@ -1,0 +1,1 @@
+"""How fast: what `benchmarks.gpu_bench` is made of."""

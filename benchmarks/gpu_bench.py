@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.gpu.parts import Row, Rows, run_part
-from benchmarks.gpu.speed.bench_parts import PARTS, Job
+from benchmarks.gpu.speed.bench_parts import PARTS
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import Limits
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled, share_cores, stay_offline

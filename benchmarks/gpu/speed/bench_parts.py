@@ -4,17 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.limits import Limits
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a part is told. `tiny`: sizes for a CPU, whose times mean nothing."""
-
-    device: str
-    tiny: bool
-    limits: Limits
-    budget_s: float  # after which it is ended
+from benchmarks.gpu.speed.job import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
 from benchmarks.gpu.speed.engines import BLOCK_SIZE, Sizes, config_of, engine_of, forget, shape_of
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import (
     DecoderShape,
     Limits,

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.gpu.handoff_peer import Ended, Join, Leave, Peer, PoolSizes
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
 from benchmarks.gpu.speed.engines import BLOCK_SIZE, Sizes, config_of, engine_of
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.plans import GREEDY, Plans
 from benchmarks.gpu.speed.steady import EXTRA, steady
 from daemon.engine.handoff.messages import Done

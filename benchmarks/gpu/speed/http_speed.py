@@ -19,9 +19,9 @@ import uvloop
 from transformers import LlamaConfig
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
 from benchmarks.gpu.speed.closed_loop import PATH, Streamed, closed_loop
 from benchmarks.gpu.speed.engines import config_of, forget
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.model_folder import model_folder
 from benchmarks.gpu.speed.requests import FIRST_ID, Request, azure_requests
 from benchmarks.live import Started, started

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
 from daemon.engine import kernels
 

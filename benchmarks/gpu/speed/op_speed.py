@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import LLAMA_3_8B, STATE_BYTES
 from benchmarks.gpu.timing import seconds
 from daemon.engine import kernels

@@ -12,7 +12,6 @@ from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
 from benchmarks.gpu.speed.engines import (
     BLOCK_SIZE,
     Sizes,
@@ -21,6 +20,7 @@ from benchmarks.gpu.speed.engines import (
     forget,
     random_model,
 )
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.plans import Plans, chunk
 from benchmarks.gpu.speed.steady import answer_times_s
 

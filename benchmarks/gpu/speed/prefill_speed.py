@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
 from benchmarks.gpu.speed.engines import (
     BLOCK_SIZE,
     Sizes,
@@ -17,6 +16,7 @@ from benchmarks.gpu.speed.engines import (
     shape_of,
     with_long_contexts,
 )
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import DecoderShape, Limits, operators, prefill_steps, step_limit_s
 from benchmarks.gpu.speed.plans import Plans, chunk
 from benchmarks.gpu.speed.steady import answer_times_s

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import STATE_BYTES
 from benchmarks.gpu.timing import host_seconds, seconds
 from daemon.engine.sampler import Sampler

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
 from benchmarks.gpu.speed.engines import BLOCK_SIZE, Sizes, config_of, engine_of
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.plans import GREEDY, Plans, Swaps
 from benchmarks.gpu.speed.steady import EXTRA, steady
 from daemon.engine.protocol import Copied

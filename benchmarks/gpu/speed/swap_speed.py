@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu.checks.swap_checks import plan
 from benchmarks.gpu.report import Figure
-from benchmarks.gpu.speed.bench_parts import Job
+from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.protocol import Copied

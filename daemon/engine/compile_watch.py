@@ -14,7 +14,10 @@ from types import FrameType
 
 INTERVAL_S = 1.0
 _COMPILERS = {"triton": "compiler", "numba": "core"}
-"""Packages, and that folder of each through which all compiling passes, and no launch."""
+"""Packages, and the folder of each in which its compiler lies."""
+_COMPILING = ("compile", "_init_handles")
+"""Functions there through which all compiling passes, that of launchers too, and no launch of what
+is compiled: Triton asks for a launch's metadata in the same folder every time."""
 
 
 class CompileWatch:
@@ -49,8 +52,9 @@ class CompileWatch:
     def _package_of(self, frame: FrameType | None) -> str:
         """The compiler in whose code a stack is; empty: in none."""
         while frame is not None:
+            code = frame.f_code
             for folder, package in self._folders:
-                if frame.f_code.co_filename.startswith(folder):
+                if code.co_name in _COMPILING and code.co_filename.startswith(folder):
                     return package
             frame = frame.f_back
         return ""

@@ -34,10 +34,6 @@ class FaultyEngine:
         """Apply a plan and answer it, unless something strikes."""
         return self.begin(plan, came_s).finish()
 
-    def prepare(self) -> bool:
-        """As the engine's own."""
-        return self._engine.prepare()
-
     def begin(self, plan: Plan, came_s: float | None = None) -> "_FaultyBegun":
         """Begin a plan, unless something strikes."""
         poison = self._faults.get("worker.poison")
@@ -81,10 +77,6 @@ class _FaultyModel(Model):
     def __init__(self, model: Model, oom: Fault | None, nan: Fault | None) -> None:
         self._whole = model
         self._oom, self._nan = oom, nan
-
-    def prepare(self) -> bool:
-        """As the model's own."""
-        return self._whole.prepare()
 
     def logits(
         self, batch: FlatBatch, slots: Slots, cache: KVCache, backend: Backend

@@ -28,6 +28,7 @@ class FlatBatch:
     sampled_tokens: Int64  # [R] index of the tokens whose logits are sampled
     sampled_slots: Int32  # [R]
     sampled_positions: Int64  # [R] absolute position of the token to be drawn
+    whole: bool = True  # all of a plan, not a part of it
 
 
 def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -> FlatBatch:
@@ -89,6 +90,7 @@ def part(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
         sampled_tokens=flat.sampled_tokens[sampled] - first,
         sampled_slots=flat.sampled_slots[sampled],
         sampled_positions=flat.sampled_positions[sampled],
+        whole=False,
     )
 
 

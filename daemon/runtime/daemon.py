@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 SERVING_INTERVAL_S = 2.0
 GAUGES_INTERVAL_S = 1.0
+PREPARING_S = 60.0
+"""So often a service manager hears that a model is prepared: converting one may take an hour."""
 
 
 def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
@@ -177,7 +179,9 @@ class Daemon:
         self._say("preparing the model")
         stopped = asyncio.ensure_future(self._stop.wait())
         finding = asyncio.ensure_future(in_thread(lambda: find_model(self._config)))
-        await asyncio.wait({stopped, finding}, return_when=asyncio.FIRST_COMPLETED)
+        either, first = {stopped, finding}, asyncio.FIRST_COMPLETED
+        while not (await asyncio.wait(either, timeout=PREPARING_S, return_when=first))[0]:
+            self._tell_stage()
         if not self._stop.is_set():
             self._start_runtime(finding.result())
         await stopped
@@ -287,6 +291,7 @@ class Daemon:
 
     def _on_hopeless(self, instance: int, why: str) -> None:
         """A worker is given up. Others serve on; without any the daemon ends."""
+        self._status.loads.lost(instance)
         self._num_given_up += 1
         if self._num_given_up == len(self._workers):
             self._hopeless(why)

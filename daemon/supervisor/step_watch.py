@@ -15,8 +15,9 @@ FACTOR = 20.0
 AGAIN_S = 0.25
 """An overdue step is looked at once more after so long: whoever looks late has read late too."""
 PATIENCE = 6.0
-COMPILE_S = 120.0
-"""What one step may spend on compiling; a compiler that hangs is a hang as well."""
+COMPILE_S = 50.0
+"""What one step may spend on compiling; a compiler that hangs is a hang as well, which is found
+before a minute of silence lets the whole daemon look stuck."""
 _KEPT = 512
 _NEARLY_ALL = 0.99
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import triton.compiler.compiler as real_triton
+from numba.core.dispatcher import Dispatcher
+from triton.compiler.compiler import CompiledKernel
 
 from daemon.engine.compile_watch import CompileWatch
 
@@ -21,15 +24,19 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     home = tmp_path / "triton"
     module = ModuleType("triton")
     module.__file__ = str(home / "__init__.py")
-    for name, place in (("compile_kernel", "compiler/code.py"), ("run_kernel", "runtime/jit.py")):
+    for name, place in (
+        ("compile", "compiler/compiler.py"),
+        ("launch_metadata", "compiler/compiler_of_launches.py"),
+        ("run", "runtime/jit.py"),
+    ):
         path = home / place
-        path.parent.mkdir(parents=True)
-        path.write_text("def work(free):\n    free.wait(20)\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def {name}(free):\n    free.wait(20)\n")
         spec = spec_from_file_location(f"work_of_{path.stem}", path)
         assert spec is not None and spec.loader is not None
         loaded = module_from_spec(spec)
         spec.loader.exec_module(loaded)
-        setattr(module, name, loaded.work)
+        setattr(module, name, getattr(loaded, name))
     monkeypatch.setitem(sys.modules, "triton", module)
     return module
 
@@ -52,11 +59,15 @@ def told_while(work: Work, limit_s: float) -> list[str]:
 
 
 def test_a_compiler_at_work_is_told(compiler: ModuleType) -> None:
-    assert set(told_while(compiler.compile_kernel, 10.0)) == {"triton"}
+    assert set(told_while(compiler.compile, 10.0)) == {"triton"}
 
 
-def test_other_work_is_not(compiler: ModuleType) -> None:
-    def launch(free: threading.Event) -> None:
-        compiler.run_kernel(free)
+@pytest.mark.parametrize("function", ["run", "launch_metadata"])
+def test_a_launch_is_not(compiler: ModuleType, function: str) -> None:
+    assert told_while(getattr(compiler, function), 0.1) == []
 
-    assert told_while(launch, 0.1) == []
+
+def test_compilers_have_the_functions_that_are_looked_for() -> None:
+    for owner, name in ((real_triton, "compile"), (CompiledKernel, "_init_handles")):
+        assert getattr(owner, name).__code__.co_filename.endswith("/triton/compiler/compiler.py")
+    assert "/numba/core/" in Dispatcher.compile.__code__.co_filename

@@ -2,8 +2,10 @@
 
 import socket
 import threading
+from queue import SimpleQueue
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,11 +16,13 @@ from daemon.engine.handoff.connect import connect_receiver, connect_sender
 from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.handoff.messages import (
     Broken,
+    Bye,
     Done,
     Filled,
     Hello,
     Link,
     Lost,
+    Opened,
     Way,
 )
 from daemon.engine.handoff.receiver import Receiver
@@ -26,6 +30,7 @@ from daemon.engine.handoff.routes import PeerRoute
 from daemon.engine.handoff.sender import Sender
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.streams import Here, Stream, ThreadEvent
+from daemon.wire.frames import inline_frame
 from tests.engine.handoff import SOURCE, TARGET, Pair, columns
 
 BLOCKS, TARGETS, FULL = columns([1, 2, 3], [4, 5, 6], [4, 4, 4])
@@ -301,34 +306,10 @@ def test_layers_that_nobody_told_of_follow_the_step() -> None:
     assert told(pair) == [(1, 0)]
     sender.begin_layers(2, *columns([9], [9], [3]))
     sender.after_step()
-    assert told(pair) == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    assert told(pair) == [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)], "late, 2 has all its layers"
     sender.after_layer(0)
     sender.after_step()
     assert told(pair) == [], "nothing is left of them"
-    sender.close()
-    pair.receiver.close()
-
-
-@pytest.mark.parametrize("first", [0, 2])
-def test_a_step_in_pieces_tells_at_its_end(first: int) -> None:
-    """Out of memory in some layer, it is computed again row by row."""
-    pair = Pair()
-    sender = pair.sender
-    sender.begin_layers(1, BLOCKS, TARGETS, FULL)
-    for layer in range(first):
-        sender.after_layer(layer)
-    assert told(pair) == [(1, layer) for layer in range(first)]
-    if not first:
-        sender.step_in_pieces()
-    for _row in range(2):
-        for layer in range(3):
-            sender.after_layer(layer)
-    assert told(pair) == []
-    sender.after_step()
-    assert told(pair) == [(1, layer) for layer in range(first, 3)]
-    sender.begin_layers(2, BLOCKS, TARGETS, FULL)
-    sender.after_layer(0)
-    assert told(pair) == [(2, 0)], "the next step is whole again"
     sender.close()
     pair.receiver.close()
 
@@ -338,3 +319,77 @@ def told(pair: Pair) -> list[tuple[int, int]]:
     pieces: Any = pair.sender._pieces
     found = [pieces.get() for _ in range(pieces.qsize())]
     return [(piece.transfer.number, piece.layer) for piece in found]
+
+
+def test_a_step_that_failed_leaves_the_next_one_whole() -> None:
+    pair = Pair()
+    sender = pair.sender
+    sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+    for layer in (0, 1):
+        sender.after_layer(layer)
+    sender.cancel(1)  # the step failed: nobody says that it was launched
+    pieces: Any = sender._pieces
+    while pieces.qsize():
+        pieces.get()
+    sender.begin_layers(2, BLOCKS, TARGETS, FULL)
+    for layer in range(3):
+        sender.after_layer(layer)
+    sender.after_step()
+    assert told(pair) == [(2, 0), (2, 1), (2, 2)]
+    sender.close()
+    pair.receiver.close()
+
+
+def test_a_transfer_cancelled_before_its_first_copy_is_broken_there_too() -> None:
+    with Pair() as pair:
+        pair.sender.begin_layers(1, BLOCKS, TARGETS, FULL)
+        pair.sender.cancel(1)
+        pair.sender.cancel(1)  # and once is enough
+        for told in (pair.sent, pair.received):
+            assert told.get(timeout=2) == Broken(1, "it was cancelled")
+        pair.send(2, BLOCKS, TARGETS)
+        for told in (pair.sent, pair.received):
+            assert isinstance(told.get(timeout=20), Done), "and told once"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer": 3},
+        {"layer": -2},
+        {"slot": 2},
+        {"slot": -1},
+        {"first": 2},
+        {"first": -1},
+        {"count": 0},
+        {"first": 1, "count": 3},
+        {"count": 3, "layer": WHOLE},
+    ],
+)
+def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
+    """A kernel would write beyond the pool."""
+    pair = Pair()
+    pair.receiver.start(pair.received.put)
+    link = pair.sender._link
+    link.send(Opened(1, BLOCKS, FULL, 3))
+    order: Any = msgspec.structs.replace(Filled(1, 0, 0, 0, 2), **changes)
+    link.send(order)
+    pair.sender.close()
+    broken, lost = pair.received.get(timeout=20), pair.received.get(timeout=20)
+    pair.receiver.close()
+    assert isinstance(broken, Broken) and isinstance(lost, Lost)
+    assert "HandoffError: t" in lost.reason
+    assert torch.equal(pair.target.raw, pair.expected), "nothing is written"
+
+
+def test_who_sends_rubbish_is_told_so() -> None:
+    here, there = socket.socketpair()
+    heard = Link(here)
+    receiver = Receiver(Link(there), TARGET.make(), Here(), None, -1)
+    told: SimpleQueue[Any] = SimpleQueue()
+    receiver.start(told.put)
+    here.sendall(inline_frame(b"rubbish"))
+    assert isinstance(told.get(timeout=20), Lost)
+    assert isinstance(heard.receive(), Bye)
+    heard.close()
+    receiver.close()

@@ -1,7 +1,9 @@
 """The parts of a handoff: flow control, layouts, movers, rings, memory of other processes."""
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -155,6 +157,14 @@ def test_memory_that_cannot_be_pinned_is_refused(monkeypatch: pytest.MonkeyPatch
 
     cudart = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=calls.append)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    entered: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def device(entering: torch.device) -> Iterator[None]:
+        entered.append(entering)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device", device)
     fd = new_memory(3 * 4096)
     try:
         ring = SharedRing(fd, 3, 4096, torch.device("cuda:1"))
@@ -170,6 +180,7 @@ def test_memory_that_cannot_be_pinned_is_refused(monkeypatch: pytest.MonkeyPatch
     ring.close()
     ring.close()
     assert calls[2:] == [address], "once"
+    assert entered == [torch.device("cuda:1")], "by a thread whose own GPU is the first one"
 
 
 class _Driver:

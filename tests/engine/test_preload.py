@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -15,7 +17,18 @@ from daemon.engine.preload import COMMON, KINDS, OF_KIND, preload_idly
 def test_every_module_is_there(kind: str) -> None:
     for module in (*COMMON, *OF_KIND[kind]):
         importlib.import_module(module)
-    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_spare_holds_nothing_of_a_gpu() -> None:
+    program = """
+import torch
+from daemon.engine.preload import preload
+preload("cuda")
+assert not torch.cuda.is_initialized()
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=100).returncode == 0
 
 
 def test_what_is_missing_for_one_kind_alone_is_left_to_the_start(

@@ -81,6 +81,11 @@ def test_what_computes_something_else_is_never_taken() -> None:
     assert one.ways[1].name == "strip 2 w4"
 
 
+def test_the_library_serves_where_not_even_it_gives_numbers() -> None:
+    # Weights that are all zero, or that overflow float16: nothing compares with infinity or NaN.
+    assert choose(lambda *_: 1.0, rows=[1], broken=["cublas"]).ways[1] == LIBRARY
+
+
 def test_a_lucky_first_run_is_not_believed() -> None:
     runs: dict[str, int] = {}
 

@@ -216,6 +216,7 @@ def test_a_file_that_is_cut_while_it_is_read(llama: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_on_a_gpu(dtype: str, tmp_path: Path) -> None:
     folder = save("llama", tmp_path)

@@ -1,13 +1,19 @@
-"""What signals mean to a daemon."""
+"""What signals mean to a daemon, and what it says while it starts."""
 
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from daemon.config.load import Loaded, load
+from daemon.engine.protocol import Loading
+from daemon.models.shape import ModelError
+from daemon.runtime import daemon as daemon_module
+from daemon.runtime import notify
 from daemon.runtime.daemon import Daemon
 from tests.runtime.ends import until
 
@@ -38,6 +44,36 @@ async def test_without_a_file_sighup_is_a_closed_terminal() -> None:
     await until(daemon._stop.is_set)
     assert not daemon._hurry.is_set()
     _leave_signals()
+
+
+async def test_a_long_conversion_is_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    converted = threading.Event()
+
+    def find_model(_config: object) -> None:
+        converted.wait(5)
+        raise ModelError("no model after all")
+
+    monkeypatch.setattr(notify, "starting", told.append)
+    monkeypatch.setattr(daemon_module, "find_model", find_model)
+    monkeypatch.setattr(daemon_module, "PREPARING_S", 0.01, raising=False)
+    serving = asyncio.create_task(Daemon(load(), load)._serve())
+    try:
+        await until(lambda: len(told) > 3)
+    finally:
+        converted.set()
+    with pytest.raises(ModelError):
+        await serving
+    assert set(told) == {"preparing the model"}
+
+
+async def test_a_worker_that_is_given_up_is_said_to_load_no_more() -> None:
+    daemon = Daemon(load(), load)
+    daemon._workers = cast(Any, [None, None])
+    daemon._on_loading(0, Loading("weights", 0.1))
+    daemon._on_hopeless(0, "no such file")
+    daemon._on_loading(1, Loading("warm-up", 0.9))
+    assert daemon._status.sentence == "loading: warm-up 90%"
 
 
 def _leave_signals() -> None:

@@ -180,7 +180,9 @@ def _choose(
 def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter: Meter) -> Way:
     """Each way is timed once, the best of them again, in turns; the library wins near draws."""
     first, before = group[0], in_front(states)
-    usable = [way for way in ways if meter.usable(way, states, first.weight, first.bias)]
+    others = [way for way in ways if way != LIBRARY]
+    usable = [way for way in others if meter.usable(way, states, first.weight, first.bias)]
+    usable.insert(0, LIBRARY)  # right by definition, even where its result has no numbers
     queued = {way.name: calls(way, group, states, before) for way in usable}
     once = {name: meter.seconds(called) for name, called in queued.items()}
     others = sorted((way for way in usable if way != LIBRARY), key=lambda way: once[way.name])

@@ -48,6 +48,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Bytes of a block that belong to a layer, or to all of them."""
         return sum(span.size for span in self.spans(layer))
 
+    def has(self, layer: int) -> bool:
+        """Whether there is such a layer, or it is `WHOLE`."""
+        return layer == WHOLE or 0 <= layer < self.num_layers
+
     def check(self, other: "Layout") -> None:
         """Raise HandoffError where another pool's blocks differ, with what differs."""
         fields = (

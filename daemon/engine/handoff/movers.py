@@ -16,7 +16,14 @@ from daemon.engine.copies import runs
 from daemon.engine.handoff import rows
 from daemon.engine.handoff.layout import Layout
 from daemon.engine.handoff.rows import Spans
-from daemon.engine.streams import CudaStream, Event, Stream, ThreadStream, Work
+from daemon.engine.streams import (
+    CudaStream,
+    Event,
+    Stream,
+    ThreadStream,
+    Work,
+    compute_stream,
+)
 from daemon.wire.columns import Column
 
 DIRECT_BYTES = 1 << 20
@@ -45,7 +52,12 @@ def movers_of(layout: Layout, pool: torch.Tensor, slot_bytes: int) -> Movers:
     gpu_rows.warm_up(layout, pool.device)
     copies, others, kernels = (CudaStream(torch.cuda.Stream(pool.device)) for _ in range(3))
     streams = (copies, others), kernels
-    return GpuMovers(pool, slot_bytes, streams, gpu_rows.gather, gpu_rows.scatter)
+    movers = GpuMovers(pool, slot_bytes, streams, gpu_rows.gather, gpu_rows.scatter)
+    # The stages may lie where a step that is still computing has its states.
+    made = compute_stream(pool.device).record()
+    for stream in (copies, others, kernels):
+        stream.wait(made)
+    return movers
 
 
 class HostMovers:

@@ -120,6 +120,7 @@ class Receiver:
             return self._link.receive()
         except HandoffError as error:
             self._note(str(error))
+            self._link.send(Bye(self._reason))
             return None
 
     def _begin(self, message: Message) -> None:
@@ -158,9 +159,12 @@ class Receiver:
         if incoming is None:
             raise HandoffError(f"transfer {message.transfer} is not open")
         ring, movers = self._ring
+        first, end, targets = message.first, message.first + message.count, incoming.targets
+        if not 0 <= first < end <= len(targets) or not self._layout.has(message.layer):
+            raise HandoffError(f"transfer {message.transfer} has no such part")
         slot = ring.slot(message.slot, message.count * self._layout.size(message.layer))
-        targets = incoming.targets[message.first : message.first + message.count]
-        return movers.back(self._layout.spans(message.layer), targets, slot, incoming.cleared)
+        spans = self._layout.spans(message.layer)
+        return movers.back(spans, targets[first:end], slot, incoming.cleared)
 
     def _wait(self) -> None:
         """On a thread: wait for copies, and tell of what is whole."""

@@ -22,7 +22,7 @@ class SharedRing:
         """
         self.num_slots, self.slot_bytes = num_slots, slot_bytes
         size_bytes = num_slots * slot_bytes
-        self._pinned = device.type == "cuda"
+        self._device, self._pinned = device, device.type == "cuda"
         # Pages that are there are pinned at once; the driver faults others in one by one.
         flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if self._pinned else 0)
         self._octets = torch.frombuffer(mmap.mmap(fd, size_bytes, flags), dtype=torch.uint8)
@@ -33,14 +33,20 @@ class SharedRing:
                 raise HandoffError(f"the driver does not pin {size_bytes} bytes (error {status})")
 
     def slot(self, number: int, size: int) -> torch.Tensor:
-        """The first bytes of a slot, uint8 [size]."""
+        """The first bytes of a slot, uint8 [size]. Raises HandoffError where there are not so many.
+
+        A kernel that were given less would go on beyond it.
+        """
+        if not 0 <= number < self.num_slots or size > self.slot_bytes:
+            raise HandoffError(f"there is no slot {number} of {size} bytes")
         start = number * self.slot_bytes
         return self._octets[start : start + size]
 
     def close(self) -> None:
         """Unpin and forget the memory; no copy may use it any more."""
         if self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._octets.data_ptr())
+            with torch.cuda.device(self._device):  # a thread begins with the first GPU as its own
+                torch.cuda.cudart().cudaHostUnregister(self._octets.data_ptr())
             self._pinned = False
         self._octets = torch.empty(0, dtype=torch.uint8)
 

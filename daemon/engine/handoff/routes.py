@@ -28,6 +28,7 @@ class Transfer:
     fills: Column  # int32 [n]
     num_parts: int
     began_s: float = field(default_factory=time.perf_counter)
+    num_queued: int = 0  # layers, of those that go one by one
     announced: bool = False
     cancelled: bool = False
 

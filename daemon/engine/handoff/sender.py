@@ -53,8 +53,6 @@ class Sender:
         self._lock = threading.Lock()  # of the two above
         self._telling = threading.Lock()
         self._layered: list[Transfer] = []  # whose layers the step computes
-        self._num_queued = 0  # of these layers
-        self._in_pieces = False
         self._pieces: SimpleQueue[Piece | Transfer | None] = SimpleQueue()
         self._queued: SimpleQueue[tuple[Event | None, Message | None] | None] = SimpleQueue()
         self._queuer, self._waiter, self._hearer = (
@@ -76,7 +74,8 @@ class Sender:
     def send(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
         """Copy whole blocks, int32 [n], to the receiver's `targets`; `fills` tokens are written.
 
-        Copies begin once all steps that were launched before are computed. Raises ValueError for
+        `transfer`: a number that was not used before. Copies begin once all steps that were
+        launched before are computed. Raises ValueError for
         blocks that there are not or a transfer that is open, HandoffError once the link ended.
         """
         job = self._begin(Transfer(transfer, blocks, targets, fills, 1))
@@ -94,27 +93,20 @@ class Sender:
     def after_layer(self, layer: int) -> None:
         """The step has launched what writes a layer's keys and values (`handoff.watch`).
 
-        Layers come in order. Once one comes again, the step is being computed in pieces.
+        Layers come in order; behind one that is missing, all are `after_step`'s.
         """
-        if layer < self._num_queued:
-            self.step_in_pieces()
-        if self._layered and not self._in_pieces and layer == self._num_queued:
-            self._queue_layers(layer + 1)
-
-    def step_in_pieces(self) -> None:
-        """Layers that are told from now on are not whole: `after_step` sends what is left."""
-        self._in_pieces = True
+        self._queue_layers([job for job in self._layered if job.num_queued == layer], layer + 1)
 
     def after_step(self) -> None:
         """The step is launched: send the layers that were not."""
-        self._queue_layers(self._layout.num_layers)
-        self._layered, self._num_queued, self._in_pieces = [], 0, False
+        self._queue_layers(self._layered, self._layout.num_layers)
+        self._layered = []
 
     def cancel(self, transfer: int) -> None:
         """Send nothing more of a transfer; where it is open, both ends tell it as `Broken`."""
         with self._lock:
             job = self._open.get(transfer)
-        if job is not None:
+        if job is not None and not job.cancelled:
             job.cancelled = True
             self._layered = [one for one in self._layered if one is not job]
             self._pieces.put(job)
@@ -128,15 +120,15 @@ class Sender:
             thread.join()
         self._link.close()
 
-    def _queue_layers(self, end: int) -> None:
-        """Queue the layers up to `end` that are not yet."""
-        if self._layered:
-            after = self._compute.record()
-            for layer in range(self._num_queued, end):
-                last = layer == self._layout.num_layers - 1
-                for job in self._layered:
-                    self._pieces.put(Piece(job, layer, after, last))
-        self._num_queued = end
+    def _queue_layers(self, jobs: list[Transfer], end: int) -> None:
+        """Queue the layers up to `end` of these transfers that are not yet."""
+        if not jobs:
+            return
+        after = self._compute.record()
+        for job in jobs:
+            for layer in range(job.num_queued, end):
+                self._pieces.put(Piece(job, layer, after, layer == job.num_parts - 1))
+            job.num_queued = end
 
     def _begin(self, job: Transfer) -> Transfer:
         if not len(job.blocks) == len(job.targets) == len(job.fills) > 0:
@@ -161,6 +153,7 @@ class Sender:
             with torch.inference_mode():
                 while (piece := self._pieces.get()) is not None:
                     if isinstance(piece, Transfer):
+                        self._announce(piece)
                         self._queued.put((None, Cancelled(piece.number)))
                     elif not piece.transfer.cancelled:
                         self._copy(piece)
@@ -170,13 +163,17 @@ class Sender:
             self._end(f"the sender failed: {type(error).__name__}: {error}")
         self._queued.put(None)
 
-    def _copy(self, piece: Piece) -> None:
-        job = piece.transfer
+    def _announce(self, job: Transfer) -> None:
+        """Have the receiver hear of a transfer, once: it will tell what becomes of it."""
         if not job.announced:
             job.announced = True
             self._route.begin(job.number)
             targets, fills = job.targets.astype(np.int32), job.fills.astype(np.int32)
             self._link.send(Opened(job.number, targets, fills, job.num_parts))
+
+    def _copy(self, piece: Piece) -> None:
+        job = piece.transfer
+        self._announce(job)
         for copied in self._route.copies(piece):
             self._queued.put(copied)
             if job.cancelled:

@@ -15,20 +15,22 @@ AfterLayer = Callable[[int], None]
 
 
 def watched(backend: Backend, after_layer: AfterLayer) -> Backend:
-    """A backend that calls `after_layer(layer)` behind each layer's attention.
+    """A backend that calls `after_layer(layer)` behind each layer's attention of a whole step.
 
-    Steps that are replayed, compiled or being captured say nothing: they are `Sender.after_step`'s.
+    What is replayed, compiled, captured or computed in parts makes no attention of a whole batch
+    here and says nothing: it is `Sender.after_step`'s.
     """
 
     def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
-        return WatchedAttention(backend.attend(batch, cache), after_layer)
+        paged = backend.attend(batch, cache)
+        return WatchedAttention(paged, after_layer) if batch.whole else paged
 
-    return replace(backend, attend=attend, ops=WatchedOps(backend.ops, after_layer))
+    return replace(backend, attend=attend, ops=WatchedOps(backend.ops))
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedAttention:
-    """A step's attention where transformers' modules call it."""
+    """A whole step's attention, as transformers' modules call it."""
 
     paged: PagedAttention
     after_layer: AfterLayer
@@ -52,7 +54,6 @@ class WatchedOps:
     """A fused decoder's operations."""
 
     ops: Ops
-    after_layer: AfterLayer
 
     def norm(
         self,
@@ -73,10 +74,10 @@ class WatchedOps:
         angles: Angles,
     ) -> torch.Tensor:
         """See `Ops`."""
-        inner = paged.paged if isinstance(paged, WatchedAttention) else paged
-        output = self.ops.attend(inner, layer, projected, heads, angles)
-        if not (projected.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.after_layer(layer)
+        if not isinstance(paged, WatchedAttention):
+            return self.ops.attend(paged, layer, projected, heads, angles)
+        output = self.ops.attend(paged.paged, layer, projected, heads, angles)
+        paged.after_layer(layer)
         return output
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:

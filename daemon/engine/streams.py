@@ -183,7 +183,8 @@ class CudaStream:
 
     def run(self, work: Work) -> None:
         """See `Stream`; copies and kernels that `work` starts go to this stream."""
-        with torch.cuda.stream(self._stream):
+        # A thread begins on device 0, and leaving a stream alone would make a context there.
+        with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
             work()
 
     def wait(self, event: CudaEvent) -> None:

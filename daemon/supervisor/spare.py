@@ -6,8 +6,8 @@ and takes the place of the next worker that dies. It costs memory (about 300 MB,
 """
 
 import asyncio
-import contextlib
 import logging
+import select
 import socket
 from signal import SIGKILL
 
@@ -44,9 +44,10 @@ class Spare:
         """Whether a process is there that has imported all; it says so, unasked."""
         if not self.pid or self._held is None:
             return False
-        with contextlib.suppress(OSError):
-            return bool(self._held[1].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        return False
+        poll = select.poll()
+        poll.register(self._held[1], select.POLLIN)
+        # One that died a moment ago may not be reaped yet, but has hung up.
+        return [events for _descriptor, events in poll.poll(0)] == [select.POLLIN]
 
     async def prepare(self) -> None:
         """Start a process unless one waits already; called whenever a worker has become ready."""

@@ -3,9 +3,19 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from daemon.engine.cuda.graphs import MAX_ROWS, padded_sizes
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes
+from daemon.engine.kernels import DecodeRows
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.slots import Slots
 from tests.engine.tiny import save
 
 PROGRAM = """
@@ -60,6 +70,22 @@ def test_sizes_reach_the_most_rows_and_no_further() -> None:
     for most in range(1, 600):
         sizes = padded_sizes(most)
         assert sizes == sorted(set(sizes)) and sizes[-1] == min(most, MAX_ROWS)
+
+
+def test_what_a_graph_reads_lies_as_uploads_do() -> None:
+    # Kernels are compiled by alignment: a mixed step would compile them anew, while it is awaited.
+    rows = DecodeRows.empty(5, torch.zeros((5, 9), dtype=torch.int32))
+    assert all(getattr(rows, field.name).data_ptr() % 16 == 0 for field in fields(rows))
+
+
+def test_the_largest_steps_are_got_ready_first() -> None:
+    # Graphs share a pool: what a large one used has room for the small ones, not the reverse.
+    cache = KVCache(2, 1, 4, 1, 16, torch.float32, torch.device("cpu"))
+    forward: Any = None
+    graphs = DecodeGraphs(forward, cache, Slots(8, 4, ()), capture=lambda work: work)
+    while graphs.prepare():
+        pass
+    assert list(graphs._steps) == [8, 4, 2, 1]
 
 
 def test_padded_rows_draw_what_transformers_draws(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The ends of a handoff between GPUs, with a driver and kernels that the host stands in for."""
 
 import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,3 +127,24 @@ def test_stages_are_first_written_behind_what_lay_there(monkeypatch: pytest.Monk
     gpu = Gpu(monkeypatch)
     with gpu.pair():
         assert sorted(gpu.waits)[-6:] == [1] * 6, "two ends, each with three streams"
+
+
+def test_a_thread_goes_back_to_no_gpu_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins on the first one, and torch would make a context there when it leaves a stream."""
+    inside: list[str] = []
+
+    def entering(name: str) -> Any:
+        @contextlib.contextmanager
+        def enter(_what: Any) -> Iterator[None]:
+            inside.append(name)
+            yield
+            assert inside.pop() == name
+
+        return enter
+
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, entering(name))
+    stream: Any = SimpleNamespace(device="cuda:1")
+    seen: list[list[str]] = []
+    CudaStream(stream).run(lambda: seen.append(list(inside)))
+    assert seen == [["device", "stream"]]

@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from daemon.supervisor.spare import Spare
 from tests.engine.process import cpu_load
@@ -66,6 +69,18 @@ async def test_a_dead_spare_is_not_taken_but_replaced() -> None:
     assert spare.pid == 0, "closed is closed"
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
+
+
+async def test_one_that_has_just_died_is_not_taken_although_it_said_that_it_is_done() -> None:
+    spare: Any = Spare("cpu")
+    ours, theirs = socket.socketpair()
+    spare._held = SimpleNamespace(pid=1, alive=True), ours  # its parent has not heard of its death
+    assert not spare.ready
+    theirs.send(b"done")
+    assert spare.ready
+    theirs.close()
+    assert not spare.ready and spare.take() is None
+    ours.close()
 
 
 async def test_closing_while_a_spare_is_being_started() -> None:

@@ -90,8 +90,11 @@ class DecodeGraphs:
         return self._forward.head(self._outputs.first(rows))
 
     def prepare(self) -> bool:
-        """Capture the smallest size that is missing; False where none is."""
-        missing = (size for size in self._sizes if self._missing(size))
+        """Capture the largest size that is missing; False where none is.
+
+        In their shared memory a small step finds room where a larger one was, not the reverse.
+        """
+        missing = (size for size in reversed(self._sizes) if self._missing(size))
         size = next(missing, None)
         if size is not None:
             self._step(size)

@@ -182,11 +182,11 @@ def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter:
     first, before = group[0], in_front(states)
     others = [way for way in ways if way != LIBRARY]
     usable = [way for way in others if meter.usable(way, states, first.weight, first.bias)]
-    usable.insert(0, LIBRARY)  # right by definition, even where its result has no numbers
-    queued = {way.name: calls(way, group, states, before) for way in usable}
+    # The library is right by definition, even where its result has infinite numbers.
+    queued = {way.name: calls(way, group, states, before) for way in (LIBRARY, *usable)}
     once = {name: meter.seconds(called) for name, called in queued.items()}
-    others = sorted((way for way in usable if way != LIBRARY), key=lambda way: once[way.name])
-    finalists = [LIBRARY, *others[:_FINALISTS]]
+    usable.sort(key=lambda way: once[way.name])
+    finalists = [LIBRARY, *usable[:_FINALISTS]]
     runs = [[meter.seconds(queued[way.name]) for way in finalists] for _ in range(_FINAL_RUNS)]
     times = [median(column) for column in zip(*runs, strict=True)]
     best = min(range(len(finalists)), key=times.__getitem__)

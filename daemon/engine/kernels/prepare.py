@@ -27,8 +27,9 @@ class DecodeRows:
     @staticmethod
     def empty(size: int, block_table: torch.Tensor) -> "DecodeRows":
         """Room for `size` rows of a table [slot, max_blocks], on its device."""
-        tokens, positions = block_table.new_zeros((2, size), dtype=torch.int64)
-        blocks, offsets, lens = block_table.new_zeros((3, size))
+        # Each a piece of its own: one that began anywhere would compile kernels anew.
+        tokens, positions = (block_table.new_zeros(size, dtype=torch.int64) for _ in range(2))
+        blocks, offsets, lens = (block_table.new_zeros(size) for _ in range(3))
         tables = block_table.new_zeros((size, block_table.shape[1]))
         return DecodeRows(tokens, positions, blocks, offsets, lens, tables)
 

@@ -21,6 +21,7 @@ def test_steps_go_on_where_they_were_when_a_capture_fails(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda **_how: "own")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
     monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
     monkeypatch.setattr(torch.cuda, "graph", graph)

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes
+from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes, padded_spans
 from daemon.engine.kernels import DecodeRows
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.slots import Slots
@@ -23,11 +23,13 @@ import sys
 from pathlib import Path
 import torch
 from benchmarks.gpu.checks.interpreted_engine import interpreted
+from daemon.engine.cuda import graphs
 from daemon.engine.protocol import Load
 from tests.engine.test_ahead import Ahead, lives
 from tests.engine.test_exactness import BLOCK_SIZE, NUM_BLOCKS, prompt
 from tests.engine.tiny import CONTEXT_LEN, greedy, reference
 
+graphs._SPANS = (8,)
 load = Load(sys.argv[1], "cpu", "float32", BLOCK_SIZE, NUM_BLOCKS, 3, CONTEXT_LEN, 8)
 with torch.inference_mode():
     engine = interpreted(load)
@@ -45,13 +47,14 @@ ahead.step([(second, 1), (first, 1)])
 ahead.step([(first, 1), (second, 1)])
 while ahead.flying:
     ahead.read()
-assert sorted(programs._steps) == [1, 2], programs._steps
+assert {step.size for step in programs._steps} == {1, 2}, programs._steps
+assert {step.span for step in programs._steps} == {8, 264}, programs._steps
 for row, one in zip((first, second), tokens):
     assert row.outputs == greedy(reference("llama"), one, len(row.outputs)), row.outputs
 with torch.inference_mode():
     while engine.prepare():
         pass
-assert sorted(programs._steps) == [1, 2, 3]
+assert {step.size for step in programs._steps} == {1, 2, 3}
 # Three slots, padded: nothing that padding does is seen by the others.
 third = ahead.plans.add(0, [5])
 ahead.step([(third, 1), (second, 1), (first, 1)])
@@ -78,6 +81,12 @@ def test_what_a_graph_reads_lies_as_uploads_do() -> None:
     assert all(getattr(rows, field.name).data_ptr() % 16 == 0 for field in fields(rows))
 
 
+def test_spans_reach_the_longest_row_and_no_further() -> None:
+    assert padded_spans(4096) == [4096]
+    assert padded_spans(8192) == [8192]
+    assert padded_spans(131_072) == [8192, 32_768, 131_072]
+
+
 def test_the_largest_steps_are_got_ready_first() -> None:
     # Graphs share a pool: what a large one used has room for the small ones, not the reverse.
     cache = KVCache(2, 1, 4, 1, 16, torch.float32, torch.device("cpu"))
@@ -85,7 +94,7 @@ def test_the_largest_steps_are_got_ready_first() -> None:
     graphs = DecodeGraphs(forward, cache, Slots(8, 4, ()), capture=lambda work: work)
     while graphs.prepare():
         pass
-    assert list(graphs._steps) == [8, 4, 2, 1]
+    assert [step.size for step in graphs._steps] == [8, 4, 2, 1]
 
 
 def test_padded_rows_draw_what_transformers_draws(tmp_path: Path) -> None:

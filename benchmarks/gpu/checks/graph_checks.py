@@ -95,7 +95,7 @@ def _capture_checks(name: str, engine: Engine) -> Iterator[Check]:
     used = len(programs._steps)
     while engine.prepare():
         pass
-    missing = len(set(programs._sizes) - set(programs._steps))
+    missing = len(set(programs._sizes) - {step.size for step in programs._steps})
     yield Check(f"{name}: not captured", missing, 0, f"{used} while in use, then the rest")
 
 

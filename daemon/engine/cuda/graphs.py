@@ -13,6 +13,8 @@ buffer of them all: logits of their own would be hundreds of megabytes.
 import logging
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +35,12 @@ Capture = Callable[[Work], Work]
 
 MAX_ROWS = 512
 """Above so many rows a step is long enough to hide its launches."""
+_SPANS = (8192, 32_768)
+"""Tokens of the longest row, where more are possible.
+
+Attention splits the longest context that there may be over programs: thousands of them would only
+find that their row is short.
+"""
 
 
 def padded_sizes(max_rows: int) -> list[int]:
@@ -42,9 +50,16 @@ def padded_sizes(max_rows: int) -> list[int]:
     return [*(size for size in sizes if size < largest), largest]
 
 
+def padded_spans(max_tokens: int) -> list[int]:
+    """Lengths of the longest row that are captured, up to `max_tokens`."""
+    return [*(span for span in _SPANS if span < max_tokens), max_tokens]
+
+
 def cuda_capture() -> Capture:
     """Capture into graphs that share their memory: only one of them runs at a time."""
     pool = torch.cuda.graph_pool_handle()
+    # One of its own: torch deals streams out again and again, and other threads hold some.
+    own = torch.cuda.Stream(priority=-1)
 
     def capture(work: Work) -> Work:
         # Once for real first: what is compiled or allocated at a first call may not be captured.
@@ -52,7 +67,7 @@ def cuda_capture() -> Capture:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # Other threads go on with copies meanwhile, on streams of their own.
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=own, capture_error_mode="thread_local"):
                 work()
         except RuntimeError:
             # torch stays on the stream that it captured, where nobody waits for steps.
@@ -64,64 +79,68 @@ def cuda_capture() -> Capture:
 
 
 class DecodeGraphs:
-    """One graph for each padded number of rows, captured when it is first wanted."""
+    """One graph for each padded number of rows and length, captured when it is first wanted."""
 
     def __init__(self, forward: Forward, cache: KVCache, slots: Slots, capture: Capture) -> None:
         self._forward, self._cache, self._slots = forward, cache, slots
         self._capture = capture
         self._outputs = Outputs()
-        self._sizes = padded_sizes(len(slots.block_table))
+        num_slots, num_blocks = slots.block_table.shape
+        self._sizes = padded_sizes(num_slots)
+        self._spans = padded_spans(num_blocks * cache.block_size)
         self._rows = DecodeRows.empty(self._sizes[-1], slots.device_table)
-        self._steps: dict[int, _Step] = {}
-        self._refused: set[int] = set()  # sizes that are launched kernel by kernel
+        self._steps: dict[_Padded, _Step] = {}
+        self._refused: set[_Padded] = set()  # launched kernel by kernel
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch is sequences at one token each, all sampled; captures what it needs."""
         rows = len(batch.counts)
         if not 0 < rows == len(batch.tokens) == len(batch.sampled_tokens) <= self._sizes[-1]:
             return False
-        return self._step(self._padded(rows)) is not None
+        return self._step(self._padded(batch)) is not None
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [T, vocab] of a batch that it takes."""
         self._feed(batch)
-        rows = len(batch.tokens)
-        self._steps[self._padded(rows)].replay(batch)
-        return self._forward.head(self._outputs.first(rows))
+        self._steps[self._padded(batch)].replay(batch)
+        return self._forward.head(self._outputs.first(len(batch.tokens)))
 
     def prepare(self) -> bool:
-        """Capture the largest size that is missing; False where none is.
+        """Capture the largest size of short rows that is missing; False where none is.
 
         In their shared memory a small step finds room where a larger one was, not the reverse.
         """
-        missing = (size for size in reversed(self._sizes) if self._missing(size))
-        size = next(missing, None)
-        if size is not None:
-            self._step(size)
-        return size is not None
+        sizes = (_Padded(size, self._spans[0]) for size in reversed(self._sizes))
+        missing = next((padded for padded in sizes if self._missing(padded)), None)
+        if missing is not None:
+            self._step(missing)
+        return missing is not None
 
-    def _missing(self, size: int) -> bool:
-        return size not in self._steps and size not in self._refused
+    def _missing(self, padded: "_Padded") -> bool:
+        return padded not in self._steps and padded not in self._refused
 
-    def _padded(self, rows: int) -> int:
-        return self._sizes[bisect_left(self._sizes, rows)]
+    def _padded(self, batch: FlatBatch) -> "_Padded":
+        """The smallest that holds a batch."""
+        size = self._sizes[bisect_left(self._sizes, len(batch.tokens))]
+        longest = int(batch.starts.max()) + 1
+        return _Padded(size, self._spans[bisect_left(self._spans, longest)])
 
-    def _step(self, size: int) -> "_Step | None":
-        """The step of a padded size; None where there is no memory for it, or no capturing."""
-        if self._missing(size):
-            rows = self._rows.first(size)
+    def _step(self, padded: "_Padded") -> "_Step | None":
+        """The step of a padded batch; None where there is no memory for it, or no capturing."""
+        if self._missing(padded):
+            rows = self._rows.first(padded.size, -(-padded.span // self._cache.block_size))
             step = _Step(rows, self._forward, self._cache, self._slots)
             try:
                 step.capture(self._capture, self._outputs, self._sizes[-1])
             except torch.OutOfMemoryError as error:
-                log.warning("no CUDA graph of %d rows: %s", size, error)
-                self._refused.add(size)
+                log.warning("no CUDA graph of %d rows: %s", padded.size, error)
+                self._refused.add(padded)
             except RuntimeError:
                 log.exception("no more CUDA graphs: steps are launched kernel by kernel")
-                self._refused.update(self._sizes)
+                self._refused.update(_Padded(*one) for one in product(self._sizes, self._spans))
             else:
-                self._steps[size] = step
-        return self._steps.get(size)
+                self._steps[padded] = step
+        return self._steps.get(padded)
 
     def _feed(self, batch: FlatBatch) -> None:
         """Tokens that the plan names become their slots' last ones, where the graph reads them."""
@@ -130,6 +149,13 @@ class DecodeGraphs:
         fed = np.setdiff1d(np.arange(len(batch.tokens)), batch.own_tokens)
         slots = batch.slots[fed].astype(np.int64)
         self._slots.take(slots, upload(batch.tokens[fed], self._cache.blocks.device))
+
+
+class _Padded(NamedTuple):
+    """Of what size a captured step is."""
+
+    size: int  # rows
+    span: int  # tokens of its longest row, at most
 
 
 class Outputs:

@@ -4,7 +4,7 @@
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -33,10 +33,16 @@ class DecodeRows:
         tables = block_table.new_zeros((size, block_table.shape[1]))
         return DecodeRows(tokens, positions, blocks, offsets, lens, tables)
 
-    def first(self, size: int) -> "DecodeRows":
-        """The first rows alone, in the same memory."""
-        columns = (getattr(self, field.name) for field in fields(self))
-        return DecodeRows(*(column[:size] for column in columns))
+    def first(self, size: int, num_blocks: int) -> "DecodeRows":
+        """The first rows alone, of at most so many blocks each, in the same memory."""
+        return DecodeRows(
+            self.tokens[:size],
+            self.positions[:size],
+            self.blocks[:size],
+            self.offsets[:size],
+            self.lens[:size],
+            self.tables[:size, :num_blocks],
+        )
 
 
 def prepare_decode(

@@ -34,7 +34,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("decode", 13),
         ("prefill", 22),
         ("write_kv", 18),
-        ("copy_blocks", 18),
+        ("copy ", 18),
         ("pack_blocks", 20),
         ("unpack_blocks", 10),
         ("add_norm", 14),

@@ -35,7 +35,7 @@ def pool_checks(device: str) -> Iterator[Check]:
             name = f"{sizes[0]}x{sizes[1]} block {sizes[2]} {name}"
             pools = partial(_pools, dtype, kv_dtype, sizes, device)
             yield from attempted(f"write_kv    {name}", partial(_write_checks, name, pools))
-            yield from attempted(f"copy_blocks {name}", partial(_copy_checks, name, pools))
+            yield from attempted(f"copy        {name}", partial(_copy_checks, name, pools))
 
 
 def _pools(
@@ -100,7 +100,7 @@ def _copy_checks(name: str, pools: partial[tuple[KVCache, KVCache]]) -> Iterator
     theirs.raw[targets] = before[sources]
     columns = (torch.tensor(c, dtype=torch.int32).numpy() for c in (sources, targets))
     ours.copy(*columns)
-    yield Check(f"copy_blocks {name}", _bytes_apart(ours.raw, theirs.raw), 0, "bytes")
+    yield Check(f"copy        {name}", _bytes_apart(ours.raw, theirs.raw), 0, "bytes")
 
 
 def far_checks(device: str) -> Iterator[Check]:

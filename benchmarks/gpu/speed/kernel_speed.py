@@ -17,7 +17,6 @@ class Sizes:
 
     decodes: tuple[tuple[int, int], ...]  # (rows, context of each)
     prefills: tuple[tuple[int, int], ...]  # (start, count) of one row
-    blocks_copied: int
     pool_bytes: int  # layers take turns, so that no call finds its keys in the device's cache
     repeats: int
 
@@ -25,25 +24,22 @@ class Sizes:
 FULL = Sizes(
     decodes=((1, 1024), (1, 8192), (1, 65_536), (32, 1024), (32, 8192), (128, 1024), (256, 1024)),
     prefills=((0, 4096), (3584, 512), (16_384, 2048)),
-    blocks_copied=256,
     pool_bytes=512 << 20,
     repeats=20,
 )
 TINY = Sizes(
     decodes=((2, 40),),
     prefills=((3, 20),),
-    blocks_copied=2,
     pool_bytes=1,
     repeats=1,
 )
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2  # of one layer
-COPIED_LAYERS = 32
 
 
 def kernel_figures(job: Job) -> Iterator[Figure]:
-    """Bandwidth of decode and of block copies, arithmetic rate of prefill."""
+    """Bandwidth of decode, arithmetic rate of prefill."""
     device, limits, sizes = job.device, job.limits, TINY if job.tiny else FULL
     for rows, context in sizes.decodes:
         rate = _decode_rate(device, sizes, rows, context)
@@ -53,9 +49,6 @@ def kernel_figures(job: Job) -> Iterator[Figure]:
         rate = _prefill_rate(device, sizes, start, count)
         name = f"prefill attention {start} + {count} tokens"
         yield Figure(name, rate / 1e12, "TFLOP/s", limits.operations_per_s / 1e12)
-    rate = _copy_rate(device, sizes)
-    name = f"copy_blocks {sizes.blocks_copied}, read + write"
-    yield Figure(name, rate / 1e9, "GB/s", limits.bytes_per_s / 1e9)
 
 
 def _layers(sizes: Sizes, tokens: int) -> int:
@@ -103,13 +96,3 @@ def _prefill_rate(device: str, sizes: Sizes, start: int, count: int) -> float:
 
     pairs = count * start + count * (count + 1) / 2
     return layers * 4 * pairs * HEADS * HEAD_DIM / seconds(attend, device, sizes.repeats)
-
-
-def _copy_rate(device: str, sizes: Sizes) -> float:
-    """Bytes read and written a second by copies of 32-layer blocks."""
-    count = sizes.blocks_copied
-    cache, _ = _pool(device, COPIED_LAYERS, 2 * count, BLOCK_SIZE)
-    order = torch.randperm(2 * count, device=device).to(torch.int32)
-    sources, targets = order[:count], order[count:]
-    elapsed_s = seconds(lambda: kernels.copy_blocks(cache, sources, targets), device, sizes.repeats)
-    return 2 * count * cache[0].nbytes / elapsed_s

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daemon.engine.kernels.activation import silu_mul
-    from daemon.engine.kernels.cache import copy_blocks, write_kv
+    from daemon.engine.kernels.cache import write_kv
     from daemon.engine.kernels.decode import paged_decode_attention
     from daemon.engine.kernels.norm import add_norm
     from daemon.engine.kernels.packing import pack_blocks, unpack_blocks
@@ -25,7 +25,6 @@ __all__ = [
     "DecodeRows",
     "add_norm",
     "available",
-    "copy_blocks",
     "pack_blocks",
     "paged_decode_attention",
     "paged_prefill_attention",
@@ -39,7 +38,6 @@ __all__ = [
 _MODULES = {
     "DecodeRows": "daemon.engine.kernels.prepare",
     "add_norm": "daemon.engine.kernels.norm",
-    "copy_blocks": "daemon.engine.kernels.cache",
     "pack_blocks": "daemon.engine.kernels.packing",
     "paged_decode_attention": "daemon.engine.kernels.decode",
     "paged_prefill_attention": "daemon.engine.kernels.prefill",

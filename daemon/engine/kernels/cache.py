@@ -1,4 +1,4 @@
-"""Writes into the paged KV cache: new keys and values, and copies of whole blocks."""
+"""Writes of new keys and values into the paged KV cache."""
 
 # Triton code is not typed, and names compile-time constants in capitals.
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -12,7 +12,6 @@ from daemon.engine.kernels.quantise import PLAIN_KIND, kind_of, quantised
 from daemon.engine.kernels.tiles import power_of_2
 
 _WRITE_CELLS = 1024
-_COPY_CELLS = 4096
 
 
 def write_kv(
@@ -47,20 +46,6 @@ def write_kv(
         SCALE_HEAD=0 if scales is None else scales.stride(3),
         KV_HEADS=kv_heads, HEAD_DIM=head_dim, ROWS=rows, DIM=dim, KIND=kind_of(kv_cache.dtype),
     )  # fmt: skip
-
-
-def copy_blocks(kv_cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """Copy whole blocks, all layers; `sources`, `targets` int32 [C], no block in both.
-
-    Raises ValueError if a block is not one contiguous piece.
-    """
-    if not kv_cache[:1].is_contiguous():
-        raise ValueError("a block of the cache must be contiguous")
-    if not len(sources):
-        return
-    cells = kv_cache[0].numel()
-    grid = (len(sources), triton.cdiv(cells, _COPY_CELLS))
-    _copy_blocks[grid](kv_cache, sources, targets, kv_cache.stride(0), cells, CELLS=_COPY_CELLS)
 
 
 @triton.jit
@@ -99,13 +84,3 @@ def _write_kv(
         stored, scale = quantised(value.to(tl.float32), KIND)
         tl.store(cache_ptr + VALUES + cells, stored, mask=mask)
         tl.store(scales_ptr + SCALE_VALUES + head * SCALE_HEAD, scale, mask=there)
-
-
-@triton.jit
-def _copy_blocks(cache_ptr, sources_ptr, targets_ptr, stride_block, cells, CELLS: tl.constexpr):
-    """A piece of one block."""
-    source = tl.load(sources_ptr + tl.program_id(0)).to(tl.int64) * stride_block
-    target = tl.load(targets_ptr + tl.program_id(0)).to(tl.int64) * stride_block
-    cell = tl.program_id(1) * CELLS + tl.arange(0, CELLS)
-    piece = tl.load(cache_ptr + source + cell, mask=cell < cells)
-    tl.store(cache_ptr + target + cell, piece, mask=cell < cells)

@@ -111,11 +111,6 @@ def write_kv(
             kv_cache[blocks, layer, pair, offsets] = states
 
 
-def copy_blocks(kv_cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """Copy whole blocks, all layers; `sources`, `targets` int32 [C], no block in both."""
-    kv_cache[targets.long()] = kv_cache[sources.long()]
-
-
 def add_norm(
     states: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, epsilon: float
 ) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 The logits at each of a prompt's tokens foretell the next one. After a step has computed some of
 such a prompt, they are computed once more with logits for each, a few tokens at a time: those of a
-whole prompt would fill a GPU. Keys and values are written again where they are, equal but for rounding.
+whole prompt would fill a GPU. Keys and values are written again where they are, equal but for
+rounding.
 """
 
 from collections.abc import Callable

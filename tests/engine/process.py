@@ -1,6 +1,5 @@
 """A worker as a real process behind a real socketpair."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -74,6 +73,6 @@ def cpu_load(model: str, **changes: Any) -> Load:
         "max_slots": 8,
         "max_len": 256,
         "max_batch_tokens": 128,
-        "num_threads": os.cpu_count() or 1,
+        "num_threads": 0,
     }
     return Load(**{**fields, **changes})

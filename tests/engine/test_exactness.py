@@ -42,7 +42,6 @@ def load(folder: Path, dtype: str = "float32") -> Engine:
         max_slots=8,
         max_len=CONTEXT_LEN,
         max_batch_tokens=64,
-        num_threads=2,
     )
     with torch.inference_mode():
         engine, step_s, token_s = start(message, lambda stage, done: None)

@@ -160,7 +160,7 @@ def test_the_embedded_model_s_text_is_nearly_that_of_float32() -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     asked = "<|im_start|>user\nWhy does rain fall?<|im_end|>\n<|im_start|>assistant\n"
     prompt = tokenizer.encode(asked).ids
-    load = cpu_load(str(folder), max_batch_tokens=64, num_threads=2)
+    load = cpu_load(str(folder), max_batch_tokens=64)
     with torch.inference_mode():
         plain = start(load, lambda stage, done: None)[0]
         answer = _answer(plain, prompt, 12)

@@ -45,7 +45,6 @@ def load(folder: Path, compress: bool, num_host_blocks: int = NUM_PLACES) -> Eng
         max_slots=8,
         max_len=CONTEXT_LEN,
         max_batch_tokens=64,
-        num_threads=2,
         num_host_blocks=num_host_blocks,
         compress=compress,
     )

@@ -48,7 +48,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("kept", 4),
         ("edit", 2),
         ("forbid", 1),
-        ("engine", 1),
         ("graphs", 2),
     ],
 )

@@ -6,7 +6,6 @@ import torch
 
 from benchmarks.gpu.checks import (
     edit_checks,
-    engine_checks,
     graph_checks,
     kept_checks,
     kernel_checks,
@@ -17,7 +16,6 @@ from benchmarks.gpu.checks import (
     sampler_checks,
     swap_checks,
 )
-from benchmarks.gpu.checks.interpreted_engine import interpreted
 from benchmarks.gpu.report import Check
 
 
@@ -32,13 +30,4 @@ def interpreted_checks() -> Iterator[Check]:
     yield from sampler_checks.sampler_checks("cpu")
     yield from kept_checks.kept_checks("cpu")
     yield from edit_checks.edit_checks("cpu")
-    yield from engine_checks.engine_checks(
-        "cpu",
-        ("Llama",),
-        ("float32",),
-        num_tokens=2,
-        lengths=(5, 1, 22),
-        chunk=0,
-        build=interpreted,
-    )
     yield from graph_checks.graph_checks("cpu", (("Llama", "float32", ""),), (1, 3), (8, 30))

@@ -1,8 +1,15 @@
 """The kernels build for GPUs that are not here, fit the memory of the smallest, and only once."""
 
+import pytest
 import torch
 
 from benchmarks.gpu.compiled.attention_compile_checks import attention_compile_checks
+from benchmarks.gpu.compiled.compile_checks import PARTS, checks_of
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_there(part: str) -> None:
+    assert callable(checks_of(part))
 
 
 def test_attention_builds_fits_and_compiles_once() -> None:

@@ -1,6 +1,7 @@
 """Compiles the kernels for GPUs that need not be there: does it build, does it fit their memory?"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 
 from benchmarks.gpu.attempts import attempted
@@ -12,13 +13,21 @@ SHARED_LIMITS_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1
 PARTS = ("attention", "op", "product", "sampler", "move")
 
 
+Compiles = Callable[[tuple[int, ...]], Iterator[Check]]
+
+
 def compile_checks(generations: tuple[int, ...] = tuple(SHARED_LIMITS_BYTES)) -> Iterator[Check]:
     """Each kernel's shared memory against what a program may have; what later calls compile."""
     for part in PARTS:
-        name = f"{part}_compile_checks"
+        yield from attempted(part, partial(_compiled, part, generations))
 
-        def checks(name: str = name) -> Iterator[Check]:
-            found = getattr(import_module(f"benchmarks.gpu.{name}"), name)
-            yield from found(generations)
 
-        yield from attempted(name, checks)
+def checks_of(part: str) -> Compiles:
+    """The function of a part."""
+    name = f"{part}_compile_checks"
+    found: Compiles = getattr(import_module(f"benchmarks.gpu.compiled.{name}"), name)
+    return found
+
+
+def _compiled(part: str, generations: tuple[int, ...]) -> Iterator[Check]:
+    yield from checks_of(part)(generations)

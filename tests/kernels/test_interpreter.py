@@ -48,7 +48,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("kept", 4),
         ("edit", 2),
         ("forbid", 1),
-        ("graphs", 2),
     ],
 )
 def test_kernel_is_its_reference(rows: list[dict[str, Any]], kernel: str, at_least: int) -> None:

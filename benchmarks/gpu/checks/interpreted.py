@@ -6,7 +6,6 @@ import torch
 
 from benchmarks.gpu.checks import (
     edit_checks,
-    graph_checks,
     kept_checks,
     kernel_checks,
     move_checks,
@@ -20,7 +19,7 @@ from benchmarks.gpu.report import Check
 
 
 def interpreted_checks() -> Iterator[Check]:
-    """Kernels against their references, and an engine that computes with them."""
+    """Kernels against their references; tests/engine has engines that compute with them."""
     yield from pool_checks.pool_checks("cpu")
     yield from swap_checks.packing_checks("cpu", dtypes=(torch.float32, torch.bfloat16))
     yield from kernel_checks.attention_checks("small", "cpu")
@@ -30,4 +29,3 @@ def interpreted_checks() -> Iterator[Check]:
     yield from sampler_checks.sampler_checks("cpu")
     yield from kept_checks.kept_checks("cpu")
     yield from edit_checks.edit_checks("cpu")
-    yield from graph_checks.graph_checks("cpu", (("Llama", "float32", ""),), (1, 3), (8, 30))

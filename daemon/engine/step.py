@@ -19,7 +19,7 @@ from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import Model
 from daemon.engine.protocol import Plan, Reply
-from daemon.engine.sampler import Drawn, Sampler
+from daemon.engine.sampler import Drawn, Draws, Sampler
 from daemon.engine.scoring import PromptScorer, Scored
 from daemon.engine.shrink import logits_of
 from daemon.engine.slots import Slots
@@ -29,6 +29,8 @@ from daemon.request import FinishReason
 from daemon.wire.columns import int32
 
 _NOT_NUMBERS = "the model's output for this answer is not a number: nothing can be drawn from it"
+
+_NO_DRAWS = Draws(int32(), None, np.zeros(0, np.intp))
 
 
 class Begun:
@@ -164,18 +166,7 @@ class Engine:
         before_s, self._before.done_s = self._before.done_s, done_s
         idle_s = max(0.0, came_s - before_s) if before_s else 0.0
         elapsed_s = done_s - max(came_s, before_s) - waited_s
-        prompts = scored.read()
-        if drawn is None:
-            none = int32()
-            return Reply(
-                batch.step,
-                none,
-                none.astype(np.uint8),
-                elapsed_s,
-                idle_s + waited_s,
-                prompts=prompts,
-            )
-        draws = drawn.read()
+        draws = _NO_DRAWS if drawn is None else drawn.read()
         reasons = self.slots.reasons(flat.sampled_slots, draws.tokens)
         errors = dict(self.grammars.take(flat.sampled_slots, draws.tokens))
         errors |= dict.fromkeys(draws.broken.tolist(), _NOT_NUMBERS)
@@ -188,5 +179,5 @@ class Engine:
             idle_s=idle_s + waited_s,
             logprobs=draws.logprobs,
             errors=tuple(errors.items()),
-            prompts=prompts,
+            prompts=scored.read(),
         )

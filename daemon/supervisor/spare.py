@@ -120,13 +120,10 @@ class _Held:
         self._ping = encoder().encode(Ping())
         self._decode = decoder(FromWorker).decode
         self._channel = Channel(sock, self._frame, lambda error: lost(f"is gone: {error}"))
-        self._imports = Silence(child.starved_s, lambda: lost("does not end its imports"))
+        self._imports = Silence(child, lambda: lost("does not end its imports"))
         self._imports.expect(IMPORTS_S)
         self._pulse = Pulse(
-            lambda: self._channel.send(self._ping),
-            child.starved_s,
-            lambda: lost("hangs"),
-            HEARS_S,
+            child, lambda: self._channel.send(self._ping), lambda: lost("hangs"), HEARS_S
         )
 
     @property

@@ -94,7 +94,7 @@ async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
 
 
 async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[int] = []
 
@@ -106,11 +106,12 @@ async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
     spare: Any = Spare("cpu")
     spare._restarts = Restarts(2, 3600.0)
     await spare.prepare()
-    await until(lambda: len(started) == 3 and spare.pid == 0)
+    await until(lambda: caplog.text.count("is gone") == 3)
     await asyncio.sleep(0.1)
     assert len(started) == 3
     await spare.prepare()
-    await until(lambda: len(started) == 4 and spare.pid == 0)
+    await until(lambda: caplog.text.count("is gone") == 4)
+    assert len(started) == 4
     await spare.close()
 
 

@@ -56,7 +56,8 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
 
     `read` reads the configuration anew, on SIGHUP and `llmd ctl reload`; it may raise ConfigError.
     """
-    logs.set_up("daemon", loaded.config.daemon.log_level, loaded.config.daemon.log_format)
+    level, form = loaded.config.daemon.log_level, loaded.config.daemon.log_format
+    logs.set_up("daemon", level, form, beside=True)
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process
@@ -80,7 +81,7 @@ class Daemon:
         self._workers: list[WorkerProcess] = []
         self._spare: Spare | None = None
         self._num_given_up = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._status = DaemonStatus(loaded.config, served_name(loaded.config))
         self._operations = Operations(loaded, read, self._status, self._hopeless)
 
@@ -374,9 +375,10 @@ class Daemon:
         """Run work beside the story; a failure in it ends the daemon instead of hiding."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._task_done)
-        self._tasks.append(task)
+        self._tasks.add(task)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task failed", exc_info=task.exception())
             self._hopeless(f"internal error: {task.exception()}")

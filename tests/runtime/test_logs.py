@@ -120,7 +120,7 @@ def test_every_process_is_set_up_here_and_nowhere_else() -> None:
     assert not [path for path, text in texts.items() if "basicConfig" in text]
     callers = {p.relative_to(root).as_posix() for p, t in texts.items() if "logs.set_up(" in t}
     assert callers == {
-        "daemon/api/__main__.py",
+        "daemon/api/process.py",
         "daemon/engine/worker.py",
         "daemon/predictor/process.py",
         "daemon/runtime/daemon.py",

@@ -98,7 +98,7 @@ def restore(core: Core, state: Checkpoint) -> None:
         starve_s=state.starve_s or core.config.starve_s,
     )
     for instance in core.instances:
-        instance.scheduler.seats.starve_s = core.config.starve_s
+        instance.reconfigure(core.config)
 
 
 def _instance(instance: Instance) -> InstanceState:
@@ -148,7 +148,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work
     scheduler = instance.scheduler
-    instance.choose(written.policy)
+    instance.choose(written.policy, 0.0)
     seats = scheduler.seats
     seats.pace = StepTimeModel.restored(state.step_time)
     seats.step = written.step

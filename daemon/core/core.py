@@ -157,7 +157,7 @@ class Core:
             sequence.high_tokens = event.high_tokens
             sequence.story.add(event.now, What.FORETOLD, event.num_tokens)
             if not self._held_back(sequence):
-                self.instances[sequence.instance].scheduler.predict(sequence)
+                self.instances[sequence.instance].scheduler.predict(sequence, event.now)
 
     def _held_back(self, sequence: Sequence) -> bool:
         """Whether it still waits for its leader's prompt."""
@@ -286,7 +286,7 @@ class Core:
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:
-            instance.choose(event.policy)
+            instance.choose(event.policy, event.now)
 
     def _plan(self, now: float) -> None:
         """Submit what can be sent now; ask to be woken when something should be planned later."""
@@ -391,7 +391,7 @@ class Core:
             self.config, max_waiting=event.max_waiting, starve_s=event.starve_s
         )
         for instance in self.instances:
-            instance.scheduler.seats.starve_after(event.starve_s)
+            instance.reconfigure(self.config)
 
     def _on_tick(self, event: Tick) -> None:
         """Planning follows every event; a tick only makes one happen now."""

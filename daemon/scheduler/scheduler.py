@@ -40,7 +40,6 @@ class Limits:
     max_batch_tokens: int
     prefill_chunk: int
     stages: int = 1  # of a pipeline
-    starve_s: float = 0.3
 
 
 class Scheduler:
@@ -51,7 +50,6 @@ class Scheduler:
     ) -> None:
         self.instance = instance
         self.seats = Seats(instance, policy, limits.max_running, kv, swapper)
-        self.seats.starve_s = limits.starve_s
         self.in_flight = InFlight()
         self.suspects = Suspects()
         self._answered_step = 0
@@ -95,18 +93,21 @@ class Scheduler:
         return bool(len(self.in_flight) or self.swapper.space.num_flying)
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence that is new here."""
+        """Queue a sequence that is new here; one that waited elsewhere waits since then."""
+        since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
         self.suspects.meet(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
         self.swapper.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
-        self.seats.meet(sequence, now)
+        self.seats.meet(sequence, since_s)
 
-    def predict(self, sequence: Sequence) -> None:
+    def predict(self, sequence: Sequence, now: float) -> None:
         """A sequence's prediction has come: it may move in the order."""
+        self.seats.now = now
         self.seats.foretold(sequence)
 
-    def choose(self, policy: Policy, swap: str) -> None:
+    def choose(self, policy: Policy, swap: str, now: float) -> None:
         """Change the policy and the swap mode; nobody loses anything but a place in the order."""
+        self.seats.now = now
         self.seats.choose(policy)
         self.swapper.mode = swap
 
@@ -129,9 +130,12 @@ class Scheduler:
         self.suspects.leave(sequence)
         self.swapper.leave(sequence)
 
-    def lose(self, kv: KVCache, num_host_blocks: int = 0, copy_block_s: float = 0.0) -> None:
+    def lose(
+        self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
+    ) -> None:
         """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
         seats = self.seats
+        seats.now = now
         for slot in self.slots.order().tolist():
             seats.preempt(slot, None)
         for sequence in seats.waiting:
@@ -155,9 +159,10 @@ class Scheduler:
         if policy.promotes:
             seats.promote()
         step = StepBuilder(self._limits.max_batch_tokens, seats.slots)
-        alone = self.suspects.turn(seats)
-        if alone >= 0 and self.in_flight:
+        suspect = self.suspects.first
+        if suspect is not None and self.in_flight:
             return None
+        alone = seats.take_in(suspect) if suspect is not None else -1
         self._fill(step, alone)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self._fill(step, -1)
@@ -301,7 +306,7 @@ class Scheduler:
                 return
             place = seats.place_of(sequence)
             count = self._chunk(step, sequence.num_known_tokens - place.num_shared_tokens)
-            if not count or not seats.vacancy(sequence, place):
+            if not count or not seats.make_room(sequence, place):
                 return
             slot = seats.seat(sequence, place)
             if not self.swapper.is_returning(slot):

@@ -265,8 +265,8 @@ class Seats:
         fresh = not sequence.num_output_tokens and not sequence.parked_tokens
         return leader.slot if computed and fresh else -1
 
-    def vacancy(self, sequence: Sequence, place: Place) -> bool:
-        """Whether a slot and the blocks are there, displacing others if the policy says so."""
+    def make_room(self, sequence: Sequence, place: Place) -> bool:
+        """Displace others if the policy says so; whether a slot and the blocks are there."""
         lacking = self._lacking(place)
         if lacking <= 0 and not self.slots.full:
             return True
@@ -280,6 +280,13 @@ class Seats:
         """Blocks that a place needs and nobody has to spare, or <= 0; those that run keep a few."""
         spare = max(1, self.kv.pool.num_blocks // 100) if self.slots.num_running else 0
         return self.kv.lacking(place.matched, place.num_blocks - place.num_reusable + spare)
+
+    def take_in(self, sequence: Sequence) -> int:
+        """The slot of one that runs, or that there is or can be made room for; else -1."""
+        if sequence.slot >= 0:
+            return sequence.slot
+        place = self.place_of(sequence)
+        return self.seat(sequence, place) if self.make_room(sequence, place) else -1
 
     def seat(self, sequence: Sequence, place: Place) -> int:
         """Give it a slot and its blocks; its slot."""
@@ -354,7 +361,7 @@ class Seats:
         table = self.slots
         last_step = 0
         for slot in slots:
-            if not self.swapper.stops_waiting(slot):
+            if not self.swapper.stop_waiting(slot):
                 self.kv.seal(table.member(slot), int(table.computed[slot]))
             last_step = max(last_step, int(table.last_step[slot]))
         self.kv.release_each(slots, last_step)

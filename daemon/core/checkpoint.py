@@ -12,8 +12,8 @@ from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.reserve import BurstReserve
+from daemon.scheduler.moves import Moves
 from daemon.scheduler.scheduler import Scheduler
-from daemon.scheduler.seats import Moves
 from daemon.scheduler.swapper import Swapper
 from daemon.scheduler.trust import Trust
 from daemon.wire.columns import Column, int32

@@ -36,7 +36,7 @@ from daemon.memory.hashing import split_hashes
 from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
 from daemon.scheduler.answer import Answer
-from daemon.scheduler.seats import Moves
+from daemon.scheduler.moves import Moves
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What

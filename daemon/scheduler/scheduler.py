@@ -155,7 +155,7 @@ class Scheduler:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
         policy, swapper = seats.policy, seats.swapper
-        seats.now = now
+        seats.now, seats.num_promised = now, 0
         if policy.promotes:
             seats.promote()
         step = StepBuilder(self._limits.max_batch_tokens, seats.slots)
@@ -254,27 +254,9 @@ class Scheduler:
                 self.kv.grow_each(short)
             step.add_decodes(slots)
             return
-        lacking = set(short.tolist())
-        for slot in slots.tolist():
-            if self.slots.members[slot] is None:
-                continue
-            if slot not in lacking or self._grow_by_force(slot):
-                step.add_decodes(np.array([slot]))
-
-    def _grow_by_force(self, slot: int) -> bool:
-        """One block for a slot, preempting the last in order, itself if it is that.
-
-        Fenced blocks are on their way: nobody is preempted to obtain what comes anyway.
-        """
-        while not self.kv.pool.num_available:
-            if self.kv.pool.num_fenced:
-                return False
-            victim = int(self.slots.order()[-1])
-            self.seats.preempt(victim, What.OUT_OF_BLOCKS, self.slots.member(slot).id)
-            if victim == slot:
-                return False
-        self.kv.grow_each(np.array([slot]))
-        return True
+        waiting = self.seats.grow_by_force(short)
+        stay = self.slots.sequence[slots] >= 0
+        step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
 
     def _continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
         """Further chunks of prompts that have started; their blocks are theirs already."""

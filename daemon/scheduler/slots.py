@@ -91,6 +91,15 @@ class SlotTable:
         self.vacant.append(slot)
         return sequence
 
+    def leaves(self, slot: int) -> bool:
+        """Whether a slot's last token, by its limit, is on its way: its answer vacates it."""
+        return bool(self.computed[slot] >= self.known[slot])
+
+    def leaving(self) -> Slots:
+        """The slots of which that is so, in order."""
+        order = self.order()
+        return order[self.computed[order] >= self.known[order]]
+
     def member(self, slot: int) -> Sequence:
         """The sequence in a slot that is in use."""
         sequence = self.members[slot]

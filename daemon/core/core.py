@@ -245,18 +245,20 @@ class Core:
             instance.step_time.observe(answer.work, event.elapsed_s)
         instance.last_done_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
-        self.counters.output_tokens += answer.rows.size
+        self.counters.output_tokens += answer.rows.size - answer.num_failed
         if answer.rows.size:
             self._actions.append(
                 Deliver(event.instance, event.step, answer.rows, answer.sequences, answer.reasons)
             )
         self._note_firsts(answer, event.now)
         for sequence, cause in zip(answer.ended, answer.causes, strict=True):
-            self._note_answer(sequence, event.now)
+            if cause != FinishReason.ERROR:
+                self._note_answer(sequence, event.now)
             self._forget(sequence, cause, event.now)
-        if answer.ended:
-            self.counters.finished += len(answer.ended)
-            self.finish_rate.observe(event.now, len(answer.ended))
+        self.counters.failed += answer.num_failed
+        if num_finished := len(answer.ended) - answer.num_failed:
+            self.counters.finished += num_finished
+            self.finish_rate.observe(event.now, num_finished)
 
     def _note_firsts(self, answer: Answer, now: float) -> None:
         for sequence in answer.first:

@@ -26,7 +26,7 @@ from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
 
-_LENGTH = np.uint8(FinishReason.LENGTH)
+_LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
 _NONE = int32()
 _NO_SEQUENCES = np.zeros(0, np.int64)
@@ -370,6 +370,9 @@ class Scheduler:
             slots, why = slots[rows], why[rows]
         table.delivered[slots] += 1
         sequences = table.sequence[slots]
+        ends = bool(np.count_nonzero(why))
+        if ends:
+            self._fail(slots[why == _ERROR])
         first = [
             member
             for slot in flown.firsts.tolist()
@@ -377,10 +380,16 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        if not np.count_nonzero(why):
+        if not ends:
             return Answer(rows, sequences, why, first, [], [], flown.work)
         ending = why != 0
         ended = self.seats.vacate(slots[ending].tolist())
         for sequence in ended:
             self._end(sequence)
         return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)
+
+    def _fail(self, slots: Slots) -> None:
+        """These rows failed: they have no token, and what they computed is offered to nobody."""
+        self.slots.delivered[slots] -= 1
+        for slot in slots.tolist():
+            self.kv.forget(self.slots.member(slot))

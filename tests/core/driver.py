@@ -122,16 +122,20 @@ class Driver:
         self.handle(RequestArrived(self.now, request, len(prompt), max_tokens, n, priority, hashes))
         return request
 
-    def answer(self, instance: int = 0, stops: frozenset[int] = frozenset()) -> bool:
-        """Answer the oldest step of an instance; rows numbered in `stops` end."""
+    def answer(
+        self,
+        instance: int = 0,
+        stops: frozenset[int] = frozenset(),
+        fails: frozenset[int] = frozenset(),
+    ) -> bool:
+        """Answer the oldest step of an instance; rows numbered in `stops` end, others fail."""
         worker = self.workers.get(instance)
         if worker is None or not worker.pending:
             return False
         step = worker.pending[0]
         reasons = np.zeros(len(step.tokens), np.uint8)
-        for row in stops:
-            if row < reasons.size:
-                reasons[row] = FinishReason.STOP
+        for rows, reason in ((stops, FinishReason.STOP), (fails, FinishReason.ERROR)):
+            reasons[[row for row in rows if row < reasons.size]] = reason
         self.now += self.step_s
         self.answered = step
         worker.pending.pop(0)
@@ -258,6 +262,9 @@ class Driver:
         ):
             tokens = self.known[sequence]
             assert sequence in self.alive, "a token for a sequence that has ended"
+            if reason == FinishReason.ERROR:  # whatever was drawn is no token
+                self._end(sequence, FinishReason.ERROR)
+                continue
             expected = self.truths[sequence].upto(len(tokens) + 1)[-1]
             assert self.answered.tokens[row] == expected, "a token out of its order"
             tokens.append(int(expected))

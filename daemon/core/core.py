@@ -29,10 +29,11 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance, WorkerState
+from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.snapshot import Counters
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
+from daemon.placement.balance import balance
 from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
 from daemon.scheduler.answer import Answer
@@ -100,6 +101,8 @@ class Core:
         self._actions = []
         handler(event)
         self._plan(event.now)
+        if len(self.instances) > 1 and balance(self.instances, event.now):
+            self._plan(event.now)
         return self._actions
 
     # Workers
@@ -173,7 +176,7 @@ class Core:
         if self.draining:
             return reject("draining", "the daemon takes no new requests now", 0.0)
         length = event.num_prompt_tokens + event.max_tokens
-        able = self._able(length)
+        able = able_to_hold(self.instances, length)
         if not able and all(one.state is WorkerState.LOADING for one in self.instances):
             return reject("not_ready", "the model is still loading", 1.0)
         if length > self.config.max_len or not able:
@@ -201,16 +204,9 @@ class Core:
         self.num_arrivals += 1
         return sequence
 
-    def _able(self, num_tokens: int) -> list[Instance]:
-        """Instances that can hold so long a sequence; lost ones count while none is ready."""
-        ready = [i for i in self.instances if i.state is WorkerState.READY]
-        if not ready:
-            return [i for i in self.instances if i.state is WorkerState.LOST]
-        return [i for i in ready if i.can_hold(num_tokens)]
-
     def _place(self, sequence: Sequence, now: float) -> None:
         """Queue it where there is least to do; it fails if no worker, however late, can hold it."""
-        able = self._able(sequence.limit)
+        able = able_to_hold(self.instances, sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
         if not able:
             sequence.move(State.FINISHED)

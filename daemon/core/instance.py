@@ -171,7 +171,7 @@ class Instance:
             out_blocks=swapper.num_out,
             in_blocks=swapper.num_in,
             link_s=swapper.link_s,
-            levels=self.scheduler.seats.levels(),
+            levels=_levels(self.scheduler),
         )
 
     def _memory(self, num_blocks: int) -> KVCache:
@@ -181,6 +181,16 @@ class Instance:
         )
 
 
+def _levels(scheduler: Scheduler) -> tuple[int, ...]:
+    """Sequences at each level of the policy's queues, running or waiting."""
+    counts = [0] * scheduler.policy.num_levels
+    if counts:
+        members = (one for one in scheduler.slots.members if one is not None)
+        for sequence in (*members, *scheduler.waiting):
+            counts[sequence.level] += 1
+    return tuple(counts)
+
+
 def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """At most MAX_BLOCKS_SHOWN cells of a column of blocks; each the most of its stretch."""
     if blocks.size <= MAX_BLOCKS_SHOWN:
@@ -188,3 +198,11 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
     edges = np.linspace(0, blocks.size, MAX_BLOCKS_SHOWN + 1).astype(np.int64)
     most: npt.NDArray[Number] = np.maximum.reduceat(blocks, edges[:-1])
     return most
+
+
+def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
+    """Those that can hold so long a sequence; lost ones count while none is ready."""
+    ready = [one for one in instances if one.state is WorkerState.READY]
+    if not ready:
+        return [one for one in instances if one.state is WorkerState.LOST]
+    return [one for one in ready if one.can_hold(num_tokens)]

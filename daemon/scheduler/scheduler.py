@@ -53,7 +53,7 @@ class Scheduler:
         self.in_flight = InFlight()
         self.suspects = Suspects()
         self._answered_step = 0
-        self._limits = limits
+        self.limits = limits
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -158,7 +158,7 @@ class Scheduler:
         seats.now, seats.num_promised = now, 0
         if policy.promotes:
             seats.promote()
-        step = StepBuilder(self._limits.max_batch_tokens, seats.slots)
+        step = StepBuilder(self.limits.max_batch_tokens, seats.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
             return None
@@ -220,7 +220,7 @@ class Scheduler:
             order = order[order == alone]
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1
-        if self._limits.stages > 1:
+        if self.limits.stages > 1:
             return self._stage_share(order, decoding), order[pending > 1]
         if np.count_nonzero(decoding) == order.size:
             return order, _NO_SLOTS
@@ -243,7 +243,7 @@ class Scheduler:
         way wait for it, and a step takes at most its stage's share of all that run.
         """
         ready = decoding & (self.slots.last_step[order] <= self._answered_step)
-        return order[ready][: -(-order.size // self._limits.stages)]
+        return order[ready][: -(-order.size // self.limits.stages)]
 
     def _decode(self, step: StepBuilder, slots: Slots) -> None:
         """Every decode that the budget and the memory carry."""
@@ -270,7 +270,7 @@ class Scheduler:
     def _chunk(self, step: StepBuilder, pending: int) -> int:
         """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
         if not self.policy.whole_prompts:
-            return min(pending, self._limits.prefill_chunk, step.budget)
+            return min(pending, self.limits.prefill_chunk, step.budget)
         if pending <= step.budget or not step.prompts:
             return min(pending, step.budget)
         return 0

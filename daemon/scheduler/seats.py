@@ -211,15 +211,6 @@ class Seats:
                 return found
         return []
 
-    def levels(self) -> tuple[int, ...]:
-        """Sequences at each level of the policy's queues, running or waiting."""
-        counts = [0] * self.policy.num_levels
-        if counts:
-            members = (one for one in self.slots.members if one is not None)
-            for sequence in (*members, *self.waiting):
-                counts[sequence.level] += 1
-        return tuple(counts)
-
     # Seating
 
     @property
@@ -265,7 +256,7 @@ class Seats:
             return True
         leaving = self.slots.leaving()
         if lacking > 0:
-            beyond = lacking - self._coming(leaving) + self.kv.pool.fenced_among(place.matched)
+            beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(place.matched)
         else:
             beyond = 0 if leaving.size else 1  # a slot is all that it lacks
         if beyond <= 0:
@@ -274,16 +265,21 @@ class Seats:
             self.preempt(slot, What.GAVE_WAY, sequence.id)
         return not self.slots.full and self._lacking(place) <= 0
 
-    def _coming(self, leaving: Slots) -> int:
+    def coming(self, leaving: Slots) -> int:
         """Blocks that nobody is promised and that come without anybody giving way: fenced ones,
         and those that only the `leaving` have.
         """
         num_held = sum(self.kv.num_own(slot) for slot in leaving.tolist())
         return self.kv.pool.num_fenced + num_held - self.num_promised
 
+    @property
+    def num_spare(self) -> int:
+        """Blocks that those who run keep from newcomers."""
+        return max(1, self.kv.pool.num_blocks // 100)
+
     def _lacking(self, place: Place) -> int:
         """Blocks that a place needs and nobody has to spare, or <= 0; those that run keep a few."""
-        spare = max(1, self.kv.pool.num_blocks // 100) if self.slots.num_running else 0
+        spare = self.num_spare if self.slots.num_running else 0
         return self.kv.lacking(place.matched, place.num_blocks - place.num_reusable + spare)
 
     def take_in(self, sequence: Sequence) -> int:
@@ -341,7 +337,7 @@ class Seats:
         that. Those who wait for what was promised are returned.
         """
         table, waiting = self.slots, []
-        coming = self._coming(table.leaving()) - self.kv.pool.num_fenced
+        coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
         for slot in slots.tolist():
             while table.members[slot] is not None:
                 if self.kv.pool.num_available:

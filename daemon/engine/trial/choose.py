@@ -68,7 +68,7 @@ class Trial:
         self._waves = script.write(self._room, budget, self._borders, avoid)
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []
-        self._found: list[Finding] = []
+        self._worst = Finding(0.0, 0.0, "")
         self._steps, self._share = 0, 0.0
 
     def known(self) -> Model | None:
@@ -98,27 +98,27 @@ class Trial:
             max(one.first + len(one.tokens) for wave in self._waves for one in wave.sequences) - 1,
             f", around {_listed(self._borders)}" if self._borders else "",
             time.perf_counter() - began,
-            worst(self._found),
+            self._worst,
         )
         return best
 
     def _best(self, fused: bool) -> tuple[Model, Verdict]:
         """The straight decoder, or else the modules; with compiled steps if they are right."""
+        finding = Finding(0.0, 0.0, "")
         for verdict in (Verdict(True, True), Verdict(False, True))[not fused :]:
             made = self._made(verdict)
             if made.fused != verdict.fused:
                 continue  # of another shape: the modules come next
-            plain, compiled = self._judged(made)
-            if plain.wrong:
-                log.warning(_WRONG, _in_words(verdict), plain)
-                continue
-            self._found = [plain]
-            if compiled is None or not compiled.wrong:
-                self._found += [] if compiled is None else [compiled]
-                return made, Verdict(made.fused, True)
-            log.warning("trial: compiled steps would be wrong, and are not used: %s", compiled)
-            return made.uncompiled, Verdict(made.fused, False)
-        raise ModelError(f"{self._name} would be answered wrongly: {plain}")
+            ways = [(made, verdict)]
+            if made.compiled:
+                ways.append((made.uncompiled, Verdict(made.fused, False)))
+            for way, told in ways:
+                finding = self._judged(way)
+                if not finding.wrong:
+                    self._worst = finding
+                    return way, told
+                log.warning(_WRONG, _in_words(told), finding)
+        raise ModelError(f"{self._name} would be answered wrongly: {finding}")
 
     @property
     def _name(self) -> str:
@@ -209,17 +209,15 @@ class Trial:
         )
         return Pool(floats, self._pool.slots, torch_backend())
 
-    def _judged(self, made: Model) -> tuple[Finding, Finding | None]:
-        """The worst of what `made` computes, and of its compiled steps where it has any."""
-        plain, compiled = list[Finding](), list[Finding]()
+    def _judged(self, made: Model) -> Finding:
+        """The worst of what `made` computes."""
+        found = []
         for wave, expected in zip(self._waves, self._expected, strict=True):
-            parts = compute(made, wave, self._pool, lambda: self._tell("trial"))
-            plain += judge((part for part in parts if not part.compiled), expected)
-            compiled += judge((part for part in parts if part.compiled), expected)
+            found += judge(compute(made, wave, self._pool, lambda: self._tell("trial")), expected)
         far = far_steps(made, self._far_starts(), self._pool)
         if far is not None:
-            compiled.append(far_finding(*far, [one for wave in self._expected for one in wave]))
-        return worst(plain), worst(compiled) if compiled else None
+            found.append(far_finding(*far, [one for wave in self._expected for one in wave]))
+        return worst(found)
 
     def _far_starts(self) -> list[int]:
         """Tokens in the cache before a step at the longest, and at half of it, if there is room."""

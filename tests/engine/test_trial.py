@@ -302,6 +302,21 @@ def test_compiled_steps_are_tried_at_the_longest_contexts(
     assert "would be wrong: in compiled steps behind the longest contexts" in caplog.text
 
 
+def test_without_memory_for_float32_rounding_is_assumed(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr("daemon.engine.trial.wide._wide_linear", full)
+    assert tries.engine(llama, dtype="bfloat16").model.fused
+    assert caplog.text.count("no memory for float32") == 1
+    swapped_heads(monkeypatch)
+    monkeypatch.setattr("daemon.engine.trial.choose.fuse", lambda *_: None)
+    with pytest.raises(ModelError, match="would be answered wrongly: "):
+        tries.engine(llama, dtype="bfloat16", block_size=16)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

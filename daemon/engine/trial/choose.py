@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ from daemon.engine.model import Model
 from daemon.engine.modules import Modules
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
 from daemon.engine.trial.kept import Verdict
 from daemon.engine.trial.listen import asked_too_much
-from daemon.engine.trial.script import Room, Wave
+from daemon.engine.trial.script import Room, Tried, Wave
 from daemon.engine.trial.served import Pool, compute, far_steps
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 
+_ASSUMED = {torch.bfloat16: 0.02, torch.float16: 0.003}
+"""How far rounding leads, in spreads of the logits, where it could not be measured."""
 _WRONG = "trial: %s would be wrong: %s"
 _BEGIN, _FUSE, _PRODUCTS, _TRIAL, _END = 0.76, 0.8, 0.81, 0.82, 0.9
 """Shares of a whole start at which the stages begin."""
@@ -64,11 +66,11 @@ class Trial:
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         num_params = sum(one.numel() for one in model.parameters())
         budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda)
-        avoid = getattr(model.config, "pad_token_id", None)
-        self._waves = script.write(self._room, budget, self._borders, avoid)
+        self._waves = script.write(self._room, budget, self._borders, _padding(model))
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []
         self._worst = Finding(0.0, 0.0, "")
+        self._unrounded_fits = True
         self._steps, self._share = 0, 0.0
 
     def known(self) -> Model | None:
@@ -81,6 +83,13 @@ class Trial:
 
     def tried(self) -> Model:
         """The model in the fastest way that is right. Raises ModelError where none is."""
+        try:
+            return self._try()
+        except (AttributeError, LookupError, TypeError) as error:
+            said = f"its modelling code cannot be tried: {in_a_line(error)}"
+            raise ModelError(f"{self._name}: {said}") from error
+
+    def _try(self) -> Model:
         began = time.perf_counter()
         self._say("reference", _BEGIN)
         if reasons := asked_too_much(self._model, self._shape, self._room.longest):
@@ -92,7 +101,7 @@ class Trial:
         num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
         log.info(
             "trial: %s; %d logits at positions up to %d%s against transformers' own in %.1f s; "
-            "the worst %s",
+            "the worst: %s",
             _in_words(verdict),
             num_tokens,
             max(one.first + len(one.tokens) for wave in self._waves for one in wave.sequences) - 1,
@@ -144,22 +153,47 @@ class Trial:
 
     def _expect(self, wave: Wave) -> list[Expected]:
         """What transformers computes of a wave's sequences, one by one."""
-        kv_dtype = KV_DTYPES[self._load.kv_dtype]
-        narrow = self._pool.cache.dtype != torch.float32
         found = []
         for one in wave.sequences:
             self._tell("reference")
-            with reference.attention(self._model, "eager"):
-                with wide.widened(self._model) if narrow else nullcontext():
-                    exact = reference.logits_of(self._model, one)
-                rounded = reference.logits_of(self._model, one) if narrow else None
-            if kv_dtype is not None:
-                with reference.rounding(self._model, kv_dtype):
-                    rounded = reference.logits_of(self._model, one)
+            rounded, assumed = self._rounded(one), 0.0
+            exact = self._exact(one)
+            if exact is None:
+                assert rounded is not None
+                exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
             if not bool(exact.isfinite().all()):
                 raise ModelError(f"{self._name}: its logits are not numbers")
-            found.append(Expected(exact, rounded))
+            found.append(Expected(exact, rounded, assumed))
         return found
+
+    def _exact(self, one: Tried) -> torch.Tensor | None:
+        """The logits in float32; None where there is no memory for that."""
+        try:
+            with reference.attention(self._model, "eager"), wide.widened(self._model):
+                return reference.logits_of(self._model, one)
+        except torch.OutOfMemoryError:
+            if not self._rounds:
+                raise
+        if self._unrounded_fits:
+            log.warning("trial: no memory for float32: faults of the size of rounding may hide")
+        self._unrounded_fits = False
+        torch.cuda.empty_cache()
+        return None
+
+    def _rounded(self, one: Tried) -> torch.Tensor | None:
+        """The logits with the rounding of serving; None where it rounds nothing."""
+        if not self._rounds:
+            return None
+        kv_dtype = KV_DTYPES[self._load.kv_dtype]
+        eager = reference.attention(self._model, "eager")
+        with eager if kv_dtype is None else reference.rounding(self._model, kv_dtype):
+            return reference.logits_of(self._model, one)
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether serving rounds what the exact forward does not."""
+        cache = self._pool.cache
+        return cache.dtype != torch.float32 or cache.scales is not None
 
     def _structure(self) -> bool:
         """Whether the straight decoder computes what the model does. Raises ModelError where the
@@ -167,7 +201,7 @@ class Trial:
 
         Where serving rounds, all is computed unrounded first: rounds hide faults of their size.
         """
-        if self._expected[0][0].rounded is None:
+        if not self._rounds or not self._unrounded_fits:
             return True
         pool = self._wide_pool()
         with wide.widened(self._model):
@@ -246,6 +280,12 @@ def _room(load: Load, pool: Pool, shape: ModelShape) -> Room:
         load.max_batch_tokens,
         shape.vocab_size,
     )
+
+
+def _padding(model: Any) -> int | None:
+    """The token that is none: some models count positions without it."""
+    token = getattr(model.config, "pad_token_id", None)
+    return token if isinstance(token, int) else None
 
 
 def _in_words(verdict: Verdict) -> str:

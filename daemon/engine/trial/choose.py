@@ -40,14 +40,22 @@ _BEGIN, _FUSE, _PRODUCTS, _TRIAL, _END = 0.76, 0.8, 0.81, 0.82, 0.9
 """Shares of a whole start at which the stages begin."""
 
 
-def fastest(model: Any, shape: ModelShape, load: Load, pool: Pool, progress: Progress) -> Model:
+def fastest(
+    model: Any,
+    shape: ModelShape,
+    load: Load,
+    pool: Pool,
+    progress: Progress,
+    verdict: Verdict | None = None,
+) -> Model:
     """The fastest way to compute transformers' `model` that gives its own logits.
 
-    What was found before of an equal model on an equal device is believed. The model may not be
-    used afterwards. Raises ModelError where no way gives its logits.
+    A `verdict` is believed, as is what was found before of an equal model on an equal device. The
+    model may not be used afterwards. Raises ModelError where no way gives its logits.
     """
     trial = Trial(model, shape, load, pool, progress)
-    return trial.known() or trial.tried()
+    verdict = verdict or trial.known()
+    return trial.tried() if verdict is None else trial.made(verdict)
 
 
 class Trial:
@@ -73,13 +81,12 @@ class Trial:
         self._unrounded_fits = True
         self._steps, self._share = 0, 0.0
 
-    def known(self) -> Model | None:
-        """The model as an earlier trial found it right; None where there was none."""
+    def known(self) -> Verdict | None:
+        """What an equal trial found; None where there was none."""
         verdict = kept.read(self._folder, self._key)
-        if verdict is None:
-            return None
-        log.info("trial: passed before, %s", _in_words(verdict))
-        return self._made(verdict)
+        if verdict is not None:
+            log.info("trial: passed before, %s", _in_words(verdict))
+        return verdict
 
     def tried(self) -> Model:
         """The model in the fastest way that is right. Raises ModelError where none is."""
@@ -115,7 +122,7 @@ class Trial:
         """The straight decoder, or else the modules; with compiled steps if they are right."""
         finding = Finding(0.0, 0.0, "")
         for verdict in (Verdict(True, True), Verdict(False, True))[not fused :]:
-            made = self._made(verdict)
+            made = self.made(verdict)
             if made.fused != verdict.fused:
                 continue  # of another shape: the modules come next
             ways = [(made, verdict)]
@@ -133,7 +140,7 @@ class Trial:
     def _name(self) -> str:
         return f"{self._load.model} ({self._shape.model_type})"
 
-    def _made(self, verdict: Verdict) -> Model:
+    def made(self, verdict: Verdict) -> Model:
         """The model in one way. Once it was fused it can be computed by its modules, not again."""
         self._say("fuse", _FUSE)
         made: Model | None = None

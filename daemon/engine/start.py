@@ -11,19 +11,22 @@ from daemon.engine.backend import Backend, choose
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.model import optimise
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
+from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.streams import compute_stream
 from daemon.engine.swap import swap_link
+from daemon.engine.trial.choose import fastest
+from daemon.engine.trial.kept import Verdict
+from daemon.engine.trial.served import Pool
 from daemon.engine.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler
-from daemon.models.shape import ModelError, ModelShape, read_shape
+from daemon.models.shape import ModelError, ModelShape
 
 GPU_RESERVE = 0.9
 """Share of a GPU's free memory for the KV pool, where the daemon did not size it."""
@@ -46,7 +49,7 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
     model = load_model(
         Path(load.model), load.dtype, device, lambda done: progress("weights", 0.7 * done)
     )
-    engine = assemble(model, read_shape(Path(load.model)), load, progress)
+    engine = assemble(model, shape_here(Path(load.model)), load, progress)
     progress("warm-up", 0.9)
     return engine, *warm_up(engine, load)
 
@@ -57,11 +60,13 @@ def assemble(
     load: Load,
     progress: Progress,
     backend: Backend | None = None,
+    verdict: Verdict | None = None,
 ) -> Engine:
     """An engine around transformers' `model`, which lies on its device; it may not be used after.
 
-    `backend`: the fastest for the device if not given. Raises HostPoolError, and ModelError where
-    the daemon must say how large the KV pool is.
+    `backend`: the fastest for the device if not given. `verdict`: in which ways the model may be
+    computed; a trial finds out if not given. Raises HostPoolError, and ModelError where
+    the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
     """
     device = torch.device(load.device)
     kv_dtype = KV_DTYPES[load.kv_dtype]
@@ -70,14 +75,10 @@ def assemble(
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
     swap = swap_link(cache, load.num_host_blocks, load.compress)
-    progress("fuse", 0.8)
     max_blocks = -(-load.max_len // load.block_size) + 1
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
-    fastest = optimise(model, cache, slots, backend)
-    progress("products", 0.85)
-    fastest.compile_steps(backend, cache, slots)
     return Engine(
-        model=fastest,
+        model=fastest(model, shape, load, Pool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),

@@ -1,0 +1,246 @@
+"""Nothing false is served: every model is tried on its device, and faults are found."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from daemon.engine import attention_torch
+from daemon.engine.attention_torch import TorchAttention
+from daemon.engine.cpu import program
+from daemon.engine.metadata import FlatBatch
+from daemon.engine.modules import Modules
+from daemon.engine.resolve import shape_here
+from daemon.engine.rotary import RotaryTable
+from daemon.models import supported
+from daemon.models.shape import ModelError
+from tests.engine.tries import COMMON, OLDER, YARN, Tries, save
+
+
+@pytest.fixture
+def tries(tmp_path: Path) -> Tries:
+    torch.set_num_threads(1)
+    return Tries(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("trial") / "llama", "llama", **COMMON)
+
+
+@pytest.fixture(scope="module")
+def yarn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its queries grow by 7 % from position 300 on; its modules are those of a Llama."""
+    rope = {**YARN, "original_max_position_embeddings": 300}
+    place = tmp_path_factory.mktemp("trial") / "yarn"
+    return save(place, "ministral3", **COMMON, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["", "int8"])
+def test_what_grows_far_out_is_left_to_the_modules(
+    yarn: Path, dtype: str, kv_dtype: str, tries: Tries, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rounding to bfloat16 is larger than the fault, and may not hide it."""
+    engine = tries.engine(yarn, dtype=dtype, kv_dtype=kv_dtype)
+    assert not engine.model.fused
+    assert "the fused decoder would be wrong" in caplog.text
+
+
+def test_one_head_of_keys_is_served(tries: Tries, tmp_path: Path) -> None:
+    folder = save(tmp_path / "m", "gpt_bigcode", **OLDER)
+    engine = tries.engine(folder)
+    assert engine.cache.blocks.shape[4] == 1 and not engine.model.fused
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "words"),
+    [
+        ("diffllama", COMMON, "2 layers ask for attention 4 times"),
+        ("nemotron", COMMON, "does not hand on which tokens belong together"),
+        ("mistral", {**COMMON, "sliding_window": 64}, "a sliding window of 64 tokens"),
+        ("gemma2", {**COMMON, "head_dim": 8, "sliding_window": 512}, "caps attention scores"),
+    ],
+)
+def test_a_model_is_heard_where_its_configuration_is_silent(
+    model_type: str,
+    fields: dict[str, Any],
+    words: str,
+    tries: Tries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = save(tmp_path / "m", model_type, **fields)
+    monkeypatch.setattr(supported, "refusals", lambda _resolved: iter(()))
+    with pytest.raises(ModelError, match=words) as raised:
+        tries.engine(folder)
+    assert str(folder) in str(raised.value)
+
+
+def test_an_encoder_is_found_by_its_answers_too(
+    tries: Tries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {name: value for name, value in COMMON.items() if name != "num_key_value_heads"}
+    folder = save(tmp_path / "m", "electra", **fields, embedding_size=32)
+    monkeypatch.setattr(supported, "refusals", lambda _resolved: iter(()))
+    with pytest.raises(ModelError, match="would be answered wrongly"):
+        tries.engine(folder)
+
+
+def test_other_heads_than_the_pool_has_are_refused(llama: Path, tries: Tries) -> None:
+    shape = msgspec.structs.replace(shape_here(llama), num_kv_heads=4)
+    with pytest.raises(ModelError, match=r"has 4 heads \(2 of keys\) of 8 .* says 4 \(4\) of 8"):
+        tries.engine(llama, shape)
+
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def lost_scale(patch: pytest.MonkeyPatch) -> None:
+    """Attention with scores that are 5 % too small."""
+    true = attention_torch.scaled_dot_product_attention
+
+    def scaled(*states: Any, scale: float, **others: Any) -> torch.Tensor:
+        return true(*states, scale=0.95 * scale, **others)
+
+    patch.setattr(attention_torch, "scaled_dot_product_attention", scaled)
+
+
+def swapped_heads(patch: pytest.MonkeyPatch) -> None:
+    """Query heads that read another head of keys than their own."""
+    true = attention_torch.attend_causally
+
+    def swapped(query: Any, keys: Any, values: Any, *rest: Any) -> torch.Tensor:
+        return true(query, keys.flip(1), values.flip(1), *rest)
+
+    patch.setattr(attention_torch, "attend_causally", swapped)
+
+
+def position_late(patch: pytest.MonkeyPatch) -> None:
+    """Decoded tokens that stand one position too far."""
+    true = Modules.logits
+
+    def late(self: Any, tokens: Any, positions: Any, *rest: Any) -> torch.Tensor:
+        return true(self, tokens, positions + (len(tokens) == 1), *rest)
+
+    patch.setattr(Modules, "logits", late)
+
+
+def mixed_company(patch: pytest.MonkeyPatch) -> None:
+    """Decoded tokens that read their neighbour's context."""
+    true = TorchAttention._prepare_singles
+
+    def mixed(self: Any, batch: FlatBatch, device: torch.device) -> None:
+        true(self, batch, device)
+        self._context = self._context.roll(1, 0)
+
+    patch.setattr(TorchAttention, "_prepare_singles", mixed)
+
+
+def lost_border(patch: pytest.MonkeyPatch) -> None:
+    """Chunks behind others that do not see the token before them."""
+    true = attention_torch.causal_bias
+
+    def lost(query: torch.Tensor, start: int) -> torch.Tensor:
+        bias = true(query, start)
+        bias[:, start - 1] = -torch.inf
+        return bias
+
+    patch.setattr(attention_torch, "causal_bias", lost)
+
+
+def short_context(patch: pytest.MonkeyPatch) -> None:
+    """Decoded tokens that do not see themselves once a block is full."""
+    true = TorchAttention._prepare_singles
+
+    def short(self: Any, batch: FlatBatch, device: torch.device) -> None:
+        true(self, batch, device)
+        starts = torch.from_numpy(batch.starts[batch.single_rows])
+        for row, start in enumerate(starts.tolist()):
+            if start % 8 == 0 and start:
+                self._bias[row, ..., start] = -torch.inf
+
+    patch.setattr(TorchAttention, "_prepare_singles", short)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "broken",
+    [lost_scale, swapped_heads, position_late, mixed_company, lost_border, short_context],
+)
+def test_a_fault_of_the_paged_path_is_found(
+    broken: Break, dtype: str, llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.engine.backend._compiled", no_kernels)
+    broken(monkeypatch)
+    # A Llama's modules have the fault as well as the fused decoder, or alone.
+    monkeypatch.setattr("daemon.engine.trial.choose.fuse", lambda *_: None)
+    with pytest.raises(ModelError, match="would be answered wrongly: ") as raised:
+        tries.engine(llama, dtype=dtype)
+    assert str(llama) in str(raised.value)
+    assert not tries.kept
+
+
+def no_kernels() -> Any:
+    raise ImportError("not here")
+
+
+def test_another_kind_of_rope_is_not_fused(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = RotaryTable.angles
+
+    def stretched(self: Any, positions: torch.Tensor) -> Any:
+        return true(self, positions // 2)
+
+    monkeypatch.setattr(RotaryTable, "angles", stretched)
+    assert not tries.engine(llama).model.fused
+
+
+def test_compiled_steps_that_are_wrong_are_not_used(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    true = program.DecodePrograms.logits
+
+    def doubled(self: Any, batch: FlatBatch) -> torch.Tensor:
+        return true(self, batch) * (1.01 if len(batch.tokens) == 2 else 1.0)
+
+    monkeypatch.setattr(program.DecodePrograms, "logits", doubled)
+    engine = tries.engine(llama)
+    assert engine.model.fused and not engine.model.compiled
+    assert "the fused decoder would be wrong: in compiled steps, " in caplog.text
+    again = tries.engine(llama)
+    assert not tries.tried and again.model.fused and not again.model.compiled
+
+
+def test_compiled_steps_are_tried_at_the_longest_contexts(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    true = program._Program.prepare
+
+    def clipped(self: Any, tokens: torch.Tensor, batch: FlatBatch) -> None:
+        true(self, tokens, batch)
+        np.minimum(self._lens, 250, out=self._lens)
+
+    monkeypatch.setattr(program._Program, "prepare", clipped)
+    assert not tries.engine(llama).model.compiled
+    assert "would be wrong: in compiled steps behind the longest contexts" in caplog.text
+
+
+def test_without_memory_for_float32_rounding_is_assumed(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr("daemon.engine.trial.wide._wide_linear", full)
+    assert tries.engine(llama, dtype="bfloat16").model.fused
+    assert caplog.text.count("no memory for float32") == 1
+    swapped_heads(monkeypatch)
+    monkeypatch.setattr("daemon.engine.trial.choose.fuse", lambda *_: None)
+    with pytest.raises(ModelError, match="would be answered wrongly: "):
+        tries.engine(llama, dtype="bfloat16", block_size=16)

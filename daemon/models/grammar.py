@@ -4,11 +4,14 @@ llguidance and the vocabulary are loaded when a `Compiler` is made: who serves p
 needs neither. The API process checks a grammar with the same limits before a worker ever sees it.
 """
 
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -17,6 +20,17 @@ MOST_COMPILED = 32
 """Grammars that stay compiled: an application asks for the same few again and again."""
 
 _LONGEST_MESSAGE = 300
+_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
+_SOURCE = re.compile(r" \d+ \| .*", re.DOTALL)
+"""The lines at fault, which a client has; in one line with the message nobody can read them."""
+_IN_WORDS = {
+    "NoExtension": "nothing may follow what the answer has so far",
+    "NoExtensionBias": "there is no text that it allows",
+    "ParserTooComplex": "it is too complex to follow",
+    "LexerTooComplex": "it is too complex to follow",
+    "InternalError": "it cannot be followed",
+}
+"""Names of llguidance's stop reasons, where it has nothing else to say."""
 
 
 class GrammarError(ValueError):
@@ -52,6 +66,16 @@ class Compiler:
         """The length of a mask: a bit a token, in int32 words; at least the model's vocabulary."""
         return -(-self._tokenizer.vocab_size // 32)
 
+    @property
+    def ends(self) -> npt.NDArray[np.intp]:
+        """The tokens that end an answer."""
+        return np.array(self._tokenizer.eos_tokens, np.intp)
+
+    def token_lengths(self) -> npt.NDArray[np.intp]:
+        """Bytes of every token [vocabulary]; takes some tenths of a second."""
+        decode = self._tokenizer.decode_bytes
+        return np.array([len(decode([token])) for token in range(self._tokenizer.vocab_size)])
+
     def matcher(self, grammar: str) -> "LLMatcher":
         """A matcher at a grammar's beginning. Raises GrammarError if it is wrong or too complex.
 
@@ -77,8 +101,15 @@ class Compiler:
 def check(matcher: "LLMatcher") -> None:
     """Raise GrammarError if a matcher has failed: it cannot go on from there."""
     if matcher.is_error():
-        said = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
-        raise GrammarError(said[:_LONGEST_MESSAGE])
+        raise GrammarError(in_words(matcher.get_error()))
+
+
+def in_words(said: str) -> str:
+    """What llguidance says of a grammar, for people: one line, and no names of its own."""
+    said = " ".join(said.replace("<non-verbose/>", "").split())
+    said = _PLACE.sub(r"line \1, column \2: ", _SOURCE.sub("", said))
+    said = _IN_WORDS.get(said, said)
+    return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."
 
 
 class _Lengths(msgspec.Struct):

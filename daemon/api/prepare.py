@@ -3,10 +3,11 @@
 Runs in a thread, since tokenizing a long prompt takes longer than the event loop may wait.
 """
 
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
+from daemon.api.conversation import Conversation, Rendered, template_message
 from daemon.api.echo import Echo
 from daemon.api.errors import ApiError, invalid
 from daemon.api.sampling import (
@@ -19,7 +20,7 @@ from daemon.api.sampling import (
 from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message
 from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
-from daemon.api.tools.history import Messages, calls_of, check_messages, described
+from daemon.api.tools.history import check_messages
 from daemon.request import SamplingParams
 from daemon.runtime.protocol import Serving
 
@@ -50,21 +51,21 @@ class Work(msgspec.Struct, frozen=True):
         return sum(len(prompt.tokens) for prompt in self.prompts)
 
 
-def prepare_chat(request: ChatRequest, text: Text, serving: Serving) -> Work:
-    """A conversation's work. Raises ApiError."""
+def conversation(request: ChatRequest, serving: Serving) -> bytes:
+    """What a chat's template is to be given: a `Conversation`, as JSON. Raises ApiError."""
     check_unsupported(request)
     check_messages(request.messages)
-    messages = [template_message(message) for message in request.messages]
-    limit = request.max_completion_tokens
-    name = "max_completion_tokens" if limit is not None else "max_tokens"
-    if limit is None:
-        limit = request.max_tokens
-    _check_limit(limit, serving.max_len, name)
-    tools = offered(request)
-    tokens = text.chat(messages, serving.max_len, tools=described(tools))
-    prompt = text.prompt(tokens, serving.block_size, words=_asked(messages))
+    _check_limit(*_chat_limit(request), serving.max_len)
+    return msgspec.json.encode(Conversation(request.messages, offered(request)))
+
+
+def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
+    """The work of a conversation that was `rendered`. Raises ApiError."""
+    limit, _name = _chat_limit(request)
+    tokens = text.chat(said.text, serving.max_len)
+    prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
     work = _work(request, [prompt], limit, serving, "messages")
-    return _with_tools(work, toolbox(request, tools, text.calls, text.markers))
+    return _with_tools(work, toolbox(request, offered(request), said.calls, text.markers))
 
 
 def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
@@ -73,7 +74,7 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     limit = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     if limit == 0 and not request.echo:
         raise invalid("`max_tokens` may be 0 only with `echo`", "max_tokens")
-    _check_limit(limit, serving.max_len, "max_tokens")
+    _check_limit(limit, "max_tokens", serving.max_len)
     prompts = []
     for prompt in _separate(request.prompt):
         if isinstance(prompt, str):
@@ -90,23 +91,6 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     return msgspec.structs.replace(work, echoes=echoes, prompt_only=limit == 0)
 
 
-def template_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates take it."""
-    content = message.content
-    if content is None:
-        content = ""
-    elif not isinstance(content, str):
-        content = "\n".join(part.text for part in content)
-    fields: dict[str, Any] = {"role": str(message.role), "content": content}
-    if message.name is not None:
-        fields["name"] = message.name
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        fields["tool_calls"] = calls_of(message.tool_calls)
-    return fields
-
-
 def _with_tools(work: Work, tools: Toolbox | None) -> Work:
     if tools is None:
         return work
@@ -116,10 +100,11 @@ def _with_tools(work: Work, tools: Toolbox | None) -> Work:
     return msgspec.structs.replace(work, tools=tools, sampling=sampling)
 
 
-def _asked(messages: Messages) -> str:
+def _asked(messages: list[Message]) -> str:
     """What the user said last: what came before is much the same in every request, or an answer."""
-    spoken: list[str] = [one["content"] for one in messages if one["role"] == "user"]
-    return spoken[-1] if spoken else messages[-1]["content"]
+    spoken = [message for message in messages if message.role == "user"]
+    content: str = template_message((spoken or messages)[-1])["content"]
+    return content
 
 
 def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
@@ -144,7 +129,14 @@ def _token_ids(tokens: list[int], serving: Serving) -> list[int]:
     return tokens
 
 
-def _check_limit(limit: int | None, max_len: int, name: str) -> None:
+def _chat_limit(request: ChatRequest) -> tuple[int | None, str]:
+    """The most tokens that an answer may have, and the field that says so."""
+    if request.max_completion_tokens is not None:
+        return request.max_completion_tokens, "max_completion_tokens"
+    return request.max_tokens, "max_tokens"
+
+
+def _check_limit(limit: int | None, name: str, max_len: int) -> None:
     if limit is not None and limit >= max_len:
         error: ApiError = too_long("at least 1", limit, max_len)
         error.param = name

@@ -1,25 +1,18 @@
-"""A model folder's tokenizer and chat template."""
+"""A model folder's tokenizer."""
 
 import copy
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from jinja2 import TemplateSyntaxError
 from tokenizers import Tokenizer
 
-from daemon.api.chat_template import ChatTemplate
 from daemon.api.errors import ApiError, invalid, shown
 from daemon.api.token_bytes import TokenBytes
-from daemon.api.tools.format import SMOLLM, Format, marker_tokens
-from daemon.api.tools.history import Messages
+from daemon.api.tools.format import marker_tokens
 from daemon.memory.hashing import chain_hashes
 from daemon.wire.columns import Int32, int32
-
-log = logging.getLogger(__name__)
 
 EXCERPT_CHARS = 8000
 PIECE_LETTERS = 16
@@ -68,31 +61,15 @@ class Text:
         self.tokenizer.no_padding()
         self.token_bytes = TokenBytes(self.tokenizer)
         self.markers = marker_tokens(self.tokenizer)
-        self._template = _chat_template(folder)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         self.salt = b""
         self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
 
-    @property
-    def calls(self) -> Format:
-        """How the model writes calls of tools."""
-        return SMOLLM if self._template is None else self._template.calls
+    def chat(self, prompt: str, max_len: int, special: bool = False) -> list[int]:
+        """The tokens of a conversation that a template has made text of.
 
-    def chat(
-        self,
-        messages: Messages,
-        max_len: int,
-        begin_answer: bool = True,
-        special: bool = False,
-        tools: Messages | None = None,
-    ) -> list[int]:
-        """The tokens of a conversation, up to the assistant's answer or to the last message.
-
-        A template writes its special tokens itself; `special` adds the tokenizer's own to them.
+        It writes its special tokens itself; `special` adds the tokenizer's own to them.
         """
-        if self._template is None:
-            raise invalid("this model has no usable chat template; use /v1/completions", "messages")
-        prompt = self._template.render(messages, begin_answer, tools)
         return self._encode(prompt, special, max_len, "messages")
 
     def complete(self, prompt: str, max_len: int, special: bool = True) -> list[int]:
@@ -144,46 +121,3 @@ class Text:
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-
-
-def _chat_template(folder: Path) -> ChatTemplate | None:
-    config = {
-        **_read_json(folder / "special_tokens_map.json"),
-        **_read_json(folder / "tokenizer_config.json"),
-    }
-    source = _template_source(folder, config)
-    if not source:
-        return None
-    try:
-        return ChatTemplate(source, _special_tokens(config))
-    except TemplateSyntaxError as error:
-        log.warning("the chat template of %s is not usable: %s", folder, error)
-        return None
-
-
-def _template_source(folder: Path, config: dict[str, Any]) -> str:
-    if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if not source:
-        source = _read_json(folder / "chat_template.json").get("chat_template")
-    if isinstance(source, list):  # several, by name
-        named = {entry["name"]: entry["template"] for entry in source}
-        source = named.get("default")
-    return source if isinstance(source, str) else ""
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    tokens = {}
-    for name, value in config.items():
-        if name.endswith("_token"):
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                tokens[name] = text
-    return tokens

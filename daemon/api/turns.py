@@ -45,13 +45,15 @@ class Turns:
         if not self._taken[owner]:
             del self._taken[owner]
         while (following := self._next()) is not None:
-            self._taken[following] += 1
             queue = self._waiting[following]
-            queue.popleft().set_result(None)
+            turn = queue.popleft()
             if queue:
                 self._waiting.move_to_end(following)
             else:
                 del self._waiting[following]
+            if not turn.cancelled():  # who waited has left, and is about to hear of it
+                self._taken[following] += 1
+                turn.set_result(None)
 
     def _next(self) -> str | None:
         return next((owner for owner in self._waiting if self._may_have(owner)), None)
@@ -60,7 +62,8 @@ class Turns:
         return self._taken.total() < self._at_once and self._taken[owner] < self._most_of_one
 
     def _leave(self, owner: str, turn: "asyncio.Future[None]") -> None:
-        queue = self._waiting[owner]
-        queue.remove(turn)
-        if not queue:
-            del self._waiting[owner]
+        queue = self._waiting.get(owner, ())
+        if turn in queue:
+            self._waiting[owner].remove(turn)
+            if not self._waiting[owner]:
+                del self._waiting[owner]

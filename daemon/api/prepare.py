@@ -87,7 +87,9 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     # An engine draws a token behind every prompt that it computes.
     work = _work(request, prompts, max(limit, 1), serving, "prompt")
     scored = work.sampling.prompt_logprobs >= 0
-    echoes = tuple(Echo(prompt, scored) for prompt in prompts) if request.echo else ()
+    echoes: tuple[Echo, ...] = ()
+    if request.echo:
+        echoes = tuple(Echo(prompt, scored, text.token_bytes) for prompt in prompts)
     return msgspec.structs.replace(work, echoes=echoes, prompt_only=limit == 0)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from daemon.api.conversation import Conversation, Rendered, template_message
 from daemon.api.echo import Echo
-from daemon.api.errors import ApiError, invalid
+from daemon.api.errors import ApiError, invalid, shown
 from daemon.api.sampling import (
     check_unsupported,
     given,
@@ -17,7 +17,7 @@ from daemon.api.sampling import (
     sampling_params,
     stop_strings,
 )
-from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message
+from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message, TextFormat
 from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
 from daemon.api.tools.history import check_messages
@@ -44,6 +44,7 @@ class Work(msgspec.Struct, frozen=True):
     tools: Toolbox | None = None  # what an answer may call
     echoes: tuple[Echo, ...] = ()  # of each prompt that its answers begin with
     prompt_only: bool = False  # nothing is shown of what is generated
+    bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -61,10 +62,9 @@ def conversation(request: ChatRequest, serving: Serving) -> bytes:
 
 def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
     """The work of a conversation that was `rendered`. Raises ApiError."""
-    limit, _name = _chat_limit(request)
     tokens = text.chat(said.text, serving.max_len)
     prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
-    work = _work(request, [prompt], limit, serving, "messages")
+    work = _work(request, [prompt], _chat_limit(request), serving, "messages")
     return _with_tools(work, toolbox(request, offered(request), said.calls, text.markers))
 
 
@@ -80,12 +80,12 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
         if isinstance(prompt, str):
             tokens, words = text.complete(prompt, serving.max_len), prompt
         else:
-            tokens = _token_ids(prompt, serving)
+            tokens = _token_ids(prompt, limit, serving)
             words = text.decode(tokens if request.echo else tokens[:DECODED_TOKENS])
         echo = words if request.echo else ""
         prompts.append(text.prompt(tokens, serving.block_size, echo, words))
     # An engine draws a token behind every prompt that it computes.
-    work = _work(request, prompts, max(limit, 1), serving, "prompt")
+    work = _work(request, prompts, (limit, "max_tokens"), serving, "prompt")
     scored = work.sampling.prompt_logprobs >= 0
     echoes: tuple[Echo, ...] = ()
     if request.echo:
@@ -123,9 +123,9 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]
     return cast("list[str | list[int]]", prompt)
 
 
-def _token_ids(tokens: list[int], serving: Serving) -> list[int]:
+def _token_ids(tokens: list[int], limit: int, serving: Serving) -> list[int]:
     if len(tokens) >= serving.max_len:
-        raise too_long(str(len(tokens)), 1, serving.max_len)
+        raise _no_room(len(tokens), (limit, "max_tokens"), serving.max_len, "prompt")
     if tokens and max(tokens) >= serving.vocab_size:
         raise invalid(f"`prompt` has token ids outside of 0..{serving.vocab_size - 1}", "prompt")
     return tokens
@@ -140,27 +140,41 @@ def _chat_limit(request: ChatRequest) -> tuple[int | None, str]:
 
 def _check_limit(limit: int | None, name: str, max_len: int) -> None:
     if limit is not None and limit >= max_len:
-        error: ApiError = too_long("at least 1", limit, max_len)
-        error.param = name
-        raise error
+        raise too_long(name, max_len, f"asks for {shown(limit)} beside at least one of the prompt")
+
+
+def _no_room(num_tokens: int, limit: tuple[int | None, str], max_len: int, param: str) -> ApiError:
+    """A prompt and what is to come behind it are too much. `limit`: so much, and whose word it is.
+
+    Behind every prompt one token is drawn, whether it is wanted or not.
+    """
+    wanted, name = limit
+    if wanted is None or num_tokens >= max_len:
+        return too_long(param, max_len, f"has {num_tokens}, and at least one must be left to draw")
+    asked = f"`{name}` asks for {shown(wanted)} more"
+    return too_long(param, max_len, f"has {num_tokens} and {asked}: {shown(num_tokens + wanted)}")
 
 
 def _work(
-    request: Common, prompts: list[Prompt], limit: int | None, serving: Serving, param: str
+    request: Common,
+    prompts: list[Prompt],
+    limit: tuple[int | None, str],
+    serving: Serving,
+    param: str,
 ) -> Work:
     n = num_choices(request)
     if n * len(prompts) > MAX_CHOICES:
-        raise invalid(f"a request may have {MAX_CHOICES} choices", "n")
+        what = f"`n` times the prompts are {n * len(prompts)} choices, and may be {MAX_CHOICES}"
+        raise invalid(what, "n")
     limits = []
     for prompt in prompts:
         num_tokens = len(prompt.tokens)
         if num_tokens == 0:
             raise invalid(f"`{param}` has no tokens", param)
-        wanted = max(1, serving.max_len - num_tokens) if limit is None else limit
-        if num_tokens + wanted > serving.max_len:
-            error = too_long(str(num_tokens), wanted, serving.max_len)
-            error.param = param
-            raise error
+        room = serving.max_len - num_tokens
+        wanted = room if limit[0] is None else max(limit[0], 1)
+        if room < 1 or wanted > room:
+            raise _no_room(num_tokens, limit, serving.max_len, param)
         limits.append(wanted)
     return Work(
         prompts=tuple(prompts),
@@ -169,4 +183,11 @@ def _work(
         priority=given(request.priority, 0),
         sampling=sampling_params(request, serving.vocab_size),
         stops=stop_strings(request),
+        bound_by=_bound_by(request),
     )
+
+
+def _bound_by(request: Common) -> str:
+    """The field that a grammar comes from, if there is one."""
+    form = request.response_format
+    return "tools" if form is None or isinstance(form, TextFormat) else "response_format"

@@ -12,7 +12,7 @@ from daemon.api.about import json_answer
 from daemon.api.account import Account
 from daemon.api.body import read_body
 from daemon.api.config import ApiConfig
-from daemon.api.connection import CUT
+from daemon.api.connection import CUT, Connection
 from daemon.api.decode import decode
 from daemon.api.errors import ApiError
 from daemon.api.grammar import Grammars
@@ -28,7 +28,6 @@ from daemon.api.schema import (
     Common,
     CompletionRequest,
     DetokenizeRequest,
-    TextFormat,
     TokenizeRequest,
 )
 from daemon.api.shapes import DONE, ChatShape, CompletionShape, Shape, error_event
@@ -153,7 +152,7 @@ class Api:
         serving: Serving,
         shape: Shape,
     ) -> web.StreamResponse:
-        await self._grammars.check(work.sampling, _grammar_field(body), _owner(request))
+        await self._grammars.check(work.sampling, work.bound_by, _owner(request))
         account = request.get(ACCOUNT)
         if account is not None:
             work = msgspec.structs.replace(work, priority=account.priority(body.priority))
@@ -216,6 +215,8 @@ class Api:
         if request.transport is None:
             raise ConnectionResetError("the client has gone")
         sink.attach(request.transport, chunked)
+        assert isinstance(request.protocol, Connection)
+        request.protocol.probe = sink.probe
         return response
 
 
@@ -236,12 +237,6 @@ def _owner(request: web.Request) -> str:
     """Whose request it is, where requests have to wait for each other."""
     account = request.get(ACCOUNT)
     return account.key.name if account is not None else request.remote or ""
-
-
-def _grammar_field(body: Common) -> str:
-    """The field that a grammar comes from, if there is one."""
-    form = body.response_format
-    return "tools" if form is None or isinstance(form, TextFormat) else "response_format"
 
 
 def _include_usage(body: Common) -> bool:

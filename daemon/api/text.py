@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from daemon.api.errors import ApiError, invalid, shown
+from daemon.api.errors import ApiError, invalid
 from daemon.api.token_bytes import TokenBytes
 from daemon.api.tools.format import marker_tokens
 from daemon.memory.hashing import chain_hashes
@@ -38,11 +38,10 @@ def excerpt(text: str) -> str:
     return f"{text[:half]}\n{text[-half:]}"
 
 
-def too_long(num_tokens: str, max_tokens: int, max_len: int, param: str = "messages") -> ApiError:
-    """The 400 of a prompt that does not fit."""
+def too_long(param: str, max_len: int, said: str) -> ApiError:
+    """The 400 of what does not fit the context: what is `said` of the field."""
     return invalid(
-        f"this model's maximum context length is {max_len} tokens, but the prompt has "
-        f"{num_tokens} and max_tokens is {shown(max_tokens)}",
+        f"this model's maximum context length is {max_len} tokens, but `{param}` {said}",
         param,
         "context_length_exceeded",
     )
@@ -103,7 +102,7 @@ class Text:
         num_bytes = len(text.encode())
         # No tokenizer can do better: refuse before minutes are spent on it.
         if num_bytes > max_len * self._longest_token_bytes:
-            raise too_long(f"{num_bytes} bytes of text", 0, max_len, param)
+            raise too_long(param, max_len, f"has {num_bytes} bytes of text, more than so many hold")
         if len(text) > max_len * PIECE_LETTERS:
             self._count_piecewise(text, max_len, param)
         return self._tokens(text, special)
@@ -114,7 +113,7 @@ class Text:
         for begin in range(0, len(text), num_letters):
             num_tokens += len(self._tokens(text[begin : begin + num_letters], False))
             if num_tokens > 2 * max_len:  # words that were cut count twice; they are not half
-                raise too_long(f"more than {num_tokens}", 0, max_len, param)
+                raise too_long(param, max_len, f"has more than {num_tokens // 2} tokens")
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         # `encode` keeps the interpreter's lock all the while; the batch call lets it go.

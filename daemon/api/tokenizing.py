@@ -19,7 +19,7 @@ def asked_conversation(request: TokenizeRequest) -> bytes | None:
     Raises ApiError 400.
     """
     if (request.prompt is None) == (request.messages is None):
-        raise invalid("give either `prompt` or `messages`", "prompt")
+        raise invalid("one of `prompt` and `messages` must be given, and not both", "prompt")
     if request.messages is None:
         if request.add_generation_prompt is not None:
             raise invalid("`add_generation_prompt` needs `messages`", "add_generation_prompt")
@@ -52,7 +52,7 @@ def detokenize(request: DetokenizeRequest, text: Text, serving: Serving) -> Deto
     """The text of tokens, special ones included. Raises ApiError 400."""
     tokens = request.tokens
     if len(tokens) > serving.max_len:
-        raise too_long(str(len(tokens)), 0, serving.max_len, "tokens")
+        raise too_long("tokens", serving.max_len, f"has {len(tokens)}")
     if tokens and max(tokens) >= serving.vocab_size:
         raise invalid(f"`tokens` has ids outside of 0..{serving.vocab_size - 1}", "tokens")
     return Detokenized(text.decode(tokens, with_special=True))

@@ -16,6 +16,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+BROKEN_OFF = "the grammar cannot be followed further: "
+"""Begins the error of an answer whose grammar turns out to be too complex on the way."""
 MOST_COMPILED = 32
 """Grammars that stay compiled: an application asks for the same few again and again."""
 
@@ -29,8 +31,12 @@ _IN_WORDS = {
     "ParserTooComplex": "it is too complex to follow",
     "LexerTooComplex": "it is too complex to follow",
     "InternalError": "it cannot be followed",
+    "Empty grammar": "it is empty",
+    "empty grammars array": "it is empty",
 }
-"""Names of llguidance's stop reasons, where it has nothing else to say."""
+"""Half sentences of llguidance, and names of its stop reasons where it says nothing else."""
+_TOO_COMPLEX = re.compile(r"^(?:lexer|parser) error: (.*)")
+_NO_SYMBOL = re.compile(r"^(line \d+, column \d+): lexer error$")
 
 
 class GrammarError(ValueError):
@@ -108,6 +114,8 @@ def in_words(said: str) -> str:
     """What llguidance says of a grammar, for people: one line, and no names of its own."""
     said = " ".join(said.replace("<non-verbose/>", "").split())
     said = _PLACE.sub(r"line \1, column \2: ", _SOURCE.sub("", said))
+    said = _TOO_COMPLEX.sub(r"it is too complex to follow: \1", said)
+    said = _NO_SYMBOL.sub(r"what stands at \1 begins no symbol", said)
     said = _IN_WORDS.get(said, said)
     return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."
 

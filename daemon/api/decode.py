@@ -65,7 +65,7 @@ def _named(message: str) -> ApiError:
         if field in REPLACED:
             message = f"`{field}` is deprecated and not supported; use `{REPLACED[field]}`"
             return invalid(message, field, "unsupported_parameter")
-        return invalid(f"there is no field `{field}`", field, "unknown_parameter")
+        return invalid(f"`{field}` is an unknown field", field, "unknown_parameter")
     missing = _MISSING.search(message)
     if missing:
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)

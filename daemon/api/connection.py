@@ -98,7 +98,7 @@ class Connection(web.RequestHandler):
             return False  # what it was about to ask will never be whole
         self._heard_all = True
         # Requests that came with the end begin to be handled in a moment.
-        self._probe_in(_A_MOMENT_S)
+        self._settle_in(_A_MOMENT_S, self._end_or_probe)
         return True
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -118,7 +118,7 @@ class Connection(web.RequestHandler):
             self._look_soon()
         sent = await super().finish_response(request, resp, start_time)
         if self._heard_all:
-            self._probe_in(_A_MOMENT_S)  # if nothing follows, the connection is done with
+            self._settle_in(_A_MOMENT_S, self._end_or_probe)
         return sent
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
@@ -158,27 +158,34 @@ class Connection(web.RequestHandler):
             self._tally.note("connections closed whose headers did not come")
             self.force_close()
 
-    def _probe_in(self, wait_s: float) -> None:
+    def _settle_in(self, wait_s: float, settle: Callable[[], None]) -> None:
         if self._probing is not None:
             self._probing.cancel()
-        self._probing = self._clock.call_later(wait_s, self._try_client)
+        self._probing = self._clock.call_later(wait_s, settle)
 
-    def _try_client(self) -> None:
-        """Is the client that sends nothing more still there, and does it wait for anything?"""
-        self._probing = None
+    def _end_or_probe(self) -> None:
+        """The client sends nothing more: where it waits for nothing, the connection is done with.
+
+        Most answers are there before the client is tried at all.
+        """
         if self._wire is None or self._wire.is_closing():
             return
+        if self._busy or self._wire.get_write_buffer_size():
+            self._settle_in(PROBE_S, self._try_client)
+        else:
+            self._wire.close()
+
+    def _try_client(self) -> None:
+        """Is it still there?"""
+        assert self._wire is not None
         if self._is_reset():
             self._wire.abort()
-            return
-        if not self._busy and not self._wire.get_write_buffer_size():
-            self._wire.close()
             return
         if self.probe is not None:
             self.probe()
         elif self._request is not None and self._request.version >= (1, 1):
             self._wire.write(b"" if self._request.writer.output_size else _INTERIM)
-        self._probe_in(PROBE_S)
+        self._end_or_probe()
 
     def _is_reset(self) -> bool:
         """Whether the kernel has heard that nobody is there; it tells readers, who have stopped."""

@@ -119,7 +119,9 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]
     if kind is int:
         return [cast("list[int]", prompt)]
     if len(prompt) > MAX_PROMPTS:
-        raise invalid(f"`prompt` may have {MAX_PROMPTS} prompts", "prompt")
+        raise invalid(
+            f"`prompt` may have at most {MAX_PROMPTS} prompts, not {len(prompt)}", "prompt"
+        )
     return cast("list[str | list[int]]", prompt)
 
 

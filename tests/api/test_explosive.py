@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from daemon.models.grammar import BROKEN_OFF
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.waiting import until_ready
 
@@ -101,8 +102,7 @@ async def told(http: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, 
 
 @pytest.mark.parametrize("name", FORMATS)
 async def test_a_format(runtime: ScriptedRuntime, http: aiohttp.ClientSession, name: str) -> None:
-    status, error = await told(http, {"response_format": FORMATS[name]})
-    print(name, status, error)
+    status, _error = await told(http, {"response_format": FORMATS[name]})
     if name not in MAY_PASS:
         assert status == 400
     assert status in (200, 400)
@@ -117,6 +117,26 @@ async def test_a_tool(runtime: ScriptedRuntime, http: aiohttp.ClientSession, nam
     }
     function = {"name": "f", "parameters": parameters, "strict": True}
     tools = [{"type": "function", "function": function}]
-    status, error = await told(http, {"tools": tools, "tool_choice": "required"})
-    print(name, status, error)
+    status, _error = await told(http, {"tools": tools, "tool_choice": "required"})
     assert status in (200, 400)
+
+
+async def test_one_that_breaks_off_is_the_request_s_fault(
+    runtime: ScriptedRuntime, http: aiohttp.ClientSession
+) -> None:
+    runtime.fail_at, runtime.fail_with = 1, f"{BROKEN_OFF}it is too complex"
+    status, error = await told(http, {"response_format": {"type": "regex", "regex": "a+"}})
+    assert (status, error["param"], error["code"]) == (400, "response_format", "invalid_grammar")
+    assert "too complex" in error["message"]
+    assert BROKEN_OFF not in error["message"]
+    assert (await told(http, {}))[0] == 500
+
+
+async def test_a_line_feed_at_the_end_is_no_part_of_a_number_or_a_name(
+    runtime: ScriptedRuntime, http: aiohttp.ClientSession
+) -> None:
+    status, error = await told(http, {"logit_bias": {"1\n": 1}})
+    assert (status, error["param"]) == (400, "logit_bias")
+    form = {"type": "json_schema", "json_schema": {"name": "x\n", "schema": {}}}
+    status, error = await told(http, {"response_format": form})
+    assert (status, error["param"]) == (400, "response_format.json_schema.name")

@@ -9,6 +9,7 @@ from daemon.request import SamplingParams
 
 MAX_BYTES = 128 * 1024
 AT_ONCE = 2
+MOST_WAITING = 32
 MOST_VERDICTS = 1024
 _GIVEN_UP = {
     Outcome.LATE: "it takes too long to compile",
@@ -23,7 +24,7 @@ class Grammars:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._verdicts = Remembered[str](MOST_VERDICTS, lambda _said: True)
-        self._helper = Helper("daemon.api.grammar_process", AT_ONCE)
+        self._helper = Helper("daemon.api.grammar_process", AT_ONCE, MOST_WAITING)
 
     async def check(self, sampling: SamplingParams, param: str, owner: str = "") -> None:
         """Raise ApiError 400 if the grammar, which the field `param` asks for, cannot be used.

@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 START_S = 30.0
 SILENT_S = 20.0
 """A process that says nothing for so long, though it looks after its forks, hangs itself."""
-MOST_WAITING = 32
 REST_S = 0.3
 """A question that was given up keeps its turn for so long: whoever asks nothing else leaves most of
 the processor's time to others."""
@@ -42,9 +41,10 @@ class Helper:
     It answers `at_once` questions side by side; owners of questions take turns.
     """
 
-    def __init__(self, module: str, at_once: int) -> None:
+    def __init__(self, module: str, at_once: int, most_waiting: int) -> None:
+        """At most `most_waiting` questions of one owner wait for their turn."""
         self._module = module
-        self._turns = Turns(at_once, MOST_WAITING)
+        self._turns = Turns(at_once, most_waiting)
         self._starting = asyncio.Lock()
         self._process: _Process | None = None
         self._missing: tuple[tuple[str, ...], str] = ((), "")  # what was said with arguments

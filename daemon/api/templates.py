@@ -12,6 +12,8 @@ from daemon.api.remembered import Remembered
 from daemon.runtime.protocol import Serving
 
 AT_ONCE = 4
+MOST_WAITING = 8192
+"""As many as connections: a crowd of chats is no attack, and most take a few milliseconds."""
 MOST_REFUSALS = 1024
 _GIVEN_UP = {
     Outcome.LATE: "takes too long over",
@@ -26,7 +28,7 @@ class Templates:
     """Asks the process; what a template could not do in time is not tried again."""
 
     def __init__(self) -> None:
-        self._helper = Helper("daemon.api.template_process", AT_ONCE)
+        self._helper = Helper("daemon.api.template_process", AT_ONCE, MOST_WAITING)
         self._asked = Remembered[str | Rendered](MOST_REFUSALS, lambda said: isinstance(said, str))
 
     async def warm(self, root: str) -> None:

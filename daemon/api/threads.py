@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from daemon.api.turns import Turns
 
-MOST_WAITING = 256
-"""Requests of one owner."""
+MOST_WAITING = 8192
+"""Of one owner: as many as connections."""
 
 Made = TypeVar("Made")
 

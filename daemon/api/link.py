@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from daemon.api.choice import Choice
-from daemon.api.errors import ApiError, rejection, unavailable
+from daemon.api.errors import ApiError, invalid, rejection, unavailable
 from daemon.api.job import Job
 from daemon.api.logprobs import Rows, asked, by_row
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.predictions import Predictions
 from daemon.engine.protocol import PromptLogprobs
+from daemon.models.grammar import BROKEN_OFF
 from daemon.predictor.protocol import Ask
 from daemon.request import FinishReason, request_of
 from daemon.runtime.protocol import (
@@ -225,7 +226,7 @@ class Link:
         if reason == FinishReason.ABORT:
             self._fail(job, unavailable(error or "the server ended this request", "aborted"))
         else:
-            self._fail(job, ApiError(500, error or "the engine failed", code="engine_error"))
+            self._fail(job, _engine_error(job, error))
 
     def _rejected(self, message: Rejected) -> None:
         job = self._jobs.get(message.request)
@@ -236,3 +237,12 @@ class Link:
                 choice.cut = ""
                 job.leave(sequence)
         self._fail(job, rejection(message.kind, message.message, message.retry_after_s))
+
+
+def _engine_error(job: Job, error: str) -> ApiError:
+    """What the client sees of an answer's error: its grammar's fault, or the server's."""
+    if job.work.sampling.grammar and error.startswith(BROKEN_OFF):
+        field = job.work.bound_by
+        why = error.removeprefix(BROKEN_OFF)
+        return invalid(f"`{field}` cannot be followed to the end: {why}", field, "invalid_grammar")
+    return ApiError(500, error or "the engine failed", code="engine_error")

@@ -30,11 +30,14 @@ from daemon.api.predictions import Predictions
 from daemon.api.request_id import WithRequestId
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
 from daemon.api.tally import Tally
-from daemon.runtime.protocol import Access, Settings
+from daemon.api.templates import Templates
+from daemon.api.threads import Threads
+from daemon.runtime.protocol import Access, Serving, Settings
 
 log = logging.getLogger(__name__)
 
-TOKENIZER_THREADS = 2
+TOKENIZER_THREADS = 3
+"""One more than one client may use."""
 LAST_WORDS_S = 2.0
 """For error events to reach clients once the runtime is gone."""
 LEARNING_S = 2.0
@@ -61,7 +64,7 @@ class ApiProcess:
             channel,
             self._let_in,
             self._settle,
-            self._model.update,
+            self._serve,
             self._stop.set,
             lambda: self._model.settled,
             self._metrics,
@@ -73,14 +76,17 @@ class ApiProcess:
         self._hosts = Hosts(listener.getsockname()[0])
         self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused)
         self._grammars = Grammars(self._model)
+        self._templates = Templates()
+        self._warming: asyncio.Task[None] | None = None
         self._api = Api(
             config,
             self._model,
             self._link,
-            self._pool,
+            Threads(self._pool, TOKENIZER_THREADS),
             self._metrics,
             self._tally,
             self._grammars,
+            self._templates,
         )
         self._about = About(self._model, self._link, self._metrics)
 
@@ -103,9 +109,17 @@ class ApiProcess:
         self._drained.set()
         ticker.cancel()
         measuring.cancel()
-        await asyncio.gather(runner.cleanup(), ending, self._grammars.close())
+        if self._warming is not None:
+            self._warming.cancel()
+        await asyncio.gather(runner.cleanup(), ending)
+        await asyncio.gather(self._grammars.close(), self._templates.close())
         self._link.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _serve(self, serving: Serving) -> None:
+        self._model.update(serving)
+        if serving.root and serving.ready and self._warming is None:
+            self._warming = asyncio.create_task(self._templates.warm(serving.root))
 
     def _let_in(self, access: Access) -> None:
         self._keys.update(access.keys)

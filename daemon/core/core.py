@@ -199,6 +199,7 @@ class Core:
             arrived_s=event.now,
             arrival=self.num_arrivals,
             hashes=split_hashes(event.hashes),
+            prompt_cost=event.prompt_cost,
         )
         sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
         self.num_arrivals += 1

@@ -26,6 +26,10 @@ from daemon.wire.pulse import Alive, Ping
 log = logging.getLogger(__name__)
 
 _REQUESTS_PER_PROCESS = 1 << 32
+SCORED_COST = 2
+"""What a prompt's token costs whose log-probability is wanted, against another's: the product with
+the whole vocabulary and the search for its best tokens. Small models take half as long again.
+"""
 
 
 class ApiLink:
@@ -169,6 +173,7 @@ class ApiLink:
             message.n,
             message.priority,
             message.hashes,
+            SCORED_COST if message.sampling.prompt_logprobs >= 0 else 1,
         )
 
     def _predicted(self, message: protocol.Predicted, now: float) -> None:

@@ -263,16 +263,20 @@ class Scheduler:
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                count = self._chunk(step, pending)
+                count = self._chunk(step, pending, self.slots.member(slot).prompt_cost)
                 if count:
                     step.add_prompt(slot, count)
 
-    def _chunk(self, step: StepBuilder, pending: int) -> int:
-        """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
+    def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
+        """Tokens of a prompt with `pending` to go that this step takes; 0 for none.
+
+        Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
+        """
+        room = max(step.budget // cost, int(step.budget > 0))
         if not self.policy.whole_prompts:
-            return min(pending, self.limits.prefill_chunk, step.budget)
-        if pending <= step.budget or not step.prompts:
-            return min(pending, step.budget)
+            return min(pending, max(1, self.limits.prefill_chunk // cost), room)
+        if pending <= room or not step.prompts:
+            return min(pending, room)
         return 0
 
     # Admission
@@ -287,7 +291,8 @@ class Scheduler:
             if self.slots.full and not seats.may_displace(sequence):
                 return
             place = seats.place_of(sequence)
-            count = self._chunk(step, sequence.num_known_tokens - place.num_shared_tokens)
+            pending = sequence.num_known_tokens - place.num_shared_tokens
+            count = self._chunk(step, pending, sequence.prompt_cost)
             if not count or not seats.make_room(sequence, place):
                 return
             slot = seats.seat(sequence, place)

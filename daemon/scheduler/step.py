@@ -36,7 +36,7 @@ class StepBuilder:
         self.prompts.append(slot)
         self.chunks.append(count)
         self._chunk_epochs.append(int(self._table.epoch[slot]))
-        self.budget -= count
+        self.budget -= count * self._table.member(slot).prompt_cost
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""

@@ -111,7 +111,14 @@ class Driver:
         self.workers.pop(instance, None)
         self.handle(WorkerLost(self.now, instance, blamed))
 
-    def arrive(self, prompt: list[int], max_tokens: int = 8, n: int = 1, priority: int = 0) -> int:
+    def arrive(
+        self,
+        prompt: list[int],
+        max_tokens: int = 8,
+        n: int = 1,
+        priority: int = 0,
+        prompt_cost: int = 1,
+    ) -> int:
         request = self.requests
         self.requests += 1
         self.prompt_lengths.append(len(prompt))
@@ -121,7 +128,8 @@ class Driver:
             self.known[sequence] = list(prompt)
             self.alive[sequence] = max_tokens
         hashes = chain_hashes(prompt, self.config.block_size)
-        self.handle(RequestArrived(self.now, request, len(prompt), max_tokens, n, priority, hashes))
+        counts = len(prompt), max_tokens, n, priority
+        self.handle(RequestArrived(self.now, request, *counts, hashes, prompt_cost))
         return request
 
     def answer(

@@ -242,7 +242,8 @@ class Core:
             instance.step_time.observe(answer.work, event.elapsed_s)
         instance.last_done_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
-        self.counters.output_tokens += answer.rows.size - answer.num_failed
+        num_failed = answer.num_failed
+        self.counters.output_tokens += answer.rows.size - num_failed
         if answer.rows.size:
             self._actions.append(
                 Deliver(event.instance, event.step, answer.rows, answer.sequences, answer.reasons)
@@ -252,8 +253,8 @@ class Core:
             if cause != FinishReason.ERROR:
                 self._note_answer(sequence, event.now)
             self._forget(sequence, cause, event.now)
-        self.counters.failed += answer.num_failed
-        if num_finished := len(answer.ended) - answer.num_failed:
+        self.counters.failed += num_failed
+        if num_finished := len(answer.ended) - num_failed:
             self.counters.finished += num_finished
             self.finish_rate.observe(event.now, num_finished)
 

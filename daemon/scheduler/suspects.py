@@ -55,5 +55,6 @@ class Suspects:
     @property
     def first(self) -> Sequence | None:
         """Whose turn it is to be computed alone: one that runs goes on; None without suspects."""
-        running = (sequence for sequence in self._members if sequence.slot >= 0)
-        return next(running, self._members[0] if self._members else None)
+        if not self._members:
+            return None
+        return next((one for one in self._members if one.slot >= 0), self._members[0])

@@ -42,7 +42,7 @@ from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor.api import ApiProcess
-from daemon.supervisor.spare import Spare
+from daemon.supervisor.spare import Spare, worker_module
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.faults import FaultError, faults
 
@@ -63,6 +63,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process
+        worker_module()
         return uvloop.run(Daemon(loaded, read).run())
     except (ListenError, ModelError, SizingError, FaultError, OSError) as error:
         log.error("%s", error)

@@ -12,17 +12,26 @@ import socket
 from signal import SIGKILL
 
 from daemon.supervisor.child import Child, start_child
+from daemon.wire.faults import in_test_mode
 
 log = logging.getLogger(__name__)
+
+WORKER = "LLMD_WORKER"
+"""Names another module to start as a worker, for tests that need no model, in test mode alone."""
 
 Started = tuple[Child, socket.socket]
 """A process, and our end of its socketpair."""
 
 
+def worker_module() -> str:
+    """What is started as a worker. Raises FaultError where it may not be chosen."""
+    return in_test_mode(WORKER) or "daemon.engine.worker"
+
+
 async def start_worker(device: str, *flags: str) -> Started:
     """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
     kind = device.partition(":")[0]
-    return await start_child("daemon.engine.worker", ["--device", kind, *flags])
+    return await start_child(worker_module(), ["--device", kind, *flags])
 
 
 class Spare:

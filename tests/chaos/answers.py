@@ -51,6 +51,14 @@ class RefusedError(Exception):
         self.status = status
 
 
+class ToldError(Exception):
+    """A stream that tells why it ends early: the error's code, and all it says."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(str(error))
+        self.code = error["code"]
+
+
 async def ask(
     session: aiohttp.ClientSession,
     case: Case,
@@ -60,7 +68,7 @@ async def ask(
 ) -> Answer:
     """Ask a case; `so_far` grows as pieces come, and `heard` is called for each.
 
-    Raises RefusedError, aiohttp's errors, and AssertionError where a stream tells of an error.
+    Raises RefusedError, ToldError, aiohttp's errors, and AssertionError where nothing may follow.
     """
     body = case.body
     if stream:
@@ -86,7 +94,8 @@ async def ask(
 
 def _add(answer: Answer, event: dict[str, Any]) -> None:
     """One event, or a whole answer."""
-    assert "error" not in event, event
+    if "error" in event:
+        raise ToldError(event["error"])
     for choice in event["choices"]:
         said = answer.said.setdefault(choice["index"], Said(calls=[], scores={}))
         assert said.reason is None, f"a piece behind the end: {choice}"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from tests.chaos.answers import Answer, RefusedError, ask
+from tests.chaos.answers import Answer, RefusedError, ToldError, ask
 from tests.chaos.cases import Case
 
 RETRY_S = 0.05
@@ -92,7 +92,7 @@ class Clients:
                 await ask(session, case, stream, Answer(), lambda: None)
         except TimeoutError:
             self.tally.seen["left"] += 1
-        except (aiohttp.ClientError, RefusedError):
+        except (aiohttp.ClientError, RefusedError, ToldError):
             self.tally.seen["left, unanswered"] += 1
 
     async def _insist(self, case: Case, whole: Answer, stream: bool) -> None:
@@ -124,7 +124,9 @@ class Clients:
                 self.tally.wrong.append(f"{case.kind}: {error}")
             self.tally.seen[f"refused with {error.status}"] += 1
             return error.status not in BUSY
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, ToldError) as error:
+            if isinstance(error, ToldError) and error.code != "not_ready":
+                self.tally.wrong.append(f"{case.kind}: {error}")
             return self._broken(case, whole, so_far, deaths, error)
         except (AssertionError, TimeoutError) as error:
             self.tally.wrong.append(f"{case.kind}: {error!r}")
@@ -134,9 +136,9 @@ class Clients:
         return True
 
     def _broken(
-        self, case: Case, whole: Answer, so_far: Answer, deaths: int, error: aiohttp.ClientError
+        self, case: Case, whole: Answer, so_far: Answer, deaths: int, error: Exception
     ) -> bool:
-        """A connection broke: only the API process's death excuses that, and nothing else."""
+        """A stream broke: only the API process's death excuses that, and nothing else."""
         self.tally.seen["broken off"] += 1
         if self._api_deaths() == deaths:
             self.tally.wrong.append(f"{case.kind}: broken off by nobody: {error!r}")

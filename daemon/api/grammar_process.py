@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--vocab-size", type=int, required=True, help="the width of its logits")
     arguments = parser.parse_args()
     os.nice(NICENESS)
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(arguments.fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))

@@ -31,6 +31,7 @@ from daemon.runtime.protocol import (
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import faults
+from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Link:
         on_settings: Callable[[Settings], None],
         on_serving: Callable[[Serving], None],
         on_lost: Callable[[], None],
+        settled: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
         self.lost = False
@@ -55,19 +57,23 @@ class Link:
         self._on_settings = on_settings
         self._on_serving = on_serving
         self._on_lost = on_lost
+        self._settled = settled
         self._metrics = metrics
         self._encode = encoder().encode
         self._decode = decoder(ToApi).decode
         self._next_request = 1
-        self._crash = faults("api.").get("api.crash")
+        self._faults = faults("api.")
         self._choices: dict[int, Choice] = {}
         self._jobs: dict[int, Job] = {}
         self._channel = Channel(sock, self._frame, self._closed)
 
     def submit(self, job: Job) -> None:
         """Send the job's requests. Raises ApiError 503 without a runtime."""
-        if self._crash is not None and self._crash.strikes():
+        if self._strikes("api.crash"):
             os.abort()
+        if self._strikes("api.hang"):
+            while True:
+                pass
         if self.lost:
             raise unavailable("the runtime is gone")
         first = self._next_request
@@ -96,6 +102,10 @@ class Link:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+    def _strikes(self, site: str) -> bool:
+        fault = self._faults.get(site)
+        return fault is not None and fault.strikes()
 
     def _forget(self, choice: Choice) -> None:
         self._choices.pop(choice.sequence, None)
@@ -132,6 +142,8 @@ class Link:
             self._finished(message.sequence, message.reason, message.error)
         elif isinstance(message, Rejected):
             self._rejected(message)
+        elif isinstance(message, Ping):
+            self.tell(Alive(self._settled()))
         elif isinstance(message, Gauges):
             self._metrics.gauges(message)
         elif isinstance(message, Serving):

@@ -9,6 +9,8 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import msgspec
+import uvloop
 from aiohttp import web
 
 from daemon import logs
@@ -24,6 +26,7 @@ from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
 from daemon.api.model import Model
 from daemon.api.predictions import Predictions
+from daemon.api.request_id import WithRequestId
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
 from daemon.api.tally import Tally
 from daemon.runtime.protocol import Access, Settings
@@ -55,6 +58,7 @@ class ApiProcess:
             self._settle,
             self._model.update,
             self._stop.set,
+            lambda: self._model.settled,
             self._metrics,
         )
         if config.predict.kind != "none":
@@ -188,6 +192,18 @@ def _quieten_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
+
+
+def serve(fd: int, listen_fd: int, config_json: str) -> None:
+    """The process's whole work, from its descriptors and its configuration on."""
+    logs.set_up("api", context=WithRequestId())
+    config = msgspec.json.decode(config_json, type=ApiConfig)
+
+    async def run() -> None:
+        channel = adopt_channel(fd)
+        await ApiProcess(channel, adopt_listener(listen_fd), config).run()
+
+    uvloop.run(run())
 
 
 def adopt_channel(fd: int) -> socket.socket:

@@ -1,8 +1,9 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
-Runtime -> worker: `Load` once, then `Plan`s, `Shutdown` at the end.
-Worker -> runtime: `Loading` (progress), `Ready` once, then one `Reply` a plan, `Copied` as swap
-copies end, `Compiling` where a step takes long because of that, or `Failed`.
+Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, `Shutdown` at
+the end.
+Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
+`Copied` as swap copies end, `Compiling` where a step takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -11,6 +12,7 @@ import msgspec
 from daemon.batch import Batch
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
+from daemon.wire.pulse import Alive, Ping
 
 
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -138,5 +140,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToWorker = Load | Plan | Shutdown
-FromWorker = Loading | Ready | Reply | Copied | Compiling | Failed
+ToWorker = Ping | Load | Plan | Shutdown
+FromWorker = Loading | Alive | Ready | Reply | Copied | Compiling | Failed

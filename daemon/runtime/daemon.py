@@ -18,6 +18,7 @@ from daemon import logs
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
+from daemon.control.protocol import ApiStatus
 from daemon.control.server import ControlServer
 from daemon.core.actions import Rejected
 from daemon.core.events import Configured, Event, RequestArrived
@@ -79,6 +80,7 @@ class Daemon:
         self._fault = ""
         self._store = TokenStore()
         self._api: ApiLink | None = None
+        self._api_process: ApiProcess | None = None
         self._runtime: Runtime | None = None
         self._workers: list[WorkerProcess] = []
         self._spare: Spare | None = None
@@ -172,6 +174,8 @@ class Daemon:
         api = ApiProcess(
             listener, msgspec.json.encode(fields).decode(), self._connect_api, self._hopeless
         )
+        self._api_process = api
+        self._status.api = lambda: ApiStatus(api.up, api.num_deaths)
         self._spawn(api.run())
         return api
 
@@ -224,14 +228,17 @@ class Daemon:
 
     # What processes say
 
-    def _connect_api(self, sock: socket.socket, generation: int) -> None:
+    def _connect_api(self, sock: socket.socket, generation: int) -> ApiLink:
         """A new API process takes its predecessor's place."""
         if self._api is not None:
             self._api.hang_up()
-        self._api = ApiLink(sock, generation, self._store, self._dispatch)
+        self._api = link = ApiLink(sock, generation, self._store, self._dispatch)
+        if self._api_process is not None:
+            link.lives = self._api_process.lives
         if self._runtime is not None:
-            self._runtime.api = self._api
-        self._operations.introduce(self._api)
+            self._runtime.api = link
+        self._operations.introduce(link)
+        return link
 
     def _dispatch(self, event: Event) -> None:
         """An event from the API process; before there is a Core, nothing can be taken."""

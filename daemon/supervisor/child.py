@@ -2,12 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from signal import Signals
+
+log = logging.getLogger(__name__)
+
+KILLED_S = 2.0
+"""So long a killed process is waited for: a system call that a device never answers outlasts it."""
 
 
 class Child:
@@ -45,14 +51,19 @@ class Child:
         return await self._process.wait()
 
     async def end(self, grace_s: float, ask: Signals | None = Signals.SIGTERM) -> int:
-        """Ask it to end, wait `grace_s`, then kill it; its exit status."""
+        """Ask it to end, wait `grace_s`, then kill it; its exit status.
+
+        One that even then does not end within `KILLED_S` is left to the kernel.
+        """
         if ask is not None:
             self.signal(ask)
-        try:
+        with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self._process.wait(), grace_s)
-        except TimeoutError:
-            self.signal(Signals.SIGKILL)
-            return await self._process.wait()
+        self.signal(Signals.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._process.wait(), KILLED_S)
+        log.error("process %d was killed, and the kernel does not let it end", self.pid)
+        return -Signals.SIGKILL
 
 
 async def start_child(

@@ -21,6 +21,7 @@ SITES = {
     "worker.nan": "the logits of a step's first sampled row are not numbers",
     "worker.copy": "a swap copy that a step needs has failed",
     "api.crash": "the API process ends by SIGABRT instead of passing a request on",
+    "api.hang": "the API process computes for ever instead of passing a request on",
     "journal.full": "the disk is full when the journal is written",
 }
 """What may be injected, and where; a site is visited once for each time that it says."""

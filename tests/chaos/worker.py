@@ -17,6 +17,7 @@ from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Read
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.parent import die_with_parent
+from daemon.wire.pulse import Alive, Ping
 from tests.chaos.engine import ToyEngine
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ class ToyWorker:
         """Load, then answer plans until told to stop; the process's exit status."""
         try:
             self._send(Loading("spare" if spare else "imports", 0.0))
-            message = self._receive()
+            while isinstance(message := self._receive(), Ping):
+                self._send(Alive())
             if isinstance(message, Load):
                 self._answer_plans(self._load(message))
         except (BrokenPipeError, ConnectionResetError):
@@ -104,7 +106,7 @@ def main() -> int:
     logs.set_up("worker")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(arguments.fd)
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
     return ToyWorker(channel, Pace()).serve(arguments.spare)
 

@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
-import socket
+from collections.abc import Awaitable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from daemon.supervisor.spare import Spare
+import pytest
+
+from daemon.supervisor import spare as spare_module
+from daemon.supervisor import worker as worker_module
+from daemon.supervisor.child import start_child
+from daemon.supervisor.spare import Spare, Started
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
@@ -50,37 +53,84 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
     assert open_descriptors() == before
 
 
-async def test_a_dead_spare_is_not_taken_but_replaced() -> None:
+def at_work(_device: str, *_flags: str) -> Awaitable[Started]:
+    """A process that says what a worker does, and imports and loads nothing."""
+    return start_child("tests.supervisor.child_program", ["works"])
+
+
+async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spare_module, "start_worker", at_work)
+    monkeypatch.setattr(spare_module, "HEARS_S", 0.5)
     before = open_descriptors()
     spare = Spare("cpu")
     assert spare.take() is None and not spare.ready
     await spare.prepare()
-    first = spare.pid
-    assert spare.take() is None and spare.pid == first, "it has not imported anything yet"
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: spare.pid == 0)
-    assert spare.take() is None
-    await spare.prepare()
-    second = spare.pid
-    assert second not in (0, first)
+    killed = spare.pid
+    assert spare.take() is None and spare.pid == killed, "it has not said that it is ready"
+    await until(lambda: spare.ready)
+    os.kill(killed, signal.SIGKILL)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)  # dead, and nobody here has heard of it
+    assert not spare.ready and spare.take() is None
+    await until(lambda: spare.pid not in (0, killed))
+    await until(lambda: spare.ready)
+
+    stopped = spare.pid
+    os.kill(stopped, signal.SIGSTOP)
+    await until(lambda: spare.pid not in (0, stopped))
+    assert f"the spare worker (pid {stopped}) hangs" in caplog.text
+    await until(lambda: spare.ready)
+    assert not exists(stopped)
+    last = spare.pid
     await spare.close()
-    assert not exists(second)
+    assert not exists(last)
     await spare.prepare()
     assert spare.pid == 0, "closed is closed"
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
 
 
-async def test_one_that_has_just_died_is_not_taken_although_it_said_that_it_is_done() -> None:
-    spare: Any = Spare("cpu")
-    ours, theirs = socket.socketpair()
-    spare._held = SimpleNamespace(pid=1, alive=True), ours  # its parent has not heard of its death
-    assert not spare.ready
-    theirs.send(b"done")
-    assert spare.ready
-    theirs.close()
-    assert not spare.ready and spare.take() is None
-    ours.close()
+async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+
+    async def dies(_device: str, *_flags: str) -> Started:
+        started.append(len(started))
+        return await start_child("tests.supervisor.child_program", ["exits"])
+
+    monkeypatch.setattr(spare_module, "start_worker", dies)
+    spare = Spare("cpu")
+    await spare.prepare()
+    await until(lambda: len(started) == 6 and spare.pid == 0)
+    await asyncio.sleep(0.1)
+    assert len(started) == 6
+    await spare.prepare()
+    await until(lambda: len(started) == 7 and spare.pid == 0)
+    await spare.close()
+
+
+async def test_a_spare_stopped_since_it_was_last_asked_costs_seconds_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spare_module, "start_worker", at_work)
+    monkeypatch.setattr(worker_module, "start_worker", at_work)
+    monkeypatch.setattr(worker_module, "HEARS_S", 0.5)
+    spare = Spare("cpu")
+    told = Told(cpu_load("unread"), spare=spare)
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    await spare.prepare()
+    await until(lambda: spare.ready)
+    stopped = spare.pid
+    os.kill(stopped, signal.SIGSTOP)
+    os.kill(told.worker.pid, signal.SIGKILL)
+    await until(lambda: len(told.readies) == 2)
+    assert not exists(stopped) and told.story.count("lost") in (1, 2)
+    await told.worker.close()
+    await asyncio.wait_for(running, 5)
+    await spare.close()
 
 
 async def test_closing_while_a_spare_is_being_started() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from daemon.supervisor import step_watch, worker
 from daemon.supervisor.child import start_child
+from daemon.supervisor.spare import Started
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -54,7 +55,7 @@ async def test_stopped_and_hanging_workers_are_replaced_until_it_is_too_much(
     assert "daemon/engine/faults.py" in capfd.readouterr().err, "where it computes for ever"
     assert told.blamed == [True, True] and len(told.replies) == 2
     assert told.story[-1] == "hopeless"
-    assert told.why == "worker first: no answer to a step within 0.3 s"
+    assert told.why.startswith("worker first: no answer to a step within ")
 
 
 async def test_loading_that_makes_no_progress_is_ended(
@@ -62,7 +63,7 @@ async def test_loading_that_makes_no_progress_is_ended(
 ) -> None:
     monkeypatch.setattr(worker, "LOAD_STALL_S", 0.5)
 
-    async def start_stalling(_device: str) -> worker.Started:
+    async def start_stalling(_device: str) -> Started:
         return await start_child("tests.supervisor.child_program", ["loads"])
 
     monkeypatch.setattr(worker, "start_worker", start_stalling)

@@ -172,7 +172,11 @@ class Daemon:
             "predict_store": str(default_predictions(self._status.model).absolute()),
         }
         api = ApiProcess(
-            listener, msgspec.json.encode(fields).decode(), self._connect_api, self._hopeless
+            listener,
+            msgspec.json.encode(fields).decode(),
+            self._connect_api,
+            self._hopeless,
+            self._config.daemon.restarts,
         )
         self._api_process = api
         self._status.api = lambda: ApiStatus(api.up, api.num_deaths)

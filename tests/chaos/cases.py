@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.api.folder import TEXT
-from tests.e2e.tiny import tiny_folder
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.api.folder import EOS, TEXT, build, tokenizer
 
 MODEL = "toy"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -40,10 +42,25 @@ class Case(NamedTuple):
 
 
 def toy_folder(folder: Path) -> Path:
-    """A tiny model's files; its template is short, and tells of tools by name."""
-    tiny_folder(folder)
+    """A model of which nothing but its shape matters; its template tells of tools by name."""
+    build(folder)
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": TEMPLATE}))
+    vocab_size = tokenizer().get_vocab_size()
+    shape = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "vocab_size": vocab_size,
+        "eos_token_id": EOS,
+    }
+    (folder / "config.json").write_text(json.dumps(shape))
+    weights = {"model.embed_tokens.weight": np.zeros((vocab_size, 32), np.float32)}
+    save_file(weights, folder / "model.safetensors")
     return folder
 
 

@@ -1,6 +1,6 @@
-"""Clients that ask without a pause, some leaving early, and hold every answer against the right one.
+"""Clients that ask without a pause, some leaving early, and compare every answer.
 
-What breaks because the API process was killed must have been right as far as it came, and is asked
+What breaks because the API process was ended must have been right as far as it came, and is asked
 again until it is whole.
 """
 
@@ -8,7 +8,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import aiohttp
 
@@ -16,9 +15,29 @@ from tests.chaos.answers import Answer, RefusedError, ToldError, ask
 from tests.chaos.cases import Case
 
 RETRY_S = 0.05
+FELT_S = 1.0
 PATIENCE_S = 120.0
 """An answer that takes longer never comes."""
 BUSY = (429, 503)
+
+
+class Outages:
+    """When the API process was ended on purpose: streams may break then, and at no other time."""
+
+    def __init__(self) -> None:
+        self._ends_s: list[float] = []
+
+    def begin(self) -> None:
+        """It is ended now."""
+        self._ends_s.append(float("inf"))
+
+    def end(self) -> None:
+        """It is gone; who was connecting meanwhile may still find out."""
+        self._ends_s[-1] = time.monotonic() + FELT_S
+
+    def excuse(self, since_s: float) -> bool:
+        """Whether a stream that began then may break."""
+        return any(end_s > since_s for end_s in self._ends_s)
 
 
 class Tally:
@@ -47,24 +66,20 @@ async def undisturbed(url: str, cases: list[Case], at_once: int) -> list[Answer]
 
 
 class Clients:
-    """So many clients of one daemon, until told to stop.
-
-    `api_deaths` counts the times that somebody did something to the API process.
-    """
+    """So many clients of one daemon, until told to stop."""
 
     def __init__(
         self,
         url: str,
         expected: list[tuple[Case, Answer]],
-        api_deaths: Callable[[], int],
         seed: int,
     ) -> None:
         self.tally = Tally()
+        self.outages = Outages()
         self.going = True
         self.open: set[int] = set()  # the answers under way, by number
         self._url = url
         self._expected = expected
-        self._api_deaths = api_deaths
         self._chance = random.Random(seed)
         self._number = 0
 
@@ -108,7 +123,8 @@ class Clients:
 
     async def _once(self, case: Case, whole: Answer, stream: bool) -> bool:
         """Ask once; whether the answer came to its end."""
-        so_far, last_s, deaths = Answer(), time.monotonic(), self._api_deaths()
+        so_far, began_s = Answer(), time.monotonic()
+        last_s = began_s
 
         def heard() -> None:
             nonlocal last_s
@@ -127,7 +143,7 @@ class Clients:
         except (aiohttp.ClientError, ToldError) as error:
             if isinstance(error, ToldError) and error.code != "not_ready":
                 self.tally.wrong.append(f"{case.kind}: {error}")
-            return self._broken(case, whole, so_far, deaths, error)
+            return self._broken(case, whole, so_far, began_s, error)
         except (AssertionError, TimeoutError) as error:
             self.tally.wrong.append(f"{case.kind}: {error!r}")
             return True
@@ -136,11 +152,11 @@ class Clients:
         return True
 
     def _broken(
-        self, case: Case, whole: Answer, so_far: Answer, deaths: int, error: Exception
+        self, case: Case, whole: Answer, so_far: Answer, began_s: float, error: Exception
     ) -> bool:
-        """A stream broke: only the API process's death excuses that, and nothing else."""
+        """A stream broke: only the API process's end excuses that, and nothing else."""
         self.tally.seen["broken off"] += 1
-        if self._api_deaths() == deaths:
+        if not self.outages.excuse(began_s):
             self.tally.wrong.append(f"{case.kind}: broken off by nobody: {error!r}")
         if not so_far.begins(whole):
             self.tally.wrong.append(f"{case}: {so_far} is no beginning of {whole}")

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from daemon.control.client import ControlError, choose_policy, drain, reload, resume
 from daemon.scheduler.policies import POLICIES
 from tests.chaos.clients import Clients
@@ -20,6 +22,8 @@ API = "daemon.api"
 CALL_S = 60.0
 GONE_S = 90.0
 """A process that was killed, or stopped for good, is gone long before."""
+PULSE_S = 0.7
+"""Within this a process that has loaded has said so."""
 PAUSES_S = (0.0, 0.05, 0.3)
 
 
@@ -31,7 +35,6 @@ class Disturber:
     ) -> None:
         self.done: Counter[str] = Counter()
         self.noticed_s: dict[str, list[float]] = {}
-        self.api_faults = 0
         self._daemon = daemon
         self._mark = mark
         self._worker = worker
@@ -45,6 +48,8 @@ class Disturber:
             "worker stopped": self._stop_worker,
             "worker stopped a moment": self._pause_worker,
             "API killed": self._kill_api,
+            "API stopped": self._stop_api,
+            "API stopped a moment": self._pause_api,
             "configuration": self._reload,
             "broken configuration": self._reload_broken,
             "policy": self._choose_policy,
@@ -85,18 +90,35 @@ class Disturber:
                 return pid
 
     async def _kill_worker(self) -> None:
-        await self._kill("worker killed", await self._victim(self._worker))
+        await self._strike("worker killed", await self._victim(self._worker), signal.SIGKILL)
 
     async def _kill_api(self) -> None:
-        self.api_faults += 1
-        await self._kill("API killed", await self._victim(API))
-        self.api_faults += 1  # who connected meanwhile waits in vain, too
+        await self._end_api("API killed", signal.SIGKILL)
 
-    async def _kill(self, name: str, pid: int) -> None:
+    async def _stop_api(self) -> None:
+        """Stop one that has loaded: one that loads may be silent for a minute."""
+        await asyncio.to_thread(self._daemon.wait_ready)
+        await asyncio.sleep(PULSE_S)
+        await self._end_api("API stopped", signal.SIGSTOP)
+
+    async def _end_api(self, name: str, number: signal.Signals) -> None:
+        pid = await self._victim(API)
+        self._clients.outages.begin()
+        await self._strike(name, pid, number)
+        self._clients.outages.end()
+
+    async def _pause_api(self) -> None:
+        await self._pause(await self._victim(API))
+
+    async def _strike(self, name: str, pid: int, number: signal.Signals) -> None:
+        """Send a signal that ends it, by itself or because the daemon does."""
         began_s = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        await self._until_gone(name, pid, began_s)
+            os.kill(pid, number)
+        while not gone(pid):
+            assert time.monotonic() - began_s < GONE_S, f"{name}: process {pid} lives on"
+            await asyncio.sleep(0.005)
+        self.noticed_s.setdefault(name, []).append(time.monotonic() - began_s)
 
     async def _stop_worker(self) -> None:
         """Stop one for good, beside what else happens; the last one must be over.
@@ -111,26 +133,19 @@ class Disturber:
 
     async def _hang(self, pid: int) -> None:
         self._stopped.add(pid)
-        began_s = time.monotonic()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-        await self._until_gone("worker stopped", pid, began_s)
+        await self._strike("worker stopped", pid, signal.SIGSTOP)
         struck = set(self._clients.open)
         while struck & self._clients.open:
             await asyncio.sleep(0.02)
 
     async def _pause_worker(self) -> None:
-        pid = await self._victim(self._worker)
+        await self._pause(await self._victim(self._worker))
+
+    async def _pause(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(self._chance.choice([0.02, 0.2, 1.0]) * self._chance.random())
             os.kill(pid, signal.SIGCONT)
-
-    async def _until_gone(self, name: str, pid: int, began_s: float) -> None:
-        while not gone(pid):
-            assert time.monotonic() - began_s < GONE_S, f"{name}: process {pid} lives on"
-            await asyncio.sleep(0.005)
-        self.noticed_s.setdefault(name, []).append(time.monotonic() - began_s)
 
     # Orders
 
@@ -168,9 +183,5 @@ class Disturber:
         if self._chance.random() < 0.5:
             self._daemon.process.send_signal(signal.SIGHUP)
             return
-        try:
+        with pytest.raises(ControlError, match="the configuration stays as it was"):
             await self._order(reload)
-        except ControlError as error:
-            assert "the configuration stays as it was" in str(error)
-        else:
-            raise AssertionError("a broken configuration was taken")

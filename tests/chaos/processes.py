@@ -33,6 +33,14 @@ def members(mark: str) -> dict[int, str]:
     return found
 
 
+def age_s(pid: int) -> float:
+    """For how long a process has run; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def module_of(folder: Path) -> str:
     """What `python -m` runs there, "serve" for the daemon; else the program's first words."""
     words = (folder / "cmdline").read_text().split("\0")

@@ -42,14 +42,16 @@ class Plan(NamedTuple):
 
 
 SHORT = Plan(
-    cases=2 * len(KINDS),
-    most_tokens=60,
+    cases=len(KINDS),
+    most_tokens=50,
     clients=16,
     faults={
         "worker killed": 6,
         "worker stopped": 1,
         "worker stopped a moment": 4,
         "API killed": 2,
+        "API stopped": 1,
+        "API stopped a moment": 1,
         "configuration": 3,
         "broken configuration": 2,
         "policy": 8,
@@ -64,7 +66,9 @@ FULL = Plan(
         "worker killed": 200,
         "worker stopped": 15,
         "worker stopped a moment": 35,
-        "API killed": 5,
+        "API killed": 25,
+        "API stopped": 10,
+        "API stopped a moment": 15,
         "configuration": 40,
         "broken configuration": 20,
         "policy": 100,
@@ -144,8 +148,7 @@ async def disturbed(
     seed: int,
 ) -> tuple[Disturber, Clients]:
     """Clients ask while the plan's faults happen, and finish what they have begun."""
-    disturber: Disturber
-    clients = Clients(daemon.url, expected, lambda: disturber.api_faults, seed)
+    clients = Clients(daemon.url, expected, seed)
     disturber = Disturber(daemon, mark, TOY, config, clients, seed)
     asking = [asyncio.create_task(clients.live()) for _ in range(plan.clients)]
     try:

@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,10 +13,12 @@ import pytest
 from tests.chaos.cases import Asker, toy_folder
 from tests.chaos.clients import Clients, undisturbed
 from tests.chaos.daemons import KV_BLOCKS, check_ledgers, flags_of, marked, quiet, seed_of
-from tests.chaos.processes import await_end, members
+from tests.chaos.processes import age_s, await_end, members
 from tests.e2e.live import LiveDaemon
 
 END_S = 15.0
+BORN_S = 1.5
+"""Within this a child has imported what it needs to speak to the kernel."""
 ENDS = ("killed", "killed with a child stopped", "ended", "ended twice")
 
 
@@ -31,9 +32,7 @@ async def one_life(
         asking = [asyncio.create_task(clients.live()) for _ in range(6)]
     await asyncio.sleep(chance.uniform(0.0, 1.5))
     if how == "killed with a child stopped":
-        others = sorted(pid for pid in members(mark) if pid != daemon.process.pid)
-        with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(chance.choice(others), signal.SIGSTOP)
+        stop_a_child(daemon, mark, chance)
     if how.startswith("killed"):
         daemon.process.kill()
     else:
@@ -48,6 +47,13 @@ async def one_life(
     await asyncio.gather(*asking, return_exceptions=True)
     left = await asyncio.to_thread(await_end, mark, END_S)
     assert left == {}, f"{how}: a process outlives its daemon\n{daemon.text()}"
+
+
+def stop_a_child(daemon: LiveDaemon, mark: str, chance: random.Random) -> None:
+    """One that has asked the kernel to end with its parent, which is the first that it does."""
+    others = [pid for pid in members(mark) if pid != daemon.process.pid and age_s(pid) > BORN_S]
+    with contextlib.suppress(ProcessLookupError, IndexError):
+        os.kill(chance.choice(sorted(others)), signal.SIGSTOP)
 
 
 async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
@@ -68,10 +74,8 @@ async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
         daemon = LiveDaemon(*flags, env=env, folder=state)
         clients = None
         if chance.random() < 0.7:
-            # Whoever asks a daemon that dies may be broken off at any time.
-            clients = Clients(
-                daemon.url, list(zip(cases, expected, strict=True)), time.monotonic_ns, seed
-            )
+            clients = Clients(daemon.url, list(zip(cases, expected, strict=True)), seed)
+            clients.outages.begin()
         await one_life(daemon, mark, how, chance, clients)
         ended[f"{how}{'' if clients else ' while it started'}"] += 1
         wrong += clients.tally.wrong if clients else []

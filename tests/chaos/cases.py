@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
 
+from daemon.models.embedded import EMBEDDED_NAME
 from tests.api.folder import EOS, TEXT, build, tokenizer
+from tests.e2e.prompts import LICENCE, QUESTIONS, licence_ids
+from tests.e2e.reference import answers
 
 MODEL = "toy"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -62,6 +66,20 @@ def toy_folder(folder: Path) -> Path:
     weights = {"model.embed_tokens.weight": np.zeros((vocab_size, 32), np.float32)}
     save_file(weights, folder / "model.safetensors")
     return folder
+
+
+def embedded_cases(folder: str) -> list[Case]:
+    """Greedy ones, in which no two tokens are so near that another batch may choose the other."""
+    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    text = tokenizer.encode(LICENCE.read_text(), add_special_tokens=False).ids
+    prompts = [*QUESTIONS, *(one for one in licence_ids(text) if len(one) < 150)]
+    found = answers(folder, list(prompts), 40)
+    body = {"model": EMBEDDED_NAME, "temperature": 0, "ignore_eos": True, "n": 1}
+    return [
+        Case("embedded", COMPLETIONS, {**body, "prompt": one.prompt, "max_tokens": count})
+        for one in found
+        if (count := next((i for i, gap in enumerate(one.gaps) if gap < 1e-3), 40)) > 10
+    ]
 
 
 class Asker:

@@ -19,6 +19,8 @@ FELT_S = 1.0
 PATIENCE_S = 120.0
 """An answer that takes longer never comes."""
 BUSY = (429, 503)
+ENDS = ("not_ready", "aborted")
+"""What a stream may tell when the daemon ends under it."""
 
 
 class Outages:
@@ -141,7 +143,7 @@ class Clients:
             self.tally.seen[f"refused with {error.status}"] += 1
             return error.status not in BUSY
         except (aiohttp.ClientError, ToldError) as error:
-            if isinstance(error, ToldError) and error.code != "not_ready":
+            if isinstance(error, ToldError) and error.code not in ENDS:
                 self.tally.wrong.append(f"{case.kind}: {error}")
             return self._broken(case, whole, so_far, began_s, error)
         except (AssertionError, TimeoutError) as error:

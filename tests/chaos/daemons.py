@@ -1,24 +1,26 @@
-"""A daemon whose workers are toys, that carries a mark, and may lose workers as it likes."""
+"""A daemon that carries a mark, has little memory, and may lose workers as often as it likes."""
 
 import asyncio
 import os
 import random
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from daemon.control.protocol import Snapshot
+from daemon.memory.sizing import block_bytes
+from daemon.models.shape import read_shape
 from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
-from tests.chaos.cases import MODEL
+from tests.chaos.cases import MODEL, Case, embedded_cases
 from tests.chaos.processes import MARK
 from tests.e2e.live import LiveDaemon
 from tests.house.source import ROOT
 
-TOY = "tests.chaos.worker"
+BLOCK_SIZE = 16
 KV_BLOCKS = 24
 HOST_BLOCKS = 30
-AMPLE = 2000
-BLOCK_BYTES = 4096  # of the tiny model: 16 tokens, 2 layers, 2 heads of 8 numbers
+AMPLE = 1000
 QUIET_S = 30.0
 
 
@@ -27,18 +29,41 @@ def seed_of(default: int) -> int:
     return int(os.environ.get("LLMD_CHAOS_SEED", default))
 
 
-def marked() -> tuple[str, dict[str, str]]:
-    """A new mark, and the environment of a daemon with toys for workers that carries it."""
+class Subject(NamedTuple):
+    """A model, who computes it, and what it is asked."""
+
+    worker: str  # the module that its workers run
+    flags: tuple[str, ...]
+    block_bytes: int
+    cases: list[Case]
+
+
+def toys(folder: Path, cases: list[Case]) -> Subject:
+    """Toys of the shape in a folder."""
+    shape = read_shape(folder)
+    flags = ("--model", str(folder), "--set", f'model.name="{MODEL}"')
+    return Subject("tests.chaos.worker", flags, block_bytes(shape, BLOCK_SIZE, "float32"), cases)
+
+
+def embedded(folder: Path) -> Subject:
+    """The embedded model, which is in the folder, computed as always."""
+    shape = read_shape(folder)
+    cases = embedded_cases(str(folder))
+    return Subject("daemon.engine.worker", (), block_bytes(shape, BLOCK_SIZE, "float32"), cases)
+
+
+def marked(subject: Subject) -> tuple[str, dict[str, str]]:
+    """A new mark, and the environment of a daemon with these workers that carries it."""
     mark = f"{os.getpid()}-{random.getrandbits(40)}"
-    env = {MARK: mark, TEST_MODE: "1", WORKER: TOY, "PYTHONPATH": str(ROOT)}
+    env = {MARK: mark, TEST_MODE: "1", WORKER: subject.worker, "PYTHONPATH": str(ROOT)}
     return mark, env
 
 
-def flags_of(folder: Path, config: Path, kv_blocks: int, swap: str = "") -> list[str]:
+def flags_of(subject: Subject, config: Path, kv_blocks: int, swap: str = "") -> list[str]:
     """Two workers, which may die as often as they like."""
     config.write_text("")
     settings = {
-        "memory.host_bytes": HOST_BLOCKS * BLOCK_BYTES,
+        "memory.host_bytes": HOST_BLOCKS * subject.block_bytes,
         "memory.kv_blocks": kv_blocks,
         "memory.swap": f'"{swap}"',
         "daemon.restarts": 100_000,
@@ -47,8 +72,7 @@ def flags_of(folder: Path, config: Path, kv_blocks: int, swap: str = "") -> list
         "scheduler.prefill_chunk": 32,
     }
     flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    named = ["--config", str(config), "--model", str(folder), "--set", f'model.name="{MODEL}"']
-    return [*named, *flags, "--instance", "cpu", "--instance", "cpu"]
+    return ["--config", str(config), *subject.flags, *flags, *("--instance", "cpu") * 2]
 
 
 async def quiet(daemon: LiveDaemon) -> Snapshot:

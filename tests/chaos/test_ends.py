@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.cases import Asker, toy_folder
 from tests.chaos.clients import Clients, undisturbed
-from tests.chaos.daemons import KV_BLOCKS, check_ledgers, flags_of, marked, quiet, seed_of
+from tests.chaos.daemons import KV_BLOCKS, check_ledgers, flags_of, marked, quiet, seed_of, toys
 from tests.chaos.processes import age_s, await_end, members
 from tests.e2e.live import LiveDaemon
 
@@ -60,11 +60,12 @@ async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
     """So many lives of daemons on the same folders; the last one is whole, and ends by itself."""
     print(f"\nseed {seed}")
     chance = random.Random(seed)
-    folder, config, state = toy_folder(tmp_path / "toy"), tmp_path / "llmd.toml", tmp_path / "state"
+    state = tmp_path / "state"
     state.mkdir()
-    mark, env = marked()
-    flags = flags_of(folder, config, KV_BLOCKS)
-    cases = Asker(seed, 60).cases(12)
+    cases = Asker(seed, most_tokens=40).cases(6)
+    subject = toys(toy_folder(tmp_path / "toy"), cases)
+    mark, env = marked(subject)
+    flags = flags_of(subject, tmp_path / "llmd.toml", KV_BLOCKS)
     with LiveDaemon(*flags, env=env, folder=state) as daemon:
         expected = await undisturbed(daemon.url, cases, 2)
     ended: Counter[str] = Counter()

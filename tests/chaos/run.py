@@ -1,0 +1,119 @@
+"""One run: right answers first, then faults at random under load, then what is left behind."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from daemon.control.protocol import Snapshot
+from tests.chaos.answers import Answer
+from tests.chaos.clients import Clients, undisturbed
+from tests.chaos.daemons import (
+    AMPLE,
+    KV_BLOCKS,
+    QUIET_S,
+    Subject,
+    check_ledgers,
+    flags_of,
+    marked,
+    quiet,
+)
+from tests.chaos.faults import Disturber
+from tests.chaos.processes import Held, await_end, held, shared_memory
+from tests.e2e.live import LiveDaemon
+
+END_S = 10.0
+
+
+class Plan(NamedTuple):
+    """By how many is asked, and what is done meanwhile."""
+
+    clients: int
+    faults: dict[str, int]
+
+
+async def settled(daemon: LiveDaemon, mark: str, worker: str) -> dict[str, Held]:
+    """What the processes hold once the spare is there and connections are closed."""
+    await quiet(daemon)
+    deadline_s = time.monotonic() + QUIET_S
+    counts = held(mark)
+    while time.monotonic() < deadline_s:
+        await asyncio.sleep(0.5)
+        before, counts = counts, held(mark)
+        if counts == before and worker in counts and counts[worker].processes == 3:
+            return counts
+    raise AssertionError(f"not settled: {counts}")
+
+
+def check_leaks(before: dict[str, Held], after: dict[str, Held]) -> None:
+    """The same processes, with no more open in each."""
+    assert set(after) == set(before), (before, after)
+    for name, one in after.items():
+        was = before[name]
+        assert one.processes == was.processes, (name, was, one)
+        assert one.threads <= was.threads, (name, was, one)
+        assert one.descriptors <= was.descriptors + 2, (name, was, one)
+
+
+async def right_answers(subject: Subject, config: Path) -> list[Answer]:
+    """Those of a daemon that has memory for all, and that nobody disturbs."""
+    mark, env = marked(subject)
+    with LiveDaemon(*flags_of(subject, config, AMPLE), env=env) as daemon:
+        answers = await undisturbed(daemon.url, subject.cases, 4)
+        seen = await quiet(daemon)
+    assert await_end(mark, END_S) == {}
+    assert seen.counters.preemptions == seen.counters.worker_deaths == 0
+    return answers
+
+
+async def soak(subject: Subject, config: Path, plan: Plan, seed: int, swap: str) -> None:
+    """The whole story of one daemon."""
+    print(f"\nseed {seed}, swap {swap or 'as the policy has it'}")
+    mark, env = marked(subject)
+    cases, worker = subject.cases, subject.worker
+    expected = await right_answers(subject, config)
+    with LiveDaemon(*flags_of(subject, config, KV_BLOCKS, swap), env=env) as daemon:
+        assert await undisturbed(daemon.url, cases, 4) == expected
+        before, memory = await settled(daemon, mark, worker), shared_memory(mark)
+        clients = Clients(daemon.url, list(zip(cases, expected, strict=True)), seed)
+        disturber = Disturber(daemon, mark, worker, config, clients, seed)
+        await disturbed(disturber, clients, plan)
+        seen = await quiet(daemon)
+        tell(disturber, clients, seen)
+        assert not clients.tally.wrong, "\n".join(clients.tally.wrong[:5])
+        check_ledgers(seen)
+        assert await undisturbed(daemon.url, cases, 4) == expected
+        check_leaks(before, await settled(daemon, mark, worker))
+        assert shared_memory(mark) == memory
+        log = daemon.text()
+    assert await_end(mark, END_S) == {}, "a process outlives its daemon"
+    assert "cannot go on" not in log and "Traceback" not in log, log
+    assert seen.counters.failed == 0
+    assert seen.counters.preemptions and seen.counters.swaps_in
+
+
+async def disturbed(disturber: Disturber, clients: Clients, plan: Plan) -> None:
+    """Clients ask while the plan's faults happen, and finish what they have begun."""
+    asking = [asyncio.create_task(clients.live()) for _ in range(plan.clients)]
+    try:
+        await disturber.disturb(plan.faults)
+    finally:
+        clients.going = False
+    await asyncio.gather(*asking)
+
+
+def tell(disturber: Disturber, clients: Clients, seen: Snapshot) -> None:
+    """What the run did and saw."""
+    print(f"faults: {dict(disturber.done)}")
+    print(f"answers: {dict(clients.tally.seen)}, {len(clients.tally.wrong)} wrong")
+    print(f"by kind: {dict(clients.tally.kinds)}")
+    print(f"longest wait for a piece: {clients.tally.longest_gap_s:.2f} s")
+    for name, times in disturber.noticed_s.items():
+        ordered = sorted(times)
+        middle, most = ordered[len(ordered) // 2], ordered[-1]
+        print(f"{name}, gone after: p50 {1e3 * middle:.0f} ms, most {1e3 * most:.0f} ms")
+    one = seen.counters
+    print(
+        f"{one.worker_deaths} deaths, {one.preemptions} preemptions, {one.swaps_in} swaps in, "
+        f"{one.recomputed_tokens} tokens recomputed, {one.output_tokens} drawn"
+    )

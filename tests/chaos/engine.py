@@ -21,6 +21,10 @@ from daemon.wire.columns import int32
 from tests.chaos.sampler import Draw, Seat
 from tests.chaos.toy import Numbers, own, seen, summary
 
+STEP_S = 3e-3
+TOKEN_S = 5e-5
+COPY_BLOCK_S = 1e-5
+"""What it says that a step, each of its tokens and a swap copy take."""
 POISON = np.uint64(0xDEAD)
 """What a block holds while a copy into it is on its way."""
 
@@ -70,8 +74,9 @@ class ToyEngine:
             self._host[place] = held
         for place, block in ended.ins:
             self._blocks[block] = self._host[place]
-        counts = (len(ended.outs), 1e-5 * len(ended.outs), len(ended.ins), 1e-5 * len(ended.ins))
-        self._copied(Copied(ended.step, *counts))
+        num_out, num_in = len(ended.outs), len(ended.ins)
+        times_s = COPY_BLOCK_S * num_out, COPY_BLOCK_S * num_in
+        self._copied(Copied(ended.step, num_out, times_s[0], num_in, times_s[1]))
 
     def run(self, plan: Plan) -> Reply:
         """Apply a plan in its order (swap, left, joined, tables, copies, step), and answer it."""
@@ -92,7 +97,7 @@ class ToyEngine:
             step=batch.step,
             tokens=int32([draw.token for draw in draws]),
             reasons=np.array([draw.reason for draw in draws], np.uint8),
-            elapsed_s=1e-3,
+            elapsed_s=STEP_S + TOKEN_S * batch.num_tokens,
             idle_s=0.0,
             logprobs=_logprobs([draw.logprobs for draw in draws]),
             prompts=tuple(score for score in scores if score is not None),

@@ -68,7 +68,7 @@ async def soak_toys(tmp_path: Path, cases: list[Case], plan: Plan, seed: int, sw
 async def test_faults_at_random_change_no_text(tmp_path: Path) -> None:
     seed = seed_of(1)
     cases = Asker(seed, most_tokens=50).cases(len(KINDS))
-    await soak_toys(tmp_path, cases, SHORT, seed, "proactive")
+    await soak_toys(tmp_path, cases, SHORT, seed, "reactive")
 
 
 @pytest.mark.soak

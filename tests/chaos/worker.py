@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import time
-from typing import NamedTuple
 
 from daemon import logs
 from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
@@ -18,7 +17,7 @@ from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.parent import die_with_parent
 from daemon.wire.pulse import Alive, Ping
-from tests.chaos.engine import ToyEngine
+from tests.chaos.engine import COPY_BLOCK_S, STEP_S, TOKEN_S, ToyEngine
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +26,11 @@ LINGER_S = 0.002
 """For so long a swap copy stays on its way while nothing else happens."""
 
 
-class Pace(NamedTuple):
-    """How long its steps take."""
-
-    step_s: float = 0.003
-    token_s: float = 2e-5
-
-
 class ToyWorker:
     """Messages in, messages out."""
 
-    def __init__(self, channel: BlockingChannel, pace: Pace) -> None:
+    def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
-        self._pace = pace
         self._encode = encoder().encode
         self._decode = decoder(ToWorker).decode
 
@@ -67,11 +58,11 @@ class ToyWorker:
                 block_bytes=BLOCK_BYTES,
                 weight_bytes=1,
                 load_s=0.0,
-                step_s=self._pace.step_s,
+                step_s=STEP_S,
                 num_host_blocks=load.num_host_blocks,
                 host_block_bytes=BLOCK_BYTES,
-                copy_block_s=1e-5,
-                token_s=self._pace.token_s,
+                copy_block_s=COPY_BLOCK_S,
+                token_s=TOKEN_S,
             )
         )
         return engine
@@ -84,7 +75,7 @@ class ToyWorker:
             if not isinstance(message, Plan):
                 return
             reply = engine.run(message)
-            time.sleep(self._pace.step_s + self._pace.token_s * message.batch.num_tokens)
+            time.sleep(reply.elapsed_s)
             self._send(reply)
 
     def _receive(self) -> ToWorker | None:
@@ -108,7 +99,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)
     die_with_parent(arguments.fd)
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    return ToyWorker(channel, Pace()).serve(arguments.spare)
+    return ToyWorker(channel).serve(arguments.spare)
 
 
 if __name__ == "__main__":

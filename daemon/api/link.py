@@ -170,17 +170,16 @@ class Link:
         )
         for row, (sequence, token, reason) in enumerate(columns):
             choice = choices.get(sequence)
-            if choice is not None:
+            if reason > _LENGTH:  # it failed with this row, whose token means nothing
+                self._finished(sequence, reason, dict(message.errors).get(row, ""))
+            elif choice is not None:
                 clock = choice.clock
                 if choice.num_tokens:
                     metrics.gaps_s.append(now - clock.last_s)
                 else:
                     metrics.first_token(clock, now)
                 clock.last_s = now
-                if reason > _LENGTH:
-                    self._finished(sequence, reason, dict(message.errors).get(row, ""))
-                else:
-                    self._take(choice, token, reason, logprobs, row)
+                self._take(choice, token, reason, logprobs, row)
         metrics.frame_done()
 
     def _take(self, choice: Choice, token: int, reason: int, logprobs: Rows, row: int) -> None:

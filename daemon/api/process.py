@@ -1,6 +1,7 @@
 """The process: from two inherited descriptors to a server, and back to none."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 TOKENIZER_THREADS = 2
 LAST_WORDS_S = 2.0
 """For error events to reach clients once the runtime is gone."""
+LEARNING_S = 2.0
+"""So long an end waits for answers to learn from; the daemon gives it 5 s, and the predictor wants
+half of them to save what it knows."""
 BACKLOG = 1024
 LAG_INTERVAL_S = 0.25
 
@@ -48,6 +52,7 @@ class ApiProcess:
         self._config = config
         self._keepalive_s = config.keepalive_s
         self._stop = asyncio.Event()
+        self._drained = asyncio.Event()
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._model = Model(config.model, self._pool)
         self._metrics = Metrics(config.model)
@@ -93,10 +98,12 @@ class ApiProcess:
         await self._stop.wait()
         self._model.draining = True
         server.close()
+        ending = asyncio.create_task(self._end(predicting))
         await self._drain()
+        self._drained.set()
         ticker.cancel()
         measuring.cancel()
-        await asyncio.gather(runner.cleanup(), self._end(predicting), self._grammars.close())
+        await asyncio.gather(runner.cleanup(), ending, self._grammars.close())
         self._link.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -171,6 +178,9 @@ class ApiProcess:
             log.exception("there are no predictions from here on")
 
     async def _end(self, predicting: "asyncio.Task[None]") -> None:
+        """End predictions once all is answered, or before this process is killed over the rest."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), LEARNING_S)
         if self._link.predictions is not None:
             await self._link.predictions.close()
         await predicting

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
@@ -28,15 +28,10 @@ from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.runtime import notify, watchdog
 from daemon.runtime.api_link import ApiLink
+from daemon.runtime.beside import in_thread, unless
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.listen import ListenError, listen, url_of
-from daemon.runtime.model import (
-    ServedModel,
-    cache_folder,
-    find_model,
-    in_thread,
-    served_name,
-)
+from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.start_times import StartTimes
@@ -47,6 +42,7 @@ from daemon.supervisor.spare import Spare, worker_module
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.faults import FaultError, faults
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SERVING_INTERVAL_S = 2.0
@@ -111,7 +107,11 @@ class Daemon:
 
     async def _live(self) -> int:
         """The story while there is no other daemon here; the exit status."""
-        listener = listen(self._config.server.host, self._config.server.port)
+        server = self._config.server
+        # A name may take long to be looked up.
+        listener = await self._unless_stopped(lambda: listen(server.host, server.port))
+        if listener is None:
+            return 0
         self._status.url = url_of(listener)
         self._spawn(watchdog.feed(self._status.stuck))
         gpus = GpuWatch([spec.device for spec in self._config.instance])
@@ -186,16 +186,17 @@ class Daemon:
     async def _serve(self) -> None:
         """Find the model, start its workers, and run until told to stop."""
         self._say("preparing the model")
-        stopped = asyncio.ensure_future(self._stop.wait())
-        finding = asyncio.ensure_future(in_thread(lambda: find_model(self._config)))
-        either, first = {stopped, finding}, asyncio.FIRST_COMPLETED
-        while not (await asyncio.wait(either, timeout=PREPARING_S, return_when=first))[0]:
-            self._tell_stage()
-        if not self._stop.is_set():
-            self._start_runtime(finding.result())
-        await stopped
+        starts = cache_folder(self._config) / "starts.json"
+        found = await self._unless_stopped(lambda: (find_model(self._config), StartTimes(starts)))
+        if found is not None:
+            self._start_runtime(*found)
+        await self._stop.wait()
 
-    def _start_runtime(self, model: ServedModel) -> None:
+    async def _unless_stopped(self, work: Callable[[], T]) -> T | None:
+        """What comes of blocking work; None where the daemon is told to stop."""
+        return await unless(self._stop, in_thread(work), PREPARING_S, self._tell_stage)
+
+    def _start_runtime(self, model: ServedModel, times: StartTimes) -> None:
         configured = model.configured(self._config, time.monotonic())
         self._runtime = Runtime(configured, self._store, self._journal(configured), self._send_plan)
         self._runtime.api = self._api
@@ -219,7 +220,7 @@ class Daemon:
             worker = WorkerProcess(index, spec.name, load, hooks, restarts, self._spare)
             self._workers.append(worker)
             self._spawn(worker.run())
-        self._status.loads.remember(StartTimes(cache_folder(self._config) / "starts.json"), names)
+        self._status.loads.remember(times, names)
         self._spawn(self._repeat_serving())
         self._spawn(self._repeat_gauges())
 
@@ -228,7 +229,7 @@ class Daemon:
         if not journal.enabled:
             return None
         folder = Path(journal.folder) if journal.folder else default_journal()
-        return JournalWriter(folder, journal.max_bytes, configured)
+        return JournalWriter(folder, journal.max_bytes, configured, beside=True)
 
     # What processes say
 

@@ -1,11 +1,6 @@
 """What is to be served, and what each instance's worker is told: found before anything starts."""
 
-import asyncio
-import contextlib
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -17,8 +12,6 @@ from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
 from daemon.models.shape import ModelShape
-
-T = TypeVar("T")
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -93,32 +86,3 @@ def find_model(config: Config) -> ServedModel:
     return ServedModel(
         served_name(config), folder, shape, longest(config, shape.context_len), pools
     )
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work, without making a daemon that is told to stop wait for it.
-
-    An executor's threads are joined at exit; this one is left behind, and a converter that it
-    started dies with it.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if not done.done():
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]
-
-    def target() -> None:
-        result, fault = None, None
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the result
-            fault = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, fault)
-
-    threading.Thread(target=target, name="find-model", daemon=True).start()
-    return await done

@@ -138,6 +138,7 @@ class DaemonStatus:
             lag_s=lag_s,
             gpus=self.gpus(),
             api_deaths=self.api().deaths,
+            journal_dropped=self._runtime.journal_dropped,
         )
 
     def snapshot(self) -> Snapshot:
@@ -169,6 +170,7 @@ class DaemonStatus:
             policies=tuple(POLICIES),
             gpus=self.gpus(),
             api=api,
+            journal_dropped=self._runtime.journal_dropped if self._runtime is not None else 0,
         )
 
     def look_closer(self, question: Closer) -> Story | BlockOwners:

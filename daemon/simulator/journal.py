@@ -244,6 +244,9 @@ class _Reader:
             pairs = zip(action.sequences.tolist(), action.reasons.tolist(), strict=True)
             for sequence, reason in pairs:
                 stream = streams[sequence]
+                if reason == FinishReason.ERROR:
+                    stream.outcome = Outcome.FAILED
+                    continue
                 stream.token_s.append(now)
                 if reason:
                     stream.outcome = Outcome.FINISHED

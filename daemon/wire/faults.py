@@ -23,6 +23,7 @@ SITES = {
     "api.crash": "the API process ends by SIGABRT instead of passing a request on",
     "api.hang": "the API process computes for ever instead of passing a request on",
     "journal.full": "the disk is full when the journal is written",
+    "journal.stall": "the disk takes `seed` milliseconds more to write the journal",
 }
 """What may be injected, and where; a site is visited once for each time that it says."""
 

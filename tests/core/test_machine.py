@@ -91,13 +91,15 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(
         index=indices,
         stops=st.frozensets(st.integers(0, 5), max_size=1),
+        fails=st.integers(0, 40),
         times=st.integers(1, 6),
     )
-    def answer(self, index: int, stops: frozenset[int], times: int) -> None:
+    def answer(self, index: int, stops: frozenset[int], fails: int, times: int) -> None:
         for _ in range(times):
             busy = [i for i, worker in self.driver.workers.items() if worker.pending]
             if busy:
-                self.driver.answer(self._pick(busy, index), stops)
+                failing = frozenset({fails} if fails < 6 else ())
+                self.driver.answer(self._pick(busy, index), stops, failing)
 
     @rule(index=indices)
     def copied(self, index: int) -> None:
@@ -147,6 +149,10 @@ class CoreMachine(RuleBasedStateMachine):
     def drain(self, index: int) -> None:
         if index % 16 == 0:
             self.driver.drain()
+        elif index % 16 == 1:
+            self.driver.resume()
+        elif index % 16 == 2:
+            self.driver.reconfigure(1 + index // 16 % 12, 0.005 if index % 3 else 0.3)
 
     def teardown(self) -> None:
         """Whatever happened: what can be finished finishes, and then nothing is left."""

@@ -5,7 +5,7 @@ import logging
 import socket
 from collections import OrderedDict
 from hashlib import blake2b
-from signal import SIGKILL
+from signal import SIGKILL, SIGPROF
 
 from daemon.api.errors import ApiError, invalid, unavailable
 from daemon.api.model import Model
@@ -16,7 +16,10 @@ from daemon.wire.channel import Channel
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 1.0
+"""Of the process's own computing: a machine that is busy makes no grammar wrong."""
+HANGS_S = 15.0
 START_S = 30.0
+DIES_S = 1.0
 MAX_BYTES = 128 * 1024
 MOST_WAITING = 32
 MOST_VERDICTS = 1024
@@ -25,9 +28,10 @@ MOST_VERDICTS = 1024
 class Grammars:
     """Knows of the newest grammars whether they can be used; asks the process about new ones.
 
-    The process starts with the first grammar. It is killed when one takes too long, or dies of
-    one; either way the next starts another. It looks at one grammar at a time, and what comes when
-    too many wait is refused: however hostile the grammars, they take no more than that process.
+    The process starts with the first grammar. The kernel ends it when one takes too long, or it
+    dies of one; either way the next starts another. It looks at one grammar at a time, and what
+    comes when too many wait is refused: however hostile the grammars, they take no more than that
+    process. If somebody kills it, the grammar is tried once more.
     """
 
     def __init__(self, model: Model) -> None:
@@ -85,22 +89,35 @@ class Grammars:
 
     async def _ask(self, key: bytes, grammar: bytes) -> str:
         async with self._one_at_a_time:
-            trial = await self._ready_trial()
-            try:
-                async with asyncio.timeout(DEADLINE_S):
-                    said = await trial.ask(grammar)
-            except TimeoutError:
-                said = f"it takes longer than {DEADLINE_S:.0f} s to compile"
-            except ConnectionError:
-                said = "it is too large or too deep to compile"
-            else:
-                self._verdicts[key] = said
-                if len(self._verdicts) > MOST_VERDICTS:
-                    self._verdicts.popitem(last=False)
+            said, status = await self._try_out(grammar)
+            if status == -SIGKILL:  # nothing that a grammar does
+                said, status = await self._try_out(grammar)
+            if status:
+                log.info("a grammar of %d bytes was refused: %s", len(grammar), said)
                 return said
-            log.info("a grammar of %d bytes was refused: %s", len(grammar), said)
-            await self._end()
+            self._verdicts[key] = said
+            if len(self._verdicts) > MOST_VERDICTS:
+                self._verdicts.popitem(last=False)
             return said
+
+    async def _try_out(self, grammar: bytes) -> tuple[str, int]:
+        """What is wrong with a grammar, and the status of a process that has died of it, else 0.
+
+        Raises ApiError 501, 503.
+        """
+        trial = await self._ready_trial()
+        try:
+            async with asyncio.timeout(HANGS_S):
+                return await trial.ask(grammar), 0
+        except TimeoutError:
+            log.warning("the process that compiles grammars gave no answer in %.0f s", HANGS_S)
+            await self._end()
+            raise unavailable("grammars cannot be compiled now", "not_ready") from None
+        except ConnectionError:
+            status = await self._end() or 1  # whatever it says: it went without an answer
+        if status == -SIGPROF:
+            return f"it takes longer than {DEADLINE_S:.0f} s to compile", status
+        return "it is too large or too deep to compile", status
 
     async def _ready_trial(self) -> "_Trial":
         """The process for what is served now. Raises ApiError 501, 503."""
@@ -111,6 +128,7 @@ class Grammars:
             await self._end()
         if self._trial is None:
             arguments = ["--folder", serving.root, "--vocab-size", str(serving.vocab_size)]
+            arguments += ["--cpu-s", str(DEADLINE_S)]
             child, sock = await start_child("daemon.api.grammar_process", arguments)
             self._trial = _Trial(served, child, sock)
             try:
@@ -124,10 +142,10 @@ class Grammars:
                 raise ApiError(501, missing, code="not_supported")
         return self._trial
 
-    async def _end(self) -> None:
+    async def _end(self) -> int:
+        """End the process, if there is one; the status that it ended with."""
         trial, self._trial = self._trial, None
-        if trial is not None:
-            await trial.end()
+        return await trial.end() if trial is not None else 0
 
 
 class _Trial:
@@ -160,7 +178,9 @@ class _Trial:
             raise ConnectionError
         return said
 
-    async def end(self) -> None:
-        """Kill it: there is nothing that it could lose."""
+    async def end(self) -> int:
+        """Kill it: there is nothing that it could lose. The status that it ended with."""
+        # One that has hung up is about to tell by its status why.
+        grace_s = DIES_S if self._channel.closed else 0.0
         self._channel.close()
-        await self._child.end(0.0, SIGKILL)
+        return await self._child.end(grace_s, None if grace_s else SIGKILL)

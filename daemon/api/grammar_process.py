@@ -2,7 +2,8 @@
 
 A grammar comes from a client, and compiling one may take minutes, all memory, or the process: a
 chain of a few thousand rules overflows llguidance's stack. So a process of its own goes first,
-which may be killed. It says why a worker must not have the grammar, or nothing.
+which may be killed, and which the kernel ends by SIGPROF when it has computed for too long. It says
+why a worker must not have the grammar, or nothing.
 
 One frame in, a grammar; one frame out, what is wrong with it (empty: nothing). The first frame
 out says why there is nothing to ask for here (empty: it is ready).
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
     parser.add_argument("--folder", type=Path, required=True, help="the model's")
     parser.add_argument("--vocab-size", type=int, required=True, help="the width of its logits")
+    parser.add_argument("--cpu-s", type=float, required=True, help="most that a grammar may take")
     arguments = parser.parse_args()
     os.nice(NICENESS)
     die_with_parent(arguments.fd)
@@ -50,22 +52,25 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_serve, args=(channel, arguments.folder, arguments.vocab_size))
+    thread = threading.Thread(target=_serve, args=(channel, arguments))
     thread.start()
     thread.join()
     return 0
 
 
-def _serve(channel: BlockingChannel, folder: Path, vocab_size: int) -> None:
+def _serve(channel: BlockingChannel, arguments: argparse.Namespace) -> None:
     try:
-        compiler = Compiler(folder, vocab_size)
+        compiler = Compiler(arguments.folder, arguments.vocab_size)
     except GrammarError as error:
         channel.send(str(error).encode())
         return
     _limit_memory()
     channel.send(b"")
     while (grammar := channel.receive()) is not None:
-        channel.send(what_is_wrong(compiler, grammar.decode()).encode())
+        signal.setitimer(signal.ITIMER_PROF, arguments.cpu_s)  # whose end is this process's
+        said = what_is_wrong(compiler, grammar.decode())
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        channel.send(said.encode())
 
 
 def _limit_memory() -> None:

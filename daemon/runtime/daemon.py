@@ -81,7 +81,7 @@ class Daemon:
         self._workers: list[WorkerProcess] = []
         self._spare: Spare | None = None
         self._num_given_up = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._status = DaemonStatus(loaded.config, served_name(loaded.config))
         self._operations = Operations(loaded, read, self._status, self._hopeless)
 
@@ -379,9 +379,10 @@ class Daemon:
         """Run work beside the story; a failure in it ends the daemon instead of hiding."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._task_done)
-        self._tasks.append(task)
+        self._tasks.add(task)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task failed", exc_info=task.exception())
             self._hopeless(f"internal error: {task.exception()}")

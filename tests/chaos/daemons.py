@@ -36,13 +36,15 @@ class Subject(NamedTuple):
     flags: tuple[str, ...]
     block_bytes: int
     cases: list[Case]
+    workers: int = 2
 
 
-def toys(folder: Path, cases: list[Case]) -> Subject:
+def toys(folder: Path, cases: list[Case], workers: int = 2) -> Subject:
     """Toys of the shape in a folder."""
     shape = read_shape(folder)
     flags = ("--model", str(folder), "--set", f'model.name="{MODEL}"')
-    return Subject("tests.chaos.worker", flags, block_bytes(shape, BLOCK_SIZE, "float32"), cases)
+    size_bytes = block_bytes(shape, BLOCK_SIZE, "float32")
+    return Subject("tests.chaos.worker", flags, size_bytes, cases, workers)
 
 
 def embedded(folder: Path) -> Subject:
@@ -60,7 +62,7 @@ def marked(subject: Subject) -> tuple[str, dict[str, str]]:
 
 
 def flags_of(subject: Subject, config: Path, kv_blocks: int, swap: str = "") -> list[str]:
-    """Two workers, which may die as often as they like."""
+    """Workers that may die as often as they like."""
     config.write_text("")
     settings = {
         "memory.host_bytes": HOST_BLOCKS * subject.block_bytes,
@@ -72,7 +74,13 @@ def flags_of(subject: Subject, config: Path, kv_blocks: int, swap: str = "") -> 
         "scheduler.prefill_chunk": 32,
     }
     flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    return ["--config", str(config), *subject.flags, *flags, *("--instance", "cpu") * 2]
+    return [
+        "--config",
+        str(config),
+        *subject.flags,
+        *flags,
+        *("--instance", "cpu") * subject.workers,
+    ]
 
 
 async def quiet(daemon: LiveDaemon) -> Snapshot:

@@ -32,15 +32,20 @@ class Plan(NamedTuple):
     faults: dict[str, int]
 
 
-async def settled(daemon: LiveDaemon, mark: str, worker: str) -> dict[str, Held]:
+async def settled(daemon: LiveDaemon, mark: str, subject: Subject) -> dict[str, Held]:
     """What the processes hold once the spare is there and connections are closed."""
     await quiet(daemon)
     deadline_s = time.monotonic() + QUIET_S
+    wanted = subject.workers + 1
     counts = held(mark)
     while time.monotonic() < deadline_s:
         await asyncio.sleep(0.5)
         before, counts = counts, held(mark)
-        if counts == before and worker in counts and counts[worker].processes == 3:
+        if (
+            counts == before
+            and subject.worker in counts
+            and counts[subject.worker].processes == wanted
+        ):
             return counts
     raise AssertionError(f"not settled: {counts}")
 
@@ -70,20 +75,20 @@ async def soak(subject: Subject, config: Path, plan: Plan, seed: int, swap: str)
     """The whole story of one daemon."""
     print(f"\nseed {seed}, swap {swap or 'as the policy has it'}")
     mark, env = marked(subject)
-    cases, worker = subject.cases, subject.worker
+    cases = subject.cases
     expected = await right_answers(subject, config)
     with LiveDaemon(*flags_of(subject, config, KV_BLOCKS, swap), env=env) as daemon:
         assert await undisturbed(daemon.url, cases, 4) == expected
-        before, memory = await settled(daemon, mark, worker), shared_memory(mark)
+        before, memory = await settled(daemon, mark, subject), shared_memory(mark)
         clients = Clients(daemon.url, list(zip(cases, expected, strict=True)), seed)
-        disturber = Disturber(daemon, mark, worker, config, clients, seed)
+        disturber = Disturber(daemon, mark, subject.worker, config, clients, seed)
         await disturbed(disturber, clients, plan)
         seen = await quiet(daemon)
         tell(disturber, clients, seen)
         assert not clients.tally.wrong, "\n".join(clients.tally.wrong[:5])
         check_ledgers(seen)
         assert await undisturbed(daemon.url, cases, 4) == expected
-        check_leaks(before, await settled(daemon, mark, worker))
+        check_leaks(before, await settled(daemon, mark, subject))
         assert shared_memory(mark) == memory
         log = daemon.text()
     assert await_end(mark, END_S) == {}, "a process outlives its daemon"

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.config.paths import default_cache
 from daemon.models.embedded import model_folder
-from tests.chaos.cases import KINDS, Asker, Case, toy_folder
+from tests.chaos.cases import KINDS, Asker, toy_folder
 from tests.chaos.daemons import embedded, seed_of, toys
 from tests.chaos.run import Plan, soak
 
@@ -59,29 +59,30 @@ REAL = Plan(
 )
 
 
-async def soak_toys(tmp_path: Path, cases: list[Case], plan: Plan, seed: int, swap: str) -> None:
-    """A run whose workers are toys."""
-    subject = toys(toy_folder(tmp_path / "toy"), cases)
-    await soak(subject, tmp_path / "llmd.toml", plan, seed, swap)
-
-
 async def test_faults_at_random_change_no_text(tmp_path: Path) -> None:
     seed = seed_of(1)
     cases = Asker(seed, most_tokens=50).cases(len(KINDS))
-    await soak_toys(tmp_path, cases, SHORT, seed, "reactive")
+    subject = toys(toy_folder(tmp_path / "toy"), cases)
+    await soak(subject, tmp_path / "llmd.toml", SHORT, seed, "reactive")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("seed", "swap"), [(101, "proactive"), (102, "reactive"), (103, "")])
-async def test_many_faults_at_random_change_no_text(tmp_path: Path, seed: int, swap: str) -> None:
+@pytest.mark.parametrize(
+    ("seed", "swap", "workers"),
+    [(101, "proactive", 2), (102, "reactive", 2), (103, "", 2), (104, "proactive", 1)],
+)
+async def test_many_faults_at_random_change_no_text(
+    tmp_path: Path, seed: int, swap: str, workers: int
+) -> None:
     seed = seed_of(seed)
     cases = Asker(seed, most_tokens=150).cases(8 * len(KINDS))
-    await soak_toys(tmp_path, cases, FULL, seed, swap)
+    subject = toys(toy_folder(tmp_path / "toy"), cases, workers)
+    await soak(subject, tmp_path / "llmd.toml", FULL, seed, swap)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_faults_at_random_change_no_text_of_the_embedded_model(tmp_path: Path) -> None:
     subject = embedded(model_folder("", default_cache()))
-    await soak(subject, tmp_path / "llmd.toml", REAL, seed_of(104), "proactive")
+    await soak(subject, tmp_path / "llmd.toml", REAL, seed_of(105), "proactive")

@@ -1,11 +1,17 @@
 """One run: right answers first, then faults at random under load, then what is left behind."""
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from daemon.control.protocol import Snapshot
+from daemon.core.actions import Deliver
+from daemon.core.core import Core
+from daemon.journal.reader import read_records
+from daemon.journal.records import FILE_NAME
+from daemon.journal.replay import replay
 from tests.chaos.answers import Answer
 from tests.chaos.clients import Clients, undisturbed
 from tests.chaos.daemons import (
@@ -20,9 +26,12 @@ from tests.chaos.daemons import (
 )
 from tests.chaos.faults import Disturber
 from tests.chaos.processes import Held, await_end, held, shared_memory
+from tests.core.laws import check_laws, check_nothing_left
 from tests.e2e.live import LiveDaemon
 
 END_S = 10.0
+LAWS_EVERY = 10
+"""Events of a journal between two looks at the Core's laws."""
 
 
 class Plan(NamedTuple):
@@ -90,11 +99,29 @@ async def soak(subject: Subject, config: Path, plan: Plan, seed: int, swap: str)
         assert await undisturbed(daemon.url, cases, 4) == expected
         check_leaks(before, await settled(daemon, mark, subject))
         assert shared_memory(mark) == memory
+        last = await quiet(daemon)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.process.wait, QUIET_S) == 0
+        assert replayed(daemon) == last.counters.output_tokens, "the journal tells of others"
         log = daemon.text()
     assert await_end(mark, END_S) == {}, "a process outlives its daemon"
     assert "cannot go on" not in log and "Traceback" not in log, log
     assert seen.counters.failed == 0
     assert seen.counters.preemptions and seen.counters.swaps_in
+
+
+def replayed(daemon: LiveDaemon) -> int:
+    """How many tokens the Core delivers when its journal is replayed; it keeps its laws there."""
+    records = read_records(daemon.folder / "journal" / FILE_NAME)
+    cores: list[Core] = []
+    num_tokens = 0
+    for number, (_event, actions) in enumerate(replay(records, cores.append)):
+        num_tokens += sum(one.rows.size for one in actions if isinstance(one, Deliver))
+        if number % LAWS_EVERY == 0:
+            check_laws(cores[-1])
+    check_laws(cores[-1])
+    check_nothing_left(cores[-1])
+    return num_tokens
 
 
 async def disturbed(disturber: Disturber, clients: Clients, plan: Plan) -> None:

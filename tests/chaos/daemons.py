@@ -12,7 +12,7 @@ from daemon.memory.sizing import block_bytes
 from daemon.models.shape import read_shape
 from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
-from tests.chaos.cases import MODEL, Case, embedded_cases
+from tests.chaos.cases import MODEL, Case
 from tests.chaos.processes import MARK
 from tests.e2e.live import LiveDaemon
 from tests.house.source import ROOT
@@ -47,11 +47,10 @@ def toys(folder: Path, cases: list[Case], workers: int = 2) -> Subject:
     return Subject("tests.chaos.worker", flags, size_bytes, cases, workers)
 
 
-def embedded(folder: Path) -> Subject:
-    """The embedded model, which is in the folder, computed as always."""
-    shape = read_shape(folder)
-    cases = embedded_cases(str(folder))
-    return Subject("daemon.engine.worker", (), block_bytes(shape, BLOCK_SIZE, "float32"), cases)
+def embedded(folder: Path, cases: list[Case]) -> Subject:
+    """The embedded model, whose files are in the folder, computed as always."""
+    size_bytes = block_bytes(read_shape(folder), BLOCK_SIZE, "float32")
+    return Subject("daemon.engine.worker", (), size_bytes, cases)
 
 
 def marked(subject: Subject) -> tuple[str, dict[str, str]]:

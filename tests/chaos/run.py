@@ -13,6 +13,7 @@ from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.journal.replay import replay
 from tests.chaos.answers import Answer
+from tests.chaos.cases import Case
 from tests.chaos.clients import Clients, undisturbed
 from tests.chaos.daemons import (
     AMPLE,
@@ -30,6 +31,8 @@ from tests.core.laws import check_laws, check_nothing_left
 from tests.e2e.live import LiveDaemon
 
 END_S = 10.0
+NEAR = 1e-3
+FEW_TOKENS = 8
 LAWS_EVERY = 10
 """Events of a journal between two looks at the Core's laws."""
 
@@ -78,6 +81,21 @@ async def right_answers(subject: Subject, config: Path) -> list[Answer]:
     assert await_end(mark, END_S) == {}
     assert seen.counters.preemptions == seen.counters.worker_deaths == 0
     return answers
+
+
+async def sure_cases(subject: Subject, config: Path) -> list[Case]:
+    """The subject's cases, each up to where two tokens are so near that another batch may choose
+    the other; those of a few tokens are left out, and so are the scores that tell.
+    """
+    sure = []
+    for case, answer in zip(subject.cases, await right_answers(subject, config), strict=True):
+        best = [sorted(one.values())[-2:] for one in answer.said[0].scores["top_logprobs"]]
+        near = [place for place, (second, first) in enumerate(best) if first - second < NEAR]
+        body = {**case.body, "max_tokens": min([case.body["max_tokens"], *near])}
+        del body["logprobs"]
+        if body["max_tokens"] >= FEW_TOKENS:
+            sure.append(case._replace(body=body))
+    return sure
 
 
 async def soak(subject: Subject, config: Path, plan: Plan, seed: int, swap: str) -> None:

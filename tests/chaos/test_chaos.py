@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from daemon.config.paths import default_cache
-from daemon.models.embedded import model_folder
-from tests.chaos.cases import KINDS, Asker, toy_folder
+from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from tests.chaos.cases import KINDS, Asker, greedy_cases, toy_folder
 from tests.chaos.daemons import embedded, seed_of, toys
-from tests.chaos.run import Plan, soak
+from tests.chaos.run import Plan, soak, sure_cases
 
 SHORT = Plan(
     clients=16,
@@ -84,5 +84,8 @@ async def test_many_faults_at_random_change_no_text(
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_faults_at_random_change_no_text_of_the_embedded_model(tmp_path: Path) -> None:
-    subject = embedded(model_folder("", default_cache()))
-    await soak(subject, tmp_path / "llmd.toml", REAL, seed_of(105), "proactive")
+    config = tmp_path / "llmd.toml"
+    subject = embedded(model_folder("", default_cache()), greedy_cases(EMBEDDED_NAME, 30))
+    subject = subject._replace(cases=await sure_cases(subject, config))
+    assert len(subject.cases) > 5
+    await soak(subject, config, REAL, seed_of(105), "proactive")

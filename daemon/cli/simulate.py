@@ -113,9 +113,12 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
         log = rerun(incident, arguments.policy or "", profile, seed, options)
     else:
         log = replayed(incident, spans)
+    label = f"journal {arguments.journal.name}, {len(incident.streams)} answers"
+    if incident.num_missing:
+        label += f"; it misses {incident.num_missing} events"
     about = About(
         kind="simulated" if again else "measured",
-        label=f"journal {arguments.journal.name}, {len(incident.streams)} answers",
+        label=label,
         policy=arguments.policy or incident.config.policy,
         profile=profile.name if profile else "recorded step times",
         seed=seed,

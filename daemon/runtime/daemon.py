@@ -56,7 +56,8 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
 
     `read` reads the configuration anew, on SIGHUP and `llmd ctl reload`; it may raise ConfigError.
     """
-    logs.set_up("daemon", loaded.config.daemon.log_level, loaded.config.daemon.log_format)
+    level, form = loaded.config.daemon.log_level, loaded.config.daemon.log_format
+    logs.set_up("daemon", level, form, beside=True)
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process

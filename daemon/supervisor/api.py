@@ -9,6 +9,7 @@ from signal import SIGCONT, SIGKILL, SIGTERM, SIGUSR1
 from typing import Protocol
 
 from daemon.supervisor.child import Child, start_child
+from daemon.supervisor.progress import LoopProgress
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Pulse
 
@@ -91,7 +92,8 @@ class ApiProcess:
         child, sock = started
         link = self._connect(sock, self._generation)
         self._hangs.clear()
-        self._pulse = Pulse(link.ping, child.starved_s, self._hangs.set, LOADS_S)
+        excused_s = LoopProgress(child).excused_s
+        self._pulse = Pulse(child, link.ping, self._hangs.set, LOADS_S, excused_s)
         self._pulse.feel()
         status = await self._end_of(child, link)
         self._pulse.stop()

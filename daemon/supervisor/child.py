@@ -40,6 +40,23 @@ class Child:
                 total_ns += int((thread / "schedstat").read_text().split()[1])
         return total_ns / 1e9
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP): it answers nobody until it is continued."""
+        with contextlib.suppress(OSError, IndexError):
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            return stat.rpartition(")")[2].split()[0] == "T"
+        return False
+
+    def first_thread(self) -> tuple[float, int]:
+        """Processor time of its first thread (s), and how often that has waited for anything."""
+        folder = Path(f"/proc/{self.pid}/task/{self.pid}")
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            ran_ns = int((folder / "schedstat").read_text().split()[0])
+            waits = (folder / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
+            return ran_ns / 1e9, int(waits.split()[0])
+        return 0.0, 0
+
     def signal(self, number: Signals) -> None:
         """Send a signal if it still runs."""
         if self.alive:

@@ -101,7 +101,7 @@ class PredictorProcess:
         child, sock = started
         self._hung_up.clear()
         self._num_out, self._limit_s = 0, FIRST_ANSWER_S
-        self._answer = Silence(child.starved_s, self._overdue)
+        self._answer = Silence(child, self._overdue)
         self._channel = Channel(sock, self._frame, self._closed)
         self._hooks.up()
         await self._hung_up.wait()
@@ -137,7 +137,8 @@ class PredictorProcess:
         self._hooks.foretold(message)
 
     def _overdue(self) -> None:
-        self._kill(f"gave no answer in {self._limit_s:g} s")
+        stopped = self._child is not None and self._child.stopped
+        self._kill("is stopped" if stopped else f"gave no answer in {self._limit_s:g} s")
 
     def _kill(self, why: str) -> None:
         """End a process that is of no use; another one follows."""

@@ -4,21 +4,30 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from daemon.supervisor.child import Child
 from daemon.supervisor.patience import LOOK_S, Patience
 
 EVERY_S = 0.5
 """So often a pulse is felt."""
+STOPPED_S = 2.0
 
 
 class Silence:
-    """Calls `overdue()` once if an answer that is expected does not come in its time.
+    """Calls `overdue()` once if an answer that a process owes does not come in its time.
 
-    `starved_s` and what time counts: as `Patience` has it.
+    One that is stopped is not given more than `STOPPED_S`. `excused_s`, by default how long the
+    process was starved, and what time counts: as `Patience` has it.
     """
 
-    def __init__(self, starved_s: Callable[[], float], overdue: Callable[[], None]) -> None:
-        self._starved_s = starved_s
+    def __init__(
+        self,
+        child: Child,
+        overdue: Callable[[], None],
+        excused_s: Callable[[], float] | None = None,
+    ) -> None:
+        self._child = child
         self._overdue = overdue
+        self._excused_s = excused_s or child.starved_s
         self._patience = Patience()
         self._limit_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -46,7 +55,8 @@ class Silence:
 
     def _look(self) -> None:
         self._timer = None
-        if self._patience.runs_out(time.monotonic(), self._limit_s, self._starved_s):
+        limit_s = min(self._limit_s, STOPPED_S) if self._child.stopped else self._limit_s
+        if self._patience.runs_out(time.monotonic(), limit_s, self._excused_s):
             self._overdue()
         else:
             self._look_soon()
@@ -57,14 +67,15 @@ class Pulse:
 
     def __init__(
         self,
+        child: Child,
         ask: Callable[[], None],
-        starved_s: Callable[[], float],
         hangs: Callable[[], None],
         limit_s: float,
+        excused_s: Callable[[], float] | None = None,
     ) -> None:
         self.limit_s = limit_s
         self._ask = ask
-        self._silence = Silence(starved_s, hangs)
+        self._silence = Silence(child, hangs, excused_s)
         self._next: asyncio.TimerHandle | None = None
 
     def feel(self) -> None:

@@ -104,10 +104,10 @@ class Spare:
             held.let_go().close()
             await held.child.end(0.0, SIGKILL)
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, held: "_Held", why: str) -> None:
         """The process is dead, or of no use; another one follows, unless many did."""
-        held, self._held = self._held, None
-        if held is not None:
+        if held is self._held:
+            self._held = None
             log.warning("the spare worker (pid %d) %s", held.child.pid, why)
             held.let_go().close()
             self._replacing = asyncio.create_task(self._replace(held.child))
@@ -121,26 +121,25 @@ class Spare:
 class _Held:
     """The process in reserve: it imports, and from then on it answers."""
 
-    def __init__(self, child: Child, sock: socket.socket, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, child: Child, sock: socket.socket, lost: "Callable[[_Held, str], None]"
+    ) -> None:
         self.child = child
         self._sock = sock
         self._lost = lost
         self._ping = encoder().encode(Ping())
         self._decode = decoder(FromWorker).decode
-        self._channel = Channel(sock, self._frame, lambda error: lost(f"is gone: {error}"))
-        self._imports = Silence(child.starved_s, lambda: lost("does not end its imports"))
+        self._channel = Channel(sock, self._frame, lambda error: lost(self, f"is gone: {error}"))
+        self._imports = Silence(child, lambda: lost(self, "does not end its imports"))
         self._imports.expect(IMPORTS_S)
         self._pulse = Pulse(
-            lambda: self._channel.send(self._ping),
-            child.starved_s,
-            lambda: lost("hangs"),
-            HEARS_S,
+            child, lambda: self._channel.send(self._ping), lambda: lost(self, "hangs"), HEARS_S
         )
 
     @property
     def ready(self) -> bool:
         """Whether it has imported all, and has answered whatever it was asked."""
-        if not self._pulse.rests:
+        if self._channel.closed or not self._pulse.rests:
             return False
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
@@ -156,7 +155,7 @@ class _Held:
     def _frame(self, payload: bytes) -> None:
         message: FromWorker = self._decode(payload)
         if isinstance(message, Failed):
-            self._lost(f"cannot go on: {message.message}")
+            self._lost(self, f"cannot go on: {message.message}")
         elif isinstance(message, Alive):
             self._pulse.answered()
         else:

@@ -61,12 +61,12 @@ class StepWatch:
         expected_s = self._step_s + num_tokens * self._token_s
         return max(LEAST_S, FACTOR * max(self._usual_s(), expected_s)) + self._excused_s
 
-    def hangs(self, now: float, starved_s: Callable[[], float]) -> bool:
+    def hangs(self, now: float, excused_s: Callable[[], float]) -> bool:
         """Look, every `LOOK_S` while a step is on its way: whether its worker hangs.
 
-        `starved_s` as `Patience` has it.
+        `excused_s` as `Patience` has it.
         """
-        return self._patience.runs_out(now, self.limit_s, starved_s)
+        return self._patience.runs_out(now, self.limit_s, excused_s)
 
     def _usual_s(self) -> float:
         """What all but one step in a hundred took, of the last few hundred."""

@@ -59,9 +59,10 @@ class WorkerHooks(msgspec.Struct, frozen=True):
 class WorkerProcess:
     """Keeps one worker running until `close`.
 
-    A worker that fails while loading is hopeless, and so is one that ends more than `restarts`
-    times in a minute. One whose step hangs, or whose loading does, is made to write its stacks to
-    stderr, and killed. The spare, where there is one, takes the place of a worker that died.
+    A worker that fails while loading is hopeless, unless it was stopped, and so is one that ends
+    more than `restarts` times in a minute. One whose step hangs, or whose loading does, is made to
+    write its stacks to stderr, and killed. The spare, where there is one, takes the place of a
+    worker that died.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class WorkerProcess:
         self._progress: Silence | None = None  # of this process's loading
         self._stalled = ""  # what to say of a loading that came no further
         self._hangs = False
+        self._stopped = False  # it was, from outside, while it loaded
         self._ready = False  # this process can compute
         self._served = False  # one of its kind could, once
         self._closing = False
@@ -111,11 +113,11 @@ class WorkerProcess:
         if started is None:
             return False
         child, sock, hears_s = started
-        self._ready = self._hangs = False
+        self._ready = self._hangs = self._stopped = False
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
-        self._progress = Silence(child.starved_s, lambda: self._end_hanging(self._stalled))
+        self._progress = Silence(child, self._loading_hangs)
         self._await_progress("imports", hears_s)
         self._channel.send(self._encode(Ping()))
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
@@ -125,8 +127,9 @@ class WorkerProcess:
             return False
         why = self._error or f"exit status {status}"
         log.error("worker %s (pid %d) died: %s", self.name, child.pid, why)
-        if self._served:
-            self._hooks.lost(self.instance, self._hangs or status not in (0, -SIGKILL))
+        if self._served or self._stopped:
+            blamed = self._hangs or status not in (0, -SIGKILL)
+            self._hooks.lost(self.instance, blamed and not self._stopped)
             if self._restarts.allow(time.monotonic()):
                 return True
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
@@ -202,6 +205,11 @@ class WorkerProcess:
         self._stalled = f"no progress of loading in {limit_s:g} s, after its stage {stage!r}"
         if self._progress is not None:
             self._progress.expect(limit_s)
+
+    def _loading_hangs(self) -> None:
+        """One that was stopped has not failed: another one may load."""
+        self._stopped = self._child is not None and self._child.stopped
+        self._end_hanging("stopped while it loaded" if self._stopped else self._stalled)
 
     def _look(self) -> None:
         """See whether the oldest step hangs, now and again while one is on its way."""

@@ -106,6 +106,16 @@ async def test_a_stopped_daemon_that_goes_on_kills_nobody(folder: Path) -> None:
         assert (seen.api.deaths, seen.counters.worker_deaths) == (0, 0)
 
 
+async def test_a_disk_that_stalls_holds_up_no_answer_and_no_end(folder: Path) -> None:
+    faulty = {TEST_MODE: "1", VARIABLE: "journal.stall:1:600000"}
+    with LiveDaemon("--model", str(folder), env=faulty) as daemon:
+        model = daemon.model()["id"]
+        assert await text_of(daemon.url, model, prompt=[5, 6, 7], max_tokens=100)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.process.wait, 20) == 0
+        assert "the journal misses its end: its disk did not answer" in daemon.text()
+
+
 @pytest.fixture
 def whole(folder: Path) -> Iterator[LiveDaemon]:
     """A daemon with a process of every kind: API, worker, spare, predictor, grammars."""

@@ -5,7 +5,20 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+
+MODES = ["stubborn", "polite", "exits", "writes", "loads", "works", "spins", "shares", "locks"]
+
+
+def compute(mode: str) -> None:
+    """Compute for ever: alone, in turns with another thread, or while that one lets nobody else."""
+    if mode == "shares":
+        threading.Thread(target=compute, args=("spins",), daemon=True).start()
+    if mode == "locks":
+        threading.Thread(target=lambda: sum(range(1 << 60)), daemon=True).start()
+    while True:
+        pass
 
 
 def work(fd: int) -> None:
@@ -29,7 +42,7 @@ def main() -> int:
     """Say "up" on the socket, then live as MODE says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("mode", choices=["stubborn", "polite", "exits", "writes", "loads", "works"])
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("descriptor", type=int, nargs="?", default=-1)
     arguments = parser.parse_args()
     if arguments.mode == "stubborn":
@@ -51,6 +64,8 @@ def main() -> int:
         return 0
     with socket.socket(fileno=arguments.fd) as sock:
         sock.sendall(b"up")
+        if arguments.mode in ("spins", "shares", "locks"):
+            compute(arguments.mode)
         if arguments.mode == "exits":
             return 3
         if arguments.mode == "writes":

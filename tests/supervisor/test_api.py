@@ -14,6 +14,7 @@ from daemon.runtime.api_link import ApiLink
 from daemon.runtime.listen import listen, url_of
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor import api as api_module
+from daemon.supervisor import silence
 from daemon.supervisor.api import ApiProcess
 from tests.supervisor.waiting import exists, until
 from tests.wire.descriptors import open_descriptors
@@ -82,19 +83,18 @@ async def test_a_stopped_one_is_found_and_replaced(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(silence, "STOPPED_S", 0.5)
     told = Told(listener)
     running = asyncio.create_task(told.api.run())
     await until(lambda: told.api.up)
-    with monkeypatch.context() as patch:
-        patch.setattr(api_module, "LOADS_S", 0.5)  # it has no model to load
-        told.api.lives(settled=False)
-        stopped = told.api.pid
-        os.kill(stopped, signal.SIGSTOP)
-        await until(lambda: not told.api.up)
+    stopped = told.api.pid
+    os.kill(stopped, signal.SIGSTOP)
     await until(lambda: told.generations == [0, 1])
     assert not exists(stopped)
     assert f"the API process (pid {stopped}) hangs" in caplog.text
     assert "daemon/api/process.py" in capfd.readouterr().err, "its stacks"
+    os.kill(told.api.pid, signal.SIGSTOP)  # before it has answered once
+    await until(lambda: told.generations == [0, 1, 2])
     assert await asyncio.to_thread(health, url_of(listener)) == 200
     monkeypatch.setattr(api_module, "END_GRACE_S", 0.3)
     os.kill(told.api.pid, signal.SIGSTOP)

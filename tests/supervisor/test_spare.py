@@ -5,12 +5,14 @@ import os
 import signal
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from daemon.supervisor import spare as spare_module
 from daemon.supervisor import worker as worker_module
 from daemon.supervisor.child import start_child
+from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.spare import Spare, Started
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -92,7 +94,7 @@ async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
 
 
 async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[int] = []
 
@@ -101,13 +103,15 @@ async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
         return await start_child("tests.supervisor.child_program", ["exits"])
 
     monkeypatch.setattr(spare_module, "start_worker", dies)
-    spare = Spare("cpu")
+    spare: Any = Spare("cpu")
+    spare._restarts = Restarts(2, 3600.0)
     await spare.prepare()
-    await until(lambda: len(started) == 6 and spare.pid == 0)
+    await until(lambda: caplog.text.count("is gone") == 3)
     await asyncio.sleep(0.1)
-    assert len(started) == 6
+    assert len(started) == 3
     await spare.prepare()
-    await until(lambda: len(started) == 7 and spare.pid == 0)
+    await until(lambda: caplog.text.count("is gone") == 4)
+    assert len(started) == 4
     await spare.close()
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon.supervisor import step_watch, worker
+from daemon.supervisor import silence, step_watch, worker
 from daemon.supervisor.child import start_child
 from daemon.supervisor.spare import Started
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
-from tests.supervisor.waiting import until
+from tests.supervisor.waiting import exists, until
 
 
 def seed_striking(life: int, visit: int, lives: int = 2, visits: int = 3) -> int:
@@ -76,3 +76,28 @@ async def test_loading_that_makes_no_progress_is_ended(
     assert "hangs; where it is" in caplog.text
     assert told.worker.pid == 0
     await told.worker.close()
+
+
+async def test_one_that_is_stopped_while_it_loads_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silence, "STOPPED_S", 0.5)
+    modes = iter(["loads", "works"])
+
+    async def start_next(_device: str) -> Started:
+        return await start_child("tests.supervisor.child_program", [next(modes)])
+
+    monkeypatch.setattr(worker, "start_worker", start_next)
+    told = Told(cpu_load("unread"))
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: told.story == ["loading"])
+    stopped = told.worker.pid
+    os.kill(stopped, signal.SIGSTOP)
+    await until(lambda: len(told.readies) == 1)
+    assert told.worker.pid != stopped and told.blamed == [False]
+    last = told.worker.pid
+    os.kill(last, signal.SIGSTOP)
+    monkeypatch.setattr(worker, "END_GRACE_S", 0.2)
+    await told.worker.close()
+    await asyncio.wait_for(running, 5)
+    assert not exists(last), "a stopped one does not outlive the end"

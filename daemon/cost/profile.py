@@ -48,6 +48,11 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     idle_w: float = 0.0
     power_w: float = 0.0  # its limit as shipped
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a CPU, such as cpu-2: all others are GPUs."""
+        return self.name.startswith("cpu")
+
 
 class PowerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Power drawn and time lost, as shares; measured where the source says so.

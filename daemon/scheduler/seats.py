@@ -336,7 +336,8 @@ class Seats:
         coming is promised to it; once all are, the last in the order gives way, itself if it is
         that. Those who wait for what was promised are returned.
         """
-        table, waiting = self.slots, []
+        table = self.slots
+        waiting: list[int] = []
         coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
         for slot in slots.tolist():
             while table.members[slot] is not None:

@@ -84,9 +84,11 @@ class CoreMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 30),
         n=st.integers(1, 4),
         priority=st.integers(-2, 2),
+        times=st.sampled_from([1, 1, 3]),
     )
-    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int) -> None:
-        self.driver.arrive(prompt, max_tokens, n, priority)
+    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int, times: int) -> None:
+        for _ in range(times):
+            self.driver.arrive(prompt, max_tokens, n, priority)
 
     @rule(
         index=indices,
@@ -123,7 +125,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.requests)
     @rule(index=indices, num_tokens=st.integers(1, 40))
     def predict(self, index: int, num_tokens: int) -> None:
-        self.driver.predict(index % (self.driver.requests + 1), num_tokens)
+        self.driver.predict(self.driver.requests - index % 5, num_tokens)
 
     @precondition(lambda self: self.driver.requests)
     @rule(index=indices)

@@ -22,6 +22,7 @@ API = "daemon.api"
 CALL_S = 60.0
 GONE_S = 90.0
 """A process that was killed, or stopped for good, is gone long before."""
+FAIR = "sarathi"
 PULSE_S = 0.7
 """Within this a process that has loaded has said so."""
 PAUSES_S = (0.0, 0.05, 0.3)
@@ -64,8 +65,7 @@ class Disturber:
             await asyncio.sleep(self._chance.choice(PAUSES_S) * self._chance.random())
             await self._acts[name]()
             self.done[name] += 1
-        if self._hanging is not None:
-            await self._hanging
+        await self._hang_is_over()
 
     # Processes
 
@@ -126,10 +126,17 @@ class Disturber:
         One who was in a step of which two workers died is guilty by the daemon's own rule: so all
         answers that the one before may have struck must be whole.
         """
-        if self._hanging is not None:
-            await self._hanging
+        await self._hang_is_over()
         pid = await self._serving()
         self._hanging = asyncio.create_task(self._hang(pid))
+
+    async def _hang_is_over(self) -> None:
+        """Wait for the last stop, and for all whom it struck: the shortest first would starve some,
+        as long as others keep coming.
+        """
+        if self._hanging is not None:
+            await self._order(choose_policy, FAIR)
+            await self._hanging
 
     async def _hang(self, pid: int) -> None:
         self._stopped.add(pid)

@@ -90,7 +90,7 @@ async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
 
 
 async def test_no_process_outlives_its_daemon(tmp_path: Path) -> None:
-    await check_lives(tmp_path, 4, seed_of(3))
+    await check_lives(tmp_path, 2, seed_of(3))
 
 
 @pytest.mark.soak

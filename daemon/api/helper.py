@@ -77,14 +77,18 @@ class Helper:
         return answer
 
     async def _ask(self, arguments: tuple[str, ...], question: bytes) -> tuple[Outcome, bytes]:
-        process = await self._ready(arguments)
-        try:
-            async with asyncio.timeout(SILENT_S):
-                return await process.ask(question)
-        except (TimeoutError, ConnectionError):
-            log.warning("%s does not answer, and is started anew", self._module)
-            await self._end(process)
-            raise unavailable("a part of the server is being restarted") from None
+        # What kills the process, and not a fork of it, is no question: it is asked once more.
+        for again in (True, False):
+            process = await self._ready(arguments)
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    return await process.ask(question)
+            except (TimeoutError, ConnectionError) as error:
+                log.warning("%s does not answer, and is started anew", self._module)
+                await self._end(process)
+                if isinstance(error, TimeoutError) or not again:
+                    break
+        raise unavailable("a part of the server is being restarted")
 
     async def close(self) -> None:
         """End the process."""

@@ -38,7 +38,7 @@ from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor.api import ApiProcess
-from daemon.supervisor.spare import Spare
+from daemon.supervisor.spare import Spare, worker_module
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.faults import FaultError, faults
 
@@ -61,6 +61,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process
+        worker_module()
         return uvloop.run(Daemon(loaded, read).run())
     except (ListenError, ModelError, SizingError, FaultError, OSError) as error:
         log.error("%s", error)
@@ -172,7 +173,11 @@ class Daemon:
             "predict_store": str(default_predictions(self._status.model).absolute()),
         }
         api = ApiProcess(
-            listener, msgspec.json.encode(fields).decode(), self._connect_api, self._hopeless
+            listener,
+            msgspec.json.encode(fields).decode(),
+            self._connect_api,
+            self._hopeless,
+            self._config.daemon.restarts,
         )
         self._api_process = api
         self._status.api = lambda: ApiStatus(api.up, api.num_deaths)

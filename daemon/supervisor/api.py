@@ -38,7 +38,7 @@ class ApiProcess:
     """Keeps one API process running until `close`.
 
     `connect(socket, generation)` takes our end of each new process's socketpair; `hopeless(why)`
-    is called when it dies again and again.
+    is called when it dies more than `restarts` times in a minute.
     """
 
     def __init__(
@@ -47,13 +47,14 @@ class ApiProcess:
         config_json: str,
         connect: Callable[[socket.socket, int], Link],
         hopeless: Callable[[str], None],
+        restarts: int = 5,
     ) -> None:
         self.num_deaths = 0
         self._listener = listener
         self._config_json = config_json
         self._connect = connect
         self._hopeless = hopeless
-        self._restarts = Restarts()
+        self._restarts = Restarts(restarts)
         self._child: Child | None = None
         self._pulse: Pulse | None = None
         self._hangs = asyncio.Event()

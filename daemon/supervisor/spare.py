@@ -20,6 +20,7 @@ from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Pulse, Silence
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
+from daemon.wire.faults import in_test_mode
 from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
@@ -28,15 +29,22 @@ IMPORTS_S = 300.0
 """For its imports, beside what it waits for a processor that nobody else wants."""
 HEARS_S = 10.0
 """So long a `Ping` may be unanswered."""
+WORKER = "LLMD_WORKER"
+"""Names another module to start as a worker, for tests that need no model, in test mode alone."""
 
 Started = tuple[Child, socket.socket]
 """A process, and our end of its socketpair."""
 
 
+def worker_module() -> str:
+    """What is started as a worker. Raises FaultError where it may not be chosen."""
+    return in_test_mode(WORKER) or "daemon.engine.worker"
+
+
 async def start_worker(device: str, *flags: str) -> Started:
     """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
     kind = device.partition(":")[0]
-    return await start_child("daemon.engine.worker", ["--device", kind, *flags])
+    return await start_child(worker_module(), ["--device", kind, *flags])
 
 
 class Spare:

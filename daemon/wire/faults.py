@@ -29,7 +29,7 @@ SITES = {
 
 
 class FaultError(Exception):
-    """LLMD_FAULT is set where it may not be, or says something else than it can."""
+    """A variable for tests is set where it may not be, or says something else than it can."""
 
 
 class Fault:
@@ -53,17 +53,23 @@ def faults(
     `life` counts the processes of this kind that came before, so that a successor does not die at
     the same visit. Raises FaultError outside test mode, and where the variable cannot be read.
     """
-    text = environment.get(VARIABLE, "")
+    text = in_test_mode(VARIABLE, environment)
     if not text:
         return {}
-    if environment.get(TEST_MODE) != "1":
-        raise FaultError(f"{VARIABLE} is set, but {TEST_MODE}=1 is not: nothing breaks on purpose")
     found = {}
     for entry in text.split(","):
         site, fault = _read(entry.strip(), life)
         if site.startswith(prefix):
             found[site] = fault
     return found
+
+
+def in_test_mode(variable: str, environment: Mapping[str, str] = os.environ) -> str:
+    """A variable's value, empty where it is not set. Raises FaultError outside test mode."""
+    text = environment.get(variable, "")
+    if text and environment.get(TEST_MODE) != "1":
+        raise FaultError(f"{variable} is set, but {TEST_MODE}=1 is not: nothing breaks on purpose")
+    return text
 
 
 def _read(entry: str, life: int) -> tuple[str, Fault]:

@@ -138,6 +138,41 @@ async def test_a_process_that_is_gone_is_no_grammar_s_fault(grammars: Grammars) 
     assert await verdict(grammars, 'start: "b"') == ""
 
 
+async def test_a_process_that_gets_no_processor_is_no_grammar_s_fault(grammars: Grammars) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    os.kill(pid(grammars), signal.SIGSTOP)
+    asked = asyncio.create_task(verdict(grammars, 'start: "e"'))
+    await asyncio.sleep(1.3)
+    os.kill(pid(grammars), signal.SIGCONT)
+    assert await asked == ""
+
+
+async def test_one_that_is_killed_meanwhile_is_no_grammar_s_fault(grammars: Grammars) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    first = pid(grammars)
+    os.kill(first, signal.SIGSTOP)
+    asked = asyncio.create_task(verdict(grammars, 'start: "f"'))
+    await asyncio.sleep(0.05)
+    os.kill(first, signal.SIGKILL)
+    assert await asked == ""
+    assert pid(grammars) != first
+
+
+async def test_one_that_hangs_is_replaced(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    first = pid(grammars)
+    os.kill(first, signal.SIGSTOP)
+    monkeypatch.setattr(helper, "SILENT_S", 0.2)
+    with pytest.raises(ApiError) as raised:
+        await verdict(grammars, 'start: "g"')
+    assert raised.value.status == 503
+    monkeypatch.undo()
+    assert await verdict(grammars, 'start: "g"') == ""
+    assert pid(grammars) != first
+
+
 async def test_without_a_tokenizer_there_are_no_grammars(tmp_path: Path) -> None:
     grammars = Grammars(model(tmp_path))
     with pytest.raises(ApiError) as raised:

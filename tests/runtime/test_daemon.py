@@ -35,6 +35,7 @@ async def test_sighup_reads_the_file_again(
     os.kill(os.getpid(), signal.SIGHUP)
     await until(lambda: daemon._config.daemon.drain_s == 1.0)
     assert not daemon._stop.is_set()
+    await until(lambda: not daemon._tasks)  # nothing of it is kept
     _leave_signals()
 
 

@@ -28,8 +28,9 @@ def load_model(
     register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    cls = _class_of(config)
     with open_weights(folder, device, tell) as weights:
-        model, told = _class_of(config).from_pretrained(
+        model, told = cls.from_pretrained(
             None,  # its files are not transformers' affair
             config=config,
             state_dict=weights,
@@ -40,8 +41,6 @@ def load_model(
         )
     if missing := sorted(told["missing_keys"]):  # transformers would make them up
         raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
-    if not isinstance(model, PreTrainedModel) or not model._supports_attention_backend:
-        raise ModelError(f"{type(model).__name__} does not use transformers' attention interface")
     model.requires_grad_(False)
     return model.eval()
 
@@ -51,6 +50,9 @@ def _class_of(config: Any) -> Any:
     found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if not isinstance(found, type):
         raise ModelError(f"transformers has no causal language model of type {config.model_type}")
+    model: Any = found
+    if not issubclass(found, PreTrainedModel) or not model._can_set_attn_implementation():
+        raise ModelError(f"{found.__name__} does not use transformers' attention interface")
     return found
 
 

@@ -1,6 +1,7 @@
 """One forward pass over a flattened row of tokens."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from daemon.engine.metadata import FlatBatch
 from daemon.engine.modules import Modules
 from daemon.engine.slots import Slots
 from daemon.engine.upload import upload_all
+from daemon.engine.witness import Witness
 from daemon.memory.sizing import KEEP_BOTH_BYTES
+from daemon.models.shape import ModelError
 from daemon.wire.columns import int32
 
 log = logging.getLogger(__name__)
@@ -74,10 +77,11 @@ class Model:
 def optimise(model: Any, cache: KVCache, slots: Slots, backend: Backend) -> Model:
     """The fastest way to compute a loaded model that gives its own logits.
 
-    Scribbles on the pool's first block. The model may not be used afterwards.
+    Scribbles on the pool's first block. The model may not be used afterwards. Raises ModelError
+    where its attention is not what the pool holds.
     """
     best = Model(Modules(model))
-    expected = _probe(best, cache, slots, backend)
+    expected = _watched_probe(best, cache, slots, backend)
     keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
     num_positions = slots.block_table.shape[1] * cache.block_size
     decoder = fuse(model, backend.ops, keep_plain, num_positions)
@@ -91,6 +95,19 @@ def optimise(model: Any, cache: KVCache, slots: Slots, backend: Backend) -> Mode
     if not best.fused:
         pack_linears(model, keep_plain)
     return best
+
+
+def _watched_probe(model: Model, cache: KVCache, slots: Slots, backend: Backend) -> torch.Tensor:
+    """A probe of transformers' own modules, which first show that the cache suits them."""
+    witness = Witness(backend.attend)
+    try:
+        logits = _probe(model, cache, slots, replace(backend, attend=witness.attend))
+    except (ModelError, torch.OutOfMemoryError):
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, RuntimeError) as error:
+        raise ModelError(f"its modules do not compute a flat row of tokens: {error}") from error
+    witness.require_each_layer_once(cache.num_layers)
+    return logits
 
 
 def _tolerance(cache: KVCache) -> float:

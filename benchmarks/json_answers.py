@@ -27,9 +27,9 @@ from benchmarks.live import READY_S, daemon
 from daemon.api.response_format import grammar_of
 from daemon.api.schema import JsonSchema, JsonSchemaFormat
 from daemon.config.paths import default_cache
+from daemon.engine.resolve import shape_here
 from daemon.models.embedded import model_folder
 from daemon.models.grammar import Compiler
-from daemon.models.shape import read_shape
 
 AT_ONCE = 8
 TIMED_TOKENS = 96
@@ -175,7 +175,7 @@ async def token_cost(client: Client, rounds: int) -> None:
 def mask_cost(answers: list[tuple[int, str]]) -> None:
     """Print what masks take over the answers, each walked once."""
     folder = model_folder("", default_cache())
-    compiler = Compiler(folder, read_shape(folder).vocab_size)
+    compiler = Compiler(folder, shape_here(folder).vocab_size)
     words = Tokenizer.from_file(str(folder / "tokenizer.json"))
     mask = np.zeros(compiler.mask_words, np.int32)
     compile_s, mask_s = [], []

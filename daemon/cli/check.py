@@ -63,7 +63,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
         config = found.loaded.config
         _refuse_foreign_daemon()
         found.folder = _folder(config)
-        found.shape = checked_shape(found.folder)
+        found.shape = checked_shape(found.folder, _cache(config))
         for spec in config.instance:
             found.plans.append((spec, plan_pool(config, found.shape, spec)))
     except ConfigError as error:
@@ -218,11 +218,15 @@ def _number_bytes(demand: Demand) -> str:
 
 def _folder(config: Config) -> Path:
     """The model's folder, converting a GGUF file the first time, as `serve` would."""
-    cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
+    cache = _cache(config)
     source = Path(config.model.path).expanduser() if config.model.path else embedded_gguf()
     if is_gguf(source) and source.is_file() and not converted_folder(source, cache).exists():
         print(f"llmd: converting {source.name}, once, for about half a minute", file=sys.stderr)
     return model_folder(config.model.path, cache)
+
+
+def _cache(config: Config) -> Path:
+    return Path(config.daemon.cache) if config.daemon.cache else default_cache()
 
 
 def _refuse_foreign_daemon() -> None:

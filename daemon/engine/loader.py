@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from daemon.engine.attention import ATTENTION_NAME, register
+from daemon.engine.resolve import in_a_line, read_config, resolved_of
 from daemon.engine.weights import open_weights
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
@@ -24,21 +25,25 @@ def load_model(
 
     `tell` hears, from any thread, the share of the weights that is loaded. Raises ModelError.
     """
-    check_folder(folder)
+    config = read_config(folder)
+    check_folder(folder, resolved_of(config))
     register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    cls = _class_of(config)
+    model_class = _class_of(config)
     with open_weights(folder, device, tell) as weights:
-        model, told = cls.from_pretrained(
-            None,  # its files are not transformers' affair
-            config=config,
-            state_dict=weights,
-            device_map={"": device},
-            dtype=torch_dtype(dtype),
-            attn_implementation=ATTENTION_NAME,
-            output_loading_info=True,
-        )
+        try:
+            model, told = model_class.from_pretrained(
+                None,  # its files are not transformers' affair
+                config=config,
+                state_dict=weights,
+                device_map={"": device},
+                dtype=torch_dtype(dtype),
+                attn_implementation=ATTENTION_NAME,
+                output_loading_info=True,
+            )
+        except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
+            said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
+            raise ModelError(f"{folder}: {said}") from error
     if missing := sorted(told["missing_keys"]):  # transformers would make them up
         raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
     model.requires_grad_(False)
@@ -47,11 +52,10 @@ def load_model(
 
 def _class_of(config: Any) -> Any:
     """transformers' causal language model for a configuration. Raises ModelError."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if not isinstance(found, type):
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
         raise ModelError(f"transformers has no causal language model of type {config.model_type}")
-    model: Any = found
-    if not issubclass(found, PreTrainedModel) or not model._can_set_attn_implementation():
+    if not found._can_set_attn_implementation():
         raise ModelError(f"{found.__name__} does not use transformers' attention interface")
     return found
 

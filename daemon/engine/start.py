@@ -14,6 +14,7 @@ from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.model import optimise
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
+from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
@@ -23,7 +24,7 @@ from daemon.engine.swap import swap_link
 from daemon.engine.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler
-from daemon.models.shape import ModelError, ModelShape, read_shape
+from daemon.models.shape import ModelError, ModelShape
 
 GPU_RESERVE = 0.9
 """Share of a GPU's free memory for the KV pool, where the daemon did not size it."""
@@ -46,7 +47,7 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
     model = load_model(
         Path(load.model), load.dtype, device, lambda done: progress("weights", 0.7 * done)
     )
-    engine = assemble(model, read_shape(Path(load.model)), load, progress)
+    engine = assemble(model, shape_here(Path(load.model)), load, progress)
     progress("warm-up", 0.9)
     return engine, *warm_up(engine, load)
 

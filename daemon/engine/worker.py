@@ -37,6 +37,7 @@ from daemon.engine.protocol import (
     Reply,
     ToWorker,
 )
+from daemon.models.shape import ModelError
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import Fault, faults
@@ -175,6 +176,10 @@ class Worker:
         os._exit(1)
 
     def _fail(self, error: Exception) -> None:
+        if isinstance(error, ModelError):  # says all: where it was found helps nobody
+            log.error("the worker cannot go on: %s", error)
+            self._send(Failed(str(error)))
+            return
         log.error("the worker cannot go on", exc_info=error)
         self._send(Failed(f"{type(error).__name__}: {error}"))
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.models.shape import ModelError, ModelShape, read_shape, weight_shapes
+from daemon.models.resolved import read_shape
+from daemon.models.resolving import Ask, ask_child, resolve
+from daemon.models.shape import ModelError, ModelShape, weight_shapes
 from daemon.models.supported import check_folder
 
 _LAYER = re.compile(r"\.(?:layers|layer|blocks|h)\.(\d+)\.")
@@ -35,11 +37,17 @@ class _Tokenizer(msgspec.Struct):
     model: _Vocabulary
 
 
-def checked_shape(folder: Path) -> ModelShape:
-    """The shape of a model that can be served and whose files fit each other. Raises ModelError."""
+def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape:
+    """The shape of a model that can be served and whose files fit each other. Raises ModelError.
+
+    `cache`: where the resolved configuration is kept; where it is not there yet, `ask` says it.
+    """
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder")
     try:
-        check_folder(folder)
-        shape = read_shape(folder)
+        resolved = resolve(folder, cache, ask)
+        check_folder(folder, resolved)
+        shape = read_shape(folder, resolved)
         check_consistent(folder, shape)
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ModelError(f"{folder}: a value of the wrong kind in its files: {error}") from error

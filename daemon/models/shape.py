@@ -1,4 +1,4 @@
-"""A model folder's shape, read from its JSON files alone: no weights are touched."""
+"""A model's shape, and what a folder's JSON files and headers say: no weights are touched."""
 
 import json
 import math
@@ -49,26 +49,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object")
     return value
-
-
-def read_shape(folder: Path) -> ModelShape:
-    """The shape of the model in `folder`. Raises ModelError if its files do not tell it."""
-    config = read_json(folder / "config.json")
-    hidden_size = _integer(folder, config, "hidden_size", "n_embd")
-    num_heads = _integer(folder, config, "num_attention_heads", "n_head")
-    return ModelShape(
-        model_type=str(config.get("model_type", "")),
-        num_layers=_integer(folder, config, "num_hidden_layers", "n_layer"),
-        num_heads=num_heads,
-        num_kv_heads=config.get("num_key_value_heads") or num_heads,
-        head_dim=config.get("head_dim") or hidden_size // max(num_heads, 1),
-        hidden_size=hidden_size,
-        vocab_size=_integer(folder, config, "vocab_size"),
-        context_len=_integer(folder, config, "max_position_embeddings", "n_positions"),
-        num_params=count_params(folder),
-        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
-        eos_token_ids=_eos_token_ids(folder, config),
-    )
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -128,24 +108,3 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
         raise ModelError(f"{path} is not a safetensors file")
     header.pop("__metadata__", None)
     return header, 8 + size
-
-
-def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """The ids that end an answer; generation_config.json goes first, as for `generate`."""
-    generation = folder / "generation_config.json"
-    ids = read_json(generation).get("eos_token_id") if generation.exists() else None
-    if ids is None:
-        ids = config.get("eos_token_id")
-    if ids is None:
-        return ()
-    listed = ids if isinstance(ids, list) else [ids]
-    if not all(isinstance(one, int) for one in listed):
-        raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
-    return tuple(listed)
-
-
-def _integer(folder: Path, config: dict[str, Any], *names: str) -> int:
-    for name in names:
-        if isinstance(config.get(name), int):
-            return int(config[name])
-    raise ModelError(f"{folder / 'config.json'} does not say {names[0]}")

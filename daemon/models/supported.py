@@ -1,81 +1,99 @@
-"""Which model folders llmd serves: uniform full-attention decoders; others are refused by name."""
+"""Which model folders llmd serves: uniform full-attention decoders; others are refused by name.
+
+Refusals go by what the resolved configuration says that a model does, not by names of models. What
+no configuration says (a residual that is scaled, a mask of its own) a worker finds out: it listens
+to what the model asks of attention, and tries it (`daemon.engine.trial`).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from daemon.models.shape import ModelError, read_json, weight_files
-
-TESTED_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "opt", "gpt_neox"})
-"""Types whose tokens the tests compare with transformers' own; others are tried as they are."""
+from daemon.memory.sizing import DTYPE_BYTES
+from daemon.models.resolved import Resolved
+from daemon.models.shape import ModelError, weight_files
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_HYBRID_KEYS = ("mamba_d_state", "ssm_state_size", "state_size", "attn_layer_period", "lru_width")
+_RECURRENT_KEYS = (
+    "mamba_d_state",
+    "mamba_d_conv",
+    "ssm_state_size",
+    "state_size",
+    "attn_layer_period",
+    "lru_width",
+    "linear_num_value_heads",
+)
 _VISION_KEYS = ("vision_config", "audio_config", "image_token_id")
-_LEARNED_BIAS_TYPES = {"bloom": "ALiBi positions", "mpt": "ALiBi positions"}
+_CAPS = ("attn_logit_softcapping", "attn_logit_softcap", "attention_logit_cap")
+_UNSAID = {
+    "bloom": "it has ALiBi positions",
+    "mpt": "it has ALiBi positions",
+    "diffllama": "its layers attend twice each",
+    "gpt_oss": "its attention has sinks",
+}
+"""What the configurations of these types do not say of all of their models."""
 _GROWING_ROPE = frozenset({"dynamic", "longrope"})
+_STEADY_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, resolved: Resolved) -> None:
     """Raise ModelError, naming the first reason, if the model in `folder` cannot be served."""
-    if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder")
-    config = read_json(folder / "config.json")
-    for reason in refusals(config):
-        name = config.get("model_type") or "this model"
-        raise ModelError(f"{folder}: {name} is not supported yet: {reason}")
+    for reason in refusals(resolved):
+        raise ModelError(f"{folder}: {resolved.model_type} is not supported yet: {reason}")
     _check_files(folder)
 
 
-def refusals(config: dict[str, Any]) -> Iterator[str]:
-    """Every reason why a model of this config.json is not a uniform full-attention decoder."""
-    if config.get("is_encoder_decoder"):
+def refusals(resolved: Resolved) -> Iterator[str]:
+    """Every reason why a model of this configuration is not a uniform full-attention decoder."""
+    fields = resolved.fields
+    if fields.get("is_encoder_decoder"):
         yield "it is an encoder-decoder"
-    if any(config.get(key) is not None for key in _VISION_KEYS):
+    if any(fields.get(key) is not None for key in _VISION_KEYS):
         yield "it reads images or sound"
-    architectures = config.get("architectures") or []
-    if not any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
-        yield f"its architecture {architectures} is not a causal language model"
-    yield from _attention_refusals(config)
-    yield from _position_refusals(config)
-    if config.get("quantization_config") is not None:
+    if not resolved.causal_class:
+        yield "transformers has no causal language model of this type"
+    names = resolved.architectures
+    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
+        yield f"its architecture {list(names)} is not a causal language model"
+    if resolved.sees_ahead:
+        yield "its tokens also see those after them, as an encoder's do"
+    yield from _attention_refusals(resolved)
+    yield from _position_refusals(resolved)
+    if fields.get("quantization_config") is not None:
         yield "its weights are quantized"
+    if resolved.dtype not in DTYPE_BYTES:
+        yield f"its weights are stored as {resolved.dtype}, not as {', '.join(DTYPE_BYTES)}"
 
 
-def _attention_refusals(config: dict[str, Any]) -> Iterator[str]:
-    if _uses_sliding_window(config):
-        yield f"it attends through a sliding window of {config['sliding_window']} tokens"
-    kinds = set(config.get("layer_types") or ["full_attention"]) - {"full_attention"}
-    if kinds - {"sliding_attention"} or (kinds and not config.get("sliding_window")):
+def _attention_refusals(resolved: Resolved) -> Iterator[str]:
+    fields = resolved.fields
+    if resolved.window and resolved.window < resolved.context_len:
+        yield f"it attends through a sliding window of {resolved.window} tokens"
+    kinds = set(resolved.layer_kinds) - {_FULL}
+    if kinds - {_SLIDING} or (kinds and not resolved.window):
         yield f"it mixes attention layers with {', '.join(sorted(kinds))}"
-    if config.get("kv_lora_rank"):
+    if fields.get("kv_lora_rank"):
         yield "it has latent attention (MLA)"
-    if any(config.get(key) is not None for key in _HYBRID_KEYS):
+    if any(fields.get(key) is not None for key in _RECURRENT_KEYS):
         yield "it has state-space or recurrent layers"
-    if config.get("attn_logit_softcapping"):
+    if any(fields.get(key) for key in _CAPS):
         yield "it caps attention scores"
-    if config.get("model_type") in ("gpt_oss", "gptj", "gpt_neo"):
-        yield "its attention differs from the plain one"
+    if resolved.by_layer:
+        yield f"its layers differ in {', '.join(resolved.by_layer)}"
+    if resolved.model_type in _UNSAID:
+        yield _UNSAID[resolved.model_type]
+    elif resolved.causal_class and not resolved.takes_attention:
+        yield "its modelling code does not use transformers' attention interface"
 
 
-def _position_refusals(config: dict[str, Any]) -> Iterator[str]:
-    if config.get("alibi") or config.get("model_type") in _LEARNED_BIAS_TYPES:
+def _position_refusals(resolved: Resolved) -> Iterator[str]:
+    if resolved.fields.get("alibi"):
         yield "it has ALiBi positions"
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind in _GROWING_ROPE:
-        yield f"its rotary positions depend on the context's length ({kind})"
-
-
-def _uses_sliding_window(config: dict[str, Any]) -> bool:
-    """Whether a token may not see all before it; a window as wide as the context hides nothing."""
-    window = config.get("sliding_window")
-    if not window or config.get("use_sliding_window") is False:
-        return False
-    layers = config.get("layer_types")
-    if layers is not None and "sliding_attention" not in layers:
-        return False
-    return bool(window < config.get("max_position_embeddings", 0))
+    for kind in sorted({rope.kind for rope in resolved.ropes} - _STEADY_ROPE):
+        if kind in _GROWING_ROPE:
+            yield f"its rotary positions depend on the context's length ({kind})"
+        else:
+            yield f"its rotary positions are of an unknown kind ({kind})"
 
 
 def _check_files(folder: Path) -> None:

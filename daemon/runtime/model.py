@@ -16,6 +16,7 @@ from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 
 T = TypeVar("T")
@@ -85,10 +86,11 @@ def cache_folder(config: Config) -> Path:
     return Path(config.daemon.cache) if config.daemon.cache else default_cache()
 
 
-def find_model(config: Config) -> ServedModel:
+def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
     """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
-    folder = model_folder(config.model.path, cache_folder(config))
-    shape = checked_shape(folder)
+    cache = cache_folder(config)
+    folder = model_folder(config.model.path, cache)
+    shape = checked_shape(folder, cache, ask)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
     return ServedModel(
         served_name(config), folder, shape, longest(config, shape.context_len), pools

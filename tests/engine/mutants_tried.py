@@ -7,6 +7,7 @@ import torch
 from daemon.api.text import Text
 from daemon.config.load import load
 from daemon.engine.loader import load_model
+from daemon.engine.resolve import resolve_here
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.runtime.model import find_model
@@ -18,9 +19,11 @@ def tried(folder: Path) -> str:
     The daemon expects ModelError and SizingError alone. The API shows what a tokenizer's reader
     raised, and a worker tells its daemon; a library's panic is no Exception, and ends this process.
     """
-    config = load(None, {"model.path": str(folder), "memory.kv_blocks": 64}).config
+    config = load(
+        None, {"model.path": str(folder), "memory.kv_blocks": 64, "daemon.cache": str(folder)}
+    ).config
     try:
-        find_model(config)
+        find_model(config, resolve_here)  # as the daemon's child process does
     except (ModelError, SizingError) as error:
         return f"refused: {_line(error)}"
     except BaseException as error:  # noqa: BLE001 - the daemon would end without a sentence

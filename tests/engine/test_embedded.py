@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from daemon.config.paths import default_cache
+from daemon.engine.resolve import shape_here
 from daemon.engine.start import start
 from daemon.models.embedded import model_folder
-from daemon.models.shape import read_shape
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
 from tests.engine.tiny import greedy
@@ -36,7 +36,7 @@ def tokenizer(folder: Path) -> Tokenizer:
 
 
 def test_its_files_say_what_serving_needs(folder: Path) -> None:
-    shape = read_shape(folder)
+    shape = shape_here(folder)
     assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (30, 9, 3)
     assert shape.num_params == 134_515_008
     assert shape.context_len == 8192
@@ -49,7 +49,7 @@ def test_its_tokenizer_splits_as_the_model_learned(folder: Path, tokenizer: Toke
     text = "<|im_start|>user\nIt  costs  $1234!\nnaïve 日本<|im_end|>"
     tokens = tokenizer.encode(text)
     assert tokens.ids[0] == 1
-    assert read_shape(folder).eos_token_ids == (tokens.ids[-1],) == (2,)
+    assert shape_here(folder).eos_token_ids == (tokens.ids[-1],) == (2,)
     assert tokenizer.decode(tokens.ids, skip_special_tokens=False) == text
     # Digits are split off first, so that spaces before a number stay together.
     assert tokenizer.encode("x  12").tokens == ["x", "ĠĠ", "1", "2"]

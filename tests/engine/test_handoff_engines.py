@@ -18,9 +18,9 @@ from daemon.engine.handoff.sender import Sender
 from daemon.engine.handoff.watch import watched
 from daemon.engine.loader import load_model
 from daemon.engine.protocol import Load
+from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
-from daemon.models.shape import read_shape
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import VOCAB_SIZE, greedy, reference, save
@@ -79,7 +79,7 @@ def load(folder: Path, backend: Backend) -> Engine:
     )
     with torch.inference_mode():
         model = load_model(folder, "float32", torch.device("cpu"))
-        return assemble(model, read_shape(folder), message, lambda _stage, _done: None, backend)
+        return assemble(model, shape_here(folder), message, lambda _stage, _done: None, backend)
 
 
 def run(engine: Engine, plans: Driver, work: list[tuple[Running, int]]) -> None:

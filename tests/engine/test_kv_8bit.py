@@ -12,12 +12,12 @@ from daemon.engine.backend import choose
 from daemon.engine.kernels import reference
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.quantise import FP8, INT8, KV_DTYPES, LARGEST, kv_fault, quantise
+from daemon.engine.resolve import shape_here
 from daemon.engine.start import start
 from daemon.engine.step import Engine
 from daemon.engine.swap import swap_link
 from daemon.memory.sizing import block_bytes
 from daemon.models.embedded import model_folder
-from daemon.models.shape import read_shape
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver
@@ -86,7 +86,7 @@ def test_a_block_is_one_row_of_bytes(kv_dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["", "int8", "fp8"])
 def test_the_daemon_knows_how_large_a_block_is(name: str) -> None:
-    shape = read_shape(model_folder("", default_cache()))
+    shape = shape_here(model_folder("", default_cache()))
     sizes = (shape.num_layers, 32, shape.num_kv_heads, shape.head_dim)
     cache = KVCache(1, *sizes, torch.float32, CPU, KV_DTYPES[name])
     assert cache.block_bytes == block_bytes(shape, 32, "float32", name or "auto")

@@ -9,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from daemon.engine.resolve import resolve_here, shape_here
 from daemon.models import embedded
-from daemon.models.shape import ModelError, read_shape
+from daemon.models.resolved import Resolved
+from daemon.models.resolving import ask_child, resolve
+from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder, refusals
 
 LLAMA: dict[str, Any] = {
@@ -27,6 +30,10 @@ LLAMA: dict[str, Any] = {
 }
 
 
+ENCODERS = ("electra", "camembert", "ernie", "data2vec-text", "bert")
+OWN_ATTENTION = ("falcon", "stablelm", "biogpt", "codegen", "gptj")
+
+
 def folder_of(path: Path, config: dict[str, Any]) -> Path:
     path.mkdir()
     (path / "config.json").write_text(json.dumps(config))
@@ -37,77 +44,199 @@ def folder_of(path: Path, config: dict[str, Any]) -> Path:
 
 def test_a_shape_is_read_from_json_and_headers(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "m", LLAMA)
-    shape = read_shape(folder)
+    shape = shape_here(folder)
     assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (3, 4, 2)
     assert (shape.head_dim, shape.hidden_size, shape.vocab_size) == (16, 64, 100)
     assert (shape.context_len, shape.dtype, shape.eos_token_ids) == (256, "bfloat16", (1,))
     assert shape.num_params == 17
     assert shape.weight_bytes("float32") == 68
     assert shape.weight_bytes("bfloat16") == 34
-    check_folder(folder)
+    check_folder(folder, resolve_here(folder))
 
 
 def test_generation_config_says_what_ends_an_answer(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "m", LLAMA)
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
-    assert read_shape(folder).eos_token_ids == (7, 9)
+    assert shape_here(folder).eos_token_ids == (7, 9)
 
 
 def test_older_names_of_sizes_are_known(tmp_path: Path) -> None:
-    config = {"n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 10}
-    shape = read_shape(folder_of(tmp_path / "m", config))
+    config = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64}
+    config |= {"vocab_size": 10}
+    shape = shape_here(folder_of(tmp_path / "m", config))
     assert (shape.num_kv_heads, shape.head_dim, shape.context_len) == (2, 16, 64)
+
+
+def resolved(tmp_path: Path, config: dict[str, Any]) -> Resolved:
+    return resolve_here(folder_of(tmp_path / "m", config))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sliding_window": 128}, "sliding window of 128"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
-        ({"kv_lora_rank": 64}, "MLA"),
+        ({"model_type": "mistral", "sliding_window": 128}, "sliding window of 128"),
+        (
+            {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]},
+            "linear_attention",
+        ),
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 64}, "MLA"),
         ({"mamba_d_state": 16}, "state-space"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"vision_config": {}}, "images"),
         ({"architectures": ["LlamaModel"]}, "not a causal language model"),
         ({"alibi": True}, "ALiBi"),
-        ({"rope_parameters": {"rope_type": "dynamic"}}, "dynamic"),
-        ({"rope_scaling": {"type": "longrope"}}, "longrope"),
-        ({"attn_logit_softcapping": 50.0}, "caps attention scores"),
+        ({"model_type": "bloom"}, "ALiBi"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"model_type": "gemma2"}, "caps attention scores"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"model_type": "t5gemma2_encoder"}, "no causal language model"),
+        ({"model_type": "diffllama"}, "attend twice"),
+        *(({"model_type": name}, "see those after") for name in ENCODERS),
+        *(({"model_type": name}, "attention interface") for name in OWN_ATTENTION),
+        ({"dtype": "float64"}, "stored as float64"),
+        ({"per_layer_config": {1: {"num_key_value_heads": 4}}}, "differ in num_key_value_heads"),
     ],
 )
-def test_other_models_are_refused_by_name(change: dict[str, Any], words: str) -> None:
-    assert list(refusals(LLAMA)) == []
-    assert any(words in reason for reason in refusals({**LLAMA, **change}))
+def test_other_models_are_refused_by_what_they_do(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    found = list(refusals(resolved(tmp_path, {**LLAMA, **change})))
+    assert any(words in reason for reason in found), found
+
+
+def test_defaults_of_a_type_count_as_if_they_were_said(tmp_path: Path) -> None:
+    """A folder of mistral without the key has transformers' window of 4096 tokens."""
+    config = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 8192}
+    assert "a sliding window of 4096 tokens" in next(refusals(resolved(tmp_path, config)))
+
+
+def test_legacy_names_are_resolved_first(tmp_path: Path) -> None:
+    """phi3 called its factors by length "su" and "yarn" once; they are what is longrope now."""
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    config = {**LLAMA, "model_type": "phi3", "original_max_position_embeddings": 64}
+    config |= {"rope_scaling": {"type": "yarn", **factors}}
+    config |= {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
+    assert "length (longrope)" in next(refusals(resolved(tmp_path, config)))
 
 
 @pytest.mark.parametrize(
     "change",
     [
+        {},
         {"sliding_window": None},
-        {"sliding_window": 256},
-        {"sliding_window": 128, "use_sliding_window": False},
-        {"sliding_window": 128, "layer_types": ["full_attention"] * 3},
+        {"model_type": "mistral", "sliding_window": None},
+        {"model_type": "mistral"},
+        {"model_type": "mistral", "sliding_window": 256},
+        {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False},
+        {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention"] * 3},
+        {"model_type": "gpt_neox"},
     ],
 )
-def test_a_window_that_hides_nothing_is_fine(change: dict[str, Any]) -> None:
-    assert list(refusals({**LLAMA, **change})) == []
+def test_a_window_that_hides_nothing_is_fine(change: dict[str, Any], tmp_path: Path) -> None:
+    assert list(refusals(resolved(tmp_path, {**LLAMA, **change}))) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [
+        ({"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4}, 1),
+        ({"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4, "multi_query": False}, 4),
+        ({"model_type": "falcon", "num_attention_heads": 4, "hidden_size": 64}, 1),
+        ({"model_type": "falcon", "num_attention_heads": 4, "multi_query": False}, 4),
+        ({"model_type": "falcon", "num_kv_heads": 2, "new_decoder_architecture": True}, 2),
+        ({"model_type": "llama", "num_attention_heads": 4}, 4),
+    ],
+)
+def test_heads_of_keys_are_counted_as_the_models_do(
+    config: dict[str, Any], heads: int, tmp_path: Path
+) -> None:
+    assert resolved(tmp_path, config).num_kv_heads == heads
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "tomorrow"}, "does not know the model type 'tomorrow'"),
+        ({"model_type": None}, "does not say model_type"),
+        ({"num_attention_heads": "four"}, "does not take it for a llama"),
+        ({"rope_scaling": {"rope_type": "nobody"}}, r"of an unknown kind \(nobody\)"),
+        ({"num_attention_heads": 0}, "does not take it for a llama"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path / "m", {**LLAMA, **change})
+    with pytest.raises(ModelError, match=words) as raised:
+        check_folder(folder, resolve_here(folder))
+    assert str(folder) in str(raised.value) and "\n" not in str(raised.value)
+
+
+class Asked:
+    """Answers as the child process would, and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, folder: Path) -> Resolved:
+        self.count += 1
+        return resolve_here(folder)
+
+
+def test_a_configuration_is_resolved_once(tmp_path: Path) -> None:
+    folder, cache, ask = folder_of(tmp_path / "m", LLAMA), tmp_path / "cache", Asked()
+    first = resolve(folder, cache, ask)
+    assert resolve(folder, cache, ask) == first and ask.count == 1
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 5}))
+    assert resolve(folder, cache, ask).num_layers == 5 and ask.count == 2
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
+    resolve(folder, cache, ask)
+    assert ask.count == 3
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"\0", b'{"key": "another", "resolved": {}}', None])
+def test_a_kept_configuration_that_is_corrupt_or_foreign_is_asked_for(
+    text: bytes | None, tmp_path: Path
+) -> None:
+    folder, cache, ask = folder_of(tmp_path / "m", LLAMA), tmp_path / "cache", Asked()
+    first = resolve(folder, cache, ask)
+    (kept,) = (cache / "configurations").iterdir()
+    whole = kept.read_bytes()
+    if text is None:  # another folder's answer under this one's name
+        other = folder_of(tmp_path / "other", {**LLAMA, "hidden_size": 128})
+        kept.unlink()
+        resolve(other, cache, ask)
+        (foreign,) = (cache / "configurations").iterdir()
+        text = foreign.read_bytes()
+    kept.write_bytes(text)
+    before = ask.count
+    assert resolve(folder, cache, ask) == first and ask.count == before + 1
+    assert kept.read_bytes() == whole
+
+
+def test_the_child_process_says_the_same(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", LLAMA)
+    assert ask_child(folder) == resolve_here(folder)
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "model_type": "tomorrow"}))
+    with pytest.raises(ModelError, match="does not know the model type 'tomorrow'"):
+        ask_child(folder)
 
 
 def test_missing_and_pickled_files_are_named(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "m", LLAMA)
+    found = resolve_here(folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"tokenizer\.json is missing"):
-        check_folder(folder)
+        check_folder(folder, found)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"model\.safetensors is missing"):
-        check_folder(folder)
+        check_folder(folder, found)
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ModelError, match="pickled"):
-        check_folder(folder)
+        check_folder(folder, found)
     (folder / "config.json").write_text("[]")
     with pytest.raises(ModelError, match=r"config\.json does not hold a JSON object"):
-        check_folder(folder)
+        resolve_here(folder)
 
 
 def test_an_index_may_not_leave_its_folder(tmp_path: Path) -> None:
@@ -115,7 +244,7 @@ def test_an_index_may_not_leave_its_folder(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "../other/model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="outside the folder"):
-        read_shape(folder)
+        shape_here(folder)
 
 
 def test_starts_at_once_convert_once(tmp_path: Path) -> None:

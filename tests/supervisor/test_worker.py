@@ -117,7 +117,7 @@ async def test_a_model_that_cannot_load_is_hopeless(
     with caplog.at_level(logging.ERROR):
         await asyncio.wait_for(told.worker.run(), 20)
     assert told.story[-1] == "hopeless" and "lost" not in told.story
-    assert told.why.startswith("worker first: ModelError: ")
+    assert told.why.startswith("worker first: /")
     assert "nothing is not a folder" in told.why
     assert told.worker.pid == 0
     assert "died" in caplog.records[-1].message

@@ -15,17 +15,17 @@ from daemon.engine.forward import Forward
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model
 from daemon.engine.protocol import Load
+from daemon.engine.resolve import shape_here
 from daemon.engine.slots import Slots
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
-from daemon.models.shape import read_shape
 
 
 def interpreted(load: Load) -> Engine:
     """A worker's engine with a GPU's backend; its first step has not been computed."""
     folder = Path(load.model)
     model = load_model(folder, load.dtype, torch.device(load.device))
-    return assemble(model, read_shape(folder), load, lambda _stage, _done: None, triton_backend())
+    return assemble(model, shape_here(folder), load, lambda _stage, _done: None, triton_backend())
 
 
 def triton_backend() -> Backend:

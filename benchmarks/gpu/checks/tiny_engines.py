@@ -16,9 +16,9 @@ from daemon.engine.backend import choose
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
-from daemon.models.shape import read_shape
 from tests.api.folder import BOS, EOS, build, tokenizer
 
 VOCAB = tokenizer().get_vocab_size()
@@ -88,7 +88,7 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
         backend = replace(backend, compile=_nothing)
     folder = Path(load.model)
     model = load_model(folder, load.dtype, device)
-    return assemble(model, read_shape(folder), load, lambda _stage, _done: None, backend)
+    return assemble(model, shape_here(folder), load, lambda _stage, _done: None, backend)
 
 
 def _nothing(*_arguments: Any) -> None:

@@ -1,0 +1,86 @@
+"""A model's configuration as transformers resolves it, and the shape that follows from it.
+
+A raw config.json leaves out whatever equals a default of its model type, and older ones use other
+names: what it says is not what the model does.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.models.shape import ModelError, ModelShape, count_params, read_json
+
+
+class Rope(msgspec.Struct, frozen=True):
+    """Rotary positions of all layers, or of those of one kind."""
+
+    kind: str  # "default", "linear", "yarn", "llama3", "dynamic", "longrope", ...
+    parameters: dict[str, Any] = {}
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """What transformers understands of a folder's config.json. Sizes are 0 where it names none."""
+
+    model_type: str
+    architectures: tuple[str, ...] = ()  # as the file names them
+    causal_class: str  # of transformers for this type; empty: it has none
+    takes_attention: bool = True  # its code asks transformers' attention interface
+    sees_ahead: bool = False  # it is configured as an encoder: tokens see those after them
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    context_len: int  # tokens
+    dtype: str  # of the weights as stored
+    eos_token_ids: tuple[int, ...] = ()  # the configuration's own
+    layer_kinds: tuple[str, ...] = ()  # of each layer; empty where the type has one kind alone
+    window: int = 0  # tokens that some layers look back; 0: every layer sees all
+    ropes: tuple[Rope, ...] = ()
+    by_layer: tuple[str, ...] = ()  # what differs from layer to layer
+    fields: dict[str, Any] = {}  # the whole configuration, defaults included
+
+
+_SIZES = {
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "hidden_size": "hidden_size",
+    "vocab_size": "vocab_size",
+    "context_len": "max_position_embeddings",
+}
+
+
+def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
+    """The shape of the model in `folder`. Raises ModelError where its files do not tell it."""
+    for name, told in _SIZES.items():
+        if getattr(resolved, name) < 1:
+            raise ModelError(f"{folder / 'config.json'} does not say {told}")
+    return ModelShape(
+        model_type=resolved.model_type,
+        num_layers=resolved.num_layers,
+        num_heads=resolved.num_heads,
+        num_kv_heads=resolved.num_kv_heads,
+        head_dim=resolved.head_dim,
+        hidden_size=resolved.hidden_size,
+        vocab_size=resolved.vocab_size,
+        context_len=resolved.context_len,
+        num_params=count_params(folder),
+        dtype=resolved.dtype,
+        eos_token_ids=_eos_token_ids(folder, resolved),
+    )
+
+
+def _eos_token_ids(folder: Path, resolved: Resolved) -> tuple[int, ...]:
+    """The ids that end an answer; generation_config.json goes first, as for `generate`."""
+    generation = folder / "generation_config.json"
+    ids = read_json(generation).get("eos_token_id") if generation.exists() else None
+    if ids is None:
+        return resolved.eos_token_ids
+    listed = ids if isinstance(ids, list) else [ids]
+    if not all(isinstance(one, int) for one in listed):
+        raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
+    return tuple(listed)

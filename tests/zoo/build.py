@@ -9,8 +9,9 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
+from tests.zoo.own import DROP
 from tests.zoo.sizes import VOCAB_SIZE, tiny_args
-from tests.zoo.variant import DROP, Variant
+from tests.zoo.variant import Variant
 
 MOST_PARAMS = 3_000_000
 _GAIN = 1.5
@@ -26,7 +27,7 @@ class TooLarge(Exception):
 def config_dict(variant: Variant) -> dict[str, Any]:
     """What the variant's config.json holds."""
     cls: Any = CONFIG_MAPPING[variant.model_type]
-    config = cls(**{**tiny_args(variant.model_type), **variant.args})
+    config = cls(**edited(tiny_args(variant.model_type), variant.args))
     told: dict[str, Any] = json.loads(config.to_json_string(use_diff=True))
     told.pop("architectures", None)
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -45,12 +46,12 @@ def build(variant: Variant, folder: Path) -> None:
     told = config_dict(variant)
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
-    _write(folder, told)
+    write_config(folder, told)
     config = AutoConfig.from_pretrained(folder)
     model = _random(config, variant)
     limit = "100KB" if variant.sharded else "5GB"
     model.save_pretrained(folder, max_shard_size=limit)
-    _write(folder, told)
+    write_config(folder, told)
 
 
 def build_stand_in(variant: Variant, folder: Path) -> None:
@@ -58,11 +59,12 @@ def build_stand_in(variant: Variant, folder: Path) -> None:
     told = config_dict(variant)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
-    _write(folder, told)
+    write_config(folder, told)
     save_file({"a": torch.zeros(64, VOCAB_SIZE)}, folder / "model.safetensors")
 
 
-def _write(folder: Path, told: dict[str, Any]) -> None:
+def write_config(folder: Path, told: dict[str, Any]) -> None:
+    """Write a folder's config.json."""
     (folder / "config.json").write_text(json.dumps(told, indent=1))
 
 

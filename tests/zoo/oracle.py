@@ -18,6 +18,7 @@ from transformers import AutoConfig, MODEL_FOR_CAUSAL_LM_MAPPING
 
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.protocol import Load
+from daemon.engine.resolve import resolve_here
 from daemon.engine.start import start
 from daemon.models.consistent import checked_shape
 from daemon.request import SamplingParams
@@ -77,7 +78,7 @@ class Served:
 
     def __init__(self, folder: Path, dtype: str) -> None:
         """Raises ModelError where the daemon refuses the folder."""
-        checked_shape(folder)
+        checked_shape(folder, folder / "cache", resolve_here)
         load = Load(
             model=str(folder),
             device="cpu",
@@ -118,19 +119,30 @@ class Served:
 def serve(folder: Path, dtype: str) -> Served:
     """All texts computed: prompts in uneven chunks beside others, decoding past all thresholds."""
     served = Served(folder, dtype)
-    short, middle = served.add(1, 5, False), None
+    short = served.add(1, 5, False)
     served.step([(short, 5)])
     middle = served.add(0, 41, True)
     for count in (7, 1, 13, 20):
         served.step([(short, 1), (middle, count)])
-    for _ in range(58):
+    for _ in range(32):
         served.step([(middle, 1), (short, 1)])
+    _long(served, [short])
+    return served
+
+
+def serve_shortly(folder: Path, dtype: str) -> Served:
+    """The longest text alone: enough to see that a model is another one."""
+    served = Served(folder, dtype)
+    _long(served, [])
+    return served
+
+
+def _long(served: Served, beside: list[Running]) -> None:
     long = served.add(2, 150, True)
     for count in (61, 37, 1, 51):
-        served.step([(short, 1), (long, count)])
+        served.step([*((one, 1) for one in beside), (long, count)])
     for _ in range(6):
-        served.step([(long, 1), (short, 1), (middle, 1)])
-    return served
+        served.step([(long, 1), *((one, 1) for one in beside)])
 
 
 @dataclass(frozen=True)

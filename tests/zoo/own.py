@@ -2,8 +2,12 @@
 
 from typing import Any
 
+DROP = object()
+"""Of a field or of a key of config.json: it is left out."""
+
 OWN: dict[str, dict[str, Any]] = {
     "dots3_note_text": {"num_key_value_heads": 4},
+    "gpt_bigcode": {"num_key_value_heads": DROP},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "head_dim": 16},

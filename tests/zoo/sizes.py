@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
-from tests.zoo.own import NEEDED, OWN
+from tests.zoo.own import DROP, NEEDED, OWN
 
 VOCAB_SIZE = 193
 CONTEXT_LEN = 256
@@ -142,7 +142,6 @@ SIZES: dict[str, Any] = {
     "max_target_positions": CONTEXT_LEN,
     "max_source_positions": 64,
     "original_max_position_embeddings": ORIGINAL_LEN,
-    "sliding_window": WINDOW,
     "sliding_window_size": WINDOW,
     "attention_window_size": WINDOW,
     "window_size": WINDOW,
@@ -216,6 +215,14 @@ def tiny_args(model_type: str) -> dict[str, Any]:
 def defaults(model_type: str) -> dict[str, Any]:
     """A type's own fields and their values, unless told otherwise."""
     told: dict[str, Any] = CONFIG_MAPPING[model_type](**NEEDED.get(model_type, {})).to_dict()
+    return told
+
+
+@cache
+def config_of(model_type: str) -> dict[str, Any]:
+    """The fields of a type's tiny configuration."""
+    args = {name: size for name, size in tiny_args(model_type).items() if size is not DROP}
+    told: dict[str, Any] = CONFIG_MAPPING[model_type](**args).to_dict()
     return told
 
 

@@ -3,9 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-DROP = object()
-"""Of a key of config.json: it is left out."""
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -18,6 +18,7 @@ from daemon.models.shape import ModelError
 ATTENTION_NAME = "llmd_paged"
 
 _BEYOND = {
+    "attention_mask": "its attention has a mask of its own",
     "s_aux": "its attention has sinks",
     "softcap": "it caps attention scores",
     "position_bias": "its attention has a bias by position",
@@ -74,6 +75,7 @@ def paged_attention(
 
     Raises ModelError where more is asked than plain causal attention.
     """
+    asked["attention_mask"] = attention_mask
     for name, reason in _BEYOND.items():
         if asked.get(name) is not None:
             raise ModelError(f"{type(module).__name__} is not supported yet: {reason}")

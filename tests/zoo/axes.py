@@ -65,6 +65,7 @@ def variants(model_type: str) -> Iterator[Variant]:
     yield from _windows(model_type, told)
     yield from _layer_kinds(model_type, told)
     yield from _flags(model_type, told)
+    yield from _unsaid(model_type)
     yield from _others(model_type, told)
 
 
@@ -161,6 +162,24 @@ def _flags(name: str, told: dict[str, Any]) -> Iterator[Variant]:
             yield Variant(name, label, args, revert={flag: value}, mutants=mutants)
 
 
+def _unsaid(name: str) -> Iterator[Variant]:
+    """Keys that config.json leaves out, or names null: the class's default is the model's."""
+    told = config_of(name)
+    for key in ("num_key_value_heads", "head_dim", "rope_parameters", "tie_word_embeddings"):
+        if key in told:
+            yield Variant(name, f"{key} unsaid", raw={key: DROP})
+    if "head_dim" in told:
+        yield Variant(name, "head_dim null", raw={"head_dim": None})
+    rope = told.get("rope_parameters")
+    if isinstance(rope, dict) and "rope_type" in rope:
+        legacy = {"rope_parameters": DROP, "rope_theta": 77.0}
+        yield _rope(name, "legacy rope_theta", legacy, {"rope_theta": DROP})
+        legacy = {"rope_parameters": DROP, "partial_rotary_factor": 0.5}
+        if rope.get("partial_rotary_factor") == 0.5:
+            legacy["partial_rotary_factor"] = 1.0
+        yield _rope(name, "legacy partial rotary", legacy, {"partial_rotary_factor": DROP})
+
+
 def _others(name: str, told: dict[str, Any]) -> Iterator[Variant]:
     sizes = tiny_args(name)
     for cap, value in _CAPS.items():
@@ -180,3 +199,9 @@ def _others(name: str, told: dict[str, Any]) -> Iterator[Variant]:
             yield Variant(name, "one expert", {field: 1}, mutants=("routing",))
     if "max_position_embeddings" in told:
         yield Variant(name, "short context", {"max_position_embeddings": 160})
+    for field in ("intermediate_size", "ffn_dim", "n_inner"):
+        if field in told:
+            yield Variant(name, f"{field}=97", {field: 97})
+    for field in ("num_hidden_layers", "n_layer"):
+        if field in told:
+            yield Variant(name, f"{field}=3", {field: 3})

@@ -18,6 +18,8 @@ EQUAL, REFUSED, WRONG, RAW = "equal", "refused", "wrong", "raw exception"
 HOLE, IDLE, UNMADE = "hole", "no effect", "not a model"
 """A mutant passed; a change that changes no logits of transformers' own; none that transformers
 makes."""
+_ALWAYS = ("keys", "layers")
+"""Mutants of variants whose own ones cannot be made: what is taken back has no weights then."""
 FAULTS = (WRONG, RAW, HOLE)
 
 
@@ -72,8 +74,11 @@ def _held(variant: Variant, folder: Path, served: Served) -> Outcome:
     if not verdict.equal:
         where = f"{verdict.distance:.1e} at position {verdict.position} of text {verdict.slot}"
         return Outcome(*told, WRONG, where, fused, distance=verdict.distance)
-    caught, missed = [], []
-    for name in variant.mutants:
+    caught: list[str] = []
+    missed: list[str] = []
+    for name in (*variant.mutants, *_ALWAYS):
+        if name in _ALWAYS and name not in variant.mutants and (caught or missed):
+            continue
         broken = folder.with_name(name)
         try:
             mutate(name, variant, folder, broken)

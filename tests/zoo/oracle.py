@@ -29,10 +29,11 @@ BLOCK_SIZE = 8
 NUM_BLOCKS = 96
 TEXT_LEN = 160
 NUM_TEXTS = 3
-TOLERANCE = 1e-4
+TOLERANCE = 2e-5
 """Of float32: the largest difference of any logit, relative to the largest logit of its text."""
-ROUNDING = 2.0
-"""Of bfloat16: how many times as far from float32 as transformers' own bfloat16 is."""
+ROUNDING = {0.5: 1.5, 0.95: 2.0}
+"""Of bfloat16: how many times as far from float32 as transformers' own bfloat16 is, by quantile of
+the positions. Rounding may choose another expert at one of them, so that the farthest says little."""
 
 _SCORED = SamplingParams(temperature=0.0, ignore_eos=True, prompt_logprobs=0)
 _PLAIN = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -147,7 +148,7 @@ def _long(served: Served, beside: list[Running]) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far what is served is from the reference, and where."""
+    """How far what is served is from the reference, and where; -1: at a quantile of positions."""
 
     distance: float
     slot: int
@@ -179,8 +180,12 @@ def judge(served: Served, folder: Path, dtype: str) -> Verdict:
     if dtype == "float32":
         return _verdict(rows, found, TOLERANCE)
     rounded = reference(folder, getattr(torch, dtype))
-    own = [(slot, position, rounded[slot][position]) for slot, position, _ in rows]
-    return _verdict(rows, found, ROUNDING * float(distances(own, exact).max()))
+    own = distances([(slot, at, rounded[slot][at]) for slot, at, _ in rows], exact)
+    verdicts = [
+        Verdict(float(np.quantile(found, share)), -1, -1, times * float(np.quantile(own, share)))
+        for share, times in ROUNDING.items()
+    ]
+    return max(verdicts, key=lambda one: one.distance / one.allowed)
 
 
 def _verdict(

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tests.zoo import axes
+from tests.zoo.families import MIXED, own_variants
+from tests.zoo.mixes import mixed
 from tests.zoo.variant import Variant
 
 
@@ -15,4 +17,7 @@ def types() -> list[str]:
 
 def variants_of(model_type: str) -> Iterator[Variant]:
     """What follows from a type's fields, and what is its own."""
-    yield from axes.variants(model_type)
+    singles = [*axes.variants(model_type), *own_variants(model_type)]
+    yield from singles
+    if model_type in MIXED:
+        yield from mixed(singles)

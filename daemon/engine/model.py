@@ -121,24 +121,31 @@ def _difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _probe(model: Model, cache: KVCache, slots: Slots, backend: Backend) -> torch.Tensor:
-    """Logits of a few tokens, all in the pool's first block."""
+    """Logits of a few tokens, all in the pool's first block.
+
+    They attend to each other as neighbours do, but half of them say that they stand at the end of
+    the longest sequence: what grows with positions shows there.
+    """
     count = min(_PROBED_TOKENS, cache.block_size)
-    positions = np.arange(count, dtype=np.int64)
+    offsets = np.arange(count, dtype=np.int64)
+    last = (slots.block_table.shape[1] - 2) * cache.block_size
+    far = np.arange(count) > count // 2
+    positions = np.where(far & (last > count), last - count + offsets, offsets)
     batch = FlatBatch(
-        tokens=positions + 1,
+        tokens=offsets + 1,
         own_tokens=np.zeros(0, np.int64),
         own_slots=np.zeros(0, np.int64),
         slots=int32([0]),
         positions=positions,
         blocks=np.zeros(count, np.int64),
-        offsets=positions,
+        offsets=offsets,
         row_offsets=int32([0]),
         starts=int32([0]),
         counts=int32([count]),
         block_tables=np.zeros((1, 1), np.int32),
         single_rows=np.zeros(0, np.int64),
         chunk_rows=np.zeros(1, np.int64),
-        sampled_tokens=positions,
+        sampled_tokens=offsets,
         sampled_slots=int32(),
         sampled_positions=positions,
     )

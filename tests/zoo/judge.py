@@ -76,9 +76,9 @@ def _held(variant: Variant, folder: Path, served: Served) -> Outcome:
         return Outcome(*told, WRONG, where, fused, distance=verdict.distance)
     caught: list[str] = []
     missed: list[str] = []
-    for name in (*variant.mutants, *_ALWAYS):
-        if name in _ALWAYS and name not in variant.mutants and (caught or missed):
-            continue
+    for name in dict.fromkeys((*variant.mutants, *_ALWAYS)):
+        if name not in variant.mutants and (caught or missed):
+            break
         broken = folder.with_name(name)
         try:
             mutate(name, variant, folder, broken)

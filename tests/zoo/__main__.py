@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("types", nargs="*")
     parser.add_argument("--variant", default="", help="only those whose name holds this")
     parser.add_argument("--results", type=Path, default=Path("build/zoo"))
+    parser.add_argument("--go-on", action="store_true", help="leave out types that have results")
     parser.add_argument("-v", action="store_true", help="show every line, not faults alone")
     asked = parser.parse_args()
     logging.set_verbosity_error()
@@ -32,6 +33,9 @@ def main() -> int:
     counts: dict[str, int] = {}
     began_s = time.monotonic()
     for model_type in asked.types or types():
+        kept = asked.results / f"{model_type}.json"
+        if asked.go_on and kept.exists():
+            continue
         lines = []
         for variant in variants_of(model_type):
             if asked.variant not in variant.name:
@@ -43,7 +47,7 @@ def main() -> int:
                 how = "fused " if found.fused else ""
                 print(f"{variant.label:<44}{found.what} {how}{found.distance:.1e} {found.why}", flush=True)
         if not asked.variant:
-            (asked.results / f"{model_type}.json").write_text(json.dumps(lines, indent=1))
+            kept.write_text(json.dumps(lines, indent=1))
     print(counts, f"{time.monotonic() - began_s:.0f} s")
     return int(any(counts.get(what) for what in FAULTS))
 

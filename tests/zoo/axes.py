@@ -101,7 +101,7 @@ def _ropes(name: str) -> Iterator[Variant]:
     if "rope_type" not in told:  # one for each kind of layer
         for kind, more in ROPES.items():
             changed = {
-                layer: {**own, "rope_type": kind, **more} if layer == "full_attention" else own
+                layer: {**(own or {}), "rope_type": kind, **more} if layer == "full_attention" else own
                 for layer, own in told.items()
             }
             yield _rope(name, kind, {"rope_parameters": changed}, {"rope_parameters": told})

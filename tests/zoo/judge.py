@@ -11,7 +11,7 @@ import torch
 from daemon.models.shape import ModelError
 from tests.zoo.build import build, build_stand_in
 from tests.zoo.mutants import NoMutant, mutate
-from tests.zoo.oracle import judge, reference, serve, serve_shortly, Served
+from tests.zoo.oracle import Oracle, Served, reference, serve, serve_shortly
 from tests.zoo.variant import Variant
 
 EQUAL, REFUSED, WRONG, RAW = "equal", "refused", "wrong", "raw exception"
@@ -69,7 +69,8 @@ def outcome(variant: Variant) -> Outcome:
 
 def _held(variant: Variant, folder: Path, served: Served) -> Outcome:
     told = (variant.model_type, variant.name)
-    verdict = judge(served, folder, variant.dtype)
+    oracle = Oracle(folder, variant.dtype)
+    verdict = oracle.judge(served)
     fused = served.fused
     if not verdict.equal:
         where = f"{verdict.distance:.1e} at position {verdict.position} of text {verdict.slot}"
@@ -85,7 +86,7 @@ def _held(variant: Variant, folder: Path, served: Served) -> Outcome:
             short = serve_shortly(broken, variant.dtype)
         except (NoMutant, ModelError):
             continue
-        if judge(short, folder, variant.dtype).equal:
+        if oracle.judge(short).equal:
             missed.append(name)
         else:
             caught.append(name)

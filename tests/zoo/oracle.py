@@ -170,26 +170,26 @@ def distances(rows: list[tuple[int, int, torch.Tensor]], like: list[torch.Tensor
     return np.nan_to_num(np.array(found), nan=np.inf)
 
 
-def judge(served: Served, folder: Path, dtype: str) -> Verdict:
-    """Hold what was served against the reference of `folder`."""
-    rows = served.seen.rows
-    missing = {(2, position) for position in range(156)} - {(s, p) for s, p, _ in rows}
-    assert not missing, f"positions without logits: {sorted(missing)[:5]}"
-    exact = reference(folder, torch.float32)
-    found = distances(rows, exact)
-    if dtype == "float32":
-        return _verdict(rows, found, TOLERANCE)
-    rounded = reference(folder, getattr(torch, dtype))
-    own = distances([(slot, at, rounded[slot][at]) for slot, at, _ in rows], exact)
-    verdicts = [
-        Verdict(float(np.quantile(found, share)), -1, -1, times * float(np.quantile(own, share)))
-        for share, times in ROUNDING.items()
-    ]
-    return max(verdicts, key=lambda one: one.distance / one.allowed)
+class Oracle:
+    """What transformers computes of a folder, and what is allowed beside it."""
 
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self._exact = reference(folder, torch.float32)
+        self._rounded = None if dtype == "float32" else reference(folder, getattr(torch, dtype))
 
-def _verdict(
-    rows: list[tuple[int, int, torch.Tensor]], found: np.ndarray, allowed: float
-) -> Verdict:
-    worst = int(found.argmax())
-    return Verdict(float(found[worst]), rows[worst][0], rows[worst][1], allowed)
+    def judge(self, served: Served) -> Verdict:
+        """How far what was served is from what transformers computes."""
+        rows = served.seen.rows
+        missing = {(2, position) for position in range(156)} - {(s, p) for s, p, _ in rows}
+        assert not missing, f"positions without logits: {sorted(missing)[:5]}"
+        found = distances(rows, self._exact)
+        if self._rounded is None:
+            worst = int(found.argmax())
+            return Verdict(float(found[worst]), rows[worst][0], rows[worst][1], TOLERANCE)
+        rounded = [(slot, at, self._rounded[slot][at]) for slot, at, _ in rows]
+        own = distances(rounded, self._exact)
+        verdicts = [
+            Verdict(float(np.quantile(found, share)), -1, -1, times * float(np.quantile(own, share)))
+            for share, times in ROUNDING.items()
+        ]
+        return max(verdicts, key=lambda one: one.distance / one.allowed)

@@ -13,18 +13,7 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface
 
-from daemon.models.shape import ModelError
-
 ATTENTION_NAME = "llmd_paged"
-
-_BEYOND = {
-    "attention_mask": "its attention has a mask of its own",
-    "s_aux": "its attention has sinks",
-    "softcap": "it caps attention scores",
-    "position_bias": "its attention has a bias by position",
-    "indexer_scores": "its attention chooses among tokens",
-}
-"""What modelling code may ask of attention that ours does not compute, by argument."""
 
 
 class PagedAttention(Protocol):
@@ -69,19 +58,9 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    **asked: Any,
+    **_ignored: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention for transformers: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out.
-
-    Raises ModelError where more is asked than plain causal attention.
-    """
-    asked["attention_mask"] = attention_mask
-    for name, reason in _BEYOND.items():
-        if asked.get(name) is not None:
-            raise ModelError(f"{type(module).__name__} is not supported yet: {reason}")
-    if not getattr(module, "is_causal", True):
-        reason = "a token attends to those after it (an encoder's way)"
-        raise ModelError(f"{type(module).__name__} is not supported yet: {reason}")
+    """Attention for transformers: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     paged = _current.get()

@@ -1,16 +1,16 @@
 """Makes a straight `Decoder` from a loaded model whose modules have the usual shape.
 
 What it goes by is the modules, not the model's name; what a module does beyond its shape (scaled
-residuals, layers without positions) shows in the logits, which `Model` compares before it trusts.
+residuals, layers without positions) shows in the logits, which a trial compares before it is used.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
-from daemon.engine.linear import packed
 from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.rotary import RotaryTable
 
@@ -21,7 +21,11 @@ _ATTENTION_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
-def fuse(model: Any, ops: Ops, keep_plain: bool, num_positions: int) -> Decoder | None:
+Prepare = Callable[[Any], Layer]
+"""From a linear layer to what computes it here."""
+
+
+def fuse(model: Any, ops: Ops, prepare: Prepare, num_positions: int) -> Decoder | None:
     """A decoder over the model's own weights; None where its modules are of another shape.
 
     It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
@@ -33,9 +37,9 @@ def fuse(model: Any, ops: Ops, keep_plain: bool, num_positions: int) -> Decoder 
     return Decoder(
         embeddings=base.embed_tokens.weight,
         rotary=RotaryTable(base.rotary_emb, num_positions, base.embed_tokens.weight.device),
-        layers=tuple(_layer(layer, keep_plain) for layer in base.layers),
+        layers=tuple(_layer(layer, prepare) for layer in base.layers),
         norm=_norm(base.norm),
-        head=packed(model.get_output_embeddings(), keep_plain),
+        head=prepare(model.get_output_embeddings()),
         ops=ops,
     )
 
@@ -82,18 +86,18 @@ def _norm(module: Any) -> Norm:
     return Norm(module.weight, module.variance_epsilon)
 
 
-def _layer(layer: Any, keep_plain: bool) -> DecoderLayer:
+def _layer(layer: Any, prepare: Prepare) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
     heads = _heads(attention)
     merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
     return DecoderLayer(
         input_norm=_norm(layer.input_layernorm),
-        query_key_value=packed(merged, keep_plain),
+        query_key_value=prepare(merged),
         heads=heads,
-        output=packed(attention.o_proj, keep_plain),
+        output=prepare(attention.o_proj),
         mlp_norm=_norm(layer.post_attention_layernorm),
-        gate_up=packed(merge([mlp.gate_proj, mlp.up_proj]), keep_plain),
-        down=packed(mlp.down_proj, keep_plain),
+        gate_up=prepare(merge([mlp.gate_proj, mlp.up_proj])),
+        down=prepare(mlp.down_proj),
     )
 
 

@@ -31,6 +31,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     compress: bool = False  # blocks in the host pool are int8, channel-wise (ALISE eq. 8)
     life: int = 0  # how many workers of this instance came before
     kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
+    cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +59,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Progress while loading, for STATUS= and llmd-top."""
 
-    stage: str  # "imports" or "spare", "weights", "kv cache", "host pool", "fuse", "warm-up", ...
+    stage: str  # "imports" or "spare", "weights", "kv cache", "trial", "warm-up", ...
     fraction: float  # of the whole start, 0..1
 
 

@@ -43,6 +43,8 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder")
     file = folder / "config.json"
     name = read_json(file).get("model_type")
     if not isinstance(name, str) or not name:

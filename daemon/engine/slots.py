@@ -43,6 +43,13 @@ class Slots:
             eos_ids = () if sampling.ignore_eos else self._eos_ids
             self._end_ids[join.slot] = frozenset((*eos_ids, *sampling.stop_token_ids))
 
+    def clear(self) -> None:
+        """Forget every sequence."""
+        self.block_table.fill(0)
+        self.last_token.zero_()
+        self.device_table.zero_()
+        self._end_ids = [frozenset()] * len(self._end_ids)
+
     def change_tables(self, batch: Batch) -> None:
         """Apply a plan's block table changes."""
         rows, columns = batch.table_slots, batch.table_indices

@@ -11,7 +11,6 @@ from daemon.engine.backend import Backend, choose
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.model import optimise
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
@@ -21,6 +20,8 @@ from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.streams import compute_stream
 from daemon.engine.swap import swap_link
+from daemon.engine.trial.choose import fastest
+from daemon.engine.trial.served import Pool
 from daemon.engine.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler
@@ -62,7 +63,7 @@ def assemble(
     """An engine around transformers' `model`, which lies on its device; it may not be used after.
 
     `backend`: the fastest for the device if not given. Raises HostPoolError, and ModelError where
-    the daemon must say how large the KV pool is.
+    the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
     """
     device = torch.device(load.device)
     kv_dtype = KV_DTYPES[load.kv_dtype]
@@ -71,14 +72,10 @@ def assemble(
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
     swap = swap_link(cache, load.num_host_blocks, load.compress)
-    progress("fuse", 0.8)
     max_blocks = -(-load.max_len // load.block_size) + 1
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
-    fastest = optimise(model, cache, slots, backend)
-    progress("products", 0.85)
-    fastest.compile_steps(backend, cache, slots)
     return Engine(
-        model=fastest,
+        model=fastest(model, shape, load, Pool(cache, slots, backend), progress),
         cache=cache,
         slots=slots,
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),

@@ -42,8 +42,6 @@ def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape
 
     `cache`: where the resolved configuration is kept; where it is not there yet, `ask` says it.
     """
-    if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder")
     try:
         resolved = resolve(folder, cache, ask)
         check_folder(folder, resolved)

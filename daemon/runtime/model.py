@@ -47,6 +47,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
             kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
+            cache=str(cache_folder(config)),
         )
 
     def configured(self, config: Config, now: float) -> Configured:

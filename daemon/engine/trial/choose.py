@@ -1,0 +1,259 @@
+"""The fastest way to compute a loaded model that was found to be right on this device."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from daemon.config.paths import default_cache
+from daemon.engine.backend import torch_backend
+from daemon.engine.fuse import fuse
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.linear import linear_bytes, pack_linears, packed
+from daemon.engine.model import Model
+from daemon.engine.modules import Modules
+from daemon.engine.protocol import Load
+from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.trial import kept, reference, script, wide
+from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
+from daemon.engine.trial.kept import Verdict
+from daemon.engine.trial.listen import asked_too_much
+from daemon.engine.trial.script import Room, Wave
+from daemon.engine.trial.served import Pool, compute, far_steps
+from daemon.memory.sizing import KEEP_BOTH_BYTES
+from daemon.models.shape import ModelError, ModelShape
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
+
+_WRONG = "trial: %s would be wrong: %s"
+_BEGIN, _FUSE, _PRODUCTS, _TRIAL, _END = 0.76, 0.8, 0.81, 0.82, 0.9
+"""Shares of a whole start at which the stages begin."""
+
+
+def fastest(model: Any, shape: ModelShape, load: Load, pool: Pool, progress: Progress) -> Model:
+    """The fastest way to compute transformers' `model` that gives its own logits.
+
+    What was found before of an equal model on an equal device is believed. The model may not be
+    used afterwards. Raises ModelError where no way gives its logits.
+    """
+    trial = Trial(model, shape, load, pool, progress)
+    return trial.known() or trial.tried()
+
+
+class Trial:
+    """One model's, from what it is compared with to a verdict."""
+
+    def __init__(
+        self, model: Any, shape: ModelShape, load: Load, pool: Pool, progress: Progress
+    ) -> None:
+        self._model, self._shape, self._load, self._pool = model, shape, load, pool
+        self._progress = progress
+        self._folder = Path(load.cache) if load.cache else default_cache()
+        self._keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
+        self._packed = partial(packed, keep_plain=self._keep_plain)
+        self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
+        self._room = _room(load, pool, shape)
+        self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
+        num_params = sum(one.numel() for one in model.parameters())
+        budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda)
+        avoid = getattr(model.config, "pad_token_id", None)
+        self._waves = script.write(self._room, budget, self._borders, avoid)
+        self._key = kept.key_of(model, load, pool.backend.name, self._waves)
+        self._expected: list[list[Expected]] = []
+        self._found: list[Finding] = []
+        self._steps, self._share = 0, 0.0
+
+    def known(self) -> Model | None:
+        """The model as an earlier trial found it right; None where there was none."""
+        verdict = kept.read(self._folder, self._key)
+        if verdict is None:
+            return None
+        log.info("trial: passed before, %s", _in_words(verdict))
+        return self._made(verdict)
+
+    def tried(self) -> Model:
+        """The model in the fastest way that is right. Raises ModelError where none is."""
+        began = time.perf_counter()
+        self._say("reference", _BEGIN)
+        if reasons := asked_too_much(self._model, self._shape, self._room.longest):
+            name = self._shape.model_type
+            raise ModelError(f"{self._load.model}: {name} is not supported yet: {reasons[0]}")
+        self._expected = [self._expect(wave) for wave in self._waves]
+        best, verdict = self._best(self._structure())
+        kept.keep(self._folder, self._key, verdict)
+        num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
+        log.info(
+            "trial: %s; %d logits at positions up to %d%s against transformers' own in %.1f s; "
+            "the worst %s",
+            _in_words(verdict),
+            num_tokens,
+            max(one.first + len(one.tokens) for wave in self._waves for one in wave.sequences) - 1,
+            f", around {_listed(self._borders)}" if self._borders else "",
+            time.perf_counter() - began,
+            worst(self._found),
+        )
+        return best
+
+    def _best(self, fused: bool) -> tuple[Model, Verdict]:
+        """The straight decoder, or else the modules; with compiled steps if they are right."""
+        for verdict in (Verdict(True, True), Verdict(False, True))[not fused :]:
+            made = self._made(verdict)
+            if made.fused != verdict.fused:
+                continue  # of another shape: the modules come next
+            plain, compiled = self._judged(made)
+            if plain.wrong:
+                log.warning(_WRONG, _in_words(verdict), plain)
+                continue
+            self._found = [plain]
+            if compiled is None or not compiled.wrong:
+                self._found += [] if compiled is None else [compiled]
+                return made, Verdict(made.fused, True)
+            log.warning("trial: compiled steps would be wrong, and are not used: %s", compiled)
+            return made.uncompiled, Verdict(made.fused, False)
+        raise ModelError(f"{self._name} would be answered wrongly: {plain}")
+
+    @property
+    def _name(self) -> str:
+        return f"{self._load.model} ({self._shape.model_type})"
+
+    def _made(self, verdict: Verdict) -> Model:
+        """The model in one way. Once it was fused it can be computed by its modules, not again."""
+        self._say("fuse", _FUSE)
+        made: Model | None = None
+        if verdict.fused:
+            ops = self._pool.backend.ops
+            decoder = fuse(self._model, ops, self._packed, self._num_positions)
+            if decoder is None:
+                return Model(Modules(self._model))
+            made = Model(decoder)
+        else:
+            pack_linears(self._model, self._keep_plain)
+            made = Model(Modules(self._model))
+        if verdict.compiled:
+            self._say("products", _PRODUCTS)
+            made.compile_steps(self._pool.backend, self._pool.cache, self._pool.slots)
+        return made
+
+    def _expect(self, wave: Wave) -> list[Expected]:
+        """What transformers computes of a wave's sequences, one by one."""
+        kv_dtype = KV_DTYPES[self._load.kv_dtype]
+        narrow = self._pool.cache.dtype != torch.float32
+        found = []
+        for one in wave.sequences:
+            self._tell("reference")
+            with reference.attention(self._model, "eager"):
+                with wide.widened(self._model) if narrow else nullcontext():
+                    exact = reference.logits_of(self._model, one)
+                rounded = reference.logits_of(self._model, one) if narrow else None
+            if kv_dtype is not None:
+                with reference.rounding(self._model, kv_dtype):
+                    rounded = reference.logits_of(self._model, one)
+            if not bool(exact.isfinite().all()):
+                raise ModelError(f"{self._name}: its logits are not numbers")
+            found.append(Expected(exact, rounded))
+        return found
+
+    def _structure(self) -> bool:
+        """Whether the straight decoder computes what the model does. Raises ModelError where the
+        modules with our attention do not.
+
+        Where serving rounds, all is computed unrounded first: rounds hide faults of their size.
+        """
+        if self._expected[0][0].rounded is None:
+            return True
+        pool = self._wide_pool()
+        with wide.widened(self._model):
+            finding = self._unrounded(Model(Modules(self._model)), self._waves, pool)
+        if finding.wrong:
+            raise ModelError(f"{self._name} would be answered wrongly: {finding}")
+        tried = [one for wave in self._waves for one in wave.sequences]
+        used = np.unique(np.concatenate([one.tokens for one in tried]))
+        decoder = wide.wide_decoder(self._model, self._num_positions, torch.from_numpy(used))
+        if decoder is None:
+            return True
+        renamed = [script.renamed(wave, used) for wave in self._waves]
+        finding = self._unrounded(Model(decoder), renamed, pool)
+        if finding.wrong:
+            log.warning(_WRONG, _in_words(Verdict(True, True)), finding)
+        return not finding.wrong
+
+    def _unrounded(self, made: Model, waves: list[Wave], pool: Pool) -> Finding:
+        """The worst of what `made` computes in float32."""
+        found = []
+        for wave, expected in zip(waves, self._expected, strict=True):
+            parts = compute(made, wave, pool, lambda: self._tell("reference"))
+            found += judge(parts, [Expected(one.exact, None) for one in expected])
+        return worst(found)
+
+    def _wide_pool(self) -> Pool:
+        """A float32 pool for the largest wave, computed in plain torch."""
+        cache = self._pool.cache
+        block_size, kv_heads, head_dim = cache.blocks.shape[3:]
+        needed = max(script.num_blocks(wave, block_size) for wave in self._waves)
+        floats = KVCache(
+            needed,
+            cache.num_layers,
+            block_size,
+            kv_heads,
+            head_dim,
+            torch.float32,
+            cache.raw.device,
+        )
+        return Pool(floats, self._pool.slots, torch_backend())
+
+    def _judged(self, made: Model) -> tuple[Finding, Finding | None]:
+        """The worst of what `made` computes, and of its compiled steps where it has any."""
+        plain, compiled = list[Finding](), list[Finding]()
+        for wave, expected in zip(self._waves, self._expected, strict=True):
+            parts = compute(made, wave, self._pool, lambda: self._tell("trial"))
+            plain += judge((part for part in parts if not part.compiled), expected)
+            compiled += judge((part for part in parts if part.compiled), expected)
+        far = far_steps(made, self._far_starts(), self._pool)
+        if far is not None:
+            compiled.append(far_finding(*far, [one for wave in self._expected for one in wave]))
+        return worst(plain), worst(compiled) if compiled else None
+
+    def _far_starts(self) -> list[int]:
+        """Tokens in the cache before a step at the longest, and at half of it, if there is room."""
+        longest = self._room.longest - 1
+        rows = min(2, self._room.max_slots, self._room.num_blocks - 1)
+        return [longest, longest // 2][:rows]
+
+    def _tell(self, stage: str) -> None:
+        """That it goes on: shares rise towards the next stage's and never reach it."""
+        self._steps += 1
+        begin, end = (_BEGIN, _FUSE) if stage == "reference" else (_TRIAL, _END)
+        self._say(stage, end - (end - begin) / (1 + self._steps))
+
+    def _say(self, stage: str, share: float) -> None:
+        """A share never falls, though another way may have to be tried."""
+        self._share = max(self._share, share)
+        self._progress(stage, self._share)
+
+
+def _room(load: Load, pool: Pool, shape: ModelShape) -> Room:
+    return Room(
+        pool.cache.block_size,
+        pool.cache.num_blocks,
+        load.max_slots,
+        load.max_len,
+        load.max_batch_tokens,
+        shape.vocab_size,
+    )
+
+
+def _in_words(verdict: Verdict) -> str:
+    how = "the fused decoder" if verdict.fused else "transformers' modules"
+    return how if verdict.compiled else f"{how} without compiled steps"
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,112 @@
+"""Whether what was computed is right, but for rounding."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from daemon.engine.trial.served import Part
+
+FLOOR = 3e-4
+"""What float32 itself may be off: far more than it was seen to be, far less than any fault."""
+TIMES = 2.0
+"""How much further from exact than transformers' own rounding a served result may be; it was seen
+to be 0.8 to 1.3 times as far."""
+
+
+class Expected(NamedTuple):
+    """What transformers computes of a sequence, float32 [n, vocab] on the host.
+
+    `rounded` is None where serving rounds nothing that the exact forward does not.
+    """
+
+    exact: torch.Tensor
+    rounded: torch.Tensor | None
+
+
+class Finding(NamedTuple):
+    """How far off the worst part was, in spreads of its logits."""
+
+    error: float
+    limit: float
+    where: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is more than rounding; no number at all is."""
+        return not self.error <= self.limit
+
+    def __str__(self) -> str:
+        """In words, for a log or a refusal."""
+        return (
+            f"{self.where}, its logits are {self.error:.1e} of their spread from transformers' "
+            f"own, and rounding explains {self.limit:.1e}"
+        )
+
+
+def judge(parts: Iterable[Part], expected: Sequence[Expected]) -> list[Finding]:
+    """What is found of each group of parts: a chunk, or all single tokens of a sequence."""
+    noise = [_noise(one) for one in expected]
+    overall = _middle(torch.cat([one for one in noise if one is not None] or [torch.zeros(1)]))
+    found = []
+    for group in _groups(parts):
+        index = torch.cat([torch.arange(one.start, one.start + len(one.logits)) for one in group])
+        sequence = group[0].sequence
+        logits = torch.cat([one.logits for one in group])
+        errors = distances(logits, expected[sequence].exact[index])
+        own = noise[sequence]
+        if own is None:
+            error, limit = float(errors.max()), FLOOR
+        else:
+            error, limit = _middle(errors), FLOOR + TIMES * max(_middle(own[index]), overall)
+        found.append(Finding(error, limit, _where(group)))
+    return found
+
+
+def far_finding(
+    compiled: torch.Tensor, plain: torch.Tensor, expected: Sequence[Expected]
+) -> Finding:
+    """What is found of compiled steps [n, vocab] far out, by the same uncompiled."""
+    noise = [one for one in map(_noise, expected) if one is not None]
+    limit = FLOOR + (TIMES * _middle(torch.cat(noise)) if noise else 0.0)
+    error = float(distances(compiled, plain).max())
+    return Finding(error, limit, "in compiled steps behind the longest contexts")
+
+
+def worst(found: Iterable[Finding]) -> Finding:
+    """The one that is furthest off for what it may be."""
+    return max(found, key=lambda one: np.nan_to_num(one.error / one.limit, nan=np.inf))
+
+
+def distances(logits: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """The largest difference of each row [n, vocab], in spreads of what is exact there."""
+    spread = (exact - exact.mean(-1, keepdim=True)).abs().amax(-1)
+    apart = (logits - exact).abs().amax(-1) / spread.clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.nan_to_num(apart, nan=torch.inf)
+
+
+def _noise(expected: Expected) -> torch.Tensor | None:
+    return None if expected.rounded is None else distances(expected.rounded, expected.exact)
+
+
+def _middle(values: torch.Tensor) -> float:
+    """The median: where numbers are rounded a single near tie may go either way."""
+    return float(values.median())
+
+
+def _groups(parts: Iterable[Part]) -> list[list[Part]]:
+    """Chunks for themselves; single tokens together, by how and of whom they were computed."""
+    groups: dict[tuple[int, int, bool], list[Part]] = {}
+    for part in parts:
+        chunk = part.start if len(part.logits) > 1 else -1
+        groups.setdefault((part.sequence, chunk, part.compiled), []).append(part)
+    return list(groups.values())
+
+
+def _where(group: list[Part]) -> str:
+    first, last = group[0], group[-1]
+    how = "in compiled steps, " if first.compiled else ""
+    if len(first.logits) > 1:
+        return f"{how}in a chunk of {len(first.logits)} tokens behind {first.start}"
+    return f"{how}in single tokens behind {first.start} to {last.start}"

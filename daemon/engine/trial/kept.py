@@ -1,0 +1,96 @@
+"""Verdicts of earlier trials: a small file for each, and what a verdict holds for."""
+
+import contextlib
+import hashlib
+import os
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from daemon import __version__
+from daemon.engine.protocol import Load
+from daemon.engine.trial.script import Wave
+
+_LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")
+_ENGINE = Path(__file__).parents[1]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """In which ways a model may be computed."""
+
+    fused: bool  # by the straight decoder, not by transformers' modules
+    compiled: bool  # decode steps as compiled programs
+
+
+class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A verdict with what it is of."""
+
+    key: str
+    verdict: Verdict
+
+
+def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
+    """Of all that a trial's result may depend on, but for the values of the weights."""
+    digest = hashlib.blake2b(digest_size=16)
+    config = {**model.config.to_dict(), "_name_or_path": None}
+    tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
+    told = (load.dtype, load.kv_dtype, load.block_size, load.max_slots, load.num_threads, backend)
+    versions = [_version(name) for name in _LIBRARIES]
+    parts = (config, tensors, told, versions, _device(load.device), __version__, _code())
+    for part in parts:
+        digest.update(repr(part).encode())
+    for wave in waves:
+        for one in wave.sequences:
+            digest.update(repr((one.slot, one.first, one.counts, one.begins)).encode())
+            digest.update(one.tokens.tobytes())
+    return digest.hexdigest()
+
+
+def read(folder: Path, key: str) -> Verdict | None:
+    """The verdict kept of an equal trial; None where there is none that can be believed."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        kept = msgspec.json.decode(_path(folder, key).read_bytes(), type=_Kept)
+        if kept.key == key:
+            return kept.verdict
+    return None
+
+
+def keep(folder: Path, key: str, verdict: Verdict) -> None:
+    """Whole or not at all; where nothing can be kept, the next start tries again."""
+    path = _path(folder, key)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.encode(_Kept(key, verdict)))
+        partial.replace(path)
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / "trials" / f"{key}.json"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _device(name: str) -> str:
+    device = torch.device(name)
+    if device.type != "cuda":
+        return f"{device.type} {torch.backends.cpu.get_cpu_capability()}"
+    return f"cuda {torch.cuda.get_device_name(device)} {torch.version.cuda}"
+
+
+@cache
+def _code() -> str:
+    """Of the engine's own code: it changes more often than its version."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(_ENGINE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,109 @@
+"""A loaded model computed in float32, with the weights that it has: what rounding would hide.
+
+A fault of a few percent far out is smaller than what bfloat16 rounds. In float32 it stands alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear, rms_norm
+
+from daemon.engine.decoder import Decoder
+from daemon.engine.fuse import fuse
+from daemon.engine.ops import TorchOps
+
+_PIECE_ELEMENTS = 1 << 24
+"""Of a product's weights that are widened at a time: a head's would fill what a pool left free."""
+
+
+@contextmanager
+def widened(model: nn.Module) -> Iterator[None]:
+    """The model computes in float32 for a while, with the weights that it has.
+
+    Only the module that computes holds wide weights, a large product a piece of them at a time.
+    """
+    undo = []
+    try:
+        for module in model.modules():
+            narrow = [one for one in module.parameters(recurse=False) if _narrow(one)]
+            if not narrow:
+                continue
+            if type(module) is nn.Linear:
+                module.forward = partial(_wide_linear, module)
+                undo.append(partial(delattr, module, "forward"))
+            elif type(module) is nn.Embedding:
+                undo.append(module.register_forward_hook(_widen_output).remove)
+            else:
+                undo += _widen_while_it_computes(module, narrow)
+        yield
+    finally:
+        for step in undo:
+            step()
+
+
+def _narrow(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != torch.float32
+
+
+def _wide_linear(module: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    rows = max(1, _PIECE_ELEMENTS // module.in_features)
+    bias = module.bias
+    products = [linear(states.float(), piece.float(), None) for piece in module.weight.split(rows)]
+    product = torch.cat(products, -1)
+    return product if bias is None else product + bias.float()
+
+
+def _widen_output(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output.float()
+
+
+def _widen_while_it_computes(module: nn.Module, narrow: list[nn.Parameter]) -> list[Any]:
+    """Hooks that widen a module's own parameters before, and put the narrow ones back after."""
+    kept = [one.data for one in narrow]
+
+    def widen(_module: nn.Module, _inputs: Any) -> None:
+        for one in narrow:
+            one.data = one.data.float()
+
+    def restore(_module: nn.Module, _inputs: Any, _output: Any) -> None:
+        for one, data in zip(narrow, kept, strict=True):
+            one.data = data
+
+    before = module.register_forward_pre_hook(widen)
+    after = module.register_forward_hook(restore, always_call=True)
+    return [before.remove, after.remove]
+
+
+class WideOps(TorchOps):
+    """In float32, whatever the weights are."""
+
+    def norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        weight: torch.Tensor,
+        epsilon: float,
+    ) -> torch.Tensor:
+        """See `Ops`."""
+        return super().norm(states, added, weight.float(), epsilon)
+
+    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
+        """See `HeadOps`."""
+        states.copy_(rms_norm(states, weight.shape, weight.float(), epsilon))
+
+
+def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> Decoder | None:
+    """The straight decoder in float32; None where `fuse` makes none.
+
+    Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
+    """
+    decoder = fuse(model, WideOps(), lambda one: partial(_wide_linear, one), num_positions)
+    if decoder is None:
+        return None
+    rows = vocabulary.to(decoder.embeddings.device)
+    return replace(decoder, embeddings=decoder.embeddings[rows].float())

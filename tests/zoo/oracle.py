@@ -90,6 +90,7 @@ class Served:
             max_len=CONTEXT_LEN - 8,
             max_batch_tokens=64,
             num_threads=torch.get_num_threads(),
+            cache=str(folder / "cache"),
         )
         with torch.inference_mode():
             engine, _step_s, _token_s = start(load, lambda _stage, _done: None)

@@ -50,7 +50,9 @@ def asked_too_much(model: Any, shape: ModelShape, longest: int) -> list[str]:
                 use_cache=False,
                 logits_to_keep=0,
             )
-    except (LookupError, TypeError, ModelError, AttributeError, NotImplementedError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         return [f"its modelling code does not take one row of many tokens: {in_a_line(error)}"]
     return _reasons(calls, shape, longest)
 

@@ -101,7 +101,9 @@ def _ropes(name: str) -> Iterator[Variant]:
     if "rope_type" not in told:  # one for each kind of layer
         for kind, more in ROPES.items():
             changed = {
-                layer: {**(own or {}), "rope_type": kind, **more} if layer == "full_attention" else own
+                layer: {**(own or {}), "rope_type": kind, **more}
+                if layer == "full_attention"
+                else own
                 for layer, own in told.items()
             }
             yield _rope(name, kind, {"rope_parameters": changed}, {"rope_parameters": told})
@@ -137,8 +139,7 @@ def _windows(name: str, told: dict[str, Any]) -> Iterator[Variant]:
         yield Variant(name, label, raw=raw, revert=wide, mutants=("config",))
         if "use_sliding_window" in told:
             raw = {"sliding_window": value, "use_sliding_window": True, "max_window_layers": 1}
-            label = f"{label}, used"
-            yield Variant(name, label, raw=raw, revert=wide, mutants=("config",))
+            yield Variant(name, f"{label}, used", raw=raw, revert=wide, mutants=("config",))
     yield Variant(name, "window by default", raw={"sliding_window": DROP})
     long = {"max_position_embeddings": 8192}
     yield Variant(name, "window by default, long", raw={"sliding_window": DROP, **long})

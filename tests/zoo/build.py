@@ -20,7 +20,7 @@ _SPREAD = 0.3
 """Of norms, biases and scalars around what they begin as."""
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """A configuration that tiny sizes do not make tiny."""
 
 
@@ -73,7 +73,7 @@ def _random(config: Any, variant: Variant) -> Any:
     with torch.device("meta"):
         count = sum(one.numel() for one in cls(config).parameters())
     if count > MOST_PARAMS:
-        raise TooLarge(f"{count:,} parameters")
+        raise TooLargeError(f"{count:,} parameters")
     torch.manual_seed(sum(map(ord, variant.label)))
     model = cls._from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():

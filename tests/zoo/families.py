@@ -33,7 +33,9 @@ _ARGS: dict[str, dict[str, dict[str, Any]]] = {
     "smollm3": {"a layer without positions": {"no_rope_layers": [1, 0]}},
     "gpt_neox": {"whole rotary": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}},
     "lfm2": {"convolution": {"layer_types": ["conv", _FULL]}},
-    "qwen2": {"mixed windows": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 24}},
+    "qwen2": {
+        "mixed windows": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 24}
+    },
 }
 
 _RAW: dict[str, dict[str, dict[str, Any]]] = {

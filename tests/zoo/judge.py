@@ -2,15 +2,14 @@
 
 import tempfile
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from daemon.models.shape import ModelError
 from tests.zoo.build import build, build_stand_in
-from tests.zoo.mutants import NoMutant, mutate
+from tests.zoo.mutants import NoMutantError, mutate
 from tests.zoo.oracle import Oracle, Served, reference, serve, serve_shortly
 from tests.zoo.variant import Variant
 
@@ -38,9 +37,6 @@ class Outcome:
     mutants: tuple[str, ...] = ()
     """Those that were caught."""
 
-    def asdict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def outcome(variant: Variant) -> Outcome:
     """Make a variant's folder, serve it and its mutants, and say what came of it."""
@@ -59,12 +55,21 @@ def outcome(variant: Variant) -> Outcome:
         try:
             served = serve(folder, variant.dtype)
         except ModelError as error:
-            return Outcome(*told, REFUSED, sentence(error, folder), made=made)
+            return _refused(error, folder, told, made)
         except Exception as error:  # noqa: BLE001
             return Outcome(*told, RAW, _line(error), made=made)
         if not made:
             return Outcome(*told, UNMADE, unmade, made=False)
         return _held(variant, folder, served)
+
+
+def _refused(error: ModelError, folder: Path, told: tuple[str, str], made: bool) -> Outcome:
+    """A refusal is one sentence, in one line."""
+    said = str(error).replace(f"{folder} ", "").replace(f"{folder}: ", "")
+    said = said.replace(f"{folder}/", "")
+    if "\n" in said or not said.strip():
+        return Outcome(*told, RAW, f"no sentence: {said!r}", made=made)
+    return Outcome(*told, REFUSED, said, made=made)
 
 
 def _held(variant: Variant, folder: Path, served: Served) -> Outcome:
@@ -84,7 +89,7 @@ def _held(variant: Variant, folder: Path, served: Served) -> Outcome:
         try:
             mutate(name, variant, folder, broken)
             short = serve_shortly(broken, variant.dtype)
-        except (NoMutant, ModelError):
+        except (NoMutantError, ModelError):
             continue
         if oracle.judge(short).equal:
             missed.append(name)
@@ -104,11 +109,6 @@ def _idle(folder: Path, broken: Path) -> bool:
     """Whether transformers itself computes the same without the feature."""
     pairs = zip(reference(folder, torch.float32), reference(broken, torch.float32), strict=True)
     return all(bool(torch.allclose(one, other, rtol=1e-6, atol=1e-6)) for one, other in pairs)
-
-
-def sentence(error: Exception, folder: Path) -> str:
-    """What a refusal says, without the folder's name."""
-    return str(error).replace(f"{folder}: ", "").replace(f"{folder}/", "")
 
 
 def _line(error: BaseException) -> str:

@@ -22,12 +22,12 @@ _LAYER = re.compile(r"\.(?:layers|layer|h|blocks)\.(\d+)\.")
 _EXPERT_COUNTS = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts")
 
 
-class NoMutant(Exception):
+class NoMutantError(Exception):
     """The mutant does not exist for this model: it has not what the mutant would take away."""
 
 
 def mutate(name: str, variant: Variant, good: Path, folder: Path) -> None:
-    """Write the named mutant of a variant's folder. Raises NoMutant."""
+    """Write the named mutant of a variant's folder. Raises NoMutantError."""
     shutil.copytree(good, folder)
     _MUTANTS[name](variant, folder)
 
@@ -37,7 +37,7 @@ def _config(variant: Variant, folder: Path) -> None:
     told = json.loads((folder / "config.json").read_text())
     changed = edited(told, variant.revert)
     if changed == told:
-        raise NoMutant("nothing to take back")
+        raise NoMutantError("nothing to take back")
     write_config(folder, changed)
 
 
@@ -47,7 +47,7 @@ def _keys(_variant: Variant, folder: Path) -> None:
     def turn(tensors: Tensors) -> None:
         names = sorted(name for name in tensors if _KEYS.search(name))
         if not names:
-            raise NoMutant("no key projection by a known name")
+            raise NoMutantError("no key projection by a known name")
         tensors[names[0]] = tensors[names[0]].flip(0).contiguous()
 
     _weights(folder, turn)
@@ -58,7 +58,7 @@ def _biases(_variant: Variant, folder: Path) -> None:
         # A key's bias moves all scores of a query alike where nothing turns it: it need not count.
         names = [name for name in tensors if name.endswith("bias") and "k_proj" not in name]
         if not names:
-            raise NoMutant("no biases")
+            raise NoMutantError("no biases")
         for name in names:
             tensors[name] = torch.zeros_like(tensors[name])
 
@@ -70,13 +70,13 @@ def _layers(_variant: Variant, folder: Path) -> None:
 
     def exchange(tensors: Tensors) -> None:
         before = dict(tensors)
-        for name in before:
+        for name, tensor in before.items():
             found = _LAYER.search(name)
             if found is None or found[1] not in ("0", "1"):
                 continue
             start, end = found.span(1)
             other = f"{name[:start]}{1 - int(found[1])}{name[end:]}"
-            if other in before and before[other].shape == before[name].shape:
+            if other in before and before[other].shape == tensor.shape:
                 tensors[name] = before[other]
 
     _weights(folder, exchange)
@@ -91,9 +91,11 @@ def _head(_variant: Variant, folder: Path) -> None:
         return
 
     def part(tensors: Tensors) -> None:
-        names = [name for name in tensors if re.search(r"(embed_tokens|wte|embed_in)\.weight$", name)]
+        names = [
+            name for name in tensors if re.search(r"(embed_tokens|wte|embed_in)\.weight$", name)
+        ]
         if not names:
-            raise NoMutant("no embeddings by a known name")
+            raise NoMutantError("no embeddings by a known name")
         tensors["lm_head.weight"] = tensors[names[0]].flip(0).contiguous()
 
     _weights(folder, part)
@@ -106,7 +108,7 @@ def _routing(_variant: Variant, folder: Path) -> None:
         if isinstance(told.get(name), int):
             write_config(folder, {**told, name: 1 if told[name] > 1 else 2})
             return
-    raise NoMutant("no experts")
+    raise NoMutantError("no experts")
 
 
 def _positions(_variant: Variant, folder: Path) -> None:
@@ -121,7 +123,7 @@ def _positions(_variant: Variant, folder: Path) -> None:
     def turn(tensors: Tensors) -> None:
         names = [one for one in tensors if re.search(r"(wpe|position\w*)\.weight$", one)]
         if not names:
-            raise NoMutant("no positions by a known name")
+            raise NoMutantError("no positions by a known name")
         for name in names:
             tensors[name] = tensors[name].flip(0).contiguous()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.protocol import Load
@@ -33,7 +33,7 @@ TOLERANCE = 2e-5
 """Of float32: the largest difference of any logit, relative to the largest logit of its text."""
 ROUNDING = {0.5: 1.5, 0.95: 2.0}
 """Of bfloat16: how many times as far from float32 as transformers' own bfloat16 is, by quantile of
-the positions. Rounding may choose another expert at one of them, so that the farthest says little."""
+the positions. Rounding may choose another expert at one of them: the farthest says little."""
 
 _SCORED = SamplingParams(temperature=0.0, ignore_eos=True, prompt_logprobs=0)
 _PLAIN = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -190,7 +190,9 @@ class Oracle:
         rounded = [(slot, at, self._rounded[slot][at]) for slot, at, _ in rows]
         own = distances(rounded, self._exact)
         verdicts = [
-            Verdict(float(np.quantile(found, share)), -1, -1, times * float(np.quantile(own, share)))
+            Verdict(
+                float(np.quantile(found, share)), -1, -1, times * float(np.quantile(own, share))
+            )
             for share, times in ROUNDING.items()
         ]
         return max(verdicts, key=lambda one: one.distance / one.allowed)

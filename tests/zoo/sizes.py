@@ -205,7 +205,6 @@ SIZES: dict[str, Any] = {
 }
 
 
-
 def tiny_args(model_type: str) -> dict[str, Any]:
     """The arguments that make a type's configuration tiny."""
     return shrunk(defaults(model_type)) | OWN.get(model_type, {})

@@ -42,6 +42,11 @@ class Model:
         self._programs = backend.compile(self._forward, cache, slots)
 
     @property
+    def compiled(self) -> bool:
+        """Whether there are compiled steps."""
+        return self._programs is not None
+
+    @property
     def uncompiled(self) -> "Model":
         """The same without compiled steps."""
         return Model(self._forward)

@@ -21,6 +21,7 @@ from daemon.engine.step import Engine
 from daemon.engine.streams import compute_stream
 from daemon.engine.swap import swap_link
 from daemon.engine.trial.choose import fastest
+from daemon.engine.trial.kept import Verdict
 from daemon.engine.trial.served import Pool
 from daemon.engine.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
@@ -59,10 +60,12 @@ def assemble(
     load: Load,
     progress: Progress,
     backend: Backend | None = None,
+    verdict: Verdict | None = None,
 ) -> Engine:
     """An engine around transformers' `model`, which lies on its device; it may not be used after.
 
-    `backend`: the fastest for the device if not given. Raises HostPoolError, and ModelError where
+    `backend`: the fastest for the device if not given. `verdict`: in which ways the model may be
+    computed; a trial finds out if not given. Raises HostPoolError, and ModelError where
     the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
     """
     device = torch.device(load.device)
@@ -75,7 +78,7 @@ def assemble(
     max_blocks = -(-load.max_len // load.block_size) + 1
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
-        model=fastest(model, shape, load, Pool(cache, slots, backend), progress),
+        model=fastest(model, shape, load, Pool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),

@@ -19,13 +19,15 @@ from daemon.engine.resolve import shape_here
 from daemon.engine.slots import Slots
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
+from daemon.engine.trial.kept import Verdict
 
 
 def interpreted(load: Load) -> Engine:
     """A worker's engine with a GPU's backend; its first step has not been computed."""
     folder = Path(load.model)
     model = load_model(folder, load.dtype, torch.device(load.device))
-    return assemble(model, shape_here(folder), load, lambda _stage, _done: None, triton_backend())
+    shape, verdict = shape_here(folder), Verdict(fused=True, compiled=True)  # a trial takes minutes
+    return assemble(model, shape, load, lambda _stage, _done: None, triton_backend(), verdict)
 
 
 def triton_backend() -> Backend:

@@ -19,6 +19,7 @@ from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
+from daemon.engine.trial.kept import Verdict
 from tests.api.folder import BOS, EOS, build, tokenizer
 
 VOCAB = tokenizer().get_vocab_size()
@@ -79,16 +80,17 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
 
     Where it is not `captured`, every step is launched kernel by kernel.
     """
-    device = torch.device(load.device)
+    device, verdict = torch.device(load.device), None
     if triton.knobs.runtime.interpret:
-        backend = triton_backend()
+        backend, verdict = triton_backend(), Verdict(fused=True, compiled=True)
     else:
         backend = choose(device, torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype])
     if not captured:
         backend = replace(backend, compile=_nothing)
     folder = Path(load.model)
     model = load_model(folder, load.dtype, device)
-    return assemble(model, shape_here(folder), load, lambda _stage, _done: None, backend)
+    shape = shape_here(folder)
+    return assemble(model, shape, load, lambda _stage, _done: None, backend, verdict)
 
 
 def _nothing(*_arguments: Any) -> None:

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ from daemon.engine.model import Model
 from daemon.engine.modules import Modules
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
 from daemon.engine.trial.kept import Verdict
 from daemon.engine.trial.listen import asked_too_much
-from daemon.engine.trial.script import Room, Wave
+from daemon.engine.trial.script import Room, Tried, Wave
 from daemon.engine.trial.served import Pool, compute, far_steps
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
@@ -33,19 +33,29 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 
+_ASSUMED = {torch.bfloat16: 0.02, torch.float16: 0.003}
+"""How far rounding leads, in spreads of the logits, where it could not be measured."""
 _WRONG = "trial: %s would be wrong: %s"
 _BEGIN, _FUSE, _PRODUCTS, _TRIAL, _END = 0.76, 0.8, 0.81, 0.82, 0.9
 """Shares of a whole start at which the stages begin."""
 
 
-def fastest(model: Any, shape: ModelShape, load: Load, pool: Pool, progress: Progress) -> Model:
+def fastest(
+    model: Any,
+    shape: ModelShape,
+    load: Load,
+    pool: Pool,
+    progress: Progress,
+    verdict: Verdict | None = None,
+) -> Model:
     """The fastest way to compute transformers' `model` that gives its own logits.
 
-    What was found before of an equal model on an equal device is believed. The model may not be
-    used afterwards. Raises ModelError where no way gives its logits.
+    A `verdict` is believed, as is what was found before of an equal model on an equal device. The
+    model may not be used afterwards. Raises ModelError where no way gives its logits.
     """
     trial = Trial(model, shape, load, pool, progress)
-    return trial.known() or trial.tried()
+    verdict = verdict or trial.known()
+    return trial.tried() if verdict is None else trial.made(verdict)
 
 
 class Trial:
@@ -64,23 +74,29 @@ class Trial:
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         num_params = sum(one.numel() for one in model.parameters())
         budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda)
-        avoid = getattr(model.config, "pad_token_id", None)
-        self._waves = script.write(self._room, budget, self._borders, avoid)
+        self._waves = script.write(self._room, budget, self._borders, _padding(model))
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []
-        self._found: list[Finding] = []
+        self._worst = Finding(0.0, 0.0, "")
+        self._unrounded_fits = True
         self._steps, self._share = 0, 0.0
 
-    def known(self) -> Model | None:
-        """The model as an earlier trial found it right; None where there was none."""
+    def known(self) -> Verdict | None:
+        """What an equal trial found; None where there was none."""
         verdict = kept.read(self._folder, self._key)
-        if verdict is None:
-            return None
-        log.info("trial: passed before, %s", _in_words(verdict))
-        return self._made(verdict)
+        if verdict is not None:
+            log.info("trial: passed before, %s", _in_words(verdict))
+        return verdict
 
     def tried(self) -> Model:
         """The model in the fastest way that is right. Raises ModelError where none is."""
+        try:
+            return self._try()
+        except (AttributeError, LookupError, TypeError) as error:
+            said = f"its modelling code cannot be tried: {in_a_line(error)}"
+            raise ModelError(f"{self._name}: {said}") from error
+
+    def _try(self) -> Model:
         began = time.perf_counter()
         self._say("reference", _BEGIN)
         if reasons := asked_too_much(self._model, self._shape, self._room.longest):
@@ -92,39 +108,39 @@ class Trial:
         num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
         log.info(
             "trial: %s; %d logits at positions up to %d%s against transformers' own in %.1f s; "
-            "the worst %s",
+            "the worst: %s",
             _in_words(verdict),
             num_tokens,
             max(one.first + len(one.tokens) for wave in self._waves for one in wave.sequences) - 1,
             f", around {_listed(self._borders)}" if self._borders else "",
             time.perf_counter() - began,
-            worst(self._found),
+            self._worst,
         )
         return best
 
     def _best(self, fused: bool) -> tuple[Model, Verdict]:
         """The straight decoder, or else the modules; with compiled steps if they are right."""
+        finding = Finding(0.0, 0.0, "")
         for verdict in (Verdict(True, True), Verdict(False, True))[not fused :]:
-            made = self._made(verdict)
+            made = self.made(verdict)
             if made.fused != verdict.fused:
                 continue  # of another shape: the modules come next
-            plain, compiled = self._judged(made)
-            if plain.wrong:
-                log.warning(_WRONG, _in_words(verdict), plain)
-                continue
-            self._found = [plain]
-            if compiled is None or not compiled.wrong:
-                self._found += [] if compiled is None else [compiled]
-                return made, Verdict(made.fused, True)
-            log.warning("trial: compiled steps would be wrong, and are not used: %s", compiled)
-            return made.uncompiled, Verdict(made.fused, False)
-        raise ModelError(f"{self._name} would be answered wrongly: {plain}")
+            ways = [(made, verdict)]
+            if made.compiled:
+                ways.append((made.uncompiled, Verdict(made.fused, False)))
+            for way, told in ways:
+                finding = self._judged(way)
+                if not finding.wrong:
+                    self._worst = finding
+                    return way, told
+                log.warning(_WRONG, _in_words(told), finding)
+        raise ModelError(f"{self._name} would be answered wrongly: {finding}")
 
     @property
     def _name(self) -> str:
         return f"{self._load.model} ({self._shape.model_type})"
 
-    def _made(self, verdict: Verdict) -> Model:
+    def made(self, verdict: Verdict) -> Model:
         """The model in one way. Once it was fused it can be computed by its modules, not again."""
         self._say("fuse", _FUSE)
         made: Model | None = None
@@ -144,22 +160,47 @@ class Trial:
 
     def _expect(self, wave: Wave) -> list[Expected]:
         """What transformers computes of a wave's sequences, one by one."""
-        kv_dtype = KV_DTYPES[self._load.kv_dtype]
-        narrow = self._pool.cache.dtype != torch.float32
         found = []
         for one in wave.sequences:
             self._tell("reference")
-            with reference.attention(self._model, "eager"):
-                with wide.widened(self._model) if narrow else nullcontext():
-                    exact = reference.logits_of(self._model, one)
-                rounded = reference.logits_of(self._model, one) if narrow else None
-            if kv_dtype is not None:
-                with reference.rounding(self._model, kv_dtype):
-                    rounded = reference.logits_of(self._model, one)
+            rounded, assumed = self._rounded(one), 0.0
+            exact = self._exact(one)
+            if exact is None:
+                assert rounded is not None
+                exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
             if not bool(exact.isfinite().all()):
                 raise ModelError(f"{self._name}: its logits are not numbers")
-            found.append(Expected(exact, rounded))
+            found.append(Expected(exact, rounded, assumed))
         return found
+
+    def _exact(self, one: Tried) -> torch.Tensor | None:
+        """The logits in float32; None where there is no memory for that."""
+        try:
+            with reference.attention(self._model, "eager"), wide.widened(self._model):
+                return reference.logits_of(self._model, one)
+        except torch.OutOfMemoryError:
+            if not self._rounds:
+                raise
+        if self._unrounded_fits:
+            log.warning("trial: no memory for float32: faults of the size of rounding may hide")
+        self._unrounded_fits = False
+        torch.cuda.empty_cache()
+        return None
+
+    def _rounded(self, one: Tried) -> torch.Tensor | None:
+        """The logits with the rounding of serving; None where it rounds nothing."""
+        if not self._rounds:
+            return None
+        kv_dtype = KV_DTYPES[self._load.kv_dtype]
+        eager = reference.attention(self._model, "eager")
+        with eager if kv_dtype is None else reference.rounding(self._model, kv_dtype):
+            return reference.logits_of(self._model, one)
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether serving rounds what the exact forward does not."""
+        cache = self._pool.cache
+        return cache.dtype != torch.float32 or cache.scales is not None
 
     def _structure(self) -> bool:
         """Whether the straight decoder computes what the model does. Raises ModelError where the
@@ -167,7 +208,7 @@ class Trial:
 
         Where serving rounds, all is computed unrounded first: rounds hide faults of their size.
         """
-        if self._expected[0][0].rounded is None:
+        if not self._rounds or not self._unrounded_fits:
             return True
         pool = self._wide_pool()
         with wide.widened(self._model):
@@ -209,17 +250,15 @@ class Trial:
         )
         return Pool(floats, self._pool.slots, torch_backend())
 
-    def _judged(self, made: Model) -> tuple[Finding, Finding | None]:
-        """The worst of what `made` computes, and of its compiled steps where it has any."""
-        plain, compiled = list[Finding](), list[Finding]()
+    def _judged(self, made: Model) -> Finding:
+        """The worst of what `made` computes."""
+        found = []
         for wave, expected in zip(self._waves, self._expected, strict=True):
-            parts = compute(made, wave, self._pool, lambda: self._tell("trial"))
-            plain += judge((part for part in parts if not part.compiled), expected)
-            compiled += judge((part for part in parts if part.compiled), expected)
+            found += judge(compute(made, wave, self._pool, lambda: self._tell("trial")), expected)
         far = far_steps(made, self._far_starts(), self._pool)
         if far is not None:
-            compiled.append(far_finding(*far, [one for wave in self._expected for one in wave]))
-        return worst(plain), worst(compiled) if compiled else None
+            found.append(far_finding(*far, [one for wave in self._expected for one in wave]))
+        return worst(found)
 
     def _far_starts(self) -> list[int]:
         """Tokens in the cache before a step at the longest, and at half of it, if there is room."""
@@ -248,6 +287,12 @@ def _room(load: Load, pool: Pool, shape: ModelShape) -> Room:
         load.max_batch_tokens,
         shape.vocab_size,
     )
+
+
+def _padding(model: Any) -> int | None:
+    """The token that is none: some models count positions without it."""
+    token = getattr(model.config, "pad_token_id", None)
+    return token if isinstance(token, int) else None
 
 
 def _in_words(verdict: Verdict) -> str:

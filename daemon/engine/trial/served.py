@@ -17,6 +17,9 @@ from daemon.engine.trial.script import Wave
 from daemon.engine.upload import upload
 from daemon.wire.columns import int32
 
+_LOUD = 3.0
+"""How much larger the last keys are than all before them, whose number alone would not show."""
+
 Tell = Callable[[], None]
 """Called once a step: the trial goes on."""
 
@@ -85,7 +88,7 @@ def far_steps(
     rows = [Row(slot, start, 1) for slot, start in enumerate(starts)]
     if not rows:
         return None
-    _scribble(pool.cache)
+    _scribble(pool.cache, 1 + len(rows))
     batch = _batch(list(range(len(starts))), rows, tables, [True] * len(rows))
     pool.slots.change_tables(batch)
     tokens = int32([1] * len(rows))
@@ -101,15 +104,17 @@ def far_steps(
     return found
 
 
-def _scribble(cache: KVCache) -> None:
-    """Any keys and values in the first block."""
+def _scribble(cache: KVCache, num_blocks: int) -> None:
+    """Any keys and values in the first blocks; those that stand for many weigh less than others."""
     chooser = torch.Generator().manual_seed(20)
-    size = (2, cache.block_size, *cache.blocks.shape[4:])
-    device = cache.raw.device
-    offsets = torch.arange(cache.block_size, device=device)
-    rows = cache.row_of(torch.zeros_like(offsets), offsets)
+    size = (2, num_blocks * cache.block_size, *cache.blocks.shape[4:])
+    places = torch.arange(size[1], device=cache.raw.device)
+    blocks = places // cache.block_size
+    rows = cache.row_of(blocks, places % cache.block_size)
     for layer in range(cache.num_layers):
-        key, value = torch.randn(size, generator=chooser).to(device, cache.dtype)
+        states = torch.randn(size, generator=chooser).to(places.device)
+        states *= torch.where(blocks > 0, _LOUD, 1.0)[:, None, None]
+        key, value = states.to(cache.dtype)
         cache.write(layer, rows, key, value)
 
 

@@ -79,7 +79,7 @@ class Served:
 
     def __init__(self, folder: Path, dtype: str) -> None:
         """Raises ModelError where the daemon refuses the folder."""
-        checked_shape(folder, folder / "cache", resolve_here)
+        shape = checked_shape(folder, folder / "cache", resolve_here)
         load = Load(
             model=str(folder),
             device="cpu",
@@ -87,7 +87,7 @@ class Served:
             block_size=BLOCK_SIZE,
             num_blocks=NUM_BLOCKS,
             max_slots=NUM_TEXTS + 1,
-            max_len=CONTEXT_LEN - 8,
+            max_len=min(shape.context_len, CONTEXT_LEN - 8),
             max_batch_tokens=64,
             num_threads=torch.get_num_threads(),
             cache=str(folder / "cache"),
@@ -126,7 +126,7 @@ def serve(folder: Path, dtype: str) -> Served:
     middle = served.add(0, 41, True)
     for count in (7, 1, 13, 20):
         served.step([(short, 1), (middle, count)])
-    for _ in range(32):
+    for _ in range(22):
         served.step([(middle, 1), (short, 1)])
     _long(served, [short])
     return served

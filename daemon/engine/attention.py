@@ -5,6 +5,9 @@ registered under the same name, so transformers builds no mask: the flattened ro
 many sequences, and which token sees which is known from the batch.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +34,23 @@ class PagedAttention(Protocol):
         ...
 
 
+_current: ContextVar[PagedAttention] = ContextVar("paged")
+
+
+@contextmanager
+def attending(paged: PagedAttention) -> Iterator[None]:
+    """Within, modelling code attends through `paged`.
+
+    It is not handed through the modelling code's own arguments: not all of it passes on what it
+    does not know.
+    """
+    token = _current.set(paged)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def paged_attention(
     module: Any,
     query: torch.Tensor,
@@ -38,13 +58,12 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    *,
-    paged: PagedAttention,
     **_ignored: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for transformers: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    paged = _current.get()
     return paged(module.layer_idx, query, key, value, scale).unsqueeze(0), None
 
 

@@ -25,6 +25,11 @@ class PackedLinear(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKED_FOR)
         self.packed_bytes = weight.nbytes
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weights [out_features, in_features], for modelling code that looks at them itself."""
+        return self.packed.to_dense() if self.plain is None else self.plain
+
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [..., in_features] to [..., out_features]."""
         if self.plain is not None and states.numel() == self.in_features:

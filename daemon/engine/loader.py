@@ -55,7 +55,8 @@ def _class_of(config: Any) -> Any:
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
         raise ModelError(f"transformers has no causal language model of type {config.model_type}")
-    if not getattr(found, "_supports_attention_backend", False):
+    model_class: Any = found
+    if not model_class._can_set_attn_implementation():
         raise ModelError(f"{found.__name__} does not use transformers' attention interface")
     return found
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.attention import PagedAttention
+from daemon.engine.attention import PagedAttention, attending
 
 
 class Modules:
@@ -56,12 +56,12 @@ class Modules:
         paged: PagedAttention,
     ) -> torch.Tensor:
         """`kept`: index of the tokens whose logits are wanted; 0 means all."""
-        output = self.model(
-            input_ids=tokens.unsqueeze(0),
-            position_ids=positions.unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=kept,
-            paged=paged,
-        )
+        with attending(paged):
+            output = self.model(
+                input_ids=tokens.unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=kept,
+            )
         logits: torch.Tensor = output.logits[0]
         return logits

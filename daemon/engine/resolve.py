@@ -20,7 +20,8 @@ from daemon.wire.parent import die_with_parent
 
 _PLAIN = (bool, int, float, str)
 _UNTOLD = ("id2label", "label2id")
-_TAKES_ATTENTION = "_supports_attention_backend = True"
+_TAKES_ATTENTION = "ALL_ATTENTION_FUNCTIONS.get_interface("
+_COUNTS_FROM_PADDING = "create_position_ids_from_input_ids("
 _ASKS_DIRECTION = "self.config.is_decoder"
 """What modelling code says that computes encoders and decoders, as the configuration has it."""
 _HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
@@ -76,6 +77,7 @@ def resolved_of(config: Any) -> Resolved:
         causal_class=causal_class,
         takes_attention=_TAKES_ATTENTION in source,
         sees_ahead=_sees_ahead(config, source),
+        counts_from_padding=_COUNTS_FROM_PADDING in source,
         num_layers=_size(config, "num_hidden_layers"),
         num_heads=num_heads,
         num_kv_heads=_num_kv_heads(config) or num_heads,

@@ -27,6 +27,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     causal_class: str  # of transformers for this type; empty: it has none
     takes_attention: bool = True  # its code asks transformers' attention interface
     sees_ahead: bool = False  # it is configured as an encoder: tokens see those after them
+    counts_from_padding: bool = False  # its first position is the one behind its padding token
     num_layers: int
     num_heads: int
     num_kv_heads: int

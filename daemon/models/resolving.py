@@ -19,7 +19,7 @@ import msgspec
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 
-RESOLVER_VERSION = 1
+RESOLVER_VERSION = 2
 """Part of every kept answer's key: raise it when `Resolved` or what fills it changes."""
 
 _CONFIGS = ("config.json", "generation_config.json")

@@ -89,6 +89,8 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
 def _position_refusals(resolved: Resolved) -> Iterator[str]:
     if resolved.fields.get("alibi"):
         yield "it has ALiBi positions"
+    if resolved.counts_from_padding:
+        yield "its positions are counted from its padding token"
     for kind in sorted({rope.kind for rope in resolved.ropes} - _STEADY_ROPE):
         if kind in _GROWING_ROPE:
             yield f"its rotary positions depend on the context's length ({kind})"

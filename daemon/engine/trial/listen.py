@@ -17,6 +17,7 @@ from daemon.models.shape import ModelError, ModelShape
 
 _LISTENING = "llmd_listening"
 _UNKNOWN = {
+    "attention_mask": "it makes attention masks of its own",
     "s_aux": "its attention has sinks",
     "softcap": "it caps attention scores",
     "position_bias": "it adds biases to attention scores",
@@ -48,9 +49,10 @@ def asked_too_much(model: Any, shape: ModelShape, longest: int) -> list[str]:
                 position_ids=torch.arange(2, device=device).unsqueeze(0),
                 use_cache=False,
                 logits_to_keep=0,
-                paged=None,
             )
-    except (LookupError, TypeError, ModelError, AttributeError, NotImplementedError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         return [f"its modelling code does not take one row of many tokens: {in_a_line(error)}"]
     return _reasons(calls, shape, longest)
 
@@ -60,12 +62,14 @@ def _heard(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    *_mask_and_scale: Any,
+    attention_mask: torch.Tensor | None,
+    *_scale: Any,
     calls: list[Heard],
     **asked: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for transformers that answers zeros."""
     heads = (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+    asked["attention_mask"] = attention_mask
     calls.append(Heard(getattr(module, "layer_idx", None), heads, asked))
     batch, num_heads, num_tokens, _ = query.shape
     return query.new_zeros((batch, num_tokens, num_heads, value.shape[3])), None
@@ -79,8 +83,6 @@ def _reasons(calls: list[Heard], shape: ModelShape, longest: int) -> list[str]:
         reasons.append(
             f"its {shape.num_layers} layers ask for attention {len(calls)} times, not once each"
         )
-    if any("paged" not in call.asked for call in calls):
-        reasons.append("its modelling code does not hand on which tokens belong together")
     for call in calls:
         if call.heads != expected:
             heads, kv_heads, key_dim, value_dim = call.heads

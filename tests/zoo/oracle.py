@@ -1,0 +1,198 @@
+"""What is served, held against transformers' own plain forward pass, position by position.
+
+Nothing of the daemon judges here: the reference is the folder loaded by transformers, with its
+eager attention and its own mask, one text at a time and without a cache. The served side is the
+daemon's own way from a folder to an engine and its steps; logits are taken where the engine
+computes them.
+"""
+
+import dataclasses
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+from daemon.engine.metadata import FlatBatch
+from daemon.engine.protocol import Load
+from daemon.engine.resolve import resolve_here
+from daemon.engine.start import start
+from daemon.models.consistent import checked_shape
+from daemon.request import SamplingParams
+from tests.engine.driver import Driver, Running
+from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE
+
+BLOCK_SIZE = 8
+NUM_BLOCKS = 96
+TEXT_LEN = 160
+NUM_TEXTS = 3
+TOLERANCE = 2e-5
+"""Of float32: the largest difference of any logit, relative to the largest logit of its text."""
+ROUNDING = {0.5: 1.5, 0.95: 2.0}
+"""Of bfloat16: how many times as far from float32 as transformers' own bfloat16 is, by quantile of
+the positions. Rounding may choose another expert at one of them: the farthest says little."""
+
+_SCORED = SamplingParams(temperature=0.0, ignore_eos=True, prompt_logprobs=0)
+_PLAIN = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+def texts() -> list[list[int]]:
+    """Texts of random tokens, none of which ends or pads anything."""
+    chooser = random.Random(7)
+    return [[chooser.randrange(2, VOCAB_SIZE) for _ in range(TEXT_LEN)] for _ in range(NUM_TEXTS)]
+
+
+def reference(folder: Path, dtype: torch.dtype) -> list[torch.Tensor]:
+    """transformers' logits float32 [TEXT_LEN, vocab] of each text."""
+    config = AutoConfig.from_pretrained(folder)
+    cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model = cls.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        return [
+            model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float()
+            for text in texts()
+        ]
+
+
+@dataclass
+class Seen:
+    """The engine's model, and all logits that it computes."""
+
+    model: Any
+    rows: list[tuple[int, int, torch.Tensor]] = field(default_factory=list)
+    """Slot, position and logits [vocab]."""
+
+    def logits(self, batch: FlatBatch, *rest: Any) -> torch.Tensor:
+        logits: torch.Tensor = self.model.logits(batch, *rest)
+        rows = np.searchsorted(batch.row_offsets, batch.sampled_tokens, "right") - 1
+        slots, positions = batch.slots[rows], batch.positions[batch.sampled_tokens]
+        for slot, position, row in zip(slots.tolist(), positions.tolist(), logits, strict=True):
+            self.rows.append((slot, position, row.float().clone()))
+        return logits
+
+
+class Served:
+    """A folder served as the daemon serves it, its answers forced to be given texts."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        """Raises ModelError where the daemon refuses the folder."""
+        shape = checked_shape(folder, folder / "cache", resolve_here)
+        load = Load(
+            model=str(folder),
+            device="cpu",
+            dtype=dtype,
+            block_size=BLOCK_SIZE,
+            num_blocks=NUM_BLOCKS,
+            max_slots=NUM_TEXTS + 1,
+            max_len=min(shape.context_len, CONTEXT_LEN - 8),
+            max_batch_tokens=64,
+            num_threads=torch.get_num_threads(),
+            cache=str(folder / "cache"),
+        )
+        with torch.inference_mode():
+            engine, _step_s, _token_s = start(load, lambda _stage, _done: None)
+        self.fused = engine.model.fused
+        self.seen = Seen(engine.model)
+        self._engine = dataclasses.replace(engine, model=self.seen)  # type: ignore[arg-type]
+        blocks = list(range(NUM_BLOCKS))
+        random.Random(3).shuffle(blocks)
+        self._plans = Driver(BLOCK_SIZE, blocks)
+        self._texts = texts()
+
+    def add(self, slot: int, num_prompt_tokens: int, scored: bool) -> Running:
+        """The slot's text begins to be computed; `scored`: all of its prompt's logits are told."""
+        prompt = self._texts[slot][:num_prompt_tokens]
+        return self._plans.add(slot, prompt, _SCORED if scored else _PLAIN)
+
+    def step(self, work: list[tuple[Running, int]]) -> None:
+        """Compute a step; whatever was drawn, the texts go on as they are written."""
+        with torch.inference_mode():
+            self._plans.take(work, self._engine.run(self._plans.plan(work)))
+            for running, _count in work:
+                if running.outputs:
+                    forced = self._texts[running.slot][running.num_computed]
+                    running.tokens[-1] = forced
+                    self._engine.slots.last_token[running.slot] = forced
+
+
+def serve(folder: Path, dtype: str) -> Served:
+    """All texts computed: prompts in uneven chunks beside others, decoding past all thresholds."""
+    served = Served(folder, dtype)
+    short = served.add(1, 5, False)
+    served.step([(short, 5)])
+    middle = served.add(0, 41, True)
+    for count in (7, 1, 13, 20):
+        served.step([(short, 1), (middle, count)])
+    for _ in range(22):
+        served.step([(middle, 1), (short, 1)])
+    _long(served, [short])
+    return served
+
+
+def serve_shortly(folder: Path, dtype: str) -> Served:
+    """The longest text alone: enough to see that a model is another one."""
+    served = Served(folder, dtype)
+    _long(served, [])
+    return served
+
+
+def _long(served: Served, beside: list[Running]) -> None:
+    long = served.add(2, 150, True)
+    for count in (61, 37, 1, 51):
+        served.step([*((one, 1) for one in beside), (long, count)])
+    for _ in range(6):
+        served.step([(long, 1), *((one, 1) for one in beside)])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far what is served is from the reference, and where; -1: at a quantile of positions."""
+
+    distance: float
+    slot: int
+    position: int
+    allowed: float
+
+    @property
+    def equal(self) -> bool:
+        return self.distance <= self.allowed
+
+
+def distances(rows: list[tuple[int, int, torch.Tensor]], like: list[torch.Tensor]) -> np.ndarray:
+    """Of each row from the reference; infinite where it is no number."""
+    largest = [one.abs().max() for one in like]
+    found = [
+        float((logits - like[slot][position]).abs().max() / largest[slot])
+        for slot, position, logits in rows
+    ]
+    return np.nan_to_num(np.array(found), nan=np.inf)
+
+
+class Oracle:
+    """What transformers computes of a folder, and what is allowed beside it."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self._exact = reference(folder, torch.float32)
+        self._rounded = None if dtype == "float32" else reference(folder, getattr(torch, dtype))
+
+    def judge(self, served: Served) -> Verdict:
+        """How far what was served is from what transformers computes."""
+        rows = served.seen.rows
+        missing = {(2, position) for position in range(156)} - {(s, p) for s, p, _ in rows}
+        assert not missing, f"positions without logits: {sorted(missing)[:5]}"
+        found = distances(rows, self._exact)
+        if self._rounded is None:
+            worst = int(found.argmax())
+            return Verdict(float(found[worst]), rows[worst][0], rows[worst][1], TOLERANCE)
+        rounded = [(slot, at, self._rounded[slot][at]) for slot, at, _ in rows]
+        own = distances(rounded, self._exact)
+        verdicts = [
+            Verdict(
+                float(np.quantile(found, share)), -1, -1, times * float(np.quantile(own, share))
+            )
+            for share, times in ROUNDING.items()
+        ]
+        return max(verdicts, key=lambda one: one.distance / one.allowed)

@@ -1,0 +1,85 @@
+"""A few of the zoo's variants, each served equal or refused by its mechanism; and all, in soak."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import ROOT
+from tests.zoo.judge import EQUAL, REFUSED, outcome
+from tests.zoo.table import rows, rows_of
+from tests.zoo.types import types, variants_of
+from tests.zoo.variant import Variant
+
+PAGE = ROOT / "docs" / "models.md"
+NUM_PIECES = 16
+
+SERVED = (
+    "llama/rope: llama3",
+    "llama/bfloat16",
+    "qwen3/mqa",
+    "qwen2/sharded",
+    "qwen2_moe/base",
+    "ministral3/rope: llama_4_scaling_beta",
+    "smollm3/a layer without positions",
+    "gpt_bigcode/base",
+    "nemotron/base",
+    "stablelm/base",
+    "bert/is_decoder=true",
+)
+UNSERVED = {
+    "mistral/window": "a sliding window of 24 tokens",
+    "mistral/window by default, long": "a sliding window of 4096 tokens",
+    "phi3/legacy su": "depend on the context's length",
+    "bert/base": "also see those after them",
+    "camembert/is_decoder=true": "counted from its padding token",
+    "diffllama/base": "attend twice",
+    "doge/base": "masks of its own",
+    "falcon/base": "does not use transformers' attention interface",
+    "flint/base": "sinks",
+    "hrm_text/base": "not once each",
+    "jetmoe/base": "its attention has",
+}
+
+
+def find(label: str) -> Variant:
+    model_type, _, name = label.partition("/")
+    return next(one for one in variants_of(model_type) if one.name == name)
+
+
+@pytest.mark.parametrize("label", SERVED)
+def test_it_is_equal_and_its_mutants_are_not(label: str) -> None:
+    found = outcome(find(label))
+    assert found.what == EQUAL, found
+    assert found.mutants
+
+
+@pytest.mark.parametrize("label", UNSERVED)
+def test_it_is_refused_by_its_mechanism(label: str) -> None:
+    found = outcome(find(label))
+    assert found.what == REFUSED, found
+    assert UNSERVED[label] in found.why
+
+
+def test_the_page_names_every_type() -> None:
+    assert sorted(rows_of(PAGE.read_text())) == types()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("piece", range(NUM_PIECES))
+def test_nothing_is_wrong_and_the_page_is_true(piece: int, tmp_path: Path) -> None:
+    """In a process of its own: what is wrong may write where it should not."""
+    some = types()[piece::NUM_PIECES]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.zoo", "--results", str(tmp_path), *some],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-2000:]}"
+    told = rows_of(PAGE.read_text())
+    assert rows(tmp_path, some) == [told[name] for name in some]

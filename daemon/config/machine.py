@@ -5,17 +5,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from daemon.config.cgroup import ROOT, limits
+
 _QUERY = "--query-gpu=memory.total,memory.free"
 _MIB = 1 << 20
 
 
-def available_ram_bytes() -> int:
-    """RAM that can be taken without swapping, cgroup limits included."""
-    available = _meminfo_bytes("MemAvailable")
-    limit = _cgroup_number("memory.max")
-    if limit is None:
-        return available
-    return max(min(available, limit - (_cgroup_number("memory.current") or 0)), 0)
+def available_ram_bytes(root: Path = ROOT) -> int:
+    """RAM that can be taken without swapping: of the machine, and of every control group around."""
+    available = _meminfo_bytes(root, "MemAvailable")
+    for folder, text in limits("memory.max", root):
+        if text.isdigit():
+            available = min(available, int(text) - _number(folder / "memory.current"))
+    return max(available, 0)
 
 
 def gpu_memory_bytes(index: int) -> tuple[int, int] | None:
@@ -32,18 +34,15 @@ def gpu_memory_bytes(index: int) -> tuple[int, int] | None:
         return None
 
 
-def _meminfo_bytes(name: str) -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+def _meminfo_bytes(root: Path, name: str) -> int:
+    for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cgroup_number(name: str) -> int | None:
-    """A number of the process's own cgroup (version 2); None where there is none or no limit."""
+def _number(path: Path) -> int:
     try:
-        group = Path("/proc/self/cgroup").read_text(encoding="ascii").strip().rpartition("::")[2]
-        text = Path("/sys/fs/cgroup").joinpath(group.lstrip("/"), name).read_text(encoding="ascii")
-        return int(text)
+        return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return None
+        return 0

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+from daemon.config.core_shares import CoreShare, core_shares
+from daemon.config.cores import read_cores
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config
@@ -29,10 +31,11 @@ class ServedModel(msgspec.Struct, frozen=True):
     shape: ModelShape
     max_len: int  # tokens of the longest sequence, before the pools have their say
     pools: tuple[PoolPlan, ...]  # as config.instance
+    cores: tuple[CoreShare, ...]  # as config.instance
 
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
-        pool = self.pools[instance]
+        pool, cores = self.pools[instance], self.cores[instance]
         return Load(
             model=str(self.folder),
             device=config.instance[instance].device,
@@ -42,10 +45,11 @@ class ServedModel(msgspec.Struct, frozen=True):
             max_slots=config.scheduler.max_running,
             max_len=self.max_len,
             max_batch_tokens=config.scheduler.max_batch_tokens,
-            num_threads=config.daemon.threads,
+            num_threads=cores.threads,
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
             kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
+            cpus=cores.cpus,
         )
 
     def configured(self, config: Config, now: float) -> Configured:

@@ -10,6 +10,7 @@ import numpy as np
 
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.progress import progress
+from daemon.config.cuda import DeviceError
 from daemon.config.load import load
 from daemon.config.paths import default_cache
 from daemon.config.schema import Config
@@ -63,7 +64,7 @@ def profile(arguments: argparse.Namespace) -> int:
         if arguments.journal is not None or arguments.profile is not None:
             return _refit(arguments)
         return _measure(arguments)
-    except (ProfileError, ModelError, SizingError, OSError) as error:
+    except (ProfileError, DeviceError, ModelError, SizingError, OSError) as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1
 

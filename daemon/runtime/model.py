@@ -11,6 +11,7 @@ import msgspec
 
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
+from daemon.config.cuda import check_devices
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config
@@ -90,12 +91,17 @@ def cache_folder(config: Config) -> Path:
 
 
 def find_model(config: Config) -> ServedModel:
-    """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
+    """The configured model, converted and checked; blocks.
+
+    Raises DeviceError before anything is converted, ModelError, SizingError.
+    """
+    check_devices([spec.device for spec in config.instance])
     folder = model_folder(config.model.path, cache_folder(config))
     shape = checked_shape(folder)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
+    cores = core_shares(config, read_cores())
     return ServedModel(
-        served_name(config), folder, shape, longest(config, shape.context_len), pools
+        served_name(config), folder, shape, longest(config, shape.context_len), pools, cores
     )
 
 

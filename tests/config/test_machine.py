@@ -39,3 +39,15 @@ def test_gpu_memory_is_read_from_the_drivers_tool(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpu_memory_bytes(1) == (24576 << 20, 24000 << 20)
     assert machine.gpu_memory_bytes(0) is None
+
+
+def test_gpu_memory_is_of_the_card_that_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\n[ "$1" = "--id=3" ] && echo "24576, 24000"\n', encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert machine.gpu_memory_bytes(1) == (24576 << 20, 24000 << 20)
+    assert machine.gpu_memory_bytes(2) is None

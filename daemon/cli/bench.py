@@ -83,6 +83,8 @@ def bench(arguments: argparse.Namespace) -> int:
     except WorkloadError as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except (BenchError, ReportError, OSError) as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1

@@ -22,6 +22,8 @@ def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison. 0: done; 1: a report cannot be read."""
     try:
         comparison = compared(read_report(arguments.a), read_report(arguments.b))
+    except BrokenPipeError:
+        raise
     except (ReportError, OSError) as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1

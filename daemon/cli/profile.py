@@ -64,6 +64,8 @@ def profile(arguments: argparse.Namespace) -> int:
         if arguments.journal is not None or arguments.profile is not None:
             return _refit(arguments)
         return _measure(arguments)
+    except BrokenPipeError:
+        raise
     except (ProfileError, DeviceError, ModelError, SizingError, OSError) as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1

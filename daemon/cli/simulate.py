@@ -69,6 +69,8 @@ def simulate(arguments: argparse.Namespace) -> int:
             from daemon.report.perfetto import write_trace
 
             write_trace(run, arguments.perfetto)
+    except BrokenPipeError:
+        raise
     except FAULTS as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1

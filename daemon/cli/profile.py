@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daemon.cli.parser import add_config_flags, overrides
+from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
 from daemon.config.cuda import DeviceError
 from daemon.config.load import load
@@ -82,6 +83,7 @@ def _measure(arguments: argparse.Namespace) -> int:
             config, arguments.name, arguments.budget_s, lambda share, what: told(share, 1.0, what)
         )
     print("\n".join(summary(made)))
+    warn_of(made.profile)
     _write(made.profile, arguments.out or _default_out(config, made.profile))
     return 0
 
@@ -99,6 +101,7 @@ def _refit(arguments: argparse.Namespace) -> int:
         f"fitted to {fit.num_points:,} steps; on those held out the error goes from "
         f"{made.old_mape:.1%} to {error_words(fit)}, noise {fit.noise_sigma:.1%}"
     )
+    warn_of(made.profile)
     _write(made.profile, arguments.out)
     return 0
 

@@ -74,7 +74,12 @@ def refit(profile: Profile, observed: list[Observation]) -> Refit:
     new = msgspec.structs.replace(
         profile,
         step=step,
-        fit=Fit(num_points=len(known), mape=mape, noise_sigma=spread(logs)),
+        fit=Fit(
+            num_points=len(known),
+            mape=mape,
+            noise_sigma=spread(logs),
+            lacks=profile.fit.lacks,  # factors bring back nothing that was never measured
+        ),
         source=(*kept, f"{_MARK}{len(known)} steps of a journal, factors {told}"),
     )
     return Refit(new, scaled, _errors(profile.step, held_out)[0])

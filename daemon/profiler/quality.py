@@ -60,7 +60,7 @@ def _lacks(
         yield f"{disturbed:.0%} of the steps took over 1.25 times the fastest of their kind"
     if used_by_others > MOST_USED_BY_OTHERS:
         yield f"other processes used {used_by_others:.0%} of the cores meanwhile"
-    reach = _reach([point for point in points if point.kind not in HELD_OUT])
+    reach = _reach(points)
     for (what, most), could in zip(reach.items(), _reach(wanted).values(), strict=True):
         if most < LEAST_REACH * could:
             yield f"nothing beyond {most:,} {what} was measured, where up to {could:,} can come"
@@ -78,8 +78,8 @@ def _sizes(points: Sequence[Point]) -> dict[str, int]:
 
 
 def _reach(points: Sequence[Point]) -> dict[str, int]:
-    """The largest of each."""
-    works = [point.work for point in points]
+    """The largest of each that a fit is made over."""
+    works = [point.work for point in points if point.kind not in HELD_OUT]
     return {
         "tokens of a step": max((work.num_tokens for work in works), default=0),
         "decodes of a step": max((work.num_decodes for work in works), default=0),

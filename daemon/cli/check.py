@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.cli.faults import told
 from daemon.cli.parser import overrides
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
@@ -104,7 +105,7 @@ def _examine_model(found: Checked, config: Config) -> None:
         found.folder = _folder(config)
         found.shape = checked_shape(found.folder)
     except (ModelError, OSError) as error:
-        found.cannot(str(error))
+        found.cannot(told(error))
         return
     for spec in config.instance:
         faults = list(pool_faults(config, found.shape, spec))
@@ -283,7 +284,7 @@ def _needs_conversion(config: Config) -> Path | None:
 
 
 def _foreign_owners() -> str:
-    """Other distributions whose package `daemon` would be imported in place of llmd's, or mixed in."""
+    """Other distributions whose package `daemon` would be imported in place of llmd's."""
     return ", ".join(sorted(set(packages_distributions().get("daemon", ())) - {DISTRIBUTION}))
 
 

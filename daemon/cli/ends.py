@@ -7,8 +7,11 @@ signal, SIGPIPE's where nobody reads the output any more.
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
+
+from daemon.cli.faults import told
 
 HUNG_UP = 128 + signal.SIGPIPE
 _INTERRUPTED = 128 + signal.SIGINT
@@ -24,10 +27,10 @@ def to_the_end(program: str, command: Callable[[], int]) -> int:
     _told.clear()
     _take_signals()
     try:
-        status = _completed(command)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        try:
+            status = command()
+        finally:  # argparse leaves with SystemExit once it has printed help
+            _flush()
         return _interrupted() if status == _INTERRUPTED else status
     except BrokenPipeError:
         _say_no_more()
@@ -37,21 +40,27 @@ def to_the_end(program: str, command: Callable[[], int]) -> int:
     except OSError as error:
         _say_no_more()
         if sys.stderr is not None:
-            what = str(error) if error.filename else f"output cannot be written: {error.strerror}"
+            what = told(error)
+            if not error.filename:
+                what = f"output cannot be written: {what}"
             os.write(sys.stderr.fileno(), f"{program}: {what}\n".encode())
+        return 1
+    except MemoryError as error:
+        print(f"{program}: {told(error)}", file=sys.stderr)
         return 1
 
 
-def _completed(command: Callable[[], int]) -> int:
-    """The status that a command returns or leaves with, as argparse does."""
-    try:
-        return command()
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else int(left.code is not None)
+def _flush() -> None:
+    """Write what is printed while somebody can still say that it failed."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def _take_signals() -> None:
-    """What ends the process at once shall let it clean up; who ignores a signal goes on doing so."""
+    """What ends the process at once shall let it clean up; what is ignored stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        return
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)

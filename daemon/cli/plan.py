@@ -70,6 +70,8 @@ def check_plan_flags(arguments: argparse.Namespace) -> None:
         for flag in flags:
             if _given(arguments, flag) and not _given(arguments, search):
                 raise PlannerError(f"{flag} needs {search}: without it there is nothing to search")
+    if arguments.workers is not None and arguments.workers < 0:
+        raise PlannerError(f"--workers must not be below 0, got {arguments.workers}")
     for flag in _OF_ONE_RUN:
         if _given(arguments, flag) and (arguments.sweep or arguments.capacity):
             raise PlannerError(

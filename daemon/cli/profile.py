@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daemon.cli.faults import told
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
@@ -65,10 +66,10 @@ def profile(arguments: argparse.Namespace) -> int:
         if arguments.journal is not None or arguments.profile is not None:
             return _refit(arguments)
         return _measure(arguments)
-    except BrokenPipeError:
+    except BrokenPipeError:  # of stdout: whoever calls knows what it means
         raise
     except (ProfileError, DeviceError, ModelError, SizingError, OSError) as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
 
 

@@ -4,9 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from daemon.cli.faults import told
 from daemon.cli.outputs import add_output_flags, write_outputs
-from daemon.cli.poor import warn_of
 from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_all
+from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.workload_flags import add_workload_flags
@@ -70,10 +71,10 @@ def simulate(arguments: argparse.Namespace) -> int:
             from daemon.report.perfetto import write_trace
 
             write_trace(run, arguments.perfetto)
-    except BrokenPipeError:
+    except BrokenPipeError:  # of stdout: whoever calls knows what it means
         raise
     except FAULTS as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -67,6 +67,7 @@ _AT_MOST = {
 def check(config: Config) -> Iterator[Fault]:
     """Every fault of a configuration whose types are right."""
     yield from _ranges(config)
+    yield from _paths(config)
     yield from _choices(config)
     yield from key_faults(config.key)
     yield from _memory(config)
@@ -89,6 +90,13 @@ def _ranges(config: Config) -> Iterator[Fault]:
 def _short(value: float) -> str:
     text = str(value)
     return text if len(text) <= 24 else f"a number of {len(text)} digits"
+
+
+def _paths(config: Config) -> Iterator[Fault]:
+    """No file or host of the system has a name with a zero in it."""
+    for key in ("model.path", "server.host", "control.socket", "journal.folder", "daemon.cache"):
+        if "\0" in _value(config, key):
+            yield key, "must not hold a zero character"
 
 
 def _choices(config: Config) -> Iterator[Fault]:

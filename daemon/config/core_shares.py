@@ -75,7 +75,7 @@ def _share(
 
 
 def _granted(sizes: Sequence[int], total: int) -> list[int]:
-    """`total` threads over workers of so many cores, evenly: each has one, and none more than cores.
+    """`total` threads over workers of so many cores, evenly: each has one, at most one a core.
 
     Where there are fewer threads than workers they take turns; the sum is more than `total` then.
     """

@@ -11,6 +11,7 @@ from daemon.config.checks import check
 from daemon.config.convert import convert, given_keys
 from daemon.config.instances import named
 from daemon.config.schema import Config
+from daemon.files import read_whole
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 
@@ -80,10 +81,13 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
 
 def _place(sources: Mapping[str, str], key: str) -> str:
     """Where a key, or the section that it is in, was written."""
+    within = [source for known, source in sources.items() if known.startswith(f"{key}.")]
     for known in (key, key.partition("[")[0], key.partition(".")[0]):
         if known in sources:
-            return COMMAND_LINE if sources[known] == FLAGS else sources[known]
-    return DEFAULT
+            within.insert(0, sources[known])
+            break
+    source = within[0] if within else DEFAULT
+    return COMMAND_LINE if source == FLAGS else source
 
 
 def _follows(key: str, text: str, faulty: Collection[str]) -> bool:
@@ -117,7 +121,7 @@ def flatten(config: Config) -> dict[str, Any]:
 def _read(file: Path, label: str) -> tuple[dict[str, Any], list[Fault]]:
     """What the file holds, or nothing and what is wrong with all of it."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8")), []
+        return tomllib.loads(read_whole(file).decode()), []
     except OSError as error:
         return {}, [Fault(label, "", str(error.strerror))]
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, or of a number's digits

@@ -8,7 +8,15 @@ import msgspec
 from daemon.config.host_pool import HostPlan, plan_host_pool
 from daemon.config.machine import available_ram_bytes, gpu_memory_bytes
 from daemon.config.schema import Config, InstanceSpec
-from daemon.memory.sizing import Demand, PoolSize, Room, Shape, SizingError, cpu_weight_bytes, size_pool
+from daemon.memory.sizing import (
+    Demand,
+    PoolSize,
+    Room,
+    Shape,
+    SizingError,
+    cpu_weight_bytes,
+    size_pool,
+)
 
 
 class Model(Shape, Protocol):

@@ -90,7 +90,7 @@ def place_fault(path: Path) -> str:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """The folder, or the nearest above that is there. Raises NotADirectoryError for another file."""
+    """The folder, or the nearest above that is there. Raises NotADirectoryError for a file."""
     for one in (folder, *folder.absolute().parents):
         if one.is_dir():
             return one

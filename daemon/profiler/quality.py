@@ -1,7 +1,7 @@
 """What measurements lack to be trusted: a fit of what little there is agrees with itself too well.
 
-Without steps of several sizes a curve has no slope, and nothing can be fitted. All else is said, and
-kept with the profile.
+Without steps of several sizes a curve has no slope, and nothing can be fitted. All else is said,
+and kept with the profile.
 """
 
 from collections.abc import Iterator, Sequence

@@ -46,7 +46,9 @@ def observations(path: Path) -> list[Observation]:
     """Every answered step of a journal file, in order. Raises ProfileError."""
     try:
         steps = read_incident(path).steps
-    except (JournalError, OSError) as error:
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
+    except JournalError as error:
         raise ProfileError(str(error)) from error
     return [(one.work, one.elapsed_s) for one in steps if one.elapsed_s > 0.0]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from daemon.cost.profile import Profile
-from daemon.files import write_whole
+from daemon.files import TABLE_BYTES, read_whole, write_whole
 from daemon.profiles.errors import ProfileError, unknown
 from daemon.profiles.pipeline import staged
 
@@ -51,8 +51,8 @@ def save_profile(profile: Profile, path: Path) -> None:
 
 def _read(path: Path) -> Profile:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        return msgspec.json.decode(read_whole(path, TABLE_BYTES), type=Profile)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: not a profile: {error}") from error

@@ -1,4 +1,4 @@
-"""What stands in the way of serving a configuration here, found without starting or taking anything.
+"""What stands in the way of serving a configuration, found without starting or taking anything.
 
 What a daemon finds out by trying, its sockets for one, is tried or looked at here in the same way;
 its model and memory are `daemon.runtime.model`'s affair.

@@ -217,7 +217,9 @@ def faults(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What `llmd check --json` found, and that it is the status."""
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] == (not found["faults"])
-    return [f"{one['key']}: {one['text']}" if one["key"] else one["text"] for one in found["faults"]]
+    return [
+        f"{one['key']}: {one['text']}" if one["key"] else one["text"] for one in found["faults"]
+    ]
 
 
 def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
@@ -293,7 +295,12 @@ def test_folders_that_cannot_be_written_are_no_fault_but_told(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("", encoding="ascii")
-    folders = ["--set", f"journal.folder={tmp_path}/file", "--set", f"daemon.cache={tmp_path}/file/x"]
+    folders = [
+        "--set",
+        f"journal.folder={tmp_path}/file",
+        "--set",
+        f"daemon.cache={tmp_path}/file/x",
+    ]
     assert main([*CHECK, "--model", str(model), *folders]) == 0
     told = capsys.readouterr().err.splitlines()
     assert told == [

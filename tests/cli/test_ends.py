@@ -38,7 +38,9 @@ def checked(tmp_path: Path) -> tuple[str, ...]:
 def test_a_reader_that_hung_up_is_no_fault(
     words: tuple[str, ...], checked: tuple[str, ...], tmp_path: Path
 ) -> None:
-    process = start(LLMD, *(checked if words == ("check",) else words), stdout=closed_pipe(), folder=tmp_path)
+    process = start(
+        LLMD, *(checked if words == ("check",) else words), stdout=closed_pipe(), folder=tmp_path
+    )
     _, said = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, said.decode()) == (HUNG_UP, "")
 
@@ -164,7 +166,7 @@ def _end(
         time.sleep(0.02)
     below = children(process.pid)
     os.killpg(process.pid, number)
-    printed, said = process.communicate(timeout=TIMEOUT_S)
+    _, said = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == status, said.decode()
     assert b"Traceback" not in said and b"Exception" not in said, said.decode()
     while any(map(alive, below)):

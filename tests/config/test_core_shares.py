@@ -104,8 +104,9 @@ def test_whatever_the_machine(sizes: list[int], workers: int, smt: int, quota: f
             assert all(len({node_of[cpu] for cpu in cpus}) == 1 for cpus in kept)
     for share, cpus in zip(shares, kept, strict=True):
         assert 1 <= share.threads <= len(cpus)
-        assert all(set(core.cpus) <= set(cpus) or not set(core.cpus) & set(cpus)
-                   for core in found.cores)
+        assert all(
+            set(core.cpus) <= set(cpus) or not set(core.cpus) & set(cpus) for core in found.cores
+        )
     if len(sizes) == 1 and workers <= len(found.cores):
         held = [len(cpus) for cpus in kept]
         assert max(held) - min(held) <= smt

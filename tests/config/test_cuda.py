@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config import cuda
-from daemon.config.cuda import Devices, DeviceError, check_devices, cuda_devices, missing
+from daemon.config.cuda import DeviceError, Devices, check_devices, cuda_devices, missing
 
 DRIVER = """
 int cuInit(unsigned flags) { return %d; }
@@ -91,9 +91,7 @@ def test_a_driver_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) 
         ("nothing", ""),
     ],
 )
-def test_torch_without_cuda_is_known_unseen(
-    tmp_path: Path, text: str, fault: str
-) -> None:
+def test_torch_without_cuda_is_known_unseen(tmp_path: Path, text: str, fault: str) -> None:
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").write_text("raise AssertionError('imported')\n", encoding="ascii")

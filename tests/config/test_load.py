@@ -90,8 +90,14 @@ def test_the_documented_example_names_every_value() -> None:
         ("[predict]\nmax_age_days = inf", "predict.max_age_days: must be a number of days above 0"),
         ("[[instance]]\ndevice = 'tpu'", "instance[0].device: must be cpu or cuda:N, got 'tpu'"),
         ("[[instance]]\ndevice = 'cuda'", "instance[0].device: must be cpu or cuda:N, got 'cuda'"),
-        ("[[instance]]\ndevice = 'cpu'\nrole = 'decode'", "instance[0].role: 'decode' is not supported yet"),
-        ("[[instance]]\ndevice = 'cpu'\nrole = 'both'", "instance[0].role: must be one of mixed, prefill"),
+        (
+            "[[instance]]\ndevice = 'cpu'\nrole = 'decode'",
+            "instance[0].role: 'decode' is not supported yet",
+        ),
+        (
+            "[[instance]]\ndevice = 'cpu'\nrole = 'both'",
+            "instance[0].role: must be one of mixed, prefill",
+        ),
         (
             "[[instance]]\ndevice='cpu'\nname='a'\n[[instance]]\ndevice='cpu'\nname='a'",
             "instance[1].name: two instances are named 'a'",

@@ -18,7 +18,9 @@ def test_available_ram_is_positive_and_below_the_total() -> None:
 def test_the_tightest_control_group_bounds_ram(tmp_path: Path) -> None:
     limited = {"memory.max": f"{4 << 30}", "memory.current": f"{3 << 30}"}
     inner = {"memory.max": "max", "memory.current": f"{1 << 30}"}
-    root = tree(tmp_path, [(0,)], groups={"/slice": limited, "/slice/llmd": inner}, group="/slice/llmd")
+    root = tree(
+        tmp_path, [(0,)], groups={"/slice": limited, "/slice/llmd": inner}, group="/slice/llmd"
+    )
     put(root / "proc/meminfo", f"MemTotal: {64 << 20} kB\nMemAvailable: {32 << 20} kB")
     assert machine.available_ram_bytes(root) == 1 << 30
     put(root / "sys/fs/cgroup/slice/memory.max", "max")

@@ -69,6 +69,8 @@ def test_the_worker_is_told_how_large_its_host_pool_is(
     config = load(None, {"memory.kv_blocks": 8, **settings}).config
     pools = tuple(plan_pool(config, SHAPE, spec) for spec in config.instance)
     cores = (CoreShare(1, (0,)),) * len(pools)
-    load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools, cores).load(config, 0)
+    load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools, cores).load(
+        config, 0
+    )
     assert (load_message.num_host_blocks, load_message.compress) == expected
     assert load_message.kv_dtype == settings.get("memory.kv_dtype", "")

@@ -40,9 +40,7 @@ def last_cpu() -> Iterator[int]:
     os.sched_setaffinity(0, given)
 
 
-async def test_a_killed_worker_s_place_is_taken_by_the_spare(
-    tmp_path: Path, last_cpu: int
-) -> None:
+async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, last_cpu: int) -> None:
     before = open_descriptors()
     spare = Spare("cpu")
     load = cpu_load(str(write_llama(tmp_path)), num_threads=1, cpus=(last_cpu,))

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from daemon.cli.faults import told
@@ -39,11 +40,9 @@ def to_the_end(program: str, command: Callable[[], int]) -> int:
         return _interrupted()
     except OSError as error:
         _say_no_more()
-        if sys.stderr is not None:
-            what = told(error)
-            if not error.filename:
-                what = f"output cannot be written: {what}"
-            os.write(sys.stderr.fileno(), f"{program}: {what}\n".encode())
+        what = told(error) if error.filename else f"output cannot be written: {told(error)}"
+        with suppress(OSError):
+            print(f"{program}: {what}", file=sys.stderr, flush=True)
         return 1
     except MemoryError as error:
         print(f"{program}: {told(error)}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,10 +159,14 @@ def test_a_wrong_value_is_one_sentence(
 def test_unreadable_is_told_of_whoever_may_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_path: Path, *_arguments: object, **_named: object) -> None:
-        raise PermissionError(13, "Permission denied", "x")
+    mine, given = tmp_path / "mine", Path.open
 
-    monkeypatch.setattr(Path, "open", refuse)
-    for words in (("check", "--config", "x"), ("compare", "x", "x"), ("simulate", "x")):
-        status, said = _tried(list(words), capsys)
+    def opened(path: Path, *arguments: Any, **named: Any) -> Any:
+        if path == mine:
+            raise PermissionError(13, "Permission denied", str(path))
+        return given(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", opened)  # whoever runs the tests as root may read anything
+    for words in (("check", "--config", "F"), ("compare", "F", "F"), ("simulate", "F")):
+        status, said = _tried([word.replace("F", str(mine)) for word in words], capsys)
         assert status in (1, 2) and said.count("\n") == 1 and "Permission denied" in said

@@ -1,7 +1,7 @@
 """Parsed TOML as a `Config`, value by value: all that is wrong is told, and left at its default."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -10,14 +10,22 @@ from daemon.config.schema import Config
 from daemon.config.unknown import several_models, unknown_keys
 
 _AT = re.compile(r" - at `\$\.?(.*)`$")
-_MISSING = object()
+_MADE_UP: Mapping[str, Callable[[int], str]] = {
+    "device": lambda _number: "cpu",
+    "name": "made-up-{}".format,
+    "hash": "{:064x}".format,
+}
+"""Values of required fields that nothing is wrong with; a configuration with them is never used."""
+
+Faults = list[tuple[str, str]]
+"""A dotted key and a sentence for all that is wrong."""
 
 
 class Converted(NamedTuple):
-    """What could be read, and a dotted key and a sentence for all that could not."""
+    """What could be read, and what could not."""
 
     config: Config
-    faults: list[tuple[str, str]]
+    faults: Faults
 
 
 def convert(data: Mapping[str, Any]) -> Converted:
@@ -28,47 +36,44 @@ def convert(data: Mapping[str, Any]) -> Converted:
     for field in msgspec.structs.fields(Config):
         if field.name not in data or field.name in known:
             continue
-        value, found = _section(field.name, data[field.name], field.type)
+        values[field.name], found = _section(field.name, data[field.name], field.type)
         faults += [fault for fault in found if fault[0] not in known]
-        if value is not _MISSING:
-            values[field.name] = value
     return Converted(Config(**values), faults)
 
 
-def _section(name: str, value: Any, kind: Any) -> tuple[Any, list[tuple[str, str]]]:
-    """A table's struct, or the structs of an array of tables without those that are wrong."""
+def _section(name: str, value: Any, kind: Any) -> tuple[Any, Faults]:
+    """A table's struct, or those of an array of tables."""
     (element, *_) = get_args(kind) or (None,)
     if element is None:
-        return _struct(name, value, kind)
+        return _struct(name, value, kind, 0)
     if not isinstance(value, list | tuple):
-        return _MISSING, [(name, f"expected array, got {_type_name(value)}")]
-    found, faults = [], []
-    for number, one in enumerate(value):
-        struct, wrong = _struct(f"{name}[{number}]", one, element)
-        faults += wrong
-        if struct is not _MISSING and not wrong:
-            found.append(struct)
-    return tuple(found), faults
+        return (), [(name, f"expected array, got {type(value).__name__}")]
+    found = [_struct(f"{name}[{n}]", one, element, n) for n, one in enumerate(value)]
+    return tuple(struct for struct, _ in found), [fault for _, wrong in found for fault in wrong]
 
 
-def _struct(
-    place: str, value: Any, kind: type[msgspec.Struct]
-) -> tuple[Any, list[tuple[str, str]]]:
-    """A struct with every field that can be read; `_MISSING` where one that it needs cannot."""
-    if not isinstance(value, Mapping):
-        return _MISSING, [(place, f"expected object, got {_type_name(value)}")]
-    values, faults = {}, []
+def _struct(place: str, value: Any, kind: type[msgspec.Struct], number: int) -> tuple[Any, Faults]:
+    """A struct of every field that can be read.
+
+    What it needs and has not is made up, so that the structs behind it keep their numbers.
+    """
+    values: dict[str, Any] = {}
+    faults: Faults = []
+    is_table = isinstance(value, Mapping)
+    if not is_table:
+        faults.append((place, f"expected object, got {type(value).__name__}"))
+        value = {}
     for field in msgspec.structs.fields(kind):
-        if field.name not in value:
-            if field.required:
-                faults.append((place, f"object missing required field {field.name}"))
-            continue
-        try:
-            values[field.name] = msgspec.convert(value[field.name], field.type)
-        except msgspec.ValidationError as error:
-            faults.append(_plain(f"{place}.{field.name}", str(error)))
-    needed = {field.name for field in msgspec.structs.fields(kind) if field.required}
-    return (kind(**values) if needed <= set(values) else _MISSING), faults
+        if field.name in value:
+            try:
+                values[field.name] = msgspec.convert(value[field.name], field.type)
+            except msgspec.ValidationError as error:
+                faults.append(_plain(f"{place}.{field.name}", str(error)))
+        elif field.required and is_table:
+            faults.append((place, f"object missing required field {field.name}"))
+        if field.required:
+            values.setdefault(field.name, _MADE_UP[field.name](number))
+    return kind(**values), faults
 
 
 def _plain(key: str, message: str) -> tuple[str, str]:
@@ -76,10 +81,6 @@ def _plain(key: str, message: str) -> tuple[str, str]:
     found = _AT.search(message)
     text = _AT.sub("", message).replace("`", "")
     return key + (found[1] if found else ""), text[:1].lower() + text[1:]
-
-
-def _type_name(value: Any) -> str:
-    return type(value).__name__
 
 
 def given_keys(data: Mapping[str, Any]) -> Iterator[str]:

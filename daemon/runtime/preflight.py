@@ -39,7 +39,7 @@ def _sockets(config: Config) -> Iterator[Obstacle]:
     """A daemon that already serves this configuration is no fault: a restart takes its place."""
     server = config.server
     path = Path(config.control.socket) if config.control.socket else default_socket()
-    holder = _holder(path if config.control.socket else attach_path())
+    holder = _holder(_asked(config))
     if holder is not None:
         text = f"a daemon (process {holder.pid}) serves there now: this one would take its place"
         yield Obstacle("control.socket", text, fatal=False)
@@ -73,6 +73,13 @@ def _folder_fault(folder: Path) -> str:
     except OSError as error:
         return str(error)
     return "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} cannot be written"
+
+
+def _asked(config: Config) -> Path:
+    """Where a daemon of this configuration would answer now; root asks of the system's service."""
+    if config.control.socket:
+        return Path(config.control.socket)
+    return attach_path() if os.geteuid() == 0 else default_socket()
 
 
 def _holder(path: Path) -> Snapshot | None:

@@ -166,6 +166,8 @@ def test_faults_of_every_kind_are_told_at_once(tmp_path: Path) -> None:
         device = 7
         [[instance]]
         role = "both"
+        [[instance]]
+        device = "cuda"
         [[key]]
         name = "alice"
         """,
@@ -188,13 +190,15 @@ def test_faults_of_every_kind_are_told_at_once(tmp_path: Path) -> None:
     assert told[of_file, "instance[0].device"].startswith("must be cpu or cuda:N")
     assert told[of_file, "instance[1].device"] == "expected str, got int"
     assert told[of_file, "instance[2]"] == "object missing required field device"
+    assert told[of_file, "instance[2].role"].startswith("must be one of mixed")
+    assert told[of_file, "instance[3].device"] == "must be cpu or cuda:N, got 'cuda'"
     assert told[of_file, "key[0]"] == "object missing required field hash"
     assert told[of_flags, "server.port"] == "expected int, got str"
     assert told[of_flags, "daemon.threads"] == "must be at least 0, got -1"
     assert told[of_flags, "model.dtype"].startswith("[[model]] is a list")
     assert told[of_flags, "model"] == "expected object, got str"
     assert (of_file, "scheduler.prefill_chunk") not in told, "it follows from another fault"
-    assert len(told) == 18
+    assert len(told) == 20
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from daemon.memory.sizing import (
     Demand,
     PoolSize,
     Room,
+    SizingError,
 )
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
@@ -108,11 +109,11 @@ def _examine_model(found: Checked, config: Config) -> None:
         found.cannot(told(error))
         return
     for spec in config.instance:
-        faults = list(pool_faults(config, found.shape, spec))
-        for text in faults:
-            found.cannot(text)
-        if not faults:
+        try:
             found.plans[spec.name] = plan_pool(config, found.shape, spec)
+        except SizingError as error:
+            for text in (str(error), *pool_faults(config, found.shape, spec)):
+                found.cannot(text)
 
 
 def print_text(found: Checked) -> None:

@@ -68,10 +68,11 @@ def sweep(
     """Simulate every point, each in a process; rows come as they are done (`table` orders them).
 
     With a goal, each point is a search for its capacity. `workers` 0: one for each core. A point
-    that fails is a row with its error, and the others go on. Leaving the iterator early drops what
-    has not begun. Processes are spawned: a script that calls this needs a `__main__` guard.
+    that fails is a row with its error, and the others go on. Leaving the iterator early ends
+    what runs. Processes are spawned: a script that calls this needs a `__main__` guard.
     """
     count = min(workers or len(os.sched_getaffinity(0)), max(1, len(scenarios)))
+    others = set(multiprocessing.active_children())
     # Spawned, not forked: a worker inherits no locks, threads or open files of the caller.
     pool = ProcessPoolExecutor(
         count,
@@ -85,7 +86,7 @@ def sweep(
         for done in as_completed(points):
             yield _row(points[done], done)
     except BaseException:  # a signal, or nobody who wants the other rows: they are not waited for
-        for process in multiprocessing.active_children():
+        for process in set(multiprocessing.active_children()) - others:
             process.kill()
         raise
     finally:

@@ -26,7 +26,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     max_slots: int  # rows of the slot table
     max_len: int  # tokens of the longest sequence
     max_batch_tokens: int  # most tokens of a step, for warm-up and workspaces
-    num_threads: int = 0  # CPU compute threads; 0: all cores
+    num_threads: int = 0  # CPU compute threads; 0: one for each CPU
     rank: int = 0
     world_size: int = 1
     num_host_blocks: int = 0  # of the host pool that blocks are swapped to
@@ -34,6 +34,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     life: int = 0  # how many workers of this instance came before
     kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
     cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
+    cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):

@@ -15,6 +15,7 @@ import msgspec
 import uvloop
 
 from daemon import logs
+from daemon.config.cuda import DeviceError
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
@@ -33,6 +34,7 @@ from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.listen import ListenError, listen, url_of
 from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
+from daemon.runtime.preflight import folders
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import DaemonStatus
@@ -63,7 +65,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
         faults()  # refused here, not in every process
         worker_module()
         return uvloop.run(Daemon(loaded, read).run())
-    except (ListenError, ModelError, SizingError, FaultError, OSError) as error:
+    except (ListenError, DeviceError, ModelError, SizingError, FaultError, OSError) as error:
         log.error("%s", error)
         return 1
 
@@ -186,6 +188,8 @@ class Daemon:
 
     async def _serve(self) -> None:
         """Find the model, start its workers, and run until told to stop."""
+        for lacking in folders(self._config):
+            log.warning("%s: %s", lacking.key, lacking.text)
         self._say("preparing the model")
         starts = cache_folder(self._config) / "starts.json"
         found = await self._unless_stopped(lambda: (find_model(self._config), StartTimes(starts)))
@@ -215,7 +219,8 @@ class Daemon:
             self._spare = Spare(self._config.instance[0].device)
         names = []
         for index, spec in enumerate(self._config.instance):
-            load = model.load(self._config, index)
+            load, cores = model.load(self._config, index), model.cores[index]
+            log.info("instance %s: %s (%s)", spec.name, cores, cores.why)
             names.append(f"{load.model} {load.dtype} {load.device}")
             restarts = self._config.daemon.restarts
             worker = WorkerProcess(index, spec.name, load, hooks, restarts, self._spare)

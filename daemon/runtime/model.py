@@ -4,6 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.config.core_shares import CoreShare, core_shares
+from daemon.config.cores import read_cores
+from daemon.config.cuda import check_devices
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config
@@ -23,10 +26,11 @@ class ServedModel(msgspec.Struct, frozen=True):
     shape: ModelShape
     max_len: int  # tokens of the longest sequence, before the pools have their say
     pools: tuple[PoolPlan, ...]  # as config.instance
+    cores: tuple[CoreShare, ...]  # as config.instance
 
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
-        pool = self.pools[instance]
+        pool, cores = self.pools[instance], self.cores[instance]
         return Load(
             model=str(self.folder),
             device=config.instance[instance].device,
@@ -36,11 +40,12 @@ class ServedModel(msgspec.Struct, frozen=True):
             max_slots=config.scheduler.max_running,
             max_len=self.max_len,
             max_batch_tokens=config.scheduler.max_batch_tokens,
-            num_threads=config.daemon.threads,
+            num_threads=cores.threads,
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
             kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
             cache=str(cache_folder(config)),
+            cpus=cores.cpus,
         )
 
     def configured(self, config: Config, now: float) -> Configured:
@@ -81,11 +86,16 @@ def cache_folder(config: Config) -> Path:
 
 
 def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
-    """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
+    """The configured model, converted and checked; blocks.
+
+    Raises DeviceError before anything is converted, ModelError, SizingError.
+    """
+    check_devices([spec.device for spec in config.instance])
     cache = cache_folder(config)
     folder = model_folder(config.model.path, cache)
     shape = checked_shape(folder, cache, ask)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
+    cores = core_shares(config, read_cores())
     return ServedModel(
-        served_name(config), folder, shape, longest(config, shape.context_len), pools
+        served_name(config), folder, shape, longest(config, shape.context_len), pools, cores
     )

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,26 @@ def policies(pid: int) -> set[int]:
     return {os.sched_getscheduler(thread) for thread in threads}
 
 
-async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> None:
+def masks(pid: int) -> set[frozenset[int]]:
+    """The CPUs that a process's threads may use."""
+    threads = [int(one.name) for one in Path(f"/proc/{pid}/task").iterdir()]
+    return {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+
+
+@pytest.fixture
+def last_cpu() -> Iterator[int]:
+    """One CPU of several, if the machine has several; the suites run on a part of them."""
+    given = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    yield max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, given)
+
+
+async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, last_cpu: int) -> None:
     before = open_descriptors()
     spare = Spare("cpu")
-    told = Told(cpu_load(str(write_llama(tmp_path))), spare=spare)
+    load = cpu_load(str(write_llama(tmp_path)), num_threads=1, cpus=(last_cpu,))
+    told = Told(load, spare=spare)
     running = asyncio.create_task(told.worker.run())
     await until(lambda: told.worker.pid > 0)
     await spare.prepare()  # the daemon waits for the first to be ready; here two load at once
@@ -42,11 +58,13 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
     token = await told.first_token()
     await until(lambda: spare.ready)
     assert policies(kept) == {os.SCHED_OTHER}, "what computes is not of the idle class"
+    assert masks(told.worker.pid) == {frozenset({last_cpu})}, "a worker stays on its cores"
 
     os.kill(told.worker.pid, signal.SIGKILL)
     await until(lambda: len(told.readies) == 2)
     assert told.worker.pid == kept and spare.pid == 0
     assert await told.first_token() == token, "it computes as its predecessor did"
+    assert masks(kept) == {frozenset({last_cpu})}, "and on its predecessor's cores"
     assert await told.worker.close() == 0
     await asyncio.wait_for(running, 5)
     await spare.close()

@@ -78,7 +78,6 @@ def sweep(
         count,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=die_with_parent,
-        initargs=(signal.SIGKILL,),
     )
     try:
         with _deaf_to_the_terminal():

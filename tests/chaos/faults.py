@@ -15,7 +15,7 @@ import pytest
 from daemon.control.client import ControlError, choose_policy, drain, reload, resume
 from daemon.scheduler.policies import POLICIES
 from tests.chaos.clients import Clients
-from tests.chaos.processes import gone, members
+from tests.chaos.processes import gone, members, words_of
 from tests.e2e.live import LiveDaemon
 
 API = "daemon.api"
@@ -79,14 +79,16 @@ class Disturber:
             await asyncio.sleep(0.02)
 
     async def _serving(self) -> int:
-        """A worker that has loaded. The spare hears nothing yet, so nobody watches it."""
+        """A worker that has loaded: one that serves, and no spare."""
         while any(one.state != "ready" for one in self._daemon.snapshot().instances):
             await asyncio.sleep(0.02)
         log = self._daemon.text()
         while True:
             pid = await self._victim(self._worker)
-            spare = b"--spare" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if not spare or f"the spare (pid {pid}) takes its place" in log:
+            words = words_of(pid)
+            if (
+                words and "--spare" not in words
+            ) or f"the spare (pid {pid}) takes its place" in log:
                 return pid
 
     async def _kill_worker(self) -> None:

@@ -48,16 +48,12 @@ async def settled(daemon: LiveDaemon, mark: str, subject: Subject) -> dict[str, 
     """What the processes hold once the spare is there and connections are closed."""
     await quiet(daemon)
     deadline_s = time.monotonic() + QUIET_S
-    wanted = subject.workers + 1
     counts = held(mark)
     while time.monotonic() < deadline_s:
         await asyncio.sleep(0.5)
         before, counts = counts, held(mark)
-        if (
-            counts == before
-            and subject.worker in counts
-            and counts[subject.worker].processes == wanted
-        ):
+        workers = counts.get(subject.worker, Held(0, 0, 0))
+        if counts == before and workers.processes == subject.workers + 1:
             return counts
     raise AssertionError(f"not settled: {counts}")
 

@@ -57,15 +57,28 @@ class Disturber:
             "drain and resume": self._drain,
         }
 
-    async def disturb(self, counts: dict[str, int]) -> None:
-        """So many faults of each kind, shuffled."""
+    async def disturb(self, counts: dict[str, int], patient: bool) -> None:
+        """So many faults of each kind, shuffled; `patient`: each one once all is well again."""
         faults = [name for name, count in counts.items() for _ in range(count)]
         self._chance.shuffle(faults)
         for name in faults:
             await asyncio.sleep(self._chance.choice(PAUSES_S) * self._chance.random())
+            if patient:
+                await self._all_is_well()
             await self._acts[name]()
             self.done[name] += 1
         await self._hang_is_over()
+
+    async def _all_is_well(self) -> None:
+        """Every worker is ready, and an answer came."""
+        await self._all_are_ready()
+        answered = self._clients.tally.kinds.total()
+        while self._clients.tally.kinds.total() == answered:
+            await asyncio.sleep(0.02)
+
+    async def _all_are_ready(self) -> None:
+        while any(one.state != "ready" for one in self._daemon.snapshot().instances):
+            await asyncio.sleep(0.02)
 
     # Processes
 
@@ -80,8 +93,7 @@ class Disturber:
 
     async def _serving(self) -> int:
         """A worker that has loaded: one that serves, and no spare."""
-        while any(one.state != "ready" for one in self._daemon.snapshot().instances):
-            await asyncio.sleep(0.02)
+        await self._all_are_ready()
         log = self._daemon.text()
         while True:
             pid = await self._victim(self._worker)

@@ -42,6 +42,7 @@ class Plan(NamedTuple):
 
     clients: int
     faults: dict[str, int]
+    patient: bool = False  # each fault finds all workers ready, and an answer since the last one
 
 
 async def settled(daemon: LiveDaemon, mark: str, subject: Subject) -> dict[str, Held]:
@@ -142,7 +143,7 @@ async def disturbed(disturber: Disturber, clients: Clients, plan: Plan) -> None:
     """Clients ask while the plan's faults happen, and finish what they have begun."""
     asking = [asyncio.create_task(clients.live()) for _ in range(plan.clients)]
     try:
-        await disturber.disturb(plan.faults)
+        await disturber.disturb(plan.faults, plan.patient)
     finally:
         clients.going = False
     await asyncio.gather(*asking)

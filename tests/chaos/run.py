@@ -69,11 +69,11 @@ def check_leaks(before: dict[str, Held], after: dict[str, Held]) -> None:
         assert one.descriptors <= was.descriptors + 2, (name, was, one)
 
 
-async def right_answers(subject: Subject, config: Path) -> list[Answer]:
+async def right_answers(subject: Subject, config: Path, streamed: bool = True) -> list[Answer]:
     """Those of a daemon that has memory for all, and that nobody disturbs."""
     mark, env = marked(subject)
     with LiveDaemon(*flags_of(subject, config, AMPLE), env=env) as daemon:
-        answers = await undisturbed(daemon.url, subject.cases, 4)
+        answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
         seen = await quiet(daemon)
     assert await_end(mark, END_S) == {}
     assert seen.counters.preemptions == seen.counters.worker_deaths == 0
@@ -85,7 +85,8 @@ async def sure_cases(subject: Subject, config: Path) -> list[Case]:
     the other; those of a few tokens are left out, and so are the scores that tell.
     """
     sure = []
-    for case, answer in zip(subject.cases, await right_answers(subject, config), strict=True):
+    answers = await right_answers(subject, config, streamed=False)
+    for case, answer in zip(subject.cases, answers, strict=True):
         best = [sorted(one.values())[-2:] for one in answer.said[0].scores["top_logprobs"]]
         near = [place for place, (second, first) in enumerate(best) if first - second < NEAR]
         body = {**case.body, "max_tokens": min([case.body["max_tokens"], *near])}

@@ -281,11 +281,8 @@ class Scheduler:
                     step.add_prompt(slot, count)
 
     def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
-        """Tokens of a prompt with `pending` to go that this step takes; 0 for none.
-
-        Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
-        """
-        room = max(step.budget // cost, int(step.budget > 0))
+        """Tokens of a prompt with `pending` to go, each of a `cost`, that this step takes, if any."""
+        room = step.room(cost)
         if not self.policy.whole_prompts:
             return min(pending, max(1, self._limits.prefill_chunk // cost), room)
         if pending <= room or not step.prompts:

@@ -263,16 +263,12 @@ class Scheduler:
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                count = self._chunk(step, pending, self.slots.member(slot).prompt_cost)
-                if count:
+                if count := self._chunk(step, pending, self.slots.member(slot).prompt_cost):
                     step.add_prompt(slot, count)
 
     def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
-        """Tokens of a prompt with `pending` to go that this step takes; 0 for none.
-
-        Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
-        """
-        room = max(step.budget // cost, int(step.budget > 0))
+        """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
+        room = step.room(cost)
         if not self.policy.whole_prompts:
             return min(pending, max(1, self.limits.prefill_chunk // cost), room)
         if pending <= room or not step.prompts:

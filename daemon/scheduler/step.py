@@ -24,6 +24,10 @@ class StepBuilder:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
 
+    def room(self, cost: int) -> int:
+        """Tokens that fit, each of which counts as `cost`: at least one while anything fits."""
+        return max(self.budget // cost, int(self.budget > 0))
+
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""
         if slots.size:

@@ -19,7 +19,7 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.step import StepBuilder
+from daemon.scheduler.step import StepBuilder, chunk_of
 from daemon.scheduler.suspects import Suspects
 from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
@@ -268,16 +268,9 @@ class Scheduler:
                     step.add_prompt(slot, count)
 
     def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
-        """Tokens of a prompt with `pending` to go that this step takes; 0 for none.
-
-        Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
-        """
-        room = max(step.budget // cost, int(step.budget > 0))
-        if not self.policy.whole_prompts:
-            return min(pending, max(1, self.limits.prefill_chunk // cost), room)
-        if pending <= room or not step.prompts:
-            return min(pending, room)
-        return 0
+        """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
+        chunk, first = self.limits.prefill_chunk, not step.prompts
+        return chunk_of(pending, cost, self.policy, chunk, step.budget, first)
 
     # Admission
 

@@ -2,8 +2,25 @@
 
 import numpy as np
 
+from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import Int32, Slots, int32
+
+
+def chunk_of(
+    pending: int, cost: int, policy: Policy, prefill_chunk: int, budget: int, first: bool
+) -> int:
+    """Tokens of a prompt with `pending` to go that a step with so much budget left takes; 0: none.
+
+    Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
+    `first`: no other prompt is in the step.
+    """
+    room = max(budget // cost, int(budget > 0))
+    if not policy.whole_prompts:
+        return min(pending, max(1, prefill_chunk // cost), room)
+    if pending <= room or first:
+        return min(pending, room)
+    return 0
 
 
 class StepBuilder:

@@ -8,7 +8,6 @@ builds them for several GPUs.
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -89,7 +88,7 @@ def _part(name: str, path: Path) -> int:
     from benchmarks.gpu.checks.check_parts import part_of
     from benchmarks.gpu.parts import Rows
 
-    die_with_parent(signal.SIGKILL)
+    die_with_parent()
     rows = Rows(path)
     try:
         for check in part_of(name).checks(DEVICE):

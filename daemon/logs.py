@@ -5,12 +5,16 @@ children and theirs inherit. Prompts, answers and keys are never logged; what a 
 ends up in a line all the same, such as a model's name, cannot begin a line of its own.
 """
 
+import contextlib
 import datetime as dt
 import json
 import logging
 import os
+import queue
 import re
+import select
 import sys
+import threading
 from types import TracebackType
 
 FORMATS = ("auto", "text", "json")
@@ -25,20 +29,30 @@ _PRIORITIES = (
     (logging.DEBUG, 7),
 )
 
+MOST_LINES = 10_000
+"""That may wait for whoever reads stderr."""
+FLUSH_S = 1.0
+"""So long an end waits for them."""
+
 log = logging.getLogger(__name__)
 
 
 def set_up(
-    process: str, level: str = "", form: str = "", context: logging.Filter | None = None
+    process: str,
+    level: str = "",
+    form: str = "",
+    context: logging.Filter | None = None,
+    beside: bool = False,
 ) -> None:
     """Log this process's records to stderr from now on, and its warnings and last words too.
 
     `process` names it in each line. `level` and `form` (one of FORMATS) are the daemon's to give;
-    its children leave them out. `context` may give records the attribute `request_id`.
+    its children leave them out. `context` may give records the attribute `request_id`. With
+    `beside` a thread writes: for processes that must not stand still with a stopped terminal.
     """
     os.environ[_LEVEL] = level or os.environ.get(_LEVEL, "info")
     os.environ[_FORMAT] = form or os.environ.get(_FORMAT, "auto")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BesideHandler() if beside else logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(process, os.environ[_FORMAT]))
     if context is not None:
         handler.addFilter(context)
@@ -80,6 +94,53 @@ def _last_words(
         sys.__excepthook__(kind, error, trace)
     else:
         log.critical("this process ends", exc_info=(kind, error, trace))
+
+
+class BesideHandler(logging.Handler):
+    """Writes lines to stderr in a thread. A terminal that is stopped (Ctrl-S), or a pipe that
+    nobody reads, keeps that thread waiting and nobody else; lines beyond `MOST_LINES` are lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
+        self._num_lost = 0
+        threading.Thread(target=self._work, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record's lines."""
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._num_lost += 1
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait until all is written, for `FLUSH_S` at most; the end of the process does."""
+        done = self._lines.all_tasks_done
+        with done:
+            done.wait_for(lambda: not self._lines.unfinished_tasks, FLUSH_S)
+
+    def _work(self) -> None:
+        while True:
+            self._write(self._lines.get())
+            if self._num_lost:
+                lost, self._num_lost = self._num_lost, 0
+                text = f"{lost} lines of the log are lost: nobody read stderr"
+                said = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+                self._write(self.format(logging.makeLogRecord({**said, "msg": text})))
+            self._lines.task_done()
+
+    def _write(self, lines: str) -> None:
+        """Past `sys.stderr`, whose lock the end of the interpreter would wait for."""
+        rest = memoryview(f"{lines}\n".encode(errors="backslashreplace"))
+        with contextlib.suppress(OSError):  # nobody is there to read it
+            while rest:
+                try:
+                    rest = rest[os.write(2, rest) :]
+                except BlockingIOError:
+                    select.select([], [2], [])
 
 
 class TextFormatter(logging.Formatter):

@@ -48,6 +48,7 @@ class Sequence:
     started: bool = False
     strikes: int = 0  # workers that died of a step with it, since its newest token
     first_token_s: float = -1.0
+    prompt_cost: int = 1  # one of its prompt tokens counts as so many of a step's budget
     story: Story = field(default_factory=Story)
 
     @property

@@ -16,6 +16,7 @@ class What:
     ARRIVED = "arrived"  # amount: prompt tokens
     HELD_BACK = "held back"  # other: the stream whose prompt it will share (n > 1)
     QUEUED = "queued"  # amount: the instance's index
+    MOVED = "moved"  # to an instance that has room; amount: the one where it waited in vain
     FORETOLD = "foretold"  # amount: output tokens
     SEATED = "seated"  # amount: prompt tokens found in the prefix cache
     SHARED = "shared"  # seated; amount: tokens shared with the stream `other`

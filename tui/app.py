@@ -4,7 +4,9 @@ import argparse
 import contextlib
 import sys
 import time
+from functools import partial
 
+from daemon.cli.ends import to_the_end
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
 from daemon.control.protocol import Snapshot
 from tui.arguments import parser
@@ -14,6 +16,10 @@ from tui.recording import Recorder, Recording, RecordingError
 
 def main(argv: list[str] | None = None) -> int:
     """The program; 1 if there is no terminal, no daemon for `-1`, or no sense in a recording."""
+    return to_the_end("llmd-top", partial(_run, argv))
+
+
+def _run(argv: list[str] | None) -> int:
     arguments = parser().parse_args(argv)
     try:
         if arguments.once:

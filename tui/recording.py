@@ -80,7 +80,8 @@ class Recording:
             with path.open("rb") as file:
                 self._data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:  # mmap's word for an empty file is a ValueError
-            raise RecordingError(f"cannot play {path}: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise RecordingError(f"cannot play {path}: {why}") from error
         if self._data[: len(FIRST_LINE)] != FIRST_LINE:
             raise RecordingError(f"{path} is no recording of llmd-top")
         self._records = self._index()

@@ -39,6 +39,9 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
         case What.QUEUED:
             known = mark.amount < len(instances)
             return f"queued on {instances[mark.amount] if known else mark.amount}"
+        case What.MOVED:
+            known = mark.amount < len(instances)
+            return f"moved from {instances[mark.amount] if known else mark.amount}, which is full"
         case What.FORETOLD:
             return f"foretold: {mark.amount} output tokens"
         case What.SEATED:

@@ -1,16 +1,10 @@
 """`python -m daemon.api --fd N --listen-fd M --config JSON`: started by the daemon."""
 
 import argparse
+import faulthandler
 import signal
 import sys
 
-import msgspec
-import uvloop
-
-from daemon import logs
-from daemon.api.config import ApiConfig
-from daemon.api.process import ApiProcess, adopt_channel, adopt_listener
-from daemon.api.request_id import WithRequestId
 from daemon.wire.parent import die_with_parent
 
 
@@ -21,15 +15,14 @@ def main() -> int:
     parser.add_argument("--listen-fd", type=int, required=True, help="a listening TCP socket")
     parser.add_argument("--config", default="{}", help="ApiConfig as JSON")
     arguments = parser.parse_args()
-    die_with_parent(signal.SIGTERM)
-    logs.set_up("api", context=WithRequestId())
-    config = msgspec.json.decode(arguments.config, type=ApiConfig)
+    die_with_parent(arguments.fd)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a daemon asks so where this process hangs
 
-    async def serve() -> None:
-        channel = adopt_channel(arguments.fd)
-        await ApiProcess(channel, adopt_listener(arguments.listen_fd), config).run()
+    # The rest takes a second to import, in which the daemon may die as well.
+    from daemon.api.process import serve
 
-    uvloop.run(serve())
+    serve(arguments.fd, arguments.listen_fd, arguments.config)
     return 0
 
 

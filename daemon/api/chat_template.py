@@ -2,9 +2,11 @@
 
 import datetime as dt
 import json
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+import msgspec
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension
@@ -15,6 +17,7 @@ from daemon.api.errors import ApiError, invalid
 from daemon.api.tools.format import SMOLLM, Format, format_of
 from daemon.api.tools.history import Messages, in_words, one_call_each
 
+_LONGEST_MESSAGE = 300
 _PROBE: Messages = [{"role": "user", "content": "hello"}]
 _PROBE_TOOLS: Messages = [
     {
@@ -99,11 +102,54 @@ class ChatTemplate:
                 documents=None,
                 **self._special_tokens,
             )
+        except MemoryError:
+            raise  # there may be none for a sentence either
         except Exception as error:  # noqa: BLE001 - a template is a program of the model's maker
-            raise invalid(
-                f"the model's chat template refuses these messages: {error}", "messages"
-            ) from None
+            said = " ".join(str(error).split())[:_LONGEST_MESSAGE] or type(error).__name__
+            what = f"the model's chat template refuses these `messages`: {said}"
+            raise invalid(what, "messages") from None
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "role": "system"} if message["role"] == "developer" else message
+
+
+def read_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a model's folder, compiled; None where it has none.
+
+    Raises OSError, ValueError, and whatever compiling it comes to: it is a program.
+    """
+    config = {
+        **_read_json(folder / "special_tokens_map.json"),
+        **_read_json(folder / "tokenizer_config.json"),
+    }
+    source = _template_source(folder, config)
+    return ChatTemplate(source, _special_tokens(config)) if source else None
+
+
+def _template_source(folder: Path, config: dict[str, Any]) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    source = config.get("chat_template")
+    if not source:
+        source = _read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(source, list):  # several, by name
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+    return source if isinstance(source, str) else ""
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    tokens = {}
+    for name, value in config.items():
+        if name.endswith("_token"):
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                tokens[name] = text
+    return tokens
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])

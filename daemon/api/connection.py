@@ -1,6 +1,8 @@
 """One HTTP connection: its deadlines, and answers to what is no HTTP. aiohttp does the rest."""
 
 import asyncio
+import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
@@ -19,6 +21,12 @@ LEAST_PROGRESS_BYTES = 16 * 1024
 LOOKS = 4
 """So often in `stall_timeout_s` what is unsent is looked at."""
 CUT = "clients cut that did not take their answers"
+PROBE_S = 1.0
+"""So often it is tried whether a client that sends nothing more is still there."""
+_A_MOMENT_S = 0.05
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_TCP_CLOSE = 7
+"""Linux's state of a connection that the other side has reset."""
 
 
 class Connection(web.RequestHandler):
@@ -26,6 +34,12 @@ class Connection(web.RequestHandler):
     longer than `idle_timeout_s`, and when a whole answer waits and is not taken.
 
     A header that comes after a request falls under its own deadline from its first byte on.
+
+    A client that will send nothing more (`shutdown`) may still wait for its answer, or be gone: TCP
+    says the same of both. Only what is sent tells: one that is gone resets the connection. So now
+    and then something is sent that means nothing: what `probe` sends, or before an answer has begun
+    an interim answer, of which HTTP/1.1 allows any number. An older client is taken to be there
+    until the kernel knows better.
     """
 
     def __init__(self, server: "Server", config: ServerConfig, tally: Tally) -> None:
@@ -43,15 +57,20 @@ class Connection(web.RequestHandler):
         self._tally = tally
         self._clock = loop
         self._wire: asyncio.Transport | None = None
+        self.probe: Callable[[], None] | None = None
+        self._request: web.BaseRequest | None = None
         self._busy = False
+        self._heard_all = False  # the client sends nothing more
+        self._probing: asyncio.TimerHandle | None = None
         self._silent: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._num_unsent = 0
         self._stalled_at_s = 0.0
 
-    def begin(self) -> None:
+    def begin(self, request: web.BaseRequest) -> None:
         """A request's headers are whole: it is being handled."""
         self._busy = True
+        self._request = request
         if self._silent is not None:
             self._silent.cancel()
             self._silent = None
@@ -59,6 +78,7 @@ class Connection(web.RequestHandler):
     def end(self) -> None:
         """The request was handled; its answer may still be on its way."""
         self._busy = False
+        self._request = self.probe = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the deadline of the first request's headers."""
@@ -72,9 +92,18 @@ class Connection(web.RequestHandler):
             self._await_headers()
         super().data_received(data)
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp's closes by saying nothing
+        """The client sends nothing more; whether the connection stays open for an answer."""
+        if self._busy and self._request is not None and not self._request.content.is_eof():
+            return False  # what it was about to ask will never be whole
+        self._heard_all = True
+        # Requests that came with the end begin to be handled in a moment.
+        self._settle_in(_A_MOMENT_S, self._end_or_probe)
+        return True
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop every deadline."""
-        for timer in (self._silent, self._looking):
+        for timer in (self._silent, self._looking, self._probing):
             if timer is not None:
                 timer.cancel()
         self._wire = None
@@ -87,7 +116,10 @@ class Connection(web.RequestHandler):
         if self._looking is None and self._wire is not None:
             self._num_unsent = 0
             self._look_soon()
-        return await super().finish_response(request, resp, start_time)
+        sent = await super().finish_response(request, resp, start_time)
+        if self._heard_all:
+            self._settle_in(_A_MOMENT_S, self._end_or_probe)
+        return sent
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """What aiohttp has to say of a connection; of one that is lost, no line of its own."""
@@ -125,6 +157,47 @@ class Connection(web.RequestHandler):
         if not self._busy:
             self._tally.note("connections closed whose headers did not come")
             self.force_close()
+
+    def _settle_in(self, wait_s: float, settle: Callable[[], None]) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+        self._probing = self._clock.call_later(wait_s, settle)
+
+    def _end_or_probe(self) -> None:
+        """The client sends nothing more: where it waits for nothing, the connection is done with.
+
+        Most answers are there before the client is tried at all.
+        """
+        if self._wire is None or self._wire.is_closing():
+            return
+        if self._busy or self._wire.get_write_buffer_size():
+            self._settle_in(PROBE_S, self._try_client)
+        else:
+            self._wire.close()
+
+    def _try_client(self) -> None:
+        """Is it still there?"""
+        assert self._wire is not None
+        if self._is_reset():
+            self._wire.abort()
+            return
+        if self.probe is not None:
+            self.probe()
+        elif self._request is not None and self._request.version >= (1, 1):
+            self._wire.write(b"" if self._request.writer.output_size else _INTERIM)
+        self._end_or_probe()
+
+    def _is_reset(self) -> bool:
+        """Whether the kernel has heard that nobody is there; it tells readers, who have stopped."""
+        assert self._wire is not None
+        sock = self._wire.get_extra_info("socket")
+        if sock is None or not hasattr(socket, "TCP_INFO"):
+            return False
+        try:
+            state: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        except OSError:
+            return False  # no TCP
+        return state[0] == _TCP_CLOSE
 
     def _look_soon(self) -> None:
         self._looking = self._clock.call_later(self._stall_timeout_s / LOOKS, self._look)

@@ -65,13 +65,14 @@ def _named(message: str) -> ApiError:
         if field in REPLACED:
             message = f"`{field}` is deprecated and not supported; use `{REPLACED[field]}`"
             return invalid(message, field, "unsupported_parameter")
-        return invalid(f"unknown field `{field}`", field, "unknown_parameter")
+        return invalid(f"`{field}` is an unknown field", field, "unknown_parameter")
     missing = _MISSING.search(message)
     if missing:
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)
         return invalid(f"`{field}` is required", field, "missing_required_parameter")
+    said = message[: path.start()] if path else message
+    said = f"{said[0].lower()}{said[1:]}"
     if not path or not where:
-        return invalid(message, None, "invalid_type")
-    said = message[: path.start()]
+        return invalid(f"the body cannot be used: {said}", None, "invalid_type")
     code = "invalid_type" if ", got " in said else "invalid_value"
-    return invalid(f"`{where}`: {said[0].lower()}{said[1:]}", where, code)
+    return invalid(f"`{where}` cannot be used: {said}", where, code)

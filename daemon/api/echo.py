@@ -1,22 +1,37 @@
 """What `echo` shows: a prompt before its answers, with log-probabilities where they are wanted."""
 
 import codecs
+from typing import Any
 
-from daemon.api.logprobs import TokenLogprob
+import msgspec
+
+from daemon.api.logprobs import TokenLogprob, best_of, finite, name_of
 from daemon.api.text import Prompt
 from daemon.api.token_bytes import TokenBytes
 from daemon.engine.protocol import PromptLogprobs
 
+_encode = msgspec.json.Encoder().encode
+_NULL = msgspec.Raw(b"null")
+
 
 class Echo:
-    """One prompt, as each of its answers begins with it."""
+    """One prompt, as each of its answers begins with it.
 
-    def __init__(self, prompt: Prompt, scored: bool) -> None:
+    What is shown of its log-probabilities is encoded as they come, some tokens at a time: those of
+    a long prompt would hold up everybody's events if they were all encoded at the end.
+    """
+
+    def __init__(self, prompt: Prompt, scored: bool, token_bytes: TokenBytes) -> None:
         """`scored`: its tokens' log-probabilities will come, before any answer's first token."""
         self.text = prompt.text
         self.scored = scored
-        self.tokens: list[int] = prompt.tokens.tolist()
-        self.entries: list[TokenLogprob | None] = [None] * len(self.tokens)  # the first stays so
+        self._tokens: list[int] = prompt.tokens.tolist()
+        self._token_bytes = token_bytes
+        count = len(self._tokens) if scored else 0
+        self._logprobs: list[float | None] = [None] * count  # the first stays so
+        self._best = [_NULL] * count
+        self._names = [name_of(token, token_bytes) for token in self._tokens] if scored else []
+        self._offsets = _offsets(self.text, self._tokens, token_bytes) if scored else []
 
     def take(self, told: PromptLogprobs) -> None:
         """Some of its log-probabilities; a prompt that is computed again tells them again."""
@@ -26,20 +41,33 @@ class Echo:
         for row, chosen in enumerate(told.chosen.tolist()):
             index = told.start + row
             top = list(zip(ids[row], values[row], strict=True))
-            self.entries[index] = TokenLogprob(self.tokens[index], chosen, top)
+            entry = TokenLogprob(self._tokens[index], chosen, top)
+            self._logprobs[index] = finite(chosen)
+            self._best[index] = msgspec.Raw(_encode(best_of(entry, self._token_bytes)))
 
-    def offsets(self, token_bytes: TokenBytes) -> list[int]:
-        """Where each token begins in the text, in letters.
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """The `logprobs` object of the prompt."""
+        return {
+            "tokens": self._names,
+            "token_logprobs": self._logprobs,
+            "top_logprobs": self._best,
+            "text_offset": self._offsets,
+        }
 
-        A special token that the text does not show has no width, nor has a part of a letter.
-        """
-        decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        offsets, end = [], 0
-        for token in self.tokens:
-            offsets.append(end)
-            piece = decoder.decode(token_bytes(token))
-            if not self.text.startswith(piece, end):
-                piece = piece.removeprefix(" ")  # some tokenizers begin a text with one of theirs
-            if self.text.startswith(piece, end):
-                end += len(piece)
-        return offsets
+
+def _offsets(text: str, tokens: list[int], token_bytes: TokenBytes) -> list[int]:
+    """Where each token begins in the text, in letters.
+
+    A special token that the text does not show has no width, nor has a part of a letter.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    offsets, end = [], 0
+    for token in tokens:
+        offsets.append(end)
+        piece = decoder.decode(token_bytes(token))
+        if not text.startswith(piece, end):
+            piece = piece.removeprefix(" ")  # some tokenizers begin a text with one of theirs
+        if text.startswith(piece, end):
+            end += len(piece)
+    return offsets

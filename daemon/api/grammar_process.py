@@ -1,40 +1,40 @@
 """`python -m daemon.api.grammar_process --fd N --folder F --vocab-size V`: tries grammars out.
 
 A grammar comes from a client, and compiling one may take minutes, all memory, or the process: a
-chain of a few thousand rules overflows llguidance's stack. So a process of its own goes first,
-which may be killed. It says why a worker must not have the grammar, or nothing.
-
-One frame in, a grammar; one frame out, what is wrong with it (empty: nothing). The first frame
-out says why there is nothing to ask for here (empty: it is ready).
+chain of a few thousand rules overflows llguidance's stack. So a fork of this process goes first.
+A question is a grammar; the answer is why a worker must not have it (empty: it may).
 """
 
 import argparse
-import os
 import random
 import resource
 import signal
 import socket
 import sys
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from daemon.api.forking import Forks, Limits, be_modest
 from daemon.models.grammar import Compiler, GrammarError, check
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.parent import die_with_parent
 
-NICENESS = 10
 STACK_BYTES = 2 << 20
 """A quarter of a worker's: what is not too deep for this process is not too deep for a worker."""
-MORE_MEMORY_BYTES = 2 << 30
-"""Of address space, beyond what it has once the vocabulary is loaded."""
+LIMITS = Limits(cpu_s=0.45, waiting_s=1.0, memory_bytes=1 << 30, answer_bytes=64 << 10)
 COMPILE_CPU_S = 0.25
 """A worker compiles between two steps of everybody's."""
 TOKEN_CPU_S = 0.05
+WALKS_CPU_S = 0.15
+"""So long at most several walks through a grammar's texts are taken."""
 _WALKS = 2
-_WALKED_TOKENS = 12
+_WALKED_TOKENS = 16
+
+Tokens = npt.NDArray[np.intp]
 
 
 def main() -> int:
@@ -44,52 +44,49 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="the model's")
     parser.add_argument("--vocab-size", type=int, required=True, help="the width of its logits")
     arguments = parser.parse_args()
-    os.nice(NICENESS)
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(arguments.fd)
+    be_modest()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A main thread's stack grows as far as this says while it runs.
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_serve, args=(channel, arguments.folder, arguments.vocab_size))
-    thread.start()
-    thread.join()
+    try:
+        compiler = Compiler(arguments.folder, arguments.vocab_size)
+    except GrammarError as error:
+        channel.send(str(error).encode())
+        return 0
+    lengths = compiler.token_lengths()
+    Forks(
+        lambda grammar: what_is_wrong(compiler, lengths, grammar.decode()).encode(), LIMITS
+    ).serve(channel)
     return 0
 
 
-def _serve(channel: BlockingChannel, folder: Path, vocab_size: int) -> None:
-    try:
-        compiler = Compiler(folder, vocab_size)
-    except GrammarError as error:
-        channel.send(str(error).encode())
-        return
-    _limit_memory()
-    channel.send(b"")
-    while (grammar := channel.receive()) is not None:
-        channel.send(what_is_wrong(compiler, grammar.decode()).encode())
-
-
-def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MORE_MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def what_is_wrong(compiler: Compiler, grammar: str) -> str:
-    """Why a worker must not have this grammar; empty if it may."""
+def what_is_wrong(compiler: Compiler, lengths: Tokens, grammar: str) -> str:
+    """Why a worker must not have this grammar; empty if it may. `lengths`: bytes of each token."""
     try:
         began_s = time.thread_time()
         compiler.matcher_anew(grammar)
         if time.thread_time() - began_s > COMPILE_CPU_S:
             return f"it takes longer than {COMPILE_CPU_S} s to compile"
+        until_s = time.thread_time() + WALKS_CPU_S
+        # What only long answers show, long tokens show sooner.
+        _walk(compiler, grammar, lambda tokens: int(tokens[lengths[tokens].argmax()]), until_s)
         for seed in range(_WALKS):
-            _walk(compiler, grammar, random.Random(seed))  # noqa: S311 - no secrets here
+            chance = random.Random(seed)  # noqa: S311 - no secrets here
+            _walk(compiler, grammar, lambda tokens: int(chance.choice(tokens)), until_s)  # noqa: B023
     except GrammarError as error:
         return str(error)
     return ""
 
 
-def _walk(compiler: Compiler, grammar: str, chooser: random.Random) -> None:
-    """Follow the grammar for some tokens. Raises GrammarError where that fails or is slow."""
+def _walk(
+    compiler: Compiler, grammar: str, choose: Callable[[Tokens], int], until_s: float
+) -> None:
+    """Follow the grammar for some tokens, ending only where nothing else is left.
+
+    Raises GrammarError where that fails or is slow.
+    """
     matcher = compiler.matcher(grammar)
     mask = np.zeros(compiler.mask_words, np.int32)
     for _ in range(_WALKED_TOKENS):
@@ -99,10 +96,15 @@ def _walk(compiler: Compiler, grammar: str, chooser: random.Random) -> None:
         if matcher.is_stopped():
             return
         allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        matcher.consume_token(int(chooser.choice(allowed)))
+        going_on = np.setdiff1d(allowed, compiler.ends)
+        if not len(going_on):
+            return
+        matcher.consume_token(choose(going_on))
         check(matcher)
         if time.thread_time() - began_s > TOKEN_CPU_S:
             raise GrammarError(f"it takes longer than {TOKEN_CPU_S} s for one token")
+        if time.thread_time() > until_s:
+            return
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from daemon.api.choice import Choice
-from daemon.api.errors import ApiError, rejection, unavailable
+from daemon.api.errors import ApiError, invalid, rejection, unavailable
 from daemon.api.job import Job
 from daemon.api.logprobs import Rows, asked, by_row
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.predictions import Predictions
 from daemon.engine.protocol import PromptLogprobs
+from daemon.models.grammar import BROKEN_OFF
 from daemon.predictor.protocol import Ask
 from daemon.request import FinishReason, request_of
 from daemon.runtime.protocol import (
@@ -31,6 +32,7 @@ from daemon.runtime.protocol import (
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import faults
+from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class Link:
         on_settings: Callable[[Settings], None],
         on_serving: Callable[[Serving], None],
         on_lost: Callable[[], None],
+        settled: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
         self.lost = False
@@ -55,19 +58,23 @@ class Link:
         self._on_settings = on_settings
         self._on_serving = on_serving
         self._on_lost = on_lost
+        self._settled = settled
         self._metrics = metrics
         self._encode = encoder().encode
         self._decode = decoder(ToApi).decode
         self._next_request = 1
-        self._crash = faults("api.").get("api.crash")
+        self._faults = faults("api.")
         self._choices: dict[int, Choice] = {}
         self._jobs: dict[int, Job] = {}
         self._channel = Channel(sock, self._frame, self._closed)
 
     def submit(self, job: Job) -> None:
         """Send the job's requests. Raises ApiError 503 without a runtime."""
-        if self._crash is not None and self._crash.strikes():
+        if self._strikes("api.crash"):
             os.abort()
+        if self._strikes("api.hang"):
+            while True:
+                pass
         if self.lost:
             raise unavailable("the runtime is gone")
         first = self._next_request
@@ -96,6 +103,10 @@ class Link:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+    def _strikes(self, site: str) -> bool:
+        fault = self._faults.get(site)
+        return fault is not None and fault.strikes()
 
     def _forget(self, choice: Choice) -> None:
         self._choices.pop(choice.sequence, None)
@@ -132,6 +143,8 @@ class Link:
             self._finished(message.sequence, message.reason, message.error)
         elif isinstance(message, Rejected):
             self._rejected(message)
+        elif isinstance(message, Ping):
+            self.tell(Alive(self._settled()))
         elif isinstance(message, Gauges):
             self._metrics.gauges(message)
         elif isinstance(message, Serving):
@@ -158,17 +171,16 @@ class Link:
         )
         for row, (sequence, token, reason) in enumerate(columns):
             choice = choices.get(sequence)
-            if choice is not None:
+            if reason > _LENGTH:  # it failed with this row, whose token means nothing
+                self._finished(sequence, reason, dict(message.errors).get(row, ""))
+            elif choice is not None:
                 clock = choice.clock
                 if choice.num_tokens:
                     metrics.gaps_s.append(now - clock.last_s)
                 else:
                     metrics.first_token(clock, now)
                 clock.last_s = now
-                if reason > _LENGTH:
-                    self._finished(sequence, reason, dict(message.errors).get(row, ""))
-                else:
-                    self._take(choice, token, reason, logprobs, row)
+                self._take(choice, token, reason, logprobs, row)
         metrics.frame_done()
 
     def _take(self, choice: Choice, token: int, reason: int, logprobs: Rows, row: int) -> None:
@@ -214,7 +226,7 @@ class Link:
         if reason == FinishReason.ABORT:
             self._fail(job, unavailable(error or "the server ended this request", "aborted"))
         else:
-            self._fail(job, ApiError(500, error or "the engine failed", code="engine_error"))
+            self._fail(job, _engine_error(job, error))
 
     def _rejected(self, message: Rejected) -> None:
         job = self._jobs.get(message.request)
@@ -225,3 +237,12 @@ class Link:
                 choice.cut = ""
                 job.leave(sequence)
         self._fail(job, rejection(message.kind, message.message, message.retry_after_s))
+
+
+def _engine_error(job: Job, error: str) -> ApiError:
+    """What the client sees of an answer's error: its grammar's fault, or the server's."""
+    if job.work.sampling.grammar and error.startswith(BROKEN_OFF):
+        field = job.work.bound_by
+        why = error.removeprefix(BROKEN_OFF)
+        return invalid(f"`{field}` cannot be followed to the end: {why}", field, "invalid_grammar")
+    return ApiError(500, error or "the engine failed", code="engine_error")

@@ -2,7 +2,11 @@
 
 import msgspec
 
+from daemon.api.token_bytes import TokenBytes
 from daemon.engine.protocol import Logprobs
+
+LEAST_LOGPROB = -9999.0
+"""JSON has no infinities."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
@@ -41,3 +45,23 @@ def asked(token: int, row: Row, depth: int) -> TokenLogprob | None:
         return None
     top = list(zip(row.ids[:depth], row.values[:depth], strict=True))
     return TokenLogprob(token, row.chosen, top)
+
+
+def finite(logprob: float) -> float:
+    """A log-probability that JSON can hold."""
+    return max(logprob, LEAST_LOGPROB)
+
+
+def name_of(token: int, tokens: TokenBytes) -> str:
+    """A token as completions show it."""
+    raw = tokens(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:  # a piece of a character, as OpenAI writes it
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def best_of(entry: TokenLogprob, tokens: TokenBytes) -> dict[str, float]:
+    """The best tokens of a place and the one that stands there; empty if none is wanted."""
+    best = {name_of(token, tokens): finite(logprob) for token, logprob in entry.top}
+    return {**best, name_of(entry.token, tokens): finite(entry.logprob)} if best else {}

@@ -91,7 +91,7 @@ class Front:
         """Answer, whatever happens; only a cancellation passes through."""
         connection = request.protocol
         assert isinstance(connection, Connection)
-        connection.begin()
+        connection.begin(request)
         given = request.headers.get("X-Request-Id", "")
         request[REQUEST_ID] = given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
         request[ARRIVED_S] = time.monotonic()

@@ -44,6 +44,11 @@ class Model:
         return self._serving
 
     @property
+    def settled(self) -> bool:
+        """Whether the tokenizer is there: reading one keeps other threads waiting for seconds."""
+        return self._text is not None and (self._loading is None or self._loading.done())
+
+    @property
     def ready(self) -> bool:
         """Whether a request would be taken now."""
         serving = self._serving

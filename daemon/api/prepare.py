@@ -3,12 +3,13 @@
 Runs in a thread, since tokenizing a long prompt takes longer than the event loop may wait.
 """
 
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
+from daemon.api.conversation import Conversation, Rendered, template_message
 from daemon.api.echo import Echo
-from daemon.api.errors import ApiError, invalid
+from daemon.api.errors import ApiError, invalid, shown
 from daemon.api.sampling import (
     check_unsupported,
     given,
@@ -16,10 +17,10 @@ from daemon.api.sampling import (
     sampling_params,
     stop_strings,
 )
-from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message
+from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message, TextFormat
 from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
-from daemon.api.tools.history import Messages, calls_of, check_messages, described
+from daemon.api.tools.history import check_messages
 from daemon.request import SamplingParams
 from daemon.runtime.protocol import Serving
 
@@ -43,6 +44,7 @@ class Work(msgspec.Struct, frozen=True):
     tools: Toolbox | None = None  # what an answer may call
     echoes: tuple[Echo, ...] = ()  # of each prompt that its answers begin with
     prompt_only: bool = False  # nothing is shown of what is generated
+    bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -50,21 +52,20 @@ class Work(msgspec.Struct, frozen=True):
         return sum(len(prompt.tokens) for prompt in self.prompts)
 
 
-def prepare_chat(request: ChatRequest, text: Text, serving: Serving) -> Work:
-    """A conversation's work. Raises ApiError."""
+def conversation(request: ChatRequest, serving: Serving) -> bytes:
+    """What a chat's template is to be given: a `Conversation`, as JSON. Raises ApiError."""
     check_unsupported(request)
     check_messages(request.messages)
-    messages = [template_message(message) for message in request.messages]
-    limit = request.max_completion_tokens
-    name = "max_completion_tokens" if limit is not None else "max_tokens"
-    if limit is None:
-        limit = request.max_tokens
-    _check_limit(limit, serving.max_len, name)
-    tools = offered(request)
-    tokens = text.chat(messages, serving.max_len, tools=described(tools))
-    prompt = text.prompt(tokens, serving.block_size, words=_asked(messages))
-    work = _work(request, [prompt], limit, serving, "messages")
-    return _with_tools(work, toolbox(request, tools, text.calls, text.markers))
+    _check_limit(*_chat_limit(request), serving.max_len)
+    return msgspec.json.encode(Conversation(request.messages, offered(request)))
+
+
+def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
+    """The work of a conversation that was `rendered`. Raises ApiError."""
+    tokens = text.chat(said.text, serving.max_len)
+    prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
+    work = _work(request, [prompt], _chat_limit(request), serving, "messages")
+    return _with_tools(work, toolbox(request, offered(request), said.calls, text.markers))
 
 
 def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
@@ -73,38 +74,23 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     limit = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     if limit == 0 and not request.echo:
         raise invalid("`max_tokens` may be 0 only with `echo`", "max_tokens")
-    _check_limit(limit, serving.max_len, "max_tokens")
+    _check_limit(limit, "max_tokens", serving.max_len)
     prompts = []
     for prompt in _separate(request.prompt):
         if isinstance(prompt, str):
             tokens, words = text.complete(prompt, serving.max_len), prompt
         else:
-            tokens = _token_ids(prompt, serving)
+            tokens = _token_ids(prompt, limit, serving)
             words = text.decode(tokens if request.echo else tokens[:DECODED_TOKENS])
         echo = words if request.echo else ""
         prompts.append(text.prompt(tokens, serving.block_size, echo, words))
     # An engine draws a token behind every prompt that it computes.
-    work = _work(request, prompts, max(limit, 1), serving, "prompt")
+    work = _work(request, prompts, (limit, "max_tokens"), serving, "prompt")
     scored = work.sampling.prompt_logprobs >= 0
-    echoes = tuple(Echo(prompt, scored) for prompt in prompts) if request.echo else ()
+    echoes: tuple[Echo, ...] = ()
+    if request.echo:
+        echoes = tuple(Echo(prompt, scored, text.token_bytes) for prompt in prompts)
     return msgspec.structs.replace(work, echoes=echoes, prompt_only=limit == 0)
-
-
-def template_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates take it."""
-    content = message.content
-    if content is None:
-        content = ""
-    elif not isinstance(content, str):
-        content = "\n".join(part.text for part in content)
-    fields: dict[str, Any] = {"role": str(message.role), "content": content}
-    if message.name is not None:
-        fields["name"] = message.name
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        fields["tool_calls"] = calls_of(message.tool_calls)
-    return fields
 
 
 def _with_tools(work: Work, tools: Toolbox | None) -> Work:
@@ -116,10 +102,11 @@ def _with_tools(work: Work, tools: Toolbox | None) -> Work:
     return msgspec.structs.replace(work, tools=tools, sampling=sampling)
 
 
-def _asked(messages: Messages) -> str:
+def _asked(messages: list[Message]) -> str:
     """What the user said last: what came before is much the same in every request, or an answer."""
-    spoken: list[str] = [one["content"] for one in messages if one["role"] == "user"]
-    return spoken[-1] if spoken else messages[-1]["content"]
+    spoken = [message for message in messages if message.role == "user"]
+    content: str = template_message((spoken or messages)[-1])["content"]
+    return content
 
 
 def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
@@ -132,41 +119,64 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]
     if kind is int:
         return [cast("list[int]", prompt)]
     if len(prompt) > MAX_PROMPTS:
-        raise invalid(f"`prompt` may have {MAX_PROMPTS} prompts", "prompt")
+        raise invalid(
+            f"`prompt` may have at most {MAX_PROMPTS} prompts, not {len(prompt)}", "prompt"
+        )
     return cast("list[str | list[int]]", prompt)
 
 
-def _token_ids(tokens: list[int], serving: Serving) -> list[int]:
+def _token_ids(tokens: list[int], limit: int, serving: Serving) -> list[int]:
     if len(tokens) >= serving.max_len:
-        raise too_long(str(len(tokens)), 1, serving.max_len)
+        raise _no_room(len(tokens), (limit, "max_tokens"), serving.max_len, "prompt")
     if tokens and max(tokens) >= serving.vocab_size:
         raise invalid(f"`prompt` has token ids outside of 0..{serving.vocab_size - 1}", "prompt")
     return tokens
 
 
-def _check_limit(limit: int | None, max_len: int, name: str) -> None:
+def _chat_limit(request: ChatRequest) -> tuple[int | None, str]:
+    """The most tokens that an answer may have, and the field that says so."""
+    if request.max_completion_tokens is not None:
+        return request.max_completion_tokens, "max_completion_tokens"
+    return request.max_tokens, "max_tokens"
+
+
+def _check_limit(limit: int | None, name: str, max_len: int) -> None:
     if limit is not None and limit >= max_len:
-        error: ApiError = too_long("at least 1", limit, max_len)
-        error.param = name
-        raise error
+        raise too_long(name, max_len, f"asks for {shown(limit)} beside at least one of the prompt")
+
+
+def _no_room(num_tokens: int, limit: tuple[int | None, str], max_len: int, param: str) -> ApiError:
+    """A prompt and what is to come behind it are too much. `limit`: so much, and whose word it is.
+
+    Behind every prompt one token is drawn, whether it is wanted or not.
+    """
+    wanted, name = limit
+    if wanted is None or num_tokens >= max_len:
+        return too_long(param, max_len, f"has {num_tokens}, and at least one must be left to draw")
+    asked = f"`{name}` asks for {shown(wanted)} more"
+    return too_long(param, max_len, f"has {num_tokens} and {asked}: {shown(num_tokens + wanted)}")
 
 
 def _work(
-    request: Common, prompts: list[Prompt], limit: int | None, serving: Serving, param: str
+    request: Common,
+    prompts: list[Prompt],
+    limit: tuple[int | None, str],
+    serving: Serving,
+    param: str,
 ) -> Work:
     n = num_choices(request)
     if n * len(prompts) > MAX_CHOICES:
-        raise invalid(f"a request may have {MAX_CHOICES} choices", "n")
+        what = f"`n` times the prompts are {n * len(prompts)} choices, and may be {MAX_CHOICES}"
+        raise invalid(what, "n")
     limits = []
     for prompt in prompts:
         num_tokens = len(prompt.tokens)
         if num_tokens == 0:
             raise invalid(f"`{param}` has no tokens", param)
-        wanted = max(1, serving.max_len - num_tokens) if limit is None else limit
-        if num_tokens + wanted > serving.max_len:
-            error = too_long(str(num_tokens), wanted, serving.max_len)
-            error.param = param
-            raise error
+        room = serving.max_len - num_tokens
+        wanted = room if limit[0] is None else max(limit[0], 1)
+        if room < 1 or wanted > room:
+            raise _no_room(num_tokens, limit, serving.max_len, param)
         limits.append(wanted)
     return Work(
         prompts=tuple(prompts),
@@ -175,4 +185,11 @@ def _work(
         priority=given(request.priority, 0),
         sampling=sampling_params(request, serving.vocab_size),
         stops=stop_strings(request),
+        bound_by=_bound_by(request),
     )
+
+
+def _bound_by(request: Common) -> str:
+    """The field that a grammar comes from, if there is one."""
+    form = request.response_format
+    return "tools" if form is None or isinstance(form, TextFormat) else "response_format"

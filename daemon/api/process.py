@@ -1,6 +1,7 @@
 """The process: from two inherited descriptors to a server, and back to none."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -9,6 +10,8 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import msgspec
+import uvloop
 from aiohttp import web
 
 from daemon import logs
@@ -24,15 +27,22 @@ from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
 from daemon.api.model import Model
 from daemon.api.predictions import Predictions
+from daemon.api.request_id import WithRequestId
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
 from daemon.api.tally import Tally
-from daemon.runtime.protocol import Access, Settings
+from daemon.api.templates import Templates
+from daemon.api.threads import Threads
+from daemon.runtime.protocol import Access, Serving, Settings
 
 log = logging.getLogger(__name__)
 
-TOKENIZER_THREADS = 2
+TOKENIZER_THREADS = 3
+"""One more than one client may use."""
 LAST_WORDS_S = 2.0
 """For error events to reach clients once the runtime is gone."""
+LEARNING_S = 2.0
+"""So long an end waits for answers to learn from; the daemon gives it 5 s, and the predictor wants
+half of them to save what it knows."""
 BACKLOG = 1024
 LAG_INTERVAL_S = 0.25
 
@@ -45,6 +55,7 @@ class ApiProcess:
         self._config = config
         self._keepalive_s = config.keepalive_s
         self._stop = asyncio.Event()
+        self._drained = asyncio.Event()
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._model = Model(config.model, self._pool)
         self._metrics = Metrics(config.model)
@@ -53,8 +64,9 @@ class ApiProcess:
             channel,
             self._let_in,
             self._settle,
-            self._model.update,
+            self._serve,
             self._stop.set,
+            lambda: self._model.settled,
             self._metrics,
         )
         if config.predict.kind != "none":
@@ -64,14 +76,17 @@ class ApiProcess:
         self._hosts = Hosts(listener.getsockname()[0])
         self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused)
         self._grammars = Grammars(self._model)
+        self._templates = Templates()
+        self._warming: asyncio.Task[None] | None = None
         self._api = Api(
             config,
             self._model,
             self._link,
-            self._pool,
+            Threads(self._pool, TOKENIZER_THREADS),
             self._metrics,
             self._tally,
             self._grammars,
+            self._templates,
         )
         self._about = About(self._model, self._link, self._metrics)
 
@@ -89,12 +104,22 @@ class ApiProcess:
         await self._stop.wait()
         self._model.draining = True
         server.close()
+        ending = asyncio.create_task(self._end(predicting))
         await self._drain()
+        self._drained.set()
         ticker.cancel()
         measuring.cancel()
-        await asyncio.gather(runner.cleanup(), self._end(predicting), self._grammars.close())
+        if self._warming is not None:
+            self._warming.cancel()
+        await asyncio.gather(runner.cleanup(), ending)
+        await asyncio.gather(self._grammars.close(), self._templates.close())
         self._link.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _serve(self, serving: Serving) -> None:
+        self._model.update(serving)
+        if serving.root and serving.ready and self._warming is None:
+            self._warming = asyncio.create_task(self._templates.warm(serving.root))
 
     def _let_in(self, access: Access) -> None:
         self._keys.update(access.keys)
@@ -167,6 +192,9 @@ class ApiProcess:
             log.exception("there are no predictions from here on")
 
     async def _end(self, predicting: "asyncio.Task[None]") -> None:
+        """End predictions once all is answered, or before this process is killed over the rest."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), LEARNING_S)
         if self._link.predictions is not None:
             await self._link.predictions.close()
         await predicting
@@ -188,6 +216,18 @@ def _quieten_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
+
+
+def serve(fd: int, listen_fd: int, config_json: str) -> None:
+    """The process's whole work, from its descriptors and its configuration on."""
+    logs.set_up("api", context=WithRequestId(), beside=True)
+    config = msgspec.json.decode(config_json, type=ApiConfig)
+
+    async def run() -> None:
+        channel = adopt_channel(fd)
+        await ApiProcess(channel, adopt_listener(listen_fd), config).run()
+
+    uvloop.run(run())
 
 
 def adopt_channel(fd: int) -> socket.socket:

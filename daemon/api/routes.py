@@ -1,8 +1,6 @@
 """The routes: each handler reads as what happens to its request."""
 
-import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -14,7 +12,7 @@ from daemon.api.about import json_answer
 from daemon.api.account import Account
 from daemon.api.body import read_body
 from daemon.api.config import ApiConfig
-from daemon.api.connection import CUT
+from daemon.api.connection import CUT, Connection
 from daemon.api.decode import decode
 from daemon.api.errors import ApiError
 from daemon.api.grammar import Grammars
@@ -24,20 +22,21 @@ from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import ACCOUNT, ARRIVED_S
 from daemon.api.model import Model
 from daemon.api.outputs import Collector, Streamer
-from daemon.api.prepare import Work, prepare_chat, prepare_completion
+from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
 from daemon.api.schema import (
     ChatRequest,
     Common,
     CompletionRequest,
     DetokenizeRequest,
-    TextFormat,
     TokenizeRequest,
 )
 from daemon.api.shapes import DONE, ChatShape, CompletionShape, Shape, error_event
 from daemon.api.sink import Sink
 from daemon.api.tally import Tally
+from daemon.api.templates import Templates
 from daemon.api.text import Text
-from daemon.api.tokenizing import detokenize, tokenize
+from daemon.api.threads import Threads
+from daemon.api.tokenizing import asked_conversation, detokenize, tokenize
 from daemon.api.tools.output import CallCollector, CallStreamer
 from daemon.runtime.protocol import Serving
 
@@ -53,8 +52,8 @@ _completion_decoder = msgspec.json.Decoder(CompletionRequest)
 _tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
 _detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
 
-Asking = TypeVar("Asking", bound=Common | TokenizeRequest | DetokenizeRequest)
-Prepared = TypeVar("Prepared")
+Asking = Common | TokenizeRequest | DetokenizeRequest
+Made = TypeVar("Made")
 
 
 class Api:
@@ -65,18 +64,20 @@ class Api:
         config: ApiConfig,
         model: Model,
         link: Link,
-        pool: Executor,
+        threads: Threads,
         metrics: Metrics,
         tally: Tally,
         grammars: Grammars,
+        templates: Templates,
     ) -> None:
         self._config = config
         self._model = model
         self._link = link
-        self._pool = pool
+        self._threads = threads
         self._metrics = metrics
         self._tally = tally
         self._grammars = grammars
+        self._templates = templates
         self._sinks: set[Sink] = set()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -95,8 +96,8 @@ class Api:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
         body = decode(_completion_decoder, await read_body(request))
-        account = request.get(ACCOUNT)
-        work, text, serving = await self._prepare(body, prepare_completion, account)
+        serving, text = self._admit(request, body)
+        work = await self._threaded(request, lambda: prepare_completion(body, text, serving))
         echoes = tuple(echo for echo in work.echoes for _ in range(work.n))
         shape = CompletionShape(self._model.name, text.token_bytes, _include_usage(body), echoes)
         return await self._answer(request, body, work, text, serving, shape)
@@ -104,40 +105,43 @@ class Api:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
         body = decode(_chat_decoder, await read_body(request))
-        account = request.get(ACCOUNT)
-        work, text, serving = await self._prepare(body, prepare_chat, account)
+        serving, text = self._admit(request, body)
+        asked = await self._threaded(request, lambda: conversation(body, serving))
+        said = await self._templates.render(asked, serving, _owner(request))
+        work = await self._threaded(request, lambda: prepare_chat(body, said, text, serving))
         shape = ChatShape(self._model.name, text.token_bytes, _include_usage(body))
         return await self._answer(request, body, work, text, serving, shape)
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """`POST /tokenize`."""
         body = decode(_tokenize_decoder, await read_body(request))
-        tokens, _text, _serving = await self._prepare(body, tokenize)
-        return json_answer(tokens)
+        serving, text = self._admit(request, body)
+        asked = await self._threaded(request, lambda: asked_conversation(body))
+        said = None
+        if asked is not None:
+            said = await self._templates.render(asked, serving, _owner(request))
+        return json_answer(
+            await self._threaded(request, lambda: tokenize(body, said, text, serving))
+        )
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """`POST /detokenize`."""
         body = decode(_detokenize_decoder, await read_body(request))
-        text, _text, _serving = await self._prepare(body, detokenize)
-        return json_answer(text)
+        serving, text = self._admit(request, body)
+        return json_answer(await self._threaded(request, lambda: detokenize(body, text, serving)))
 
     def keep_alive(self) -> None:
         """Called `KEEP_ALIVE_TICKS` times every `keepalive_s`."""
         for sink in self._sinks:
             sink.tick(KEEP_ALIVE_TICKS)
 
-    async def _prepare(
-        self,
-        body: Asking,
-        prepare: Callable[[Asking, Text, Serving], Prepared],
-        account: Account | None = None,
-    ) -> tuple[Prepared, Text, Serving]:
+    def _admit(self, request: web.Request, body: Asking) -> tuple[Serving, Text]:
         serving, text = self._model.admit(body.model)
-        if account is not None:
-            text = text.salted(account.salt)
-        loop = asyncio.get_running_loop()
-        made = await loop.run_in_executor(self._pool, prepare, body, text, serving)
-        return made, text, serving
+        account = request.get(ACCOUNT)
+        return serving, text if account is None else text.salted(account.salt)
+
+    async def _threaded(self, request: web.Request, work: Callable[[], Made]) -> Made:
+        return await self._threads.run(_owner(request), work)
 
     async def _answer(
         self,
@@ -148,7 +152,7 @@ class Api:
         serving: Serving,
         shape: Shape,
     ) -> web.StreamResponse:
-        await self._grammars.check(work.sampling, _grammar_field(body))
+        await self._grammars.check(work.sampling, work.bound_by, _owner(request))
         account = request.get(ACCOUNT)
         if account is not None:
             work = msgspec.structs.replace(work, priority=account.priority(body.priority))
@@ -211,6 +215,8 @@ class Api:
         if request.transport is None:
             raise ConnectionResetError("the client has gone")
         sink.attach(request.transport, chunked)
+        assert isinstance(request.protocol, Connection)
+        request.protocol.probe = sink.probe
         return response
 
 
@@ -227,10 +233,10 @@ def _collector(shape: Shape, work: Work) -> Collector:
     return CallCollector(shape, with_logprobs, work.tools)
 
 
-def _grammar_field(body: Common) -> str:
-    """The field that a grammar comes from, if there is one."""
-    form = body.response_format
-    return "tools" if form is None or isinstance(form, TextFormat) else "response_format"
+def _owner(request: web.Request) -> str:
+    """Whose request it is, where requests have to wait for each other."""
+    account = request.get(ACCOUNT)
+    return account.key.name if account is not None else request.remote or ""
 
 
 def _include_usage(body: Common) -> bool:

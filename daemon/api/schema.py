@@ -22,7 +22,8 @@ Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 StopString = Annotated[str, Meta(max_length=1024)]
-BiasKey = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+# `$` would let a line feed pass at the end.
+BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(?![\s\S])")]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -54,7 +55,7 @@ class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A JSON schema; it is always followed strictly, and what cannot be followed is refused."""
 
     schema: dict[str, msgspec.Raw]
-    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}(?![\s\S])")]
     description: str | None = None
     strict: bool | None = None
 

@@ -11,19 +11,12 @@ import msgspec
 from daemon.api.choice import Choice
 from daemon.api.echo import Echo
 from daemon.api.errors import ApiError
-from daemon.api.logprobs import TokenLogprob
+from daemon.api.logprobs import TokenLogprob, best_of, finite, name_of
 from daemon.api.token_bytes import TokenBytes
 
 DONE = b"data: [DONE]\n\n"
-LEAST_LOGPROB = -9999.0
-"""JSON has no infinities."""
 
 Json = dict[str, Any]
-
-
-def finite(logprob: float) -> float:
-    """A log-probability that JSON can hold."""
-    return max(logprob, LEAST_LOGPROB)
 
 
 def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int) -> Json:
@@ -193,33 +186,18 @@ class CompletionShape(Shape):
         for entry in entries:
             offsets.append(begin + choice.logprob_letters)
             choice.logprob_letters += len(self._tokens(entry.token).decode(errors="ignore"))
-        return self._columns([entry.token for entry in entries], entries, offsets)
+        return self._columns(entries, offsets)
 
     def _echoed(self, index: int) -> Json | None:
         """The `logprobs` object of a choice's prompt, where it is wanted."""
         if not self._echoes or not self._echoes[index].scored:
             return None
-        echo = self._echoes[index]
-        return self._columns(echo.tokens, echo.entries, echo.offsets(self._tokens))
+        return self._echoes[index].columns
 
-    def _columns(
-        self, tokens: list[int], entries: Sequence[TokenLogprob | None], offsets: list[int]
-    ) -> Json:
+    def _columns(self, entries: Sequence[TokenLogprob], offsets: list[int]) -> Json:
         return {
-            "tokens": [self._name(token) for token in tokens],
-            "token_logprobs": [entry and finite(entry.logprob) for entry in entries],
-            "top_logprobs": [entry and self._best(entry) for entry in entries],
+            "tokens": [name_of(entry.token, self._tokens) for entry in entries],
+            "token_logprobs": [finite(entry.logprob) for entry in entries],
+            "top_logprobs": [best_of(entry, self._tokens) for entry in entries],
             "text_offset": offsets,
         }
-
-    def _best(self, entry: TokenLogprob) -> dict[str, float]:
-        """The best tokens of a place and the one that stands there; empty if none is wanted."""
-        best = {self._name(token): finite(logprob) for token, logprob in entry.top}
-        return {**best, self._name(entry.token): finite(entry.logprob)} if best else {}
-
-    def _name(self, token: int) -> str:
-        raw = self._tokens(token)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:  # a piece of a character, as OpenAI writes it
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

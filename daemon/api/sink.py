@@ -73,6 +73,10 @@ class Sink:
         if self.silent_ticks >= ticks and self._backlog is None:
             self.write(KEEP_ALIVE)
 
+    def probe(self) -> None:
+        """Send a comment, unless an event was sent a moment ago or waits to be."""
+        self.tick(1)
+
     async def emptied(self) -> None:
         """Wait until the client's transport has taken every event."""
         if self._backlog is not None:

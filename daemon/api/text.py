@@ -1,25 +1,18 @@
-"""A model folder's tokenizer and chat template."""
+"""A model folder's tokenizer."""
 
 import copy
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from jinja2 import TemplateSyntaxError
 from tokenizers import Tokenizer
 
-from daemon.api.chat_template import ChatTemplate
-from daemon.api.errors import ApiError, invalid, shown
+from daemon.api.errors import ApiError, invalid
 from daemon.api.token_bytes import TokenBytes
-from daemon.api.tools.format import SMOLLM, Format, marker_tokens
-from daemon.api.tools.history import Messages
+from daemon.api.tools.format import marker_tokens
 from daemon.memory.hashing import chain_hashes
 from daemon.wire.columns import Int32, int32
-
-log = logging.getLogger(__name__)
 
 EXCERPT_CHARS = 8000
 PIECE_LETTERS = 16
@@ -45,11 +38,10 @@ def excerpt(text: str) -> str:
     return f"{text[:half]}\n{text[-half:]}"
 
 
-def too_long(num_tokens: str, max_tokens: int, max_len: int, param: str = "messages") -> ApiError:
-    """The 400 of a prompt that does not fit."""
+def too_long(param: str, max_len: int, said: str) -> ApiError:
+    """The 400 of what does not fit the context: what is `said` of the field."""
     return invalid(
-        f"this model's maximum context length is {max_len} tokens, but the prompt has "
-        f"{num_tokens} and max_tokens is {shown(max_tokens)}",
+        f"this model's maximum context length is {max_len} tokens, but `{param}` {said}",
         param,
         "context_length_exceeded",
     )
@@ -68,31 +60,15 @@ class Text:
         self.tokenizer.no_padding()
         self.token_bytes = TokenBytes(self.tokenizer)
         self.markers = marker_tokens(self.tokenizer)
-        self._template = _chat_template(folder)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         self.salt = b""
         self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
 
-    @property
-    def calls(self) -> Format:
-        """How the model writes calls of tools."""
-        return SMOLLM if self._template is None else self._template.calls
+    def chat(self, prompt: str, max_len: int, special: bool = False) -> list[int]:
+        """The tokens of a conversation that a template has made text of.
 
-    def chat(
-        self,
-        messages: Messages,
-        max_len: int,
-        begin_answer: bool = True,
-        special: bool = False,
-        tools: Messages | None = None,
-    ) -> list[int]:
-        """The tokens of a conversation, up to the assistant's answer or to the last message.
-
-        A template writes its special tokens itself; `special` adds the tokenizer's own to them.
+        It writes its special tokens itself; `special` adds the tokenizer's own to them.
         """
-        if self._template is None:
-            raise invalid("this model has no usable chat template; use /v1/completions", "messages")
-        prompt = self._template.render(messages, begin_answer, tools)
         return self._encode(prompt, special, max_len, "messages")
 
     def complete(self, prompt: str, max_len: int, special: bool = True) -> list[int]:
@@ -126,7 +102,7 @@ class Text:
         num_bytes = len(text.encode())
         # No tokenizer can do better: refuse before minutes are spent on it.
         if num_bytes > max_len * self._longest_token_bytes:
-            raise too_long(f"{num_bytes} bytes of text", 0, max_len, param)
+            raise too_long(param, max_len, f"has {num_bytes} bytes of text, more than so many hold")
         if len(text) > max_len * PIECE_LETTERS:
             self._count_piecewise(text, max_len, param)
         return self._tokens(text, special)
@@ -137,53 +113,10 @@ class Text:
         for begin in range(0, len(text), num_letters):
             num_tokens += len(self._tokens(text[begin : begin + num_letters], False))
             if num_tokens > 2 * max_len:  # words that were cut count twice; they are not half
-                raise too_long(f"more than {num_tokens}", 0, max_len, param)
+                raise too_long(param, max_len, f"has more than {num_tokens // 2} tokens")
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         # `encode` keeps the interpreter's lock all the while; the batch call lets it go.
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-
-
-def _chat_template(folder: Path) -> ChatTemplate | None:
-    config = {
-        **_read_json(folder / "special_tokens_map.json"),
-        **_read_json(folder / "tokenizer_config.json"),
-    }
-    source = _template_source(folder, config)
-    if not source:
-        return None
-    try:
-        return ChatTemplate(source, _special_tokens(config))
-    except TemplateSyntaxError as error:
-        log.warning("the chat template of %s is not usable: %s", folder, error)
-        return None
-
-
-def _template_source(folder: Path, config: dict[str, Any]) -> str:
-    if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if not source:
-        source = _read_json(folder / "chat_template.json").get("chat_template")
-    if isinstance(source, list):  # several, by name
-        named = {entry["name"]: entry["template"] for entry in source}
-        source = named.get("default")
-    return source if isinstance(source, str) else ""
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    tokens = {}
-    for name, value in config.items():
-        if name.endswith("_token"):
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                tokens[name] = text
-    return tokens

@@ -1,37 +1,46 @@
 """`/tokenize` and `/detokenize`, in vLLM's shape. Both run in a thread, as tokenizing does."""
 
+import msgspec
+
 from daemon.api.answers import Detokenized, Tokenized
+from daemon.api.conversation import Conversation, Rendered
 from daemon.api.errors import invalid
-from daemon.api.prepare import template_message
 from daemon.api.sampling import given
 from daemon.api.schema import DetokenizeRequest, TokenizeRequest
 from daemon.api.text import Text, too_long
 from daemon.api.tools.choice import check_tools
-from daemon.api.tools.history import check_messages, described
+from daemon.api.tools.history import check_messages
 from daemon.runtime.protocol import Serving
 
 
-def tokenize(request: TokenizeRequest, text: Text, serving: Serving) -> Tokenized:
-    """The tokens of a text or a conversation, more than fit the model included.
+def asked_conversation(request: TokenizeRequest) -> bytes | None:
+    """The `Conversation` whose tokens are wanted, as JSON; None for a plain text.
 
-    Raises ApiError 400, also for a text that is too long for any tokenizer to make it fit.
+    Raises ApiError 400.
     """
     if (request.prompt is None) == (request.messages is None):
-        raise invalid("give either `prompt` or `messages`", "prompt")
-    if request.messages is not None:
-        check_messages(request.messages)
-        check_tools(request.tools or [])
-        tokens = text.chat(
-            [template_message(message) for message in request.messages],
-            serving.max_len,
-            given(request.add_generation_prompt, True),
-            given(request.add_special_tokens, False),
-            described(request.tools or []),
-        )
-    elif request.add_generation_prompt is not None:
-        raise invalid("`add_generation_prompt` needs `messages`", "add_generation_prompt")
-    elif request.tools is not None:
-        raise invalid("`tools` needs `messages`", "tools")
+        raise invalid("one of `prompt` and `messages` must be given, and not both", "prompt")
+    if request.messages is None:
+        if request.add_generation_prompt is not None:
+            raise invalid("`add_generation_prompt` needs `messages`", "add_generation_prompt")
+        if request.tools is not None:
+            raise invalid("`tools` needs `messages`", "tools")
+        return None
+    check_messages(request.messages)
+    check_tools(request.tools or [])
+    begin_answer = given(request.add_generation_prompt, True)
+    return msgspec.json.encode(Conversation(request.messages, request.tools or [], begin_answer))
+
+
+def tokenize(
+    request: TokenizeRequest, said: Rendered | None, text: Text, serving: Serving
+) -> Tokenized:
+    """The tokens of a text or of a rendered conversation, more than fit the model included.
+
+    Raises ApiError 400 for a text that is too long for any tokenizer to make it fit.
+    """
+    if said is not None:
+        tokens = text.chat(said.text, serving.max_len, given(request.add_special_tokens, False))
     else:
         prompt, special = request.prompt or "", given(request.add_special_tokens, True)
         tokens = text.complete(prompt, serving.max_len, special)
@@ -43,7 +52,7 @@ def detokenize(request: DetokenizeRequest, text: Text, serving: Serving) -> Deto
     """The text of tokens, special ones included. Raises ApiError 400."""
     tokens = request.tokens
     if len(tokens) > serving.max_len:
-        raise too_long(str(len(tokens)), 0, serving.max_len, "tokens")
+        raise too_long("tokens", serving.max_len, f"has {len(tokens)}")
     if tokens and max(tokens) >= serving.vocab_size:
         raise invalid(f"`tokens` has ids outside of 0..{serving.vocab_size - 1}", "tokens")
     return Detokenized(text.decode(tokens, with_special=True))

@@ -13,6 +13,7 @@ import uvloop
 from daemon.bench.bench import BenchSpec, Measured, measure
 from daemon.bench.errors import BenchError
 from daemon.bench.load import Load
+from daemon.cli.faults import told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
@@ -20,6 +21,7 @@ from daemon.report.errors import ReportError
 from daemon.workload.workload import WorkloadError
 
 REFRESH_S = 0.5
+LONGEST_TIMEOUT_S = 1e9
 INTERRUPTED = 130
 
 
@@ -81,17 +83,21 @@ def bench(arguments: argparse.Namespace) -> int:
             print(f"llmd bench: {note}", file=sys.stderr)
         write_outputs(arguments, measured.run, measured.report)
     except WorkloadError as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+        raise
     except (BenchError, ReportError, OSError) as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
     return INTERRUPTED if measured.interrupted else 0
 
 
 def _spec(arguments: argparse.Namespace) -> BenchSpec:
-    if arguments.timeout_s < 0 or arguments.warm_up < 0 or arguments.max_len < 0:
-        raise BenchError("--timeout-s, --warm-up and --max-len must not be below 0")
+    if arguments.warm_up < 0 or arguments.max_len < 0:
+        raise BenchError("--warm-up and --max-len must not be below 0")
+    if not 0 <= arguments.timeout_s <= LONGEST_TIMEOUT_S:
+        raise BenchError(f"--timeout-s must be from 0 (none) to {LONGEST_TIMEOUT_S:g}")
     return BenchSpec(
         url=arguments.url,
         model=arguments.model,

@@ -10,11 +10,14 @@ from typing import Any
 
 import msgspec
 
+from daemon.cli.faults import told
 from daemon.cli.parser import overrides
+from daemon.config.core_shares import CoreShare, core_shares
+from daemon.config.cores import read_cores
 from daemon.config.host_pool import HostPlan
 from daemon.config.load import ConfigError, Fault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
-from daemon.config.pool import PoolPlan, plan_pool
+from daemon.config.pool import PoolPlan, plan_pool, pool_faults
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.sizing import (
     DTYPE_BYTES,
@@ -28,13 +31,15 @@ from daemon.memory.sizing import (
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
 from daemon.models.shape import ModelError, ModelShape
+from daemon.runtime.model import cache_folder
+from daemon.runtime.preflight import obstacles
 
 DISTRIBUTION = "llmd-server"
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print all that would be used. 0: it would serve; 1: the model or its memory would not do;
-    2: the configuration is wrong.
+    """Print all that would be used. 0: it would serve; 1: not on this machine, as it is now, or not
+    with this model; 2: the configuration is wrong.
     """
     found = examine(arguments)
     if arguments.json:
@@ -50,27 +55,65 @@ class Checked(msgspec.Struct):
     loaded: Loaded | None = None
     folder: Path | None = None
     shape: ModelShape | None = None
-    plans: list[tuple[InstanceSpec, PoolPlan]] = []
-    faults: tuple[Fault, ...] = ()
+    cores: tuple[CoreShare, ...] = ()
+    plans: dict[str, PoolPlan] = {}  # by the instance's name
+    faults: list[Fault] = []
+    notes: list[Fault] = []  # it serves all the same
     status: int = 0
+
+    def instances(self) -> Iterator[tuple[InstanceSpec, CoreShare]]:
+        """Each configured instance, and what it computes on."""
+        if self.loaded is not None:
+            yield from zip(self.loaded.config.instance, self.cores, strict=True)
+
+    def cannot(self, text: str, key: str = "") -> None:
+        """Remember what is in the way."""
+        fault = Fault("", key, text)
+        if fault not in self.faults:  # instances that are alike have the same
+            self.faults.append(fault)
+        self.status = 1
 
 
 def examine(arguments: argparse.Namespace) -> Checked:
-    """Do all that `serve` would do before it starts anything."""
+    """Do all that `serve` would do before it starts anything, and go on after a fault."""
     found = Checked()
     try:
         found.loaded = load(arguments.config, overrides(arguments))
-        config = found.loaded.config
-        _refuse_foreign_daemon()
-        found.folder = _folder(config)
-        found.shape = checked_shape(found.folder, _cache(config))
-        for spec in config.instance:
-            found.plans.append((spec, plan_pool(config, found.shape, spec)))
     except ConfigError as error:
-        found.faults, found.status = error.faults, 2
-    except (ModelError, SizingError) as error:
-        found.faults, found.status = (Fault("", "", str(error)),), 1
+        found.faults, found.status = list(error.faults), 2
+        return found
+    config = found.loaded.config
+    found.cores = core_shares(config, read_cores())
+    if owners := _foreign_owners():
+        found.cannot(
+            f"the distribution {owners} also installs a package named daemon: "
+            f"give {DISTRIBUTION} a virtual environment of its own"
+        )
+    for key, text, fatal in obstacles(config):
+        if fatal:
+            found.cannot(text, key)
+        else:
+            found.notes.append(Fault("", key, text))
+    _examine_model(found, config)
     return found
+
+
+def _examine_model(found: Checked, config: Config) -> None:
+    """The model and the pools of each instance; where a device is missing, nothing is converted."""
+    try:
+        if any(fault.key == "instance" for fault in found.faults) and _needs_conversion(config):
+            return
+        found.folder = _folder(config)
+        found.shape = checked_shape(found.folder, cache_folder(config))
+    except (ModelError, OSError) as error:
+        found.cannot(told(error))
+        return
+    for spec in config.instance:
+        try:
+            found.plans[spec.name] = plan_pool(config, found.shape, spec)
+        except SizingError as error:
+            for text in (str(error), *pool_faults(config, found.shape, spec)):
+                found.cannot(text)
 
 
 def print_text(found: Checked) -> None:
@@ -79,8 +122,13 @@ def print_text(found: Checked) -> None:
         print("\n".join(values(found.loaded)))
     if found.folder is not None and found.shape is not None:
         print("\n" + "\n".join(model_lines(found.folder, found.shape)))
-        for spec, plan in found.plans:
-            print("\n" + "\n".join(pool_lines(spec, found.shape, plan)))
+    for spec, cores in found.instances():
+        print(f"\ninstance {spec.name} on {spec.device}")
+        print(f"  cores        {cores} ({cores.why})")
+        if found.shape is not None and spec.name in found.plans:
+            print("\n".join(pool_lines(found.shape, found.plans[spec.name])))
+    for note in found.notes:
+        print(f"llmd: {note} (no fault)", file=sys.stderr)
     for fault in found.faults:
         print(f"llmd: {fault}", file=sys.stderr)
 
@@ -96,10 +144,15 @@ def as_json(found: Checked) -> str:
         },
         "model": {"folder": str(found.folder), **msgspec.to_builtins(shape)} if shape else None,
         "instances": [
-            {**msgspec.to_builtins(spec), "pool": msgspec.to_builtins(plan)}
-            for spec, plan in found.plans
+            {
+                **msgspec.to_builtins(spec),
+                "cores": msgspec.to_builtins(cores),
+                "pool": msgspec.to_builtins(found.plans.get(spec.name)),
+            }
+            for spec, cores in found.instances()
         ],
         "faults": [fault._asdict() for fault in found.faults],
+        "notes": [note._asdict() for note in found.notes],
     }
     return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
 
@@ -142,9 +195,9 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
     )
 
 
-def pool_lines(spec: InstanceSpec, shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
+def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     """The memory formula of one instance, term by term."""
-    yield f"instance {spec.name} on {spec.device} in {plan.dtype}"
+    yield f"  computes in  {plan.dtype}"
     if plan.size is None:
         yield "  the GPU's memory cannot be read from here; the worker sizes its pool at its start"
         yield host_line(plan.host)
@@ -218,25 +271,22 @@ def _number_bytes(demand: Demand) -> str:
 
 def _folder(config: Config) -> Path:
     """The model's folder, converting a GGUF file the first time, as `serve` would."""
-    cache = _cache(config)
-    source = Path(config.model.path).expanduser() if config.model.path else embedded_gguf()
-    if is_gguf(source) and source.is_file() and not converted_folder(source, cache).exists():
+    if source := _needs_conversion(config):
         print(f"llmd: converting {source.name}, once, for about half a minute", file=sys.stderr)
-    return model_folder(config.model.path, cache)
+    return model_folder(config.model.path, cache_folder(config))
 
 
-def _cache(config: Config) -> Path:
-    return Path(config.daemon.cache) if config.daemon.cache else default_cache()
+def _needs_conversion(config: Config) -> Path | None:
+    """The GGUF file that nobody has converted yet, if the model is one. Raises ModelError."""
+    source = Path(config.model.path).expanduser() if config.model.path else embedded_gguf()
+    if not is_gguf(source) or not source.is_file():
+        return None
+    return None if converted_folder(source, cache_folder(config)).exists() else source
 
 
-def _refuse_foreign_daemon() -> None:
-    """Another distribution's package `daemon` would be imported in place of llmd's, or mixed in."""
-    owners = set(packages_distributions().get("daemon", ())) - {DISTRIBUTION}
-    if owners:
-        raise ModelError(
-            f"the distribution {', '.join(sorted(owners))} also installs a package named daemon: "
-            f"give {DISTRIBUTION} a virtual environment of its own"
-        )
+def _foreign_owners() -> str:
+    """Other distributions whose package `daemon` would be imported in place of llmd's."""
+    return ", ".join(sorted(set(packages_distributions().get("daemon", ())) - {DISTRIBUTION}))
 
 
 def _mib(size_bytes: int) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.cli.faults import told
 from daemon.report.compare import as_text, read_report
 from daemon.report.compare import compare as compared
 from daemon.report.errors import ReportError
@@ -22,8 +23,10 @@ def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison. 0: done; 1: a report cannot be read."""
     try:
         comparison = compared(read_report(arguments.a), read_report(arguments.b))
+    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+        raise
     except (ReportError, OSError) as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(comparison).decode(), indent=2))

@@ -91,6 +91,7 @@ def as_text(snapshot: Snapshot) -> str:
         f"{counters.finished} of {counters.requests} requests finished, "
         f"{counters.rejected} rejected, {counters.aborted} aborted, {counters.failed} failed",
         *_predictor(snapshot),
+        *_losses(snapshot),
         "",
         _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV FREE", "STEP"),
     ]
@@ -111,6 +112,16 @@ def _predictor(snapshot: Snapshot) -> list[str]:
         error = counters.prediction_error_sum / counters.prediction_count
         line += f"; mean error {error:.0%} of {counters.prediction_count} finished"
     return [line]
+
+
+def _losses(snapshot: Snapshot) -> list[str]:
+    """What went wrong since the start, a line each."""
+    lines = []
+    if snapshot.api.deaths:
+        lines.append(f"the API process was started again {snapshot.api.deaths} times")
+    if snapshot.journal_dropped:
+        lines.append(f"the journal misses {snapshot.journal_dropped} events")
+    return lines
 
 
 def _instance_row(instance: InstanceStatus) -> str:

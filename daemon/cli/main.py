@@ -2,36 +2,32 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
-from daemon.cli.parser import build_parser
-from daemon.config.load import ConfigError
+from daemon.cli.ends import to_the_end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done; 1: it failed; 2: the command line or configuration is wrong."""
-    words = sys.argv[1:] if argv is None else argv
+    """Run one command. 0: done; 1: it failed; 2: the command line or configuration is wrong;
+    above 128: a signal ended it, or nobody reads its output any more.
+    """
+    return to_the_end("llmd", partial(_run, sys.argv[1:] if argv is None else argv))
+
+
+def _run(words: Sequence[str]) -> int:
+    # Imported here, where a signal finds somebody who knows how to end.
+    from daemon.cli.parser import build_parser
+    from daemon.config.load import ConfigError
+
     arguments = build_parser(words).parse_args(words)
     try:
-        if arguments.command == "serve":
-            from daemon.cli.serve import serve
-
-            return serve(arguments)
-        if arguments.command == "check":
-            from daemon.cli.check import check
-
-            return check(arguments)
-        if arguments.command == "ctl":
-            from daemon.cli.ctl import ctl
-
-            return ctl(arguments)
-        workbench = import_module(f"daemon.cli.{arguments.command}")
-        return int(getattr(workbench, arguments.command)(arguments))
+        command = import_module(f"daemon.cli.{arguments.command}")
+        return int(getattr(command, arguments.command)(arguments))
     except ConfigError as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        for fault in error.faults:
+            print(f"llmd: {fault}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from daemon.files import write_whole
 from daemon.report.records import RunLog
 from daemon.report.render import as_csv, as_json, as_text
 from daemon.report.report import Report
@@ -24,7 +25,7 @@ def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) ->
     """Print the report and write the files that were asked for. Raises OSError, ReportError."""
     write_text(arguments, as_json(report), as_text(report))
     if arguments.csv is not None:
-        arguments.csv.write_text(as_csv(run), encoding="utf-8")
+        write_whole(arguments.csv, as_csv(run).encode())
     if arguments.plot is not None:
         from daemon.report.plots import plot
 
@@ -35,4 +36,4 @@ def write_text(arguments: argparse.Namespace, json: str, text: str) -> None:
     """Print one or the other, as --json says, and write --out. Raises OSError."""
     print(json if arguments.json else text, flush=True)
     if arguments.out is not None:
-        arguments.out.write_text(json + "\n", encoding="utf-8")
+        write_whole(arguments.out, json.encode() + b"\n")

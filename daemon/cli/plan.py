@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from daemon.cli.outputs import write_text
+from daemon.cli.poor import warn_of_named
 from daemon.cli.scenario_flags import scenario_of
 from daemon.planner.capacity import find_capacity
 from daemon.planner.errors import PlannerError
@@ -69,6 +70,8 @@ def check_plan_flags(arguments: argparse.Namespace) -> None:
         for flag in flags:
             if _given(arguments, flag) and not _given(arguments, search):
                 raise PlannerError(f"{flag} needs {search}: without it there is nothing to search")
+    if arguments.workers is not None and arguments.workers < 0:
+        raise PlannerError(f"--workers must not be below 0, got {arguments.workers}")
     for flag in _OF_ONE_RUN:
         if _given(arguments, flag) and (arguments.sweep or arguments.capacity):
             raise PlannerError(
@@ -79,7 +82,9 @@ def check_plan_flags(arguments: argparse.Namespace) -> None:
 
 def capacity(arguments: argparse.Namespace) -> int:
     """Search, and print the report of the run at the rate found."""
-    report = find_capacity(scenario_of(arguments), _goal(arguments), progress=_told).as_report()
+    scenario = scenario_of(arguments)
+    warn_of_named(group.profile for group in scenario.instance)
+    report = find_capacity(scenario, _goal(arguments), progress=_told).as_report()
     write_text(arguments, as_json(report), as_text(report))
     return 0
 
@@ -90,6 +95,7 @@ def sweep_all(arguments: argparse.Namespace) -> int:
     points = grid(
         scenario, arguments.rates or (), arguments.policies or (), arguments.profiles or ()
     )
+    warn_of_named(group.profile for point in points.values() for group in point.instance)
     goal = _goal(arguments) if arguments.capacity else None
     rents = _rents(arguments, points)
     rows = []

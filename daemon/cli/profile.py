@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daemon.cli.faults import told
 from daemon.cli.parser import add_config_flags, overrides
+from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
+from daemon.config.cuda import DeviceError
 from daemon.config.load import load
 from daemon.config.paths import default_cache
 from daemon.config.schema import Config
@@ -63,8 +66,10 @@ def profile(arguments: argparse.Namespace) -> int:
         if arguments.journal is not None or arguments.profile is not None:
             return _refit(arguments)
         return _measure(arguments)
-    except (ProfileError, ModelError, SizingError, OSError) as error:
-        print(f"llmd: {error}", file=sys.stderr)
+    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+        raise
+    except (ProfileError, DeviceError, ModelError, SizingError, OSError) as error:
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
 
 
@@ -79,6 +84,7 @@ def _measure(arguments: argparse.Namespace) -> int:
             config, arguments.name, arguments.budget_s, lambda share, what: told(share, 1.0, what)
         )
     print("\n".join(summary(made)))
+    warn_of(made.profile)
     _write(made.profile, arguments.out or _default_out(config, made.profile))
     return 0
 
@@ -96,6 +102,7 @@ def _refit(arguments: argparse.Namespace) -> int:
         f"fitted to {fit.num_points:,} steps; on those held out the error goes from "
         f"{made.old_mape:.1%} to {error_words(fit)}, noise {fit.noise_sigma:.1%}"
     )
+    warn_of(made.profile)
     _write(made.profile, arguments.out)
     return 0
 

@@ -4,8 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from daemon.cli.faults import told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_all
+from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.workload_flags import add_workload_flags
@@ -69,8 +71,10 @@ def simulate(arguments: argparse.Namespace) -> int:
             from daemon.report.perfetto import write_trace
 
             write_trace(run, arguments.perfetto)
+    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+        raise
     except FAULTS as error:
-        print(f"llmd: {error}", file=sys.stderr)
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -80,6 +84,8 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     from daemon.simulator.run import Options, prepare, run
 
     prepared = prepare(scenario_of(arguments))
+    for profile in {one.name: one for one in prepared.profiles}.values():
+        warn_of(profile)
     with progress() as told:
         options = Options(
             journal=arguments.journal_out,
@@ -105,6 +111,8 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     _refuse_idle_flags(arguments)
     incident = read_incident(arguments.journal)
     profile = load_profile(arguments.profile) if arguments.profile else None
+    if profile is not None:
+        warn_of(profile)
     again = bool(arguments.policy or profile)
     seed = arguments.seed or 0
     spans = arguments.perfetto is not None
@@ -113,9 +121,12 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
         log = rerun(incident, arguments.policy or "", profile, seed, options)
     else:
         log = replayed(incident, spans)
+    label = f"journal {arguments.journal.name}, {len(incident.streams)} answers"
+    if incident.num_missing:
+        label += f"; it misses {incident.num_missing} events"
     about = About(
         kind="simulated" if again else "measured",
-        label=f"journal {arguments.journal.name}, {len(incident.streams)} answers",
+        label=label,
         policy=arguments.policy or incident.config.policy,
         profile=profile.name if profile else "recorded step times",
         seed=seed,

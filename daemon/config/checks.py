@@ -52,9 +52,22 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_AT_MOST = {
+    "server.port": 65535,
+    "model.max_len": _INT32_MAX,
+    "scheduler.max_running": _INT32_MAX,
+    "scheduler.max_batch_tokens": _INT32_MAX,
+    "scheduler.prefill_chunk": _INT32_MAX,
+    "memory.kv_blocks": _INT32_MAX,
+}
+"""Counts are 32 bits wide in columns, and all else 64 in messages."""
+
+
 def check(config: Config) -> Iterator[Fault]:
     """Every fault of a configuration whose types are right."""
     yield from _ranges(config)
+    yield from _paths(config)
     yield from _choices(config)
     yield from key_faults(config.key)
     yield from _memory(config)
@@ -68,10 +81,22 @@ def _ranges(config: Config) -> Iterator[Fault]:
         value = _value(config, key)
         if not value >= least:  # also true of NaN
             yield key, f"must be at least {least}, got {value}"
-        elif math.isinf(value):
+        elif value == math.inf:
             yield key, "must be a finite number"
-    if config.server.port > 65535:
-        yield "server.port", f"must be at most 65535, got {config.server.port}"
+        elif value > _AT_MOST.get(key, _INT64_MAX):
+            yield key, f"must be at most {_AT_MOST.get(key, _INT64_MAX)}, got {_short(value)}"
+
+
+def _short(value: float) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"a number of {len(text)} digits"
+
+
+def _paths(config: Config) -> Iterator[Fault]:
+    """No file or host of the system has a name with a zero in it."""
+    for key in ("model.path", "server.host", "control.socket", "journal.folder", "daemon.cache"):
+        if "\0" in _value(config, key):
+            yield key, "must not hold a zero character"
 
 
 def _choices(config: Config) -> Iterator[Fault]:
@@ -109,22 +134,23 @@ def _scheduler(config: Config) -> Iterator[Fault]:
     scheduler = config.scheduler
     if not scheduler.starve_s > 0:
         yield "scheduler.starve_s", f"must be above 0, got {scheduler.starve_s}"
-    if scheduler.prefill_chunk > scheduler.max_batch_tokens:
+    if scheduler.policy in POLICIES and scheduler.prefill_chunk > scheduler.max_batch_tokens:
         most = f"must not exceed scheduler.max_batch_tokens = {scheduler.max_batch_tokens}"
         yield "scheduler.prefill_chunk", f"{most}, got {scheduler.prefill_chunk}"
 
 
 def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
-    for spec in config.instance:
+    for number, spec in enumerate(config.instance):
+        place = f"instance[{number}]"
         if not _DEVICE.fullmatch(spec.device):
-            yield "instance", f"device must be cpu or cuda:N, got {spec.device!r}"
+            yield f"{place}.device", f"must be cpu or cuda:N, got {spec.device!r}"
         if spec.role not in ROLES:
-            yield "instance", f"role must be one of {', '.join(ROLES)}, got {spec.role!r}"
+            yield f"{place}.role", f"must be one of {', '.join(ROLES)}, got {spec.role!r}"
         elif spec.role != "mixed":
-            yield "instance", f"role {spec.role!r} is not supported yet: {_NO_HANDOFF}"
-        if names.count(spec.name) > 1:
-            yield "instance", f"two instances are named {spec.name!r}"
+            yield f"{place}.role", f"{spec.role!r} is not supported yet: {_NO_HANDOFF}"
+        if spec.name in names[:number]:
+            yield f"{place}.name", f"two instances are named {spec.name!r}"
 
 
 def _predict(config: Config) -> Iterator[Fault]:

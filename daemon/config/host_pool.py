@@ -36,7 +36,7 @@ def plan_host_pool(
     config: Config, model: Shape, device: str, dtype: str, pool: PoolSize | None
 ) -> HostPlan:
     """The host pool beside `pool` (None: not known yet). Raises SizingError if it holds nothing."""
-    memory = config.memory
+    memory, num_instances = config.memory, max(len(config.instance), 1)
     per_block = block_bytes(model, memory.block_size, dtype, memory.kv_dtype)
     if memory.compress:
         channels = model.num_layers * 2 * model.num_kv_heads * model.head_dim
@@ -49,10 +49,21 @@ def plan_host_pool(
                 f"memory.host_bytes = {memory.host_bytes} does not hold one block of {per_block} "
                 "bytes: give it more, or 0 for no host pool"
             )
+        _refuse_beyond_ram(memory.host_bytes, num_instances)
         return HostPlan(memory.host_bytes // per_block, per_block, "host_bytes")
     share = RAM_SHARE[device.partition(":")[0]]
-    ram_bytes = int(share * available_ram_bytes()) // max(len(config.instance), 1)
+    ram_bytes = int(share * available_ram_bytes()) // num_instances
     useful_bytes = DEVICE_POOLS * pool.num_blocks * pool.block_bytes if pool is not None else 0
     if pool is None or useful_bytes > ram_bytes:
         return HostPlan(ram_bytes // per_block, per_block, "ram")
     return HostPlan(useful_bytes // per_block, per_block, "kv")
+
+
+def _refuse_beyond_ram(host_bytes: int, num_instances: int) -> None:
+    available_bytes = available_ram_bytes()
+    if host_bytes * num_instances > available_bytes:
+        each = f" for each of {num_instances} instances" if num_instances > 1 else ""
+        raise SizingError(
+            f"memory.host_bytes = {host_bytes}{each} is more than the {available_bytes} bytes of "
+            "RAM that are available: lower it, or -1 for a share of RAM"
+        )

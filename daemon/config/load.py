@@ -1,24 +1,22 @@
 """Read the configuration: file, then flags, then defaults; every value remembers its source."""
 
-import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from daemon.config.checks import check
+from daemon.config.convert import convert, given_keys
 from daemon.config.instances import named
 from daemon.config.schema import Config
-from daemon.config.unknown import several_models, unknown_keys
+from daemon.files import read_whole
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 
 FLAGS = "flag"
 DEFAULT = "default"
-
-_AT = re.compile(r" - at `\$\.?(.*)`$")
 
 
 COMMAND_LINE = "command line"
@@ -64,20 +62,39 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     Raises ConfigError.
     """
     label = str(file) if file else ""
-    data = _read(file) if file else {}
-    sources = dict.fromkeys(_keys(data), label)
-    _convert(data, label)
-    flags = dict(overrides or {})
-    for key, value in flags.items():
-        _set(data, key, value)
+    data, faults = _read(file, label) if file else ({}, [])
+    sources = dict.fromkeys(given_keys(data), label)
+    faults += [Fault(label, *found) for found in convert(data).faults]
+    for key, value in (overrides or {}).items():
         sources[key] = FLAGS
-    written = _convert(data, COMMAND_LINE)
+        if fault := _set(data, key, value):
+            faults.append(Fault(COMMAND_LINE, key, fault))
+    written, found = convert(data)
     config = _completed(written)
-    places = {key: COMMAND_LINE if source == FLAGS else source for key, source in sources.items()}
-    faults = [Fault(places.get(key, DEFAULT), key, text) for key, text in check(config)]
+    faulty = {key for _, key, _ in faults} | {key for key, _ in found}
+    found += [(key, text) for key, text in check(config) if not _follows(key, text, faulty)]
+    faults += [Fault(_place(sources, key), key, text) for key, text in found]
     if faults:
-        raise ConfigError(faults)
+        raise ConfigError(dict.fromkeys(faults))
     return Loaded(config, sources, label, written)
+
+
+def _place(sources: Mapping[str, str], key: str) -> str:
+    """Where a key, or the section that it is in, was written."""
+    within = [source for known, source in sources.items() if known.startswith(f"{key}.")]
+    for known in (key, key.partition("[")[0], key.partition(".")[0]):
+        if known in sources:
+            within.insert(0, sources[known])
+            break
+    source = within[0] if within else DEFAULT
+    return COMMAND_LINE if source == FLAGS else source
+
+
+def _follows(key: str, text: str, faulty: Collection[str]) -> bool:
+    """Whether a fault may be no more than another's consequence: a key stands at its default
+    because its value could not be read, and this fault is about it or names it.
+    """
+    return key in faulty or any(other in text.split() for other in faulty)
 
 
 def parse_value(text: str) -> Any:
@@ -101,49 +118,27 @@ def flatten(config: Config) -> dict[str, Any]:
     return flat
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, label: str) -> tuple[dict[str, Any], list[Fault]]:
+    """What the file holds, or nothing and what is wrong with all of it."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_whole(file).decode()), []
     except OSError as error:
-        raise ConfigError([Fault(str(file), "", str(error.strerror))]) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([Fault(str(file), "", f"not TOML: {error}")]) from error
+        return {}, [Fault(label, "", str(error.strerror))]
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, or of a number's digits
+        return {}, [Fault(label, "", f"not TOML: {error}")]
 
 
-def _keys(data: Mapping[str, Any]) -> list[str]:
-    keys = []
-    for section, values in data.items():
-        keys += [f"{section}.{key}" for key in values] if isinstance(values, dict) else [section]
-    return keys
-
-
-def _set(data: dict[str, Any], key: str, value: Any) -> None:
+def _set(data: dict[str, Any], key: str, value: Any) -> str:
+    """Put a value in its place; why it cannot be, if so."""
     section, _, name = key.partition(".")
+    table = data.get(section, {})
     if not name:
         data[section] = value
-        return
-    table = data.get(section, {})
-    if not isinstance(table, dict):
-        text = f"[[{section}]] is a list; name it as a whole"
-        raise ConfigError([Fault(COMMAND_LINE, key, text)])
-    data[section] = {**table, name: value}
-
-
-def _convert(data: Mapping[str, Any], label: str) -> Config:
-    faults = [Fault(label, *found) for found in (*several_models(data), *unknown_keys(data))]
-    if faults:
-        raise ConfigError(faults)
-    try:
-        return msgspec.convert(data, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError([_plain(label, str(error))]) from error
-
-
-def _plain(label: str, message: str) -> Fault:
-    """msgspec's message with the place apart: `scheduler.max_running`, `expected int, got str`."""
-    found = _AT.search(message)
-    text = _AT.sub("", message).replace("`", "")
-    return Fault(label, found.group(1) if found else "", text[:1].lower() + text[1:])
+    elif isinstance(table, dict):
+        data[section] = {**table, name: value}
+    else:
+        return f"[[{section}]] is a list; name it as a whole"
+    return ""
 
 
 def _completed(config: Config) -> Config:

@@ -3,27 +3,32 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+
+from daemon.config.cgroup import ROOT, limits
 
 _QUERY = "--query-gpu=memory.total,memory.free"
 _MIB = 1 << 20
 
 
-def available_ram_bytes() -> int:
-    """RAM that can be taken without swapping, cgroup limits included."""
-    available = _meminfo_bytes("MemAvailable")
-    limit = _cgroup_number("memory.max")
-    if limit is None:
-        return available
-    return max(min(available, limit - (_cgroup_number("memory.current") or 0)), 0)
+def available_ram_bytes(root: Path = ROOT) -> int:
+    """RAM that can be taken without swapping: of the machine, and of every control group around."""
+    available = _meminfo_bytes(root, "MemAvailable")
+    for folder, text in limits("memory.max", root):
+        if text.isdigit():
+            available = min(available, int(text) - _number(folder / "memory.current"))
+    return max(available, 0)
 
 
 def gpu_memory_bytes(index: int) -> tuple[int, int] | None:
-    """Total and free bytes of a GPU, as the driver's own tool says; None if it cannot be asked."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    """Total and free bytes of cuda:`index`, as the driver's own tool says; None if it cannot be
+    asked.
+    """
+    program, card = shutil.which("nvidia-smi"), card_of(f"cuda:{index}", os.environ)
+    if program is None or card is None:
         return None
-    command = [program, f"--id={index}", _QUERY, "--format=csv,noheader,nounits"]
+    command = [program, f"--id={card}", _QUERY, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
         total, free = done.stdout.split(",")
@@ -32,18 +37,34 @@ def gpu_memory_bytes(index: int) -> tuple[int, int] | None:
         return None
 
 
-def _meminfo_bytes(name: str) -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+def card_of(device: str, environment: Mapping[str, str]) -> int | str | None:
+    """The card behind a device ("cuda:1"), by index or UUID; None for one that is no GPU.
+
+    CUDA_VISIBLE_DEVICES is followed. Where cards differ, CUDA counts them in NVML's order only
+    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        return None
+    index = int(number or "0")
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return index
+    cards = [card.strip() for card in visible.split(",")]
+    if index >= len(cards) or not cards[index]:
+        return None
+    return int(cards[index]) if cards[index].isdigit() else cards[index]
+
+
+def _meminfo_bytes(root: Path, name: str) -> int:
+    for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cgroup_number(name: str) -> int | None:
-    """A number of the process's own cgroup (version 2); None where there is none or no limit."""
+def _number(path: Path) -> int:
     try:
-        group = Path("/proc/self/cgroup").read_text(encoding="ascii").strip().rpartition("::")[2]
-        text = Path("/sys/fs/cgroup").joinpath(group.lstrip("/"), name).read_text(encoding="ascii")
-        return int(text)
+        return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return None
+        return 0

@@ -1,5 +1,6 @@
 """From a configuration and a model's shape to the KV pool of each instance."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -7,7 +8,15 @@ import msgspec
 from daemon.config.host_pool import HostPlan, plan_host_pool
 from daemon.config.machine import available_ram_bytes, gpu_memory_bytes
 from daemon.config.schema import Config, InstanceSpec
-from daemon.memory.sizing import Demand, PoolSize, Room, Shape, cpu_weight_bytes, size_pool
+from daemon.memory.sizing import (
+    Demand,
+    PoolSize,
+    Room,
+    Shape,
+    SizingError,
+    cpu_weight_bytes,
+    size_pool,
+)
 
 
 class Model(Shape, Protocol):
@@ -49,7 +58,37 @@ def longest(config: Config, context_len: int) -> int:
 
 def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
     """The pools of one instance. Raises SizingError where one would be of no use."""
+    refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
+    demand, room, size = _device_pool(config, model, spec.device, dtype)
+    return PoolPlan(
+        dtype, demand, room, size, plan_host_pool(config, model, spec.device, dtype, size)
+    )
+
+
+def pool_faults(config: Config, model: Model, spec: InstanceSpec) -> Iterator[str]:
+    """All that `plan_pool` would raise, if it went on after a fault."""
+    device, dtype = spec.device, instance_dtype(config, spec.device, model.dtype)
+    size: list[PoolSize | None] = [None]
+
+    def plan_device() -> None:
+        size[0] = _device_pool(config, model, device, dtype)[2]
+
+    for plan in (
+        lambda: refuse_too_long(config, model),
+        plan_device,
+        lambda: plan_host_pool(config, model, device, dtype, size[0]),
+    ):
+        try:
+            plan()
+        except SizingError as error:
+            yield str(error)
+
+
+def _device_pool(
+    config: Config, model: Model, device: str, dtype: str
+) -> tuple[Demand, Room | None, PoolSize | None]:
+    """What the device's own pool must serve, the room there is for it, and its size."""
     demand = Demand(
         dtype=dtype,
         kv_dtype=config.memory.kv_dtype,
@@ -62,15 +101,45 @@ def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
         kv_bytes=config.memory.kv_bytes,
     )
     weight_bytes = model.weight_bytes(dtype)
-    if spec.device == "cpu":
+    if device == "cpu":
         weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
-    room = _room(config, spec.device, weight_bytes)
-    size = None
-    if room is not None or demand.kv_blocks or demand.kv_bytes:
-        known = room or Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)
-        size = size_pool(model, demand, known)
-    host = plan_host_pool(config, model, spec.device, dtype, size)
-    return PoolPlan(dtype, demand, room, size, host)
+    room = _room(config, device, weight_bytes)
+    if room is not None:
+        size = size_pool(model, demand, room)
+        _refuse_beyond(room, size)
+        return demand, room, size
+    if not demand.kv_blocks and not demand.kv_bytes:
+        return demand, None, None
+    unknown = Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)
+    return demand, None, size_pool(model, demand, unknown)
+
+
+def refuse_too_long(config: Config, model: Model) -> None:
+    """Raise SizingError for a longest sequence that the model cannot have: to serve less than was
+    asked for would surprise clients.
+    """
+    if config.model.max_len > model.context_len:
+        raise SizingError(
+            f"model.max_len = {config.model.max_len} is beyond the model's context of "
+            f"{model.context_len} tokens: lower it, or 0 for all of the context"
+        )
+
+
+def _refuse_beyond(room: Room, size: PoolSize) -> None:
+    """A pool of a size that was asked for must lie beside the weights."""
+    pool_bytes = size.num_blocks * size.block_bytes
+    left_bytes = max(room.free_bytes - room.weight_bytes, 0)
+    if size.reason in ("kv_blocks", "kv_bytes") and pool_bytes > left_bytes:
+        where = "RAM is available" if room.is_cpu else "GPU memory is free"
+        raise SizingError(
+            f"memory.{size.reason} asks for {size.num_blocks:,} blocks of {size.block_bytes} "
+            f"bytes, {_gib(pool_bytes)} in all, but beside the weights {_gib(left_bytes)} of "
+            f"{where} for this instance: lower it, or leave it out"
+        )
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:,.2f} GiB"
 
 
 def _room(config: Config, device: str, weight_bytes: int) -> Room | None:

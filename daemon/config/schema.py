@@ -107,8 +107,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cache: str = ""  # empty: $CACHE_DIRECTORY or $XDG_CACHE_HOME/llmd or ~/.cache/llmd
     drain_s: float = 30.0  # after SIGTERM, time for running answers
-    threads: int = 0  # CPU compute threads of a cpu worker; 0: all cores
-    restarts: int = 5  # of one worker in a minute; after that its instance is given up
+    threads: int = 0  # compute threads of each CPU worker; 0: one for each core of its share
+    restarts: int = 5  # in a minute: of one worker, which is then given up; of the API process
     spare: bool = True  # a process with all imports done waits for a worker to die: about 300 MB
     log_level: str = "info"
     log_format: str = "auto"  # text | json; auto: text, with priorities for systemd's journal

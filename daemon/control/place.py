@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 
 LOCK_SUFFIX = ".lock"
+LONGEST_PATH = 107
+"""Bytes of a Unix socket's path: what the kernel's address holds, less the zero at its end."""
 
 
 class SocketPlace:
@@ -28,6 +30,7 @@ class SocketPlace:
         Raises FileExistsError if another daemon lives there or the path is something else than a
         socket, PermissionError if the folder is not ours, other OSErrors as they come.
         """
+        _refuse_long(self._path)
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_folder(self._path.parent)
         self._lock()
@@ -69,6 +72,38 @@ class SocketPlace:
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
+def place_fault(path: Path) -> str:
+    """What `SocketPlace(path).take` would fail at, found without making or taking anything; empty:
+    nothing.
+    """
+    try:
+        folder = nearest_folder(path.parent)
+        if path.parent.exists():
+            _check_folder(path.parent)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"{folder} cannot be written"
+        _refuse_long(path)
+        _ask(path)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder, or the nearest above that is there. Raises NotADirectoryError for a file."""
+    for one in (folder, *folder.absolute().parents):
+        if one.is_dir():
+            return one
+        if one.exists():
+            raise NotADirectoryError(f"{one} is not a folder")
+    return folder
+
+
+def _refuse_long(path: Path) -> None:
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise OSError(f"{path}: a socket's path has at most {LONGEST_PATH} bytes")
+
+
 def _check_folder(folder: Path) -> None:
     """Where everybody may make folders, somebody else's could hold a trap."""
     owner = folder.stat().st_uid
@@ -93,18 +128,26 @@ def _remove_stale(path: Path) -> None:
     Nobody who has the lock listens there. But a lock's file can be deleted by a cleaner of old
     files while its daemon lives: so the socket is asked, too.
     """
+    if _ask(path):
+        path.unlink(missing_ok=True)
+
+
+def _ask(path: Path) -> bool:
+    """Whether a socket file lies there that nobody listens at; False where nothing lies there.
+
+    Raises FileExistsError if somebody answers or it is no socket, other OSErrors as they come.
+    """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(f"{path} exists and is not a socket")
     except FileNotFoundError:
-        return
+        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+            return True
         except FileNotFoundError:
-            return
-        else:
-            raise FileExistsError(f"another daemon answers at {path}")
+            return False
+    raise FileExistsError(f"another daemon answers at {path}")

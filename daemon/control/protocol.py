@@ -16,6 +16,7 @@ from daemon.story import What
 
 __all__ = [
     "FRAME_LIMIT_BYTES",
+    "ApiStatus",
     "AskOwners",
     "AskStory",
     "BlockOwners",
@@ -99,6 +100,13 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class ApiStatus(msgspec.Struct, frozen=True):
+    """How the API process does."""
+
+    up: bool = False  # it lives, and has answered the daemon
+    deaths: int = 0  # of processes that died or were ended since they hung
+
+
 class PredictorStatus(msgspec.Struct, frozen=True):
     """How the predictor process does. Counts and sums are those of one life of the API process."""
 
@@ -146,6 +154,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     predictor: PredictorStatus = PredictorStatus()
     policies: tuple[str, ...] = ()  # that can be chosen
     gpus: tuple[GpuStatus | None, ...] = ()  # by instance; None where it has none that can be asked
+    api: ApiStatus = ApiStatus()
+    journal_dropped: int = 0  # events that could not be written to the journal
 
 
 Closer = AskStory | AskOwners

@@ -23,7 +23,10 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of an answered step that count; rows not named here are dropped."""
+    """Tokens of an answered step that count; rows not named here are dropped.
+
+    A row whose reason is ERROR has no token: its sequence failed.
+    """
 
     instance: int
     step: int

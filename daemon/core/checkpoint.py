@@ -12,8 +12,8 @@ from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.reserve import BurstReserve
+from daemon.scheduler.moves import Moves
 from daemon.scheduler.scheduler import Scheduler
-from daemon.scheduler.seats import Moves
 from daemon.scheduler.swapper import Swapper
 from daemon.scheduler.trust import Trust
 from daemon.wire.columns import Column, int32
@@ -98,7 +98,7 @@ def restore(core: Core, state: Checkpoint) -> None:
         starve_s=state.starve_s or core.config.starve_s,
     )
     for instance in core.instances:
-        instance.scheduler.seats.starve_s = core.config.starve_s
+        instance.reconfigure(core.config)
 
 
 def _instance(instance: Instance) -> InstanceState:
@@ -148,7 +148,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work
     scheduler = instance.scheduler
-    instance.choose(written.policy)
+    instance.choose(written.policy, 0.0)
     seats = scheduler.seats
     seats.pace = StepTimeModel.restored(state.step_time)
     seats.step = written.step

@@ -29,14 +29,15 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance, WorkerState
+from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.snapshot import Counters
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
+from daemon.placement.balance import balance
 from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
 from daemon.scheduler.answer import Answer
-from daemon.scheduler.seats import Moves
+from daemon.scheduler.moves import Moves
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What
@@ -100,6 +101,8 @@ class Core:
         self._actions = []
         handler(event)
         self._plan(event.now)
+        if len(self.instances) > 1 and balance(self.instances, event.now):
+            self._plan(event.now)
         return self._actions
 
     # Workers
@@ -157,7 +160,7 @@ class Core:
             sequence.high_tokens = event.high_tokens
             sequence.story.add(event.now, What.FORETOLD, event.num_tokens)
             if not self._held_back(sequence):
-                self.instances[sequence.instance].scheduler.predict(sequence)
+                self.instances[sequence.instance].scheduler.predict(sequence, event.now)
 
     def _held_back(self, sequence: Sequence) -> bool:
         """Whether it still waits for its leader's prompt."""
@@ -173,7 +176,7 @@ class Core:
         if self.draining:
             return reject("draining", "the daemon takes no new requests now", 0.0)
         length = event.num_prompt_tokens + event.max_tokens
-        able = self._able(length)
+        able = able_to_hold(self.instances, length)
         if not able and all(one.state is WorkerState.LOADING for one in self.instances):
             return reject("not_ready", "the model is still loading", 1.0)
         if length > self.config.max_len or not able:
@@ -196,21 +199,15 @@ class Core:
             arrived_s=event.now,
             arrival=self.num_arrivals,
             hashes=split_hashes(event.hashes),
+            prompt_cost=event.prompt_cost,
         )
         sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
         self.num_arrivals += 1
         return sequence
 
-    def _able(self, num_tokens: int) -> list[Instance]:
-        """Instances that can hold so long a sequence; lost ones count while none is ready."""
-        ready = [i for i in self.instances if i.state is WorkerState.READY]
-        if not ready:
-            return [i for i in self.instances if i.state is WorkerState.LOST]
-        return [i for i in ready if i.can_hold(num_tokens)]
-
     def _place(self, sequence: Sequence, now: float) -> None:
         """Queue it where there is least to do; it fails if no worker, however late, can hold it."""
-        able = self._able(sequence.limit)
+        able = able_to_hold(self.instances, sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
         if not able:
             sequence.move(State.FINISHED)
@@ -245,18 +242,21 @@ class Core:
             instance.step_time.observe(answer.work, event.elapsed_s)
         instance.last_done_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
-        self.counters.output_tokens += answer.rows.size
+        num_failed = answer.num_failed
+        self.counters.output_tokens += answer.rows.size - num_failed
         if answer.rows.size:
             self._actions.append(
                 Deliver(event.instance, event.step, answer.rows, answer.sequences, answer.reasons)
             )
         self._note_firsts(answer, event.now)
         for sequence, cause in zip(answer.ended, answer.causes, strict=True):
-            self._note_answer(sequence, event.now)
+            if cause != FinishReason.ERROR:
+                self._note_answer(sequence, event.now)
             self._forget(sequence, cause, event.now)
-        if answer.ended:
-            self.counters.finished += len(answer.ended)
-            self.finish_rate.observe(event.now, len(answer.ended))
+        self.counters.failed += num_failed
+        if num_finished := len(answer.ended) - num_failed:
+            self.counters.finished += num_finished
+            self.finish_rate.observe(event.now, num_finished)
 
     def _note_firsts(self, answer: Answer, now: float) -> None:
         for sequence in answer.first:
@@ -286,7 +286,7 @@ class Core:
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:
-            instance.choose(event.policy)
+            instance.choose(event.policy, event.now)
 
     def _plan(self, now: float) -> None:
         """Submit what can be sent now; ask to be woken when something should be planned later."""
@@ -391,7 +391,7 @@ class Core:
             self.config, max_waiting=event.max_waiting, starve_s=event.starve_s
         )
         for instance in self.instances:
-            instance.scheduler.seats.starve_after(event.starve_s)
+            instance.reconfigure(self.config)
 
     def _on_tick(self, event: Tick) -> None:
         """Planning follows every event; a tick only makes one happen now."""

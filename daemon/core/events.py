@@ -69,6 +69,7 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True, array_like=True):
     n: int = 1
     priority: int = 0
     hashes: bytes = b""
+    prompt_cost: int = 1  # a prompt token takes a step's time as so many usual ones do
 
 
 class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):

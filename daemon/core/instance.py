@@ -48,7 +48,7 @@ class Instance:
         self.last_done_s = 0.0
         self.batch_rows = 0
         self.newest_work = NO_WORK
-        self._core = core
+        self.limits = core  # as they are now
         policy = POLICIES[core.policy]()
         self.scheduler = Scheduler(
             index,
@@ -58,11 +58,16 @@ class Instance:
                 core.max_batch_tokens,
                 core.prefill_chunk,
                 config.stages,
-                core.starve_s,
             ),
             self._memory(0),
             Swapper(core.swap or policy.swap),
         )
+        self.reconfigure(core)
+
+    def reconfigure(self, core: Configured) -> None:
+        """Keep to other limits from now on; those who wait are as patient as they say."""
+        self.limits = core
+        self.scheduler.seats.starve_after(core.starve_s)
 
     @property
     def step_time(self) -> StepTimeModel:
@@ -72,7 +77,7 @@ class Instance:
     @property
     def capacity_tokens(self) -> int:
         """The longest sequence that its whole pool can hold."""
-        return self.scheduler.kv.pool.num_blocks * self._core.block_size
+        return self.scheduler.kv.pool.num_blocks * self.limits.block_size
 
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold so long a sequence."""
@@ -81,8 +86,8 @@ class Instance:
     @property
     def depth(self) -> int:
         """Steps that may be in flight."""
-        if self._core.depth:
-            return self._core.depth
+        if self.limits.depth:
+            return self.limits.depth
         spare = self.config.ahead or self.step_time.mean_s <= SLOW_STEP_S
         return self.config.stages + int(spare)
 
@@ -91,7 +96,7 @@ class Instance:
         self.state = WorkerState.READY
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
-        self.scheduler.lose(memory, said.num_host_blocks, said.copy_block_s)
+        self.scheduler.lose(memory, said.now, said.num_host_blocks, said.copy_block_s)
         self.scheduler.seats.pace = StepTimeModel(said.step_s, said.token_s)
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
@@ -100,17 +105,18 @@ class Instance:
         Returns the sequences that must have killed it, if what it computed is to blame.
         """
         self.state = WorkerState.LOST
+        self.batch_rows, self.newest_work = 0, NO_WORK
         scheduler = self.scheduler
         guilty = scheduler.suspects.accuse(scheduler.slots, scheduler.in_flight) if blamed else []
         for slot in scheduler.slots.order().tolist():
             scheduler.slots.member(slot).story.add(now, What.WORKER_LOST)
-        scheduler.lose(self._memory(0))
+        scheduler.lose(self._memory(0), now)
         return guilty
 
-    def choose(self, policy: str) -> None:
+    def choose(self, policy: str, now: float) -> None:
         """Order its sequences by another policy from now on."""
         chosen = POLICIES[policy]()
-        self.scheduler.choose(chosen, self._core.swap or chosen.swap)
+        self.scheduler.choose(chosen, self.limits.swap or chosen.swap, now)
 
     def plan_at_s(self, now: float) -> float:
         """When its next step should be planned: at once, late in the running step, or never."""
@@ -165,14 +171,24 @@ class Instance:
             out_blocks=swapper.num_out,
             in_blocks=swapper.num_in,
             link_s=swapper.link_s,
-            levels=self.scheduler.seats.levels(),
+            levels=_levels(self.scheduler),
         )
 
     def _memory(self, num_blocks: int) -> KVCache:
-        core = self._core
+        core = self.limits
         return KVCache(
             num_blocks, core.block_size, core.max_running, core.max_len, core.prefix_cache
         )
+
+
+def _levels(scheduler: Scheduler) -> tuple[int, ...]:
+    """Sequences at each level of the policy's queues, running or waiting."""
+    counts = [0] * scheduler.policy.num_levels
+    if counts:
+        members = (one for one in scheduler.slots.members if one is not None)
+        for sequence in (*members, *scheduler.waiting):
+            counts[sequence.level] += 1
+    return tuple(counts)
 
 
 def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -182,3 +198,11 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
     edges = np.linspace(0, blocks.size, MAX_BLOCKS_SHOWN + 1).astype(np.int64)
     most: npt.NDArray[Number] = np.maximum.reduceat(blocks, edges[:-1])
     return most
+
+
+def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
+    """Those that can hold so long a sequence; lost ones count while none is ready."""
+    ready = [one for one in instances if one.state is WorkerState.READY]
+    if not ready:
+        return [one for one in instances if one.state is WorkerState.LOST]
+    return [one for one in ready if one.can_hold(num_tokens)]

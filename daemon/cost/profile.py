@@ -48,6 +48,11 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     idle_w: float = 0.0
     power_w: float = 0.0  # its limit as shipped
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a CPU, such as cpu-2: all others are GPUs."""
+        return self.name.startswith("cpu")
+
 
 class PowerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Power drawn and time lost, as shares; measured where the source says so.
@@ -93,12 +98,15 @@ class Operators(
     row_s: float = 0.0  # of each sequence in a step
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Fit(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How well the step model repeats what it was fitted to."""
 
     num_points: int
     mape: float  # mean absolute error over the truth, on points left out of the fit
     noise_sigma: float = 0.0  # standard deviation of log(measured / predicted): the run's own noise
+    lacks: tuple[str, ...] = ()  # reasons to doubt it, as sentences: what was measured too little
 
 
 class Edges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

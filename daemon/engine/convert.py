@@ -6,7 +6,6 @@ float32 weights, config.json, generation_config.json, tokenizer.json, tokenizer_
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ def main() -> int:
     if len(sys.argv) != 3:
         print("usage: python -m daemon.engine.convert SRC.gguf DST_FOLDER", file=sys.stderr)
         return 2
-    die_with_parent(signal.SIGKILL)
+    die_with_parent()
     stay_offline()
     os.environ["TQDM_DISABLE"] = "1"
     convert(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())

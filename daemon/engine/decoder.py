@@ -63,10 +63,20 @@ class Decoder:
         paged: PagedAttention,
     ) -> torch.Tensor:
         """`tokens`, `positions` int64 [T]; `sampled` int64 [R] indexes them. Returns [R, vocab]."""
+        return self.head(self.rows(tokens, positions, sampled, paged))
+
+    def rows(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
         states, added = self._through_layers(tokens, positions, paged)
-        if len(sampled) < len(tokens):
-            states, added = states[sampled], added if added is None else added[sampled]
-        return self.head(self._norm(states, added, self.norm))
+        if len(wanted) < len(tokens):
+            states, added = states[wanted], added if added is None else added[wanted]
+        return self._norm(states, added, self.norm)
 
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention

@@ -28,6 +28,16 @@ class Forward(Protocol):
         """The states of all tokens [T, width] as `head` takes them."""
         ...
 
+    def rows(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
+        ...
+
     def head(self, states: torch.Tensor, /) -> torch.Tensor:
         """Logits [R, vocab] of some of those states [R, width]."""
         ...

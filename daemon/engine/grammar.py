@@ -15,7 +15,7 @@ import numpy.typing as npt
 from daemon.engine.protocol import Join, RowErrors
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.edits import end_ids
-from daemon.models.grammar import Compiler, GrammarError, check
+from daemon.models.grammar import BROKEN_OFF, Compiler, GrammarError, check
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
@@ -135,7 +135,7 @@ class SlotGrammars:
             if one is None:
                 continue
             if one.error:
-                errors.append((row, one.error))
+                errors.append((row, BROKEN_OFF + one.error))
             elif token in one.ends:
                 one.ended = True
             elif one.matcher is not None and not one.ended:

@@ -65,7 +65,17 @@ class Model:
         """Logits [R, vocab] of a batch's sampled tokens; overwritten by the next step."""
         if self._programs is not None and self.compiles(batch):
             return self._programs.logits(batch)
+        return self.head(self.states(batch, slots, cache, backend))
+
+    def states(
+        self, batch: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+    ) -> torch.Tensor:
+        """The states [R, width] of a batch's sampled tokens, as `head` takes them."""
         columns = batch.positions, batch.sampled_tokens
         positions, sampled = upload_all(columns, cache.blocks.device)
         paged = backend.attend(batch, cache)
-        return self._forward.logits(slots.inputs(batch), positions, sampled, paged)
+        return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits [R, vocab] of some states [R, width]."""
+        return self._forward.head(states)

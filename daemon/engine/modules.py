@@ -30,6 +30,16 @@ class Modules:
         """Logits [T, vocab] already: what lies between states and logits is the model's affair."""
         return self._logits(tokens, positions, 0, paged)
 
+    def rows(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """Logits [R, vocab] already, as `normed`."""
+        return self._logits(tokens, positions, wanted, paged)
+
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Logits as they are."""
         return states

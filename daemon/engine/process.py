@@ -1,9 +1,13 @@
 """What every process of the engine does first: it shares the cores and stays offline."""
 
 import contextlib
+import logging
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 UNUSED_S = 30 * 24 * 3600.0
 """What is compiled and was not read for so long is forgotten."""
@@ -17,6 +21,22 @@ def share_cores() -> None:
     slower, as one thread spins on the core that the other is waiting for.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
+
+def keep_to(cpus: Collection[int]) -> None:
+    """Keep every thread that this process has, or will have, on these CPUs; nowhere if it is empty.
+
+    Threads take the mask of the one that starts them: of those that imports have started each is
+    told. Where none of the CPUs may be used any more, the process goes on wherever it may.
+    """
+    if not cpus:
+        return
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), cpus)
+    except OSError as error:
+        log.warning("this worker is not kept on cpus %s: %s", sorted(cpus), error.strerror)
 
 
 def stay_offline() -> None:

@@ -1,8 +1,9 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
-Runtime -> worker: `Load` once, then `Plan`s, `Shutdown` at the end.
-Worker -> runtime: `Loading` (progress), `Ready` once, then one `Reply` a plan, `Copied` as swap
-copies end, `Compiling` where a step takes long because of that, or `Failed`.
+Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, `Shutdown` at
+the end.
+Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
+`Copied` as swap copies end, `Compiling` where a step takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -11,6 +12,7 @@ import msgspec
 from daemon.batch import Batch
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
+from daemon.wire.pulse import Alive, Ping
 
 
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -24,7 +26,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     max_slots: int  # rows of the slot table
     max_len: int  # tokens of the longest sequence
     max_batch_tokens: int  # most tokens of a step, for warm-up and workspaces
-    num_threads: int = 0  # CPU compute threads; 0: all cores
+    num_threads: int = 0  # CPU compute threads; 0: one for each CPU
     rank: int = 0
     world_size: int = 1
     num_host_blocks: int = 0  # of the host pool that blocks are swapped to
@@ -32,6 +34,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     life: int = 0  # how many workers of this instance came before
     kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
     cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
+    cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -139,5 +142,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToWorker = Load | Plan | Shutdown
-FromWorker = Loading | Ready | Reply | Copied | Compiling | Failed
+ToWorker = Ping | Load | Plan | Shutdown
+FromWorker = Loading | Alive | Ready | Reply | Copied | Compiling | Failed

@@ -5,7 +5,6 @@ nothing to say. It hides torch from transformers, which configurations do not ne
 """
 
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -190,7 +189,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m daemon.engine.resolve FOLDER", file=sys.stderr)
         return 2
-    die_with_parent(signal.SIGKILL)
+    die_with_parent()
     stay_offline()
     logging.disable(logging.CRITICAL)  # stdout and stderr say one thing each
     sys.modules["torch"] = None  # type: ignore[assignment]

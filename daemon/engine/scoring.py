@@ -1,9 +1,8 @@
 """Log-probabilities of prompts' own tokens, for the sequences that ask for them.
 
-The logits at each of a prompt's tokens foretell the next one. After a step has computed some of
-such a prompt, they are computed once more with logits for each, a few tokens at a time: those of a
-whole prompt would fill a GPU. Keys and values are written again where they are, equal but for
-rounding.
+The logits at each of a prompt's tokens foretell the next one. A step that computes some of such a
+prompt keeps these tokens' states, and the head is applied to a few of them at a time: the logits
+of a whole prompt would fill a GPU.
 """
 
 from collections.abc import Callable
@@ -12,16 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from daemon.engine.metadata import FlatBatch, part
+from daemon.engine.metadata import FlatBatch
 from daemon.engine.protocol import Join, PromptLogprobs
 from daemon.engine.sampler.logprobs import Scores, logprobs_of
 from daemon.engine.upload import upload
-from daemon.wire.columns import Column, Int64, int32
+from daemon.wire.columns import Column, Int64
 
 PIECE_TOKENS = 128
 
-Compute = Callable[[FlatBatch], torch.Tensor]
-"""Logits [R, vocab] of a batch's sampled tokens."""
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""Logits [R, vocab] of states [R, width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +49,46 @@ class PromptScorer:
         """Forget the slot's sequence."""
         self._askers.pop(slot, None)
 
-    def score(self, slots: Column, flat: FlatBatch, compute: Compute) -> "Scored":
-        """What a step, just computed, tells of the prompts in its rows [B], which hold `slots`."""
-        told = list[_Piece]()
+    def spans(self, slots: Column, flat: FlatBatch) -> "list[Span]":
+        """Of a step whose rows [B] hold `slots`: the tokens that foretell tokens of prompts."""
+        found = list[Span]()
         if not self._askers:
-            return Scored(told)
+            return found
         for row, slot in enumerate(slots.tolist()):
             asker = self._askers.get(slot)
             if asker is not None:
                 start = int(flat.starts[row])
                 # The last token's logits are about the answer.
                 count = min(int(flat.counts[row]), len(asker.prompt) - 1 - start)
-                for offset in range(0, count, PIECE_TOKENS):
-                    size = min(PIECE_TOKENS, count - offset)
-                    told.append(_scored(asker, _piece(flat, row, offset, size), compute))
-        return Scored(told)
+                if count > 0:
+                    found.append(Span(asker, start, int(flat.row_offsets[row]), count))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens of a batch, one behind the other, that foretell tokens of a prompt."""
+
+    asker: _Asker
+    start: int  # the first's index in the prompt
+    first: int  # and in the batch
+    count: int
+
+    @property
+    def tokens(self) -> Int64:
+        """Their indices in the batch."""
+        return np.arange(self.first, self.first + self.count)
+
+
+def with_spans(flat: FlatBatch, spans: "list[Span]") -> FlatBatch:
+    """The batch, but the tokens of spans count as sampled, too, in the order of the batch."""
+    tokens = np.union1d(flat.sampled_tokens, np.concatenate([span.tokens for span in spans]))
+    return replace(
+        flat,
+        sampled_tokens=tokens,
+        sampled_slots=np.zeros(len(tokens), np.int32),
+        sampled_positions=flat.positions[tokens] + 1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +115,21 @@ class Scored:
         )
 
 
-def _scored(asker: _Asker, piece: FlatBatch, compute: Compute) -> _Piece:
-    logits = compute(piece)
-    first = int(piece.starts[0]) + 1
+def score(spans: "list[Span]", tokens: Int64, states: torch.Tensor, head: Head) -> Scored:
+    """What the states [R, width] of these tokens [R] of a batch tell of prompts."""
+    pieces = []
+    for span in spans:
+        row = int(np.searchsorted(tokens, span.first))
+        for offset in range(0, span.count, PIECE_TOKENS):
+            size = min(PIECE_TOKENS, span.count - offset)
+            logits = head(states[row + offset : row + offset + size])
+            pieces.append(_scored(span.asker, span.start + offset + 1, logits))
+    return Scored(pieces)
+
+
+def _scored(asker: _Asker, first: int, logits: torch.Tensor) -> _Piece:
+    """Logits [R, vocab] that foretell a prompt's tokens from `first` on."""
     targets = upload(asker.prompt[first : first + len(logits)], logits.device)
     found = logprobs_of(logits, targets, np.full(len(logits), asker.depth, np.int32))
     assert found is not None
     return _Piece(asker.sequence, first, found)
-
-
-def _piece(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
-    """Some tokens of one row as a batch of its own, whose every token is sampled."""
-    piece = part(flat, row, offset, count)
-    return replace(
-        piece,
-        sampled_tokens=np.arange(count),
-        sampled_slots=int32([0] * count),
-        sampled_positions=piece.positions + 1,
-    )

@@ -5,6 +5,7 @@ nothing is drawn before the logits are there.
 """
 
 import logging
+from collections.abc import Callable
 
 import torch
 
@@ -24,12 +25,25 @@ def logits_of(
 
     Raises torch.OutOfMemoryError where a single row does not fit either.
     """
+    return _computed(flat, cache, lambda batch: model.logits(batch, slots, cache, backend))
+
+
+def states_of(
+    model: Model, flat: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+) -> torch.Tensor:
+    """The states [R, width] of a batch's sampled tokens, as `Model.head` takes them; likewise."""
+    return _computed(flat, cache, lambda batch: model.states(batch, slots, cache, backend))
+
+
+def _computed(
+    flat: FlatBatch, cache: KVCache, compute: Callable[[FlatBatch], torch.Tensor]
+) -> torch.Tensor:
     try:
-        return model.logits(flat, slots, cache, backend)
+        return compute(flat)
     except torch.OutOfMemoryError as error:
         log.warning("a step of %d tokens is computed row by row: %s", len(flat.tokens), error)
     # Outside of `except`: the exception's traceback keeps the first try's tensors alive.
     if cache.blocks.device.type == "cuda":
         torch.cuda.empty_cache()
     rows = (part(flat, row, 0, int(count)) for row, count in enumerate(flat.counts))
-    return torch.cat([model.logits(row, slots, cache, backend).clone() for row in rows])
+    return torch.cat([compute(row).clone() for row in rows])

@@ -11,6 +11,7 @@ from daemon.engine.backend import Backend, choose
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
+from daemon.engine.process import keep_to
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
@@ -41,6 +42,7 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
     """
     if load.world_size != 1:
         raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
+    keep_to(load.cpus)
     torch.set_num_threads(load.num_threads or len(os.sched_getaffinity(0)))
     device = torch.device(load.device)
     if device.type == "cuda":

@@ -20,11 +20,12 @@ from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import Model
 from daemon.engine.protocol import Plan, Reply
 from daemon.engine.sampler import Drawn, Draws, Sampler
-from daemon.engine.scoring import PromptScorer, Scored
-from daemon.engine.shrink import logits_of
+from daemon.engine.scoring import PromptScorer, Scored, score, with_spans
+from daemon.engine.shrink import logits_of, states_of
 from daemon.engine.slots import Slots
 from daemon.engine.streams import Event, Here, Stream
 from daemon.engine.swap import SwapLink
+from daemon.engine.upload import upload
 from daemon.request import FinishReason
 from daemon.wire.columns import int32
 
@@ -100,10 +101,9 @@ class Engine:
         flat = flatten(batch, plan.inputs, self.slots.block_table, self.cache.block_size)
         if self.swap is not None and self.swap.pool.compressed:
             self.cache.fill(flat.blocks, flat.offsets)
-        drawn = self._draw(flat)
-        scored = self.scorer.score(batch.slots, flat, self._logits)
+        logits, scored = self._compute(flat)
+        drawn = self._draw(flat, logits)
         if drawn is not None:
-            # After the scores: a piece of a prompt may have been fed as its slot's last token.
             self.slots.take(flat.sampled_slots.astype(np.int64), drawn.tokens)
         done = self.stream.record()
         begun = Begun(done, lambda: self._answer(batch, flat, drawn, scored, (came_s, waited_s)))
@@ -139,18 +139,29 @@ class Engine:
             raise ValueError("the plan swaps blocks, but there is no host pool")
         return 0.0
 
-    def _draw(self, flat: FlatBatch) -> Drawn | None:
-        """Compute the batch and draw its sampled rows' tokens; None where it samples none."""
+    def _compute(self, flat: FlatBatch) -> tuple[torch.Tensor | None, Scored]:
+        """Logits [R, vocab] of the sampled tokens, and what else the step tells of prompts."""
         if not len(flat.tokens):
-            return None
-        logits = self._logits(flat)
-        if not len(flat.sampled_slots):
+            return None, Scored([])
+        parts = self.slots, self.cache, self.backend
+        spans = self.scorer.spans(flat.slots, flat)
+        if not spans:
+            return logits_of(self.model, flat, *parts), Scored([])
+        wider = with_spans(flat, spans)
+        tokens = wider.sampled_tokens
+        states = states_of(self.model, wider, *parts)
+        scored = score(spans, tokens, states, self.model.head)
+        if not len(flat.sampled_tokens):
+            return None, scored
+        index = upload(np.searchsorted(tokens, flat.sampled_tokens), states.device)
+        return self.model.head(states[index]), scored
+
+    def _draw(self, flat: FlatBatch, logits: torch.Tensor | None) -> Drawn | None:
+        """Draw the sampled rows' tokens; None where none is sampled."""
+        if logits is None or not len(flat.sampled_slots):
             return None
         allowed = self.grammars.allowed(flat.sampled_slots, flat.sampled_positions)
         return self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions, allowed)
-
-    def _logits(self, flat: FlatBatch) -> torch.Tensor:
-        return logits_of(self.model, flat, self.slots, self.cache, self.backend)
 
     def _answer(
         self,

@@ -42,6 +42,7 @@ from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import Fault, faults
 from daemon.wire.parent import die_with_parent
+from daemon.wire.pulse import Alive, Ping
 
 if TYPE_CHECKING:
     from daemon.engine.faults import FaultyEngine
@@ -71,7 +72,8 @@ class Worker:
         """Import, load, then answer plans until told to stop; the process's exit status."""
         try:
             self._import(kind, spare)
-            message = self._receive()
+            while isinstance(message := self._receive(), Ping):
+                self._send(Alive())
             if not isinstance(message, Load):
                 return 0
             self._rank = message.rank
@@ -205,7 +207,7 @@ def main() -> int:
     sys.setswitchinterval(_SWITCH_S)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a daemon asks so where a worker hangs
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(arguments.fd)
     stay_offline()
     share_cores()
     keep_compiled(default_cache())

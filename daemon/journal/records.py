@@ -13,6 +13,7 @@ import msgspec
 
 from daemon.core.checkpoint import Checkpoint
 from daemon.core.events import Event
+from daemon.wire.columns import encoder
 
 FILE_NAME = "journal.llmd"
 OLDER_FILE_NAME = "journal.old.llmd"
@@ -27,6 +28,14 @@ class Gap(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 Record = Event | Checkpoint | Gap
+
+_encode = encoder().encode
+
+
+def frame(record: Record) -> bytes:
+    """A record as the file has it."""
+    payload = _encode(record)
+    return FRAME_LENGTH.pack(len(payload)) + payload
 
 
 def rotate(folder: Path) -> None:

@@ -1,15 +1,13 @@
-"""Appends Core events to a file, off the hot path, and never stops serving for it."""
+"""Collects Core events for a journal file, off the hot path, and never stops serving for it."""
 
-import errno
-import os
 from pathlib import Path
 
 from daemon.core.checkpoint import checkpoint
 from daemon.core.core import Core
 from daemon.core.events import Configured, Event
-from daemon.journal.records import FILE_NAME, FRAME_LENGTH, Gap, Record, rotate
-from daemon.wire.columns import encoder
-from daemon.wire.faults import faults
+from daemon.journal.beside import FileBeside
+from daemon.journal.file import Chunk, JournalFile
+from daemon.journal.records import Gap, Record, frame
 
 FLUSH_BYTES = 128 * 1024
 FLUSH_S = 1.0
@@ -19,7 +17,8 @@ class JournalWriter:
     """The journal of one daemon: `append` each event before the Core handles it, then `maintain`.
 
     Events wait in memory for at most `FLUSH_S` or `FLUSH_BYTES`; what a killed process had not
-    written is lost. A full disk or an I/O error drops them: they are counted in `num_dropped`, a
+    written is lost. With `beside` a thread writes them, and nobody waits for the disk. A full disk,
+    an I/O error or a disk that stalls for too long drops them: they are counted in `num_dropped`, a
     `Gap` marks the place, and writing resumes when it can. Nothing here raises for I/O.
 
     Exact replay needs a Core's state where a file begins, and only an idle Core is small enough to
@@ -28,22 +27,29 @@ class JournalWriter:
     says, with a `Gap`, that it cannot be replayed before its first `Checkpoint`.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, config: Configured) -> None:
-        self.num_dropped = 0
-        self.error = ""
-        self._folder = folder
+    def __init__(
+        self, folder: Path, max_bytes: int, config: Configured, beside: bool = False
+    ) -> None:
+        file = JournalFile(folder, config)
+        self._file = FileBeside(file) if beside else file
         self._max_bytes = max_bytes
-        self._config = config
-        self._encode = encoder().encode
         self._buffer = bytearray()
         self._buffered_events = 0
-        self._gap_events = 0
-        self._gap = False
-        self._file = -1
-        self._size_bytes = 0  # of whole frames in the file
-        self._event_bytes = 0  # of them, and of those buffered; a checkpoint does not count
+        self._begins_file = True  # the next chunk
+        self._losses_seen = 0
+        self._gap = False  # a checkpoint is wanted
+        self._event_bytes = 0  # since the file began; a checkpoint does not count
         self._flushed_s = config.now
-        self._full = faults("journal.").get("journal.full")
+
+    @property
+    def num_dropped(self) -> int:
+        """Events that the journal misses."""
+        return self._file.num_dropped
+
+    @property
+    def error(self) -> str:
+        """Why something could not be written, the newest; empty: all could."""
+        return self._file.error
 
     def append(self, event: Event) -> None:
         """Take one event; it reaches the file with the next flush."""
@@ -56,6 +62,9 @@ class JournalWriter:
         """Flush what has waited long enough, rotate a full file, close gaps. Cheap; call often."""
         if now - self._flushed_s >= FLUSH_S:
             self.flush(now)
+        if self._file.num_losses != self._losses_seen:
+            self._losses_seen = self._file.num_losses
+            self._gap = True
         full = self._event_bytes >= self._max_bytes
         if (full or self._gap) and core.idle:
             self.flush(now)
@@ -70,66 +79,26 @@ class JournalWriter:
             self._put(Gap(0))
 
     def flush(self, now: float) -> None:
-        """Write what is buffered, or drop it and count it."""
+        """Hand on what is buffered."""
         self._flushed_s = now
         if not self._buffer:
             return
-        try:
-            if self._file < 0:
-                self._open()
-            if not self._size_bytes:
-                self._write(self._frame(self._config))
-            if self._gap_events:
-                self._write(self._frame(Gap(self._gap_events)))
-                self._gap_events = 0
-            self._write(self._buffer)
-        except OSError as error:
-            self.error = str(error)
-            self.num_dropped += self._buffered_events
-            self._gap_events += self._buffered_events
-            self._gap = True
+        self._file.take(Chunk(bytes(self._buffer), self._buffered_events, self._begins_file))
+        self._begins_file = False
         self._buffer.clear()
         self._buffered_events = 0
 
     def close(self, now: float) -> None:
         """Flush and close."""
         self.flush(now)
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
     def _put(self, record: Record) -> int:
-        frame = self._frame(record)
-        self._buffer += frame
-        return len(frame)
-
-    def _frame(self, record: Record) -> bytes:
-        payload = self._encode(record)
-        return FRAME_LENGTH.pack(len(payload)) + payload
+        framed = frame(record)
+        self._buffer += framed
+        return len(framed)
 
     def _begin(self) -> None:
-        """The next flush starts a file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        self._size_bytes = self._event_bytes = 0
-
-    def _open(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        rotate(self._folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._file = os.open(self._folder / FILE_NAME, flags, 0o600)
-
-    def _write(self, data: bytes | bytearray) -> None:
-        """All of it or nothing: a frame cut in half would hide every later one."""
-        written = 0
-        try:
-            if self._full is not None and self._full.strikes():
-                raise OSError(errno.ENOSPC, "no space left on device: injected")
-            while written < len(data):
-                rest = memoryview(data)[written:]
-                written += os.pwrite(self._file, rest, self._size_bytes + written)
-        except OSError:
-            os.ftruncate(self._file, self._size_bytes)
-            raise
-        self._size_bytes += written
+        """The next chunk starts a file."""
+        self._begins_file = True
+        self._event_bytes = 0

@@ -163,6 +163,10 @@ class BlockPool:
         """How many of these blocks count as available now and would not once shared."""
         return sum(1 for block in blocks if self.cache.is_idle(block))
 
+    def fenced_among(self, blocks: list[int]) -> int:
+        """How many of these blocks are fenced, and would not be once shared."""
+        return sum(1 for block in blocks if block in self._fenced) if self._fenced else 0
+
     def uses(self) -> UInt8:
         """The BlockUse of every block, uint8 [num_blocks]."""
         uses = self.cache.named() * np.uint8(BlockUse.CACHED)

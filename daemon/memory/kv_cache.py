@@ -78,6 +78,11 @@ class KVCache:
         self.pool.cache.register_each(sequence.hashes[sealed:full], blocks)
         sequence.num_sealed_blocks = full
 
+    def forget(self, sequence: Sequence) -> None:
+        """Name none of a running sequence's blocks any more, now and when it leaves."""
+        self.pool.cache.forget(self.table.blocks(sequence.slot).tolist())
+        sequence.hashes = []
+
     def num_own(self, slot: int) -> int:
         """Blocks of a slot that nobody else owns."""
         return self.pool.num_sole(self.table.blocks(slot))

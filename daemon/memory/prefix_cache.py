@@ -45,6 +45,13 @@ class PrefixCache:
                 self._digests[block] = digest
                 named[block] = 1
 
+    def forget(self, blocks: list[int]) -> None:
+        """Name the tokens of these held blocks no more."""
+        for block in blocks:
+            if self._named[block]:
+                del self._block_by_digest[self._digests[block]]
+                self._named[block] = 0
+
     def digest(self, block: int) -> bytes:
         """The chain hash of a named block. Raises LookupError for another."""
         if not self._named[block]:

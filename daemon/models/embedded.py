@@ -73,9 +73,12 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
     partial = target.with_name(f".{target.name}.partial")
     with _locked(target.with_name(f".{target.name}.lock")):
         if not target.exists():
-            shutil.rmtree(partial, ignore_errors=True)
-            convert(gguf, partial)
-            os.rename(partial, target)
+            shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+            try:
+                convert(gguf, partial)
+                os.rename(partial, target)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
     return target
 
 

@@ -4,19 +4,39 @@ llguidance and the vocabulary are loaded when a `Compiler` is made: who serves p
 needs neither. The API process checks a grammar with the same limits before a worker ever sees it.
 """
 
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+BROKEN_OFF = "the grammar cannot be followed further: "
+"""Begins the error of an answer whose grammar turns out to be too complex on the way."""
 MOST_COMPILED = 32
 """Grammars that stay compiled: an application asks for the same few again and again."""
 
 _LONGEST_MESSAGE = 300
+_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
+_SOURCE = re.compile(r" \d+ \| .*", re.DOTALL)
+"""The lines at fault, which a client has; in one line with the message nobody can read them."""
+_IN_WORDS = {
+    "NoExtension": "nothing may follow what the answer has so far",
+    "NoExtensionBias": "there is no text that it allows",
+    "ParserTooComplex": "it is too complex to follow",
+    "LexerTooComplex": "it is too complex to follow",
+    "InternalError": "it cannot be followed",
+    "Empty grammar": "it is empty",
+    "empty grammars array": "it is empty",
+}
+"""Half sentences of llguidance, and names of its stop reasons where it says nothing else."""
+_TOO_COMPLEX = re.compile(r"^(?:lexer|parser) error: (.*)")
+_NO_SYMBOL = re.compile(r"^(line \d+, column \d+): lexer error$")
 
 
 class GrammarError(ValueError):
@@ -52,6 +72,16 @@ class Compiler:
         """The length of a mask: a bit a token, in int32 words; at least the model's vocabulary."""
         return -(-self._tokenizer.vocab_size // 32)
 
+    @property
+    def ends(self) -> npt.NDArray[np.intp]:
+        """The tokens that end an answer."""
+        return np.array(self._tokenizer.eos_tokens, np.intp)
+
+    def token_lengths(self) -> npt.NDArray[np.intp]:
+        """Bytes of every token [vocabulary]; takes some tenths of a second."""
+        decode = self._tokenizer.decode_bytes
+        return np.array([len(decode([token])) for token in range(self._tokenizer.vocab_size)])
+
     def matcher(self, grammar: str) -> "LLMatcher":
         """A matcher at a grammar's beginning. Raises GrammarError if it is wrong or too complex.
 
@@ -77,8 +107,17 @@ class Compiler:
 def check(matcher: "LLMatcher") -> None:
     """Raise GrammarError if a matcher has failed: it cannot go on from there."""
     if matcher.is_error():
-        said = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
-        raise GrammarError(said[:_LONGEST_MESSAGE])
+        raise GrammarError(in_words(matcher.get_error()))
+
+
+def in_words(said: str) -> str:
+    """What llguidance says of a grammar, for people: one line, and no names of its own."""
+    said = " ".join(said.replace("<non-verbose/>", "").split())
+    said = _PLACE.sub(r"line \1, column \2: ", _SOURCE.sub("", said))
+    said = _TOO_COMPLEX.sub(r"it is too complex to follow: \1", said)
+    said = _NO_SYMBOL.sub(r"what stands at \1 begins no symbol", said)
+    said = _IN_WORDS.get(said, said)
+    return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."
 
 
 class _Lengths(msgspec.Struct):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from daemon.cost.profile import Profile
+from daemon.files import read_whole
 from daemon.planner.errors import PlannerError
 from daemon.profiles.load import load_profile
 from daemon.simulator.scenario import Scenario
@@ -31,10 +32,10 @@ def load_prices(path: Path) -> dict[str, float]:
     PlannerError.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_whole(path).decode())
     except OSError as error:
         raise PlannerError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlannerError(f"{path}: not TOML: {error}") from error
     given = document.get("price")
     if not isinstance(given, dict):

@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +16,7 @@ from daemon.report.report import Report
 from daemon.simulator.about import report_of
 from daemon.simulator.run import prepare, run
 from daemon.simulator.scenario import Scenario
+from daemon.wire.parent import die_with_parent
 
 
 class Key(NamedTuple):
@@ -65,18 +68,38 @@ def sweep(
     """Simulate every point, each in a process; rows come as they are done (`table` orders them).
 
     With a goal, each point is a search for its capacity. `workers` 0: one for each core. A point
-    that fails is a row with its error, and the others go on. Leaving the iterator early drops what
-    has not begun. Processes are spawned: a script that calls this needs a `__main__` guard.
+    that fails is a row with its error, and the others go on. Leaving the iterator early ends
+    what runs. Processes are spawned: a script that calls this needs a `__main__` guard.
     """
     count = min(workers or len(os.sched_getaffinity(0)), max(1, len(scenarios)))
+    others = set(multiprocessing.active_children())
     # Spawned, not forked: a worker inherits no locks, threads or open files of the caller.
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=die_with_parent,
+    )
     try:
-        points = {pool.submit(_simulate, one, goal): key for key, one in scenarios.items()}
+        with _deaf_to_the_terminal():
+            points = {pool.submit(_simulate, one, goal): key for key, one in scenarios.items()}
         for done in as_completed(points):
             yield _row(points[done], done)
+    except BaseException:  # a signal, or nobody who wants the other rows: they are not waited for
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_to_the_terminal() -> Iterator[None]:
+    """Processes started meanwhile do not hear Ctrl-C, which their parent does: it ends them."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 def table(scenarios: Mapping[Key, Scenario], rows: Iterable[Row]) -> list[Row]:

@@ -25,13 +25,13 @@ def main() -> int:
     parser.add_argument("--store", type=Path, required=True, help="the file of what was learned")
     parser.add_argument("--config", default="{}", help="PredictConfig as JSON")
     arguments = parser.parse_args()
+    die_with_parent(arguments.fd)
     _be_polite()
     logs.set_up("predictor")
     sock = socket.socket(fileno=arguments.fd)
     # A signal must not tear a row of the store: it ends the messages, and they end the process.
     signal.signal(signal.SIGTERM, lambda _number, _frame: _hear_no_more(sock))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(signal.SIGTERM)
 
     from daemon.predictor.server import serve  # numpy reads the number of threads as it is loaded
 

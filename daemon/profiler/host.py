@@ -1,7 +1,10 @@
-"""What the host itself can do: copies of KV blocks between buffers, and its dense peak, roughly."""
+"""What the host itself can do, copies and its dense peak, roughly; and who else uses its cores."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -33,6 +36,40 @@ def dense_flops() -> float:
     right = np.ones_like(left)
     product = np.empty_like(left)
     return 2.0 * _MATRIX**3 / _fastest_s(lambda: np.matmul(left, right, out=product))
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Seconds of processor time up to a moment, on the cores that are looked at."""
+
+    at_s: float
+    busy_s: float  # of everybody, what other virtual machines took included
+    own_s: float  # of the processes that are known
+
+    def used_by_others(self, before: "CpuTimes", num_cpus: int) -> float:
+        """The share of the cores that others used since `before`: 0..1."""
+        elapsed_s = (self.at_s - before.at_s) * max(1, num_cpus)
+        others_s = (self.busy_s - before.busy_s) - (self.own_s - before.own_s)
+        return min(1.0, max(0.0, others_s / elapsed_s)) if elapsed_s > 0.0 else 0.0
+
+
+def cpu_times(cpus: Collection[int], pids: Collection[int], proc: Path = Path("/proc")) -> CpuTimes:
+    """The times now of these CPUs, and of these processes; where the kernel counts none, zeros."""
+    second = os.sysconf("SC_CLK_TCK")
+    busy = own = 0
+    names = {f"cpu{cpu}" for cpu in cpus}
+    try:
+        for line in (proc / "stat").read_text(encoding="ascii").splitlines():
+            name, *ticks = line.split()
+            if name in names:
+                user, nice, system, _idle, _io_wait, irq, soft_irq, stolen = map(int, ticks[:8])
+                busy += user + nice + system + irq + soft_irq + stolen
+        for pid in pids:
+            stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+            own += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+    except (OSError, ValueError):
+        busy = own = 0
+    return CpuTimes(time.monotonic(), busy / second, own / second)
 
 
 def _fastest_s(work: Callable[[], object]) -> float:

@@ -2,6 +2,7 @@
 the machine falls on many experiments a little and on none alone.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 
 from daemon.engine.protocol import Load
 from daemon.profiler.experiments import Experiment, Limits, experiments
+from daemon.profiler.host import CpuTimes, cpu_times
 from daemon.profiler.points import Point
 from daemon.profiler.synthetic import PlanMaker, Row
 from daemon.profiler.worker import MeasuredWorker, Timing
@@ -37,7 +39,8 @@ class Measurements:
     copy_bytes_per_s: float  # block to block, on the device
     block_bytes: int
     num_blocks: int
-    num_experiments: int  # wanted; points are those that were measured
+    wanted: list[Point]  # without samples: all that could be measured
+    used_by_others: float  # share of the cores that other processes used meanwhile
     samples: dict[Experiment, list[Timing]] = field(default_factory=dict)
 
 
@@ -60,6 +63,7 @@ class _Session:
         self._worker = worker
         self._maker = PlanMaker(load.block_size, load.max_slots)
         self._num_blocks = worker.ready.num_blocks
+        self._cpus = load.cpus or tuple(os.sched_getaffinity(0))
         self._wanted = experiments(
             Limits(
                 load.max_batch_tokens,
@@ -80,9 +84,14 @@ class _Session:
         await self._worker.run(self._maker.opening())
         copy_bytes_per_s = await self._touch()
         await self._warm_up()
+        before = self._cpu_times()
         while await self._round():
             pass
-        return self._measurements(copy_bytes_per_s)
+        used_by_others = self._cpu_times().used_by_others(before, len(self._cpus))
+        return self._measurements(copy_bytes_per_s, used_by_others)
+
+    def _cpu_times(self) -> CpuTimes:
+        return cpu_times(self._cpus, (os.getpid(), self._worker.pid))
 
     @property
     def _share(self) -> float:
@@ -139,7 +148,7 @@ class _Session:
         await self._worker.run(self._maker.tables(self._step - 1, rows))
         return await self._worker.run(self._maker.step(self._step, rows))
 
-    def _measurements(self, copy_bytes_per_s: float) -> Measurements:
+    def _measurements(self, copy_bytes_per_s: float, used_by_others: float) -> Measurements:
         if not self._samples:
             raise ProfileError(f"nothing was measured in {self._budget_s:g} s: allow more time")
         points = [
@@ -158,7 +167,8 @@ class _Session:
             copy_bytes_per_s=copy_bytes_per_s,
             block_bytes=self._worker.ready.block_bytes,
             num_blocks=self._num_blocks,
-            num_experiments=len(self._wanted),
+            wanted=[Point(one.kind, self._maker.work(one.rows), ()) for one in self._wanted],
+            used_by_others=used_by_others,
             samples=self._samples,
         )
 

@@ -46,7 +46,9 @@ def observations(path: Path) -> list[Observation]:
     """Every answered step of a journal file, in order. Raises ProfileError."""
     try:
         steps = read_incident(path).steps
-    except (JournalError, OSError) as error:
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
+    except JournalError as error:
         raise ProfileError(str(error)) from error
     return [(one.work, one.elapsed_s) for one in steps if one.elapsed_s > 0.0]
 
@@ -74,7 +76,12 @@ def refit(profile: Profile, observed: list[Observation]) -> Refit:
     new = msgspec.structs.replace(
         profile,
         step=step,
-        fit=Fit(num_points=len(known), mape=mape, noise_sigma=spread(logs)),
+        fit=Fit(
+            num_points=len(known),
+            mape=mape,
+            noise_sigma=spread(logs),
+            lacks=profile.fit.lacks,  # factors bring back nothing that was never measured
+        ),
         source=(*kept, f"{_MARK}{len(known)} steps of a journal, factors {told}"),
     )
     return Refit(new, scaled, _errors(profile.step, held_out)[0])

@@ -17,6 +17,7 @@ from daemon.profiler.fit import Fitted, fit
 from daemon.profiler.host import copy_bytes_per_s, dense_flops
 from daemon.profiler.measure import Measurements, Told, measure
 from daemon.profiler.points import Point, disturbed_share
+from daemon.profiler.quality import lacks, refuse_unfit
 from daemon.runtime.model import ServedModel, find_model
 
 _ATTENTION = "attention and tokens are told apart by one least-squares fit over all steps"
@@ -41,13 +42,15 @@ def profile_machine(config: Config, name: str, budget_s: float, told: Told) -> P
     load = served.load(config, 0)
     measured: Measurements = uvloop.run(measure(load, budget_s, told))
     told(1.0, "fitting")
+    refuse_unfit(measured.points, measured.wanted)
     fitted = fit(measured.points)
+    doubts = lacks(measured.points, measured.wanted, fitted, measured.used_by_others)
     profile = Profile(
         name=name or profile_name(served.name, load),
         model=_model(served, load),
         device=_device(served, load, measured),
         step=fitted.operators,
-        fit=fitted.fit,
+        fit=msgspec.structs.replace(fitted.fit, lacks=doubts),
         edges=Edges(gap_s=float(f"{measured.gap_s:.4g}")),
         source=_source(load, measured, fitted),
     )
@@ -100,7 +103,7 @@ def _source(load: Load, measured: Measurements, fitted: Fitted) -> tuple[str, ..
     samples = sum(len(point.samples_s) for point in points)
     notes = [
         f"llmd profile on {time.strftime('%Y-%m-%d', time.gmtime())}: {load.device}, {load.dtype}, "
-        f"{len(points)} of {measured.num_experiments} kinds of step, {samples} steps, "
+        f"{len(points)} of {len(measured.wanted)} kinds of step, {samples} steps, "
         f"{disturbed_share(points):.0%} of them over 1.25 times the fastest of their kind and "
         "left out",
         f"step times are the worker's own; {_ATTENTION}; {_judged_on(points)}; equal steps vary by "

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from daemon.cost.profile import Profile
+from daemon.files import TABLE_BYTES, read_whole, write_whole
 from daemon.profiles.errors import ProfileError, unknown
 from daemon.profiles.pipeline import staged
 
@@ -43,15 +44,15 @@ def save_profile(profile: Profile, path: Path) -> None:
     """Write a profile as JSON, readable and with stable bytes. Raises ProfileError."""
     text = msgspec.json.format(msgspec.json.encode(profile), indent=1)
     try:
-        path.write_bytes(_BETWEEN_NUMBERS.sub(b"", text) + b"\n")
+        write_whole(path, _BETWEEN_NUMBERS.sub(b"", text) + b"\n")
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
 
 
 def _read(path: Path) -> Profile:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        return msgspec.json.decode(read_whole(path, TABLE_BYTES), type=Profile)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: not a profile: {error}") from error

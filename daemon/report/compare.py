@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.files import TABLE_BYTES, read_whole
 from daemon.report.errors import ReportError
 from daemon.report.numbers import aligned, percent, seconds, three_digits, wrapped
 from daemon.report.report import Report, Stats
@@ -43,7 +44,7 @@ class Comparison(msgspec.Struct, frozen=True):
 def read_report(path: Path) -> Report:
     """A report from its JSON file. Raises ReportError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        return msgspec.json.decode(read_whole(path, TABLE_BYTES), type=Report)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from error
     except msgspec.ValidationError as error:
@@ -51,7 +52,7 @@ def read_report(path: Path) -> Report:
         place = f"{found[1]}: " if found and found[1] else ""
         fault = _AT.sub("", str(error)).replace("`", "")
         raise ReportError(f"{path}: not a report: {place}{fault}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ReportError(f"{path}: not JSON: {error}") from error
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from daemon.files import appearing
 from daemon.report.errors import ReportError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def save(draw: "Callable[[], Figure]", path: Path) -> None:
     with rc_context(_STYLE):
         undated = {"Date": None} if suffix == ".svg" else {"Software": None}
         try:
-            draw().savefig(path, dpi=150, metadata=undated)
+            with appearing(path) as partial:
+                draw().savefig(partial, dpi=150, metadata=undated)
         except OSError as error:
             raise ReportError(f"{path}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from daemon.files import appearing
 from daemon.report.errors import ReportError
 from daemon.report.numbers import plain
 from daemon.report.records import InstanceLog, Outcome, RequestLog, RunLog, Span
@@ -23,7 +24,7 @@ def write_trace(run: RunLog, path: Path) -> None:
     """Write the trace, one event a line, without holding it in memory. Raises ReportError."""
     encode = msgspec.json.Encoder(enc_hook=plain).encode
     try:
-        with path.open("wb") as file:
+        with appearing(path) as partial, partial.open("wb") as file:
             file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
             separator = b"\n"
             for event in events(run):

@@ -21,10 +21,15 @@ from daemon.runtime import protocol
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder
+from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
 
 _REQUESTS_PER_PROCESS = 1 << 32
+SCORED_COST = 2
+"""What a prompt's token costs whose log-probability is wanted, against another's: the product with
+the whole vocabulary and the search for its best tokens. Small models take half as long again.
+"""
 
 
 class ApiLink:
@@ -38,6 +43,7 @@ class ApiLink:
         dispatch: Callable[[Event], None],
     ) -> None:
         self.predictor: PredictorStatus | None = None  # as the process last said
+        self.lives: Callable[[bool], None] = lambda _settled: None  # told of answers to `ping`
         self._first_request = generation * _REQUESTS_PER_PROCESS
         self._first_sequence = self._first_request * MAX_SEQUENCES_PER_REQUEST
         self._store = store
@@ -61,6 +67,10 @@ class ApiLink:
         """End every request that has not ended; the process is told of each."""
         for request in list(self._live):
             self._dispatch(CoreAbort(time.monotonic(), request))
+
+    def ping(self) -> None:
+        """Ask whether its event loop still hears."""
+        self._send(Ping())
 
     def send_access(self, access: protocol.Access) -> None:
         """Tell who may ask now."""
@@ -146,6 +156,8 @@ class ApiLink:
                 self._dispatch(CoreAbort(now, message.request + self._first_request))
             case protocol.Predicted():
                 self._predicted(message, now)
+            case Alive():
+                self.lives(message.settled)
             case protocol.Predicting():
                 self.predictor = message.status
 
@@ -161,6 +173,7 @@ class ApiLink:
             message.n,
             message.priority,
             message.hashes,
+            SCORED_COST if message.sampling.prompt_logprobs >= 0 else 1,
         )
 
     def _predicted(self, message: protocol.Predicted, now: float) -> None:

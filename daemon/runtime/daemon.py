@@ -9,15 +9,17 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
 
 from daemon import logs
+from daemon.config.cuda import DeviceError
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
+from daemon.control.protocol import ApiStatus
 from daemon.control.server import ControlServer
 from daemon.core.actions import Rejected
 from daemon.core.events import Configured, Event, RequestArrived
@@ -27,25 +29,22 @@ from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.runtime import notify, watchdog
 from daemon.runtime.api_link import ApiLink
+from daemon.runtime.beside import in_thread, unless
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.listen import ListenError, listen, url_of
-from daemon.runtime.model import (
-    ServedModel,
-    cache_folder,
-    find_model,
-    in_thread,
-    served_name,
-)
+from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
+from daemon.runtime.preflight import folders
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
 from daemon.supervisor.api import ApiProcess
-from daemon.supervisor.spare import Spare
+from daemon.supervisor.spare import Spare, worker_module
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.faults import FaultError, faults
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SERVING_INTERVAL_S = 2.0
@@ -59,12 +58,14 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
 
     `read` reads the configuration anew, on SIGHUP and `llmd ctl reload`; it may raise ConfigError.
     """
-    logs.set_up("daemon", loaded.config.daemon.log_level, loaded.config.daemon.log_format)
+    level, form = loaded.config.daemon.log_level, loaded.config.daemon.log_format
+    logs.set_up("daemon", level, form, beside=True)
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process
+        worker_module()
         return uvloop.run(Daemon(loaded, read).run())
-    except (ListenError, ModelError, SizingError, FaultError, OSError) as error:
+    except (ListenError, DeviceError, ModelError, SizingError, FaultError, OSError) as error:
         log.error("%s", error)
         return 1
 
@@ -78,11 +79,12 @@ class Daemon:
         self._fault = ""
         self._store = TokenStore()
         self._api: ApiLink | None = None
+        self._api_process: ApiProcess | None = None
         self._runtime: Runtime | None = None
         self._workers: list[WorkerProcess] = []
         self._spare: Spare | None = None
         self._num_given_up = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._status = DaemonStatus(loaded.config, served_name(loaded.config))
         self._operations = Operations(loaded, read, self._status, self._hopeless)
 
@@ -108,7 +110,11 @@ class Daemon:
 
     async def _live(self) -> int:
         """The story while there is no other daemon here; the exit status."""
-        listener = listen(self._config.server.host, self._config.server.port)
+        server = self._config.server
+        # A name may take long to be looked up.
+        listener = await self._unless_stopped(lambda: listen(server.host, server.port))
+        if listener is None:
+            return 0
         self._status.url = url_of(listener)
         self._spawn(watchdog.feed(self._status.stuck))
         gpus = GpuWatch([spec.device for spec in self._config.instance])
@@ -169,24 +175,33 @@ class Daemon:
             "predict_store": str(default_predictions(self._status.model).absolute()),
         }
         api = ApiProcess(
-            listener, msgspec.json.encode(fields).decode(), self._connect_api, self._hopeless
+            listener,
+            msgspec.json.encode(fields).decode(),
+            self._connect_api,
+            self._hopeless,
+            self._config.daemon.restarts,
         )
+        self._api_process = api
+        self._status.api = lambda: ApiStatus(api.up, api.num_deaths)
         self._spawn(api.run())
         return api
 
     async def _serve(self) -> None:
         """Find the model, start its workers, and run until told to stop."""
+        for lacking in folders(self._config):
+            log.warning("%s: %s", lacking.key, lacking.text)
         self._say("preparing the model")
-        stopped = asyncio.ensure_future(self._stop.wait())
-        finding = asyncio.ensure_future(in_thread(lambda: find_model(self._config)))
-        either, first = {stopped, finding}, asyncio.FIRST_COMPLETED
-        while not (await asyncio.wait(either, timeout=PREPARING_S, return_when=first))[0]:
-            self._tell_stage()
-        if not self._stop.is_set():
-            self._start_runtime(finding.result())
-        await stopped
+        starts = cache_folder(self._config) / "starts.json"
+        found = await self._unless_stopped(lambda: (find_model(self._config), StartTimes(starts)))
+        if found is not None:
+            self._start_runtime(*found)
+        await self._stop.wait()
 
-    def _start_runtime(self, model: ServedModel) -> None:
+    async def _unless_stopped(self, work: Callable[[], T]) -> T | None:
+        """What comes of blocking work; None where the daemon is told to stop."""
+        return await unless(self._stop, in_thread(work), PREPARING_S, self._tell_stage)
+
+    def _start_runtime(self, model: ServedModel, times: StartTimes) -> None:
         configured = model.configured(self._config, time.monotonic())
         self._runtime = Runtime(configured, self._store, self._journal(configured), self._send_plan)
         self._runtime.api = self._api
@@ -204,13 +219,14 @@ class Daemon:
             self._spare = Spare(self._config.instance[0].device)
         names = []
         for index, spec in enumerate(self._config.instance):
-            load = model.load(self._config, index)
+            load, cores = model.load(self._config, index), model.cores[index]
+            log.info("instance %s: %s (%s)", spec.name, cores, cores.why)
             names.append(f"{load.model} {load.dtype} {load.device}")
             restarts = self._config.daemon.restarts
             worker = WorkerProcess(index, spec.name, load, hooks, restarts, self._spare)
             self._workers.append(worker)
             self._spawn(worker.run())
-        self._status.loads.remember(StartTimes(cache_folder(self._config) / "starts.json"), names)
+        self._status.loads.remember(times, names)
         self._spawn(self._repeat_serving())
         self._spawn(self._repeat_gauges())
 
@@ -219,18 +235,21 @@ class Daemon:
         if not journal.enabled:
             return None
         folder = Path(journal.folder) if journal.folder else default_journal()
-        return JournalWriter(folder, journal.max_bytes, configured)
+        return JournalWriter(folder, journal.max_bytes, configured, beside=True)
 
     # What processes say
 
-    def _connect_api(self, sock: socket.socket, generation: int) -> None:
+    def _connect_api(self, sock: socket.socket, generation: int) -> ApiLink:
         """A new API process takes its predecessor's place."""
         if self._api is not None:
             self._api.hang_up()
-        self._api = ApiLink(sock, generation, self._store, self._dispatch)
+        self._api = link = ApiLink(sock, generation, self._store, self._dispatch)
+        if self._api_process is not None:
+            link.lives = self._api_process.lives
         if self._runtime is not None:
-            self._runtime.api = self._api
-        self._operations.introduce(self._api)
+            self._runtime.api = link
+        self._operations.introduce(link)
+        return link
 
     def _dispatch(self, event: Event) -> None:
         """An event from the API process; before there is a Core, nothing can be taken."""
@@ -366,9 +385,10 @@ class Daemon:
         """Run work beside the story; a failure in it ends the daemon instead of hiding."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._task_done)
-        self._tasks.append(task)
+        self._tasks.add(task)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task failed", exc_info=task.exception())
             self._hopeless(f"internal error: {task.exception()}")

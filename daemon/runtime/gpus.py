@@ -3,10 +3,11 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from daemon.config.machine import card_of
 from daemon.control.protocol import GpuStatus
 
 INTERVAL_S = 1.0
@@ -81,25 +82,6 @@ class GpuReader:
             nvml.NVMLError_InvalidArgument,  # a slice of a card has no temperature of its own
         ):
             return None
-
-
-def card_of(device: str, environment: Mapping[str, str]) -> int | str | None:
-    """The card behind a device ("cuda:1"), by index or UUID; None for one that is no GPU.
-
-    CUDA_VISIBLE_DEVICES is followed. Where cards differ, CUDA counts them in NVML's order only
-    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-    """
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdigit():
-        return None
-    index = int(number or "0")
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return index
-    cards = [card.strip() for card in visible.split(",")]
-    if index >= len(cards) or not cards[index]:
-        return None
-    return int(cards[index]) if cards[index].isdigit() else cards[index]
 
 
 class GpuWatch:

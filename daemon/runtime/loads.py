@@ -1,5 +1,6 @@
 """Workers that load: how far each is, how long it will take, and how long it took."""
 
+import threading
 import time
 
 import msgspec
@@ -45,6 +46,8 @@ class Loads:
         stages = clock.took(time.monotonic())
         if self._times is not None and _FIRST_STAGE in stages:
             self._times.keep(self._names[instance], stages)
+            # Beside: answers wait for no disk.
+            threading.Thread(target=self._times.write, name="start-times", daemon=True).start()
         return ", ".join(f"{stage} {took_s:.1f} s" for stage, took_s in stages.items())
 
     def lost(self, instance: int) -> None:

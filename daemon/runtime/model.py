@@ -1,14 +1,12 @@
 """What is to be served, and what each instance's worker is told: found before anything starts."""
 
-import asyncio
-import contextlib
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
+from daemon.config.core_shares import CoreShare, core_shares
+from daemon.config.cores import read_cores
+from daemon.config.cuda import check_devices
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config
@@ -19,8 +17,6 @@ from daemon.models.embedded import EMBEDDED_NAME, model_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 
-T = TypeVar("T")
-
 
 class ServedModel(msgspec.Struct, frozen=True):
     """A model that can be served, and how each instance will hold it."""
@@ -30,10 +26,11 @@ class ServedModel(msgspec.Struct, frozen=True):
     shape: ModelShape
     max_len: int  # tokens of the longest sequence, before the pools have their say
     pools: tuple[PoolPlan, ...]  # as config.instance
+    cores: tuple[CoreShare, ...]  # as config.instance
 
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
-        pool = self.pools[instance]
+        pool, cores = self.pools[instance], self.cores[instance]
         return Load(
             model=str(self.folder),
             device=config.instance[instance].device,
@@ -43,11 +40,12 @@ class ServedModel(msgspec.Struct, frozen=True):
             max_slots=config.scheduler.max_running,
             max_len=self.max_len,
             max_batch_tokens=config.scheduler.max_batch_tokens,
-            num_threads=config.daemon.threads,
+            num_threads=cores.threads,
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
             kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
             cache=str(cache_folder(config)),
+            cpus=cores.cpus,
         )
 
     def configured(self, config: Config, now: float) -> Configured:
@@ -88,40 +86,16 @@ def cache_folder(config: Config) -> Path:
 
 
 def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
-    """The configured model, converted and checked; blocks. Raises ModelError, SizingError."""
+    """The configured model, converted and checked; blocks.
+
+    Raises DeviceError before anything is converted, ModelError, SizingError.
+    """
+    check_devices([spec.device for spec in config.instance])
     cache = cache_folder(config)
     folder = model_folder(config.model.path, cache)
     shape = checked_shape(folder, cache, ask)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
+    cores = core_shares(config, read_cores())
     return ServedModel(
-        served_name(config), folder, shape, longest(config, shape.context_len), pools
+        served_name(config), folder, shape, longest(config, shape.context_len), pools, cores
     )
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work, without making a daemon that is told to stop wait for it.
-
-    An executor's threads are joined at exit; this one is left behind, and a converter that it
-    started dies with it.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if not done.done():
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]
-
-    def target() -> None:
-        result, fault = None, None
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the result
-            fault = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, fault)
-
-    threading.Thread(target=target, name="find-model", daemon=True).start()
-    return await done

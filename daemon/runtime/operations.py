@@ -12,7 +12,7 @@ from daemon.control.protocol import Reloaded
 from daemon.control.server import RefusalError
 from daemon.runtime import notify
 from daemon.runtime.api_link import ApiLink
-from daemon.runtime.model import in_thread
+from daemon.runtime.beside import in_thread
 from daemon.runtime.protocol import Access, Settings
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus

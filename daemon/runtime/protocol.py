@@ -1,10 +1,10 @@
 """Messages between the API process and the runtime: one frozen, tagged struct each.
 
-API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`; where lengths are predicted also
-`Predicted` and `Predicting`.
+API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`; an `Alive` for each `Ping`; where lengths
+are predicted also `Predicted` and `Predicting`.
 Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on every change, and
-`Gauges` now and then; for a request `Rejected` or, for each sequence, `Started`, `Tokens`, and at
-the end a reason in `Tokens` or one `Finished`.
+`Gauges` and `Ping` now and then; for a request `Rejected` or, for each sequence, `Started`,
+`Tokens`, and at the end a reason in `Tokens` or one `Finished`.
 """
 
 import msgspec
@@ -15,6 +15,7 @@ from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.engine.protocol import Logprobs, PromptLogprobs, RowErrors
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
+from daemon.wire.pulse import Alive, Ping
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -106,6 +107,8 @@ class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
     instances: tuple[InstanceStatus, ...]  # without their block maps
     lag_s: float  # how late the timer of this message fired
     gpus: tuple[GpuStatus | None, ...] = ()  # of the instances; None where none can be asked
+    api_deaths: int = 0  # API processes that died or hung
+    journal_dropped: int = 0  # events that the journal misses
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -142,7 +145,16 @@ class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     retry_after_s: float  # estimated wait for queue_full; 0: retrying will not help
 
 
-FromApi = Generate | Sealed | Finish | Abort | Predicted | Predicting
+FromApi = Generate | Sealed | Finish | Abort | Alive | Predicted | Predicting
 ToApi = (
-    Access | Settings | Serving | Gauges | Started | PromptLogprobs | Tokens | Finished | Rejected
+    Access
+    | Settings
+    | Serving
+    | Gauges
+    | Ping
+    | Started
+    | PromptLogprobs
+    | Tokens
+    | Finished
+    | Rejected
 )

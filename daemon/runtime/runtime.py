@@ -75,6 +75,11 @@ class Runtime:
         if self.core.draining and not self.core.sequences:
             self.empty.set()
 
+    @property
+    def journal_dropped(self) -> int:
+        """Events that the journal misses."""
+        return self._journal.num_dropped if self._journal is not None else 0
+
     def worker_ready(self, instance: int, ready: Ready) -> None:
         """An instance's worker can compute."""
         self._planners[instance] = Planner(self._store)

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -44,31 +45,43 @@ class LoadClock:
 
 
 class StartTimes:
-    """The last starts, in a small file. One that cannot be read or written is done without."""
+    """The last starts, in a small file. One that cannot be read or written is done without.
+
+    It is read here and written by `write`: both may wait for a disk.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._known = self._read()
+        self._new: dict[str, Stages] = {}
+        self._writing = threading.Lock()
 
     def last(self, what: str) -> Stages:
         """The stages of the last start of `what`; empty where none is known."""
-        stages = self._read().get(what)
+        stages = self._known.get(what)
         if not isinstance(stages, dict):
             return {}
         return {str(k): float(v) for k, v in stages.items() if isinstance(v, int | float)}
 
     def keep(self, what: str, stages: Stages) -> None:
-        """Remember a start."""
-        known = self._read()
-        known.pop(what, None)
-        known[what] = {stage: round(took_s, 3) for stage, took_s in stages.items()}
-        newest = dict(list(known.items())[-MOST_KEPT:])
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(newest, indent=1), encoding="utf-8")
-            partial.replace(self._path)
-        except OSError as error:
-            log.warning("how long this start took is not kept: %s", error)
+        """Remember a start, from the next `write` on beyond this process."""
+        kept = {stage: round(took_s, 3) for stage, took_s in stages.items()}
+        self._known[what] = kept
+        self._new = {**self._new, what: kept}  # another thread may be writing the one before
+
+    def write(self) -> None:
+        """Put what is kept among what others wrote meanwhile."""
+        with self._writing:
+            known, new = self._read(), self._new
+            newest = {**{what: known[what] for what in known if what not in new}, **new}
+            newest = dict(list(newest.items())[-MOST_KEPT:])
+            partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                partial.write_text(json.dumps(newest, indent=1), encoding="utf-8")
+                partial.replace(self._path)
+            except OSError as error:
+                log.warning("how long this start took is not kept: %s", error)
 
     def _read(self) -> dict[str, object]:
         try:

@@ -9,6 +9,7 @@ import msgspec
 from daemon import __version__
 from daemon.config.schema import Config
 from daemon.control.protocol import (
+    ApiStatus,
     AskStory,
     BlockOwners,
     Closer,
@@ -33,6 +34,7 @@ from daemon.wire.columns import int32
 STUCK_S = 60.0
 """A worker that has had a step for so long, and for STUCK_STEPS of its steps, makes no progress."""
 STUCK_STEPS = 20.0
+_NO_API = "the API process starts"
 
 
 class DaemonStatus:
@@ -50,6 +52,7 @@ class DaemonStatus:
         self.loads = Loads()
         self._started_s = time.monotonic()
         self.gpus: Callable[[], tuple[GpuStatus | None, ...]] = tuple
+        self.api: Callable[[], ApiStatus] = ApiStatus
 
     def begin(self, runtime: Runtime, served: ServedModel) -> None:
         """The model is known and the Core exists."""
@@ -134,6 +137,8 @@ class DaemonStatus:
             ),
             lag_s=lag_s,
             gpus=self.gpus(),
+            api_deaths=self.api().deaths,
+            journal_dropped=self._runtime.journal_dropped,
         )
 
     def snapshot(self) -> Snapshot:
@@ -141,13 +146,14 @@ class DaemonStatus:
         now = time.monotonic()
         served = self._served
         core = snapshot(self._runtime.core, now) if self._runtime is not None else None
+        api = self.api()
         return Snapshot(
             version=__version__,
             pid=os.getpid(),
             uptime_s=now - self._started_s,
             time_s=now,
-            status=self.sentence,
-            ready=self.ready,
+            status=self.sentence if api.up or not self.ready else _NO_API,
+            ready=self.ready and api.up,
             draining=self.draining,
             url=self.url,
             model=self.model,
@@ -163,6 +169,8 @@ class DaemonStatus:
             predictor=self._predictor(),
             policies=tuple(POLICIES),
             gpus=self.gpus(),
+            api=api,
+            journal_dropped=self._runtime.journal_dropped if self._runtime is not None else 0,
         )
 
     def look_closer(self, question: Closer) -> Story | BlockOwners:

@@ -26,7 +26,7 @@ from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
 
-_LENGTH = np.uint8(FinishReason.LENGTH)
+_LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
 _NONE = int32()
 _NO_SEQUENCES = np.zeros(0, np.int64)
@@ -40,7 +40,6 @@ class Limits:
     max_batch_tokens: int
     prefill_chunk: int
     stages: int = 1  # of a pipeline
-    starve_s: float = 0.3
 
 
 class Scheduler:
@@ -51,11 +50,10 @@ class Scheduler:
     ) -> None:
         self.instance = instance
         self.seats = Seats(instance, policy, limits.max_running, kv, swapper)
-        self.seats.starve_s = limits.starve_s
         self.in_flight = InFlight()
         self.suspects = Suspects()
         self._answered_step = 0
-        self._limits = limits
+        self.limits = limits
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -95,18 +93,21 @@ class Scheduler:
         return bool(len(self.in_flight) or self.swapper.space.num_flying)
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence that is new here."""
+        """Queue a sequence that is new here; one that waited elsewhere waits since then."""
+        since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
         self.suspects.meet(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
         self.swapper.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
-        self.seats.meet(sequence, now)
+        self.seats.meet(sequence, since_s)
 
-    def predict(self, sequence: Sequence) -> None:
+    def predict(self, sequence: Sequence, now: float) -> None:
         """A sequence's prediction has come: it may move in the order."""
+        self.seats.now = now
         self.seats.foretold(sequence)
 
-    def choose(self, policy: Policy, swap: str) -> None:
+    def choose(self, policy: Policy, swap: str, now: float) -> None:
         """Change the policy and the swap mode; nobody loses anything but a place in the order."""
+        self.seats.now = now
         self.seats.choose(policy)
         self.swapper.mode = swap
 
@@ -129,9 +130,12 @@ class Scheduler:
         self.suspects.leave(sequence)
         self.swapper.leave(sequence)
 
-    def lose(self, kv: KVCache, num_host_blocks: int = 0, copy_block_s: float = 0.0) -> None:
+    def lose(
+        self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
+    ) -> None:
         """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
         seats = self.seats
+        seats.now = now
         for slot in self.slots.order().tolist():
             seats.preempt(slot, None)
         for sequence in seats.waiting:
@@ -151,13 +155,14 @@ class Scheduler:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
         policy, swapper = seats.policy, seats.swapper
-        seats.now = now
+        seats.now, seats.num_promised = now, 0
         if policy.promotes:
             seats.promote()
-        step = StepBuilder(self._limits.max_batch_tokens, seats.slots)
-        alone = self.suspects.turn(seats)
-        if alone >= 0 and self.in_flight:
+        step = StepBuilder(self.limits.max_batch_tokens, seats.slots)
+        suspect = self.suspects.first
+        if suspect is not None and self.in_flight:
             return None
+        alone = seats.take_in(suspect) if suspect is not None else -1
         self._fill(step, alone)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self._fill(step, -1)
@@ -215,7 +220,7 @@ class Scheduler:
             order = order[order == alone]
         pending = table.known[order] - table.computed[order]
         decoding = pending == 1
-        if self._limits.stages > 1:
+        if self.limits.stages > 1:
             return self._stage_share(order, decoding), order[pending > 1]
         if np.count_nonzero(decoding) == order.size:
             return order, _NO_SLOTS
@@ -238,7 +243,7 @@ class Scheduler:
         way wait for it, and a step takes at most its stage's share of all that run.
         """
         ready = decoding & (self.slots.last_step[order] <= self._answered_step)
-        return order[ready][: -(-order.size // self._limits.stages)]
+        return order[ready][: -(-order.size // self.limits.stages)]
 
     def _decode(self, step: StepBuilder, slots: Slots) -> None:
         """Every decode that the budget and the memory carry."""
@@ -249,43 +254,25 @@ class Scheduler:
                 self.kv.grow_each(short)
             step.add_decodes(slots)
             return
-        lacking = set(short.tolist())
-        for slot in slots.tolist():
-            if self.slots.members[slot] is None:
-                continue
-            if slot not in lacking or self._grow_by_force(slot):
-                step.add_decodes(np.array([slot]))
-
-    def _grow_by_force(self, slot: int) -> bool:
-        """One block for a slot, preempting the last in order, itself if it is that.
-
-        Fenced blocks are on their way: nobody is preempted to obtain what comes anyway.
-        """
-        while not self.kv.pool.num_available:
-            if self.kv.pool.num_fenced:
-                return False
-            victim = int(self.slots.order()[-1])
-            self.seats.preempt(victim, What.OUT_OF_BLOCKS, self.slots.member(slot).id)
-            if victim == slot:
-                return False
-        self.kv.grow_each(np.array([slot]))
-        return True
+        waiting = self.seats.grow_by_force(short)
+        stay = self.slots.sequence[slots] >= 0
+        step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
 
     def _continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
         """Further chunks of prompts that have started; their blocks are theirs already."""
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                count = self._chunk(step, pending)
-                if count:
+                if count := self._chunk(step, pending, self.slots.member(slot).prompt_cost):
                     step.add_prompt(slot, count)
 
-    def _chunk(self, step: StepBuilder, pending: int) -> int:
+    def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
         """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
+        room = step.room(cost)
         if not self.policy.whole_prompts:
-            return min(pending, self._limits.prefill_chunk, step.budget)
-        if pending <= step.budget or not step.prompts:
-            return min(pending, step.budget)
+            return min(pending, max(1, self.limits.prefill_chunk // cost), room)
+        if pending <= room or not step.prompts:
+            return min(pending, room)
         return 0
 
     # Admission
@@ -300,8 +287,9 @@ class Scheduler:
             if self.slots.full and not seats.may_displace(sequence):
                 return
             place = seats.place_of(sequence)
-            count = self._chunk(step, sequence.num_known_tokens - place.num_shared_tokens)
-            if not count or not seats.vacancy(sequence, place):
+            pending = sequence.num_known_tokens - place.num_shared_tokens
+            count = self._chunk(step, pending, sequence.prompt_cost)
+            if not count or not seats.make_room(sequence, place):
                 return
             slot = seats.seat(sequence, place)
             if not self.swapper.is_returning(slot):
@@ -383,6 +371,9 @@ class Scheduler:
             slots, why = slots[rows], why[rows]
         table.delivered[slots] += 1
         sequences = table.sequence[slots]
+        ends = bool(np.count_nonzero(why))
+        if ends:
+            self._fail(slots[why == _ERROR])
         first = [
             member
             for slot in flown.firsts.tolist()
@@ -390,10 +381,16 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        if not np.count_nonzero(why):
+        if not ends:
             return Answer(rows, sequences, why, first, [], [], flown.work)
         ending = why != 0
         ended = self.seats.vacate(slots[ending].tolist())
         for sequence in ended:
             self._end(sequence)
         return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)
+
+    def _fail(self, slots: Slots) -> None:
+        """These rows failed: they have no token, and what they computed is offered to nobody."""
+        self.slots.delivered[slots] -= 1
+        for slot in slots.tolist():
+            self.kv.forget(self.slots.member(slot))

@@ -1,11 +1,12 @@
 """Who has a slot and memory on one instance: sequences are seated, give way, and leave."""
 
-from dataclasses import dataclass
+import numpy as np
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import DEFER
 from daemon.request import State
+from daemon.scheduler.moves import Moves
 from daemon.scheduler.place import Place
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
@@ -15,25 +16,11 @@ from daemon.scheduler.swapper import Swapper
 from daemon.scheduler.trust import Trust
 from daemon.sequence import Sequence
 from daemon.story import What
+from daemon.wire.columns import Slots
 
 PROMOTED_SHARE = 1 / 3
 """Of the blocks, for those who were promoted. FastServe's promotion alone can thrash: where more
 arrives than is served everybody starves, and all memory goes to moving them in and out."""
-
-
-@dataclass(slots=True)
-class Moves:
-    """Counts of those who gave way and came back."""
-
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    swaps_out: int = 0
-    swaps_in: int = 0
-
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to count."""
-        return bool(self.preemptions or self.swaps_in)
 
 
 class Seats:
@@ -60,6 +47,7 @@ class Seats:
         self.moves = Moves()
         self.step = 0
         self.now = 0.0
+        self.num_promised = 0  # blocks that are coming, and that decodes of this plan wait for
         self.left: list[int] = []
         self.joined: list[int] = []
 
@@ -197,7 +185,7 @@ class Seats:
     def _victims(self, sequence: Sequence, num_blocks: int) -> list[int]:
         """The last slots in the order that together give so many blocks, if this one may have
         their places; none if they give fewer, or if the host has no room for what they hold: to
-        compute it all again costs more than a place is worth.
+        compute it all again costs more than a place is worth. Who leaves anyway is left alone.
         """
         if not self.policy.displaces or self.swapper.mode == DEFER:
             return []
@@ -207,6 +195,8 @@ class Seats:
         found = []
         for slot in map(int, self.slots.order()[::-1]):
             member = self.slots.member(slot)
+            if self.slots.leaves(slot):
+                continue
             if sequence.rank + shift >= member.rank or member is sequence.leader:
                 return []
             if slot in self.joined:  # this plan gave it its place; ranks change with the pace
@@ -220,15 +210,6 @@ class Seats:
             if num_blocks <= 0:
                 return found
         return []
-
-    def levels(self) -> tuple[int, ...]:
-        """Sequences at each level of the policy's queues, running or waiting."""
-        counts = [0] * self.policy.num_levels
-        if counts:
-            members = (one for one in self.slots.members if one is not None)
-            for sequence in (*members, *self.waiting):
-                counts[sequence.level] += 1
-        return tuple(counts)
 
     # Seating
 
@@ -265,21 +246,48 @@ class Seats:
         fresh = not sequence.num_output_tokens and not sequence.parked_tokens
         return leader.slot if computed and fresh else -1
 
-    def vacancy(self, sequence: Sequence, place: Place) -> bool:
-        """Whether a slot and the blocks are there, displacing others if the policy says so."""
+    def make_room(self, sequence: Sequence, place: Place) -> bool:
+        """Displace others if the policy says so; whether a slot and the blocks are there.
+
+        Nobody is preempted to obtain what comes anyway, but for what lacks beyond it.
+        """
         lacking = self._lacking(place)
         if lacking <= 0 and not self.slots.full:
             return True
-        if self.kv.pool.num_fenced:
+        leaving = self.slots.leaving()
+        if lacking > 0:
+            beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(place.matched)
+        else:
+            beyond = 0 if leaving.size else 1  # a slot is all that it lacks
+        if beyond <= 0:
             return False
-        for slot in self._victims(sequence, max(1, lacking)):
+        for slot in self._victims(sequence, beyond):
             self.preempt(slot, What.GAVE_WAY, sequence.id)
         return not self.slots.full and self._lacking(place) <= 0
 
+    def coming(self, leaving: Slots) -> int:
+        """Blocks that nobody is promised and that come without anybody giving way: fenced ones,
+        and those that only the `leaving` have.
+        """
+        num_held = sum(self.kv.num_own(slot) for slot in leaving.tolist())
+        return self.kv.pool.num_fenced + num_held - self.num_promised
+
+    @property
+    def num_spare(self) -> int:
+        """Blocks that those who run keep from newcomers."""
+        return max(1, self.kv.pool.num_blocks // 100)
+
     def _lacking(self, place: Place) -> int:
         """Blocks that a place needs and nobody has to spare, or <= 0; those that run keep a few."""
-        spare = max(1, self.kv.pool.num_blocks // 100) if self.slots.num_running else 0
+        spare = self.num_spare if self.slots.num_running else 0
         return self.kv.lacking(place.matched, place.num_blocks - place.num_reusable + spare)
+
+    def take_in(self, sequence: Sequence) -> int:
+        """The slot of one that runs, or that there is or can be made room for; else -1."""
+        if sequence.slot >= 0:
+            return sequence.slot
+        place = self.place_of(sequence)
+        return self.seat(sequence, place) if self.make_room(sequence, place) else -1
 
     def seat(self, sequence: Sequence, place: Place) -> int:
         """Give it a slot and its blocks; its slot."""
@@ -323,6 +331,27 @@ class Seats:
 
     # Leaving
 
+    def grow_by_force(self, slots: Slots) -> list[int]:
+        """One block for each of these slots, in order. Where there is none, one of those that are
+        coming is promised to it; once all are, the last in the order gives way, itself if it is
+        that. Those who wait for what was promised are returned.
+        """
+        table = self.slots
+        waiting: list[int] = []
+        coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
+        for slot in slots.tolist():
+            while table.members[slot] is not None:
+                if self.kv.pool.num_available:
+                    self.kv.grow_each(np.array([slot]))
+                    break
+                if coming + self.kv.pool.num_fenced > len(waiting):
+                    waiting.append(slot)
+                    break
+                victim = next(one for one in map(int, table.order()[::-1]) if not table.leaves(one))
+                self.preempt(victim, What.OUT_OF_BLOCKS, table.member(slot).id)
+        self.num_promised += len(waiting)
+        return waiting
+
     def preempt(self, slot: int, why: str | None, by: int = -1) -> None:
         """Give up a running sequence's place to the sequence `by`, or since its worker is gone
         (`why` None); what is not kept of its KV is computed again.
@@ -354,7 +383,7 @@ class Seats:
         table = self.slots
         last_step = 0
         for slot in slots:
-            if not self.swapper.stops_waiting(slot):
+            if not self.swapper.stop_waiting(slot):
                 self.kv.seal(table.member(slot), int(table.computed[slot]))
             last_step = max(last_step, int(table.last_step[slot]))
         self.kv.release_each(slots, last_step)

@@ -33,8 +33,7 @@ class SlotTable:
         self._order: Slots = np.zeros(0, np.intp)  # with slots that left, until it is asked for
         self._new: list[int] = []  # slots that joined since
         self._gone = False  # whether any left since
-        self._sorted = True
-        self._top = (float("-inf"), 0)  # highest place that ever joined
+        self._sorted = True  # those of `_order` that are left, and then the new ones
 
     @property
     def num_running(self) -> int:
@@ -60,18 +59,21 @@ class SlotTable:
         self.last_step[slot] = 0
         self.arrival[slot] = sequence.arrival
         self.review_at[slot] = sequence.review_at
+        self.rank[slot] = sequence.rank
+        self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
-        self.place(slot, sequence.rank)
         return slot
 
+    def _follows(self, sequence: Sequence) -> bool:
+        """Whether it comes behind all that are in the order, which is sorted."""
+        last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
+        return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.place
+
     def place(self, slot: int, rank: float) -> None:
-        """Give a slot its rank in the order."""
+        """Give a slot in use another rank in the order."""
         self.rank[slot] = rank
-        place = (rank, int(self.arrival[slot]))
-        if place < self._top or slot not in self._new:
-            self._sorted = False
-        self._top = max(self._top, place)
+        self._sorted = False
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; answers of steps in flight for it are told apart by the epoch."""
@@ -88,6 +90,15 @@ class SlotTable:
             self._gone = True
         self.vacant.append(slot)
         return sequence
+
+    def leaves(self, slot: int) -> bool:
+        """Whether a slot's last token, by its limit, is on its way: its answer vacates it."""
+        return bool(self.computed[slot] >= self.known[slot])
+
+    def leaving(self) -> Slots:
+        """The slots of which that is so, in order."""
+        order = self.order()
+        return order[self.computed[order] >= self.known[order]]
 
     def member(self, slot: int) -> Sequence:
         """The sequence in a slot that is in use."""

@@ -24,6 +24,10 @@ class StepBuilder:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
 
+    def room(self, cost: int) -> int:
+        """Tokens that fit, each of which counts as `cost`: at least one while anything fits."""
+        return max(self.budget // cost, int(self.budget > 0))
+
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""
         if slots.size:
@@ -36,7 +40,7 @@ class StepBuilder:
         self.prompts.append(slot)
         self.chunks.append(count)
         self._chunk_epochs.append(int(self._table.epoch[slot]))
-        self.budget -= count
+        self.budget -= count * self._table.member(slot).prompt_cost
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""

@@ -6,7 +6,6 @@ it. If a worker dies again, the one that was alone is guilty.
 """
 
 from daemon.scheduler.in_flight import InFlight
-from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
 
@@ -53,13 +52,9 @@ class Suspects:
             sequence.strikes = 0
             self._members.remove(sequence)
 
-    def turn(self, seats: Seats) -> int:
-        """The slot of the one to be computed next, and alone; -1: none, or no room for it yet."""
+    @property
+    def first(self) -> Sequence | None:
+        """Whose turn it is to be computed alone: one that runs goes on; None without suspects."""
         if not self._members:
-            return -1
-        for sequence in self._members:
-            if sequence.slot >= 0:
-                return sequence.slot
-        first = self._members[0]
-        place = seats.place_of(first)
-        return seats.seat(first, place) if seats.vacancy(first, place) else -1
+            return None
+        return next((one for one in self._members if one.slot >= 0), self._members[0])

@@ -136,8 +136,8 @@ class Swapper:
         """Whether a slot waits for its blocks."""
         return slot in self._returning
 
-    def stops_waiting(self, slot: int) -> bool:
-        """A slot is vacated; whether its blocks were still on the way."""
+    def stop_waiting(self, slot: int) -> bool:
+        """A slot is vacated: wait no more for its blocks; whether they were still on the way."""
         return self._returning.pop(slot, None) is not None
 
     def copies_done(self, step: int, slots: SlotTable, now: float) -> None:

@@ -8,6 +8,9 @@ from daemon.report.report import Report
 from daemon.report.summarize import About, Promise, summarize
 from daemon.simulator.run import Prepared
 
+POOR = " (measured poorly)"
+"""Behind the name of a profile that says what it lacks."""
+
 
 def report_of(prepared: Prepared, run: RunLog) -> Report:
     """The report of a finished run. Raises ReportError."""
@@ -36,5 +39,7 @@ def about_of(prepared: Prepared) -> About:
 
 def profile_line(prepared: Prepared) -> str:
     """The instances' profiles in one line, such as `4 x llama-2-70b@a100-80g-tp2`."""
-    counts = Counter(profile.name for profile in prepared.profiles)
+    counts = Counter(
+        profile.name + (POOR if profile.fit.lacks else "") for profile in prepared.profiles
+    )
     return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())

@@ -29,6 +29,7 @@ from daemon.core.events import (
 from daemon.core.instance import Instance, WorkerState
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
+from daemon.journal.records import Gap
 from daemon.journal.replay import replay
 from daemon.report.records import InstanceLog, Outcome, RequestLog
 from daemon.request import FinishReason, sequence_id
@@ -97,6 +98,7 @@ class Incident:
     homes: dict[int, Home] = field(default_factory=dict)  # by instance; of those that were ready
     told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
     instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
+    num_missing: int = 0  # events that the journal could not take
 
     @property
     def predicted(self) -> bool:
@@ -134,7 +136,8 @@ def read_incident(path: Path) -> Incident:
         raise JournalError(f"{path}: does not begin with the Core's configuration")
     if config.policy not in POLICIES:
         raise JournalError(f"{path}: written under the policy {config.policy!r}, unknown here")
-    incident = Incident(str(path), config)
+    missing = sum(one.num_dropped for one in records if isinstance(one, Gap))
+    incident = Incident(str(path), config, num_missing=missing)
     reader = _Reader(incident)
     life = replay(records, reader.begin)
     while (happened := _next(life, path)) is not None:
@@ -244,6 +247,9 @@ class _Reader:
             pairs = zip(action.sequences.tolist(), action.reasons.tolist(), strict=True)
             for sequence, reason in pairs:
                 stream = streams[sequence]
+                if reason == FinishReason.ERROR:
+                    stream.outcome = Outcome.FAILED
+                    continue
                 stream.token_s.append(now)
                 if reason:
                     stream.outcome = Outcome.FINISHED

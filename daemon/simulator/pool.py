@@ -61,7 +61,7 @@ def pool_of(
         weight_bytes=model.weight_bytes(model.dtype),
         total_bytes=total_bytes,
         free_bytes=total_bytes - (count - 1) * GPU_RUNTIME_BYTES,
-        is_cpu=profile.device.name.startswith("cpu"),
+        is_cpu=profile.device.is_cpu,
     )
     try:
         return size_pool(model, demand, room)

@@ -70,7 +70,7 @@ def rerun(
 
 def configured(incident: Incident, policy: str, profile: Profile | None) -> Configured:
     """The incident's configuration under another policy, with that policy's own budget, chunk and
-    swap mode, or on another pipeline.
+    swap mode, or on the profile's devices: its pipeline, and whether steps begin ahead.
     """
     config = incident.config
     if policy and policy not in POLICIES:
@@ -82,7 +82,8 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
         )
     if profile is not None:
         instances = tuple(
-            msgspec.structs.replace(one, stages=profile.pp) for one in config.instances
+            msgspec.structs.replace(one, stages=profile.pp, ahead=not profile.device.is_cpu)
+            for one in config.instances
         )
         config = msgspec.structs.replace(config, instances=instances)
     return config

@@ -107,7 +107,13 @@ def configured(prepared: Prepared) -> Configured:
     limits = scenario.limits
     max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
     instances = tuple(
-        InstanceConfig(f"{index}:{profile.name}", group.role, profile.device.name, profile.pp)
+        InstanceConfig(
+            f"{index}:{profile.name}",
+            group.role,
+            profile.device.name,
+            profile.pp,
+            ahead=not profile.device.is_cpu,  # as the daemon says of its own
+        )
         for index, (profile, group) in enumerate(
             zip(prepared.profiles, prepared.groups, strict=True)
         )

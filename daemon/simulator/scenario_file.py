@@ -6,17 +6,18 @@ from typing import Any
 
 import msgspec
 
+from daemon.files import read_whole
 from daemon.simulator.scenario import Scenario, ScenarioError
 
 
 def read_scenario(path: Path) -> Scenario:
     """The scenario of a file. Raises ScenarioError, naming the file and the key."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_whole(path).decode())
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{path}: not TOML: {error}") from None
 
     def to_path(expected: type, value: Any) -> Any:
         if expected is Path and isinstance(value, str):

@@ -1,39 +1,64 @@
-"""The API process: started on a listening socket that outlives it, and started again."""
+"""The API process: started on a listening socket that outlives it, watched, and started again."""
 
+import asyncio
 import logging
-import signal
 import socket
 import time
 from collections.abc import Callable
+from signal import SIGCONT, SIGKILL, SIGTERM, SIGUSR1
+from typing import Protocol
 
 from daemon.supervisor.child import Child, start_child
+from daemon.supervisor.progress import LoopProgress
 from daemon.supervisor.restarts import Restarts
+from daemon.supervisor.silence import Pulse
 
 log = logging.getLogger(__name__)
 
 END_GRACE_S = 5.0
+HEARS_S = 2.0
+"""So long its event loop may answer nobody."""
+LOADS_S = 60.0
+"""The same while it starts, or reads a tokenizer, which may keep all of its threads waiting."""
+STACKS_S = 0.2
+"""For one that hangs to write down where, and to tell its clients if it was only stopped."""
+
+
+class Link(Protocol):
+    """What is at our end of one process's socketpair."""
+
+    def ping(self) -> None:
+        """Ask whether it hears; `ApiProcess.lives` takes the answer."""
+
+    def hang_up(self) -> None:
+        """End what it has under way, and close; twice is as good as once."""
 
 
 class ApiProcess:
     """Keeps one API process running until `close`.
 
     `connect(socket, generation)` takes our end of each new process's socketpair; `hopeless(why)`
-    is called when it dies again and again.
+    is called when it dies more than `restarts` times in a minute.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         config_json: str,
-        connect: Callable[[socket.socket, int], None],
+        connect: Callable[[socket.socket, int], Link],
         hopeless: Callable[[str], None],
+        restarts: int = 5,
     ) -> None:
+        self.num_deaths = 0
         self._listener = listener
         self._config_json = config_json
         self._connect = connect
         self._hopeless = hopeless
-        self._restarts = Restarts()
+        self._restarts = Restarts(restarts)
         self._child: Child | None = None
+        self._pulse: Pulse | None = None
+        self._hangs = asyncio.Event()
+        self._up = False
         self._generation = 0
         self._closing = False
 
@@ -42,10 +67,22 @@ class ApiProcess:
         """The process id, 0 while there is none."""
         return self._child.pid if self._child is not None and self._child.alive else 0
 
+    @property
+    def up(self) -> bool:
+        """Whether there is one that has answered, and is not known to hang."""
+        return self._up
+
     async def run(self) -> None:
-        """Start it, and again whenever it dies."""
+        """Start it, and again whenever it dies or hangs."""
         while await self._live_once():
             self._generation += 1
+
+    def lives(self, settled: bool) -> None:
+        """It has answered a ping, and says whether it has loaded all that it needs."""
+        self._up = True
+        if self._pulse is not None:
+            self._pulse.limit_s = HEARS_S if settled else LOADS_S
+            self._pulse.answered()
 
     async def _live_once(self) -> bool:
         """One process from its start to its death; whether another should follow."""
@@ -53,15 +90,39 @@ class ApiProcess:
         if started is None:
             return False
         child, sock = started
-        self._connect(sock, self._generation)
-        status = await child.wait()
+        link = self._connect(sock, self._generation)
+        self._hangs.clear()
+        excused_s = LoopProgress(child).excused_s
+        self._pulse = Pulse(child, link.ping, self._hangs.set, LOADS_S, excused_s)
+        self._pulse.feel()
+        status = await self._end_of(child, link)
+        self._pulse.stop()
+        self._up = False
         if self._closing:
             return False
+        self.num_deaths += 1
         log.error("the API process (pid %d) ended with status %d", child.pid, status)
         if not self._restarts.allow(time.monotonic()):
             self._hopeless(f"the API process ended with status {status}, again and again")
             return False
         return True
+
+    async def _end_of(self, child: Child, link: Link) -> int:
+        """Wait until it dies, or end one that hangs; its exit status."""
+        dead = asyncio.ensure_future(child.wait())
+        hangs = asyncio.ensure_future(self._hangs.wait())
+        await asyncio.wait((dead, hangs), return_when=asyncio.FIRST_COMPLETED)
+        hangs.cancel()
+        if not dead.done():
+            self._up = False
+            log.error("the API process (pid %d) hangs; where it is:", child.pid)
+            link.hang_up()
+            child.signal(SIGUSR1)
+            child.signal(SIGCONT)
+            await child.end(STACKS_S, ask=None)
+            dead.cancel()
+            return -SIGKILL
+        return dead.result()
 
     async def _start(self) -> tuple[Child, socket.socket] | None:
         """A new process; None if `close` came while it was being started and could not end it."""
@@ -70,7 +131,7 @@ class ApiProcess:
         child, sock = await start_child("daemon.api", arguments, [descriptor])
         if self._closing:
             sock.close()
-            await child.end(0.0, signal.SIGKILL)
+            await child.end(0.0, SIGKILL)
             return None
         self._child = child
         return child, sock
@@ -78,5 +139,7 @@ class ApiProcess:
     async def close(self) -> None:
         """Let it finish what is open, then end it."""
         self._closing = True
+        if self._pulse is not None:
+            self._pulse.stop()
         if self._child is not None:
-            await self._child.end(END_GRACE_S, signal.SIGTERM)
+            await self._child.end(END_GRACE_S, SIGTERM)

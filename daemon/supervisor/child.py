@@ -2,12 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from signal import Signals
+
+log = logging.getLogger(__name__)
+
+KILLED_S = 2.0
+"""So long a killed process is waited for: a system call that a device never answers outlasts it."""
 
 
 class Child:
@@ -34,6 +40,23 @@ class Child:
                 total_ns += int((thread / "schedstat").read_text().split()[1])
         return total_ns / 1e9
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP): it answers nobody until it is continued."""
+        with contextlib.suppress(OSError, IndexError):
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            return stat.rpartition(")")[2].split()[0] == "T"
+        return False
+
+    def first_thread(self) -> tuple[float, int]:
+        """Processor time of its first thread (s), and how often that has waited for anything."""
+        folder = Path(f"/proc/{self.pid}/task/{self.pid}")
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            ran_ns = int((folder / "schedstat").read_text().split()[0])
+            waits = (folder / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
+            return ran_ns / 1e9, int(waits.split()[0])
+        return 0.0, 0
+
     def signal(self, number: Signals) -> None:
         """Send a signal if it still runs."""
         if self.alive:
@@ -45,14 +68,19 @@ class Child:
         return await self._process.wait()
 
     async def end(self, grace_s: float, ask: Signals | None = Signals.SIGTERM) -> int:
-        """Ask it to end, wait `grace_s`, then kill it; its exit status."""
+        """Ask it to end, wait `grace_s`, then kill it; its exit status.
+
+        One that even then does not end within `KILLED_S` is left to the kernel.
+        """
         if ask is not None:
             self.signal(ask)
-        try:
+        with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self._process.wait(), grace_s)
-        except TimeoutError:
-            self.signal(Signals.SIGKILL)
-            return await self._process.wait()
+        self.signal(Signals.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._process.wait(), KILLED_S)
+        log.error("process %d was killed, and the kernel does not let it end", self.pid)
+        return -Signals.SIGKILL
 
 
 async def start_child(

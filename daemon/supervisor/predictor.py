@@ -17,6 +17,7 @@ import msgspec
 from daemon.predictor.protocol import Ask, Foretold, ToPredictor
 from daemon.supervisor.child import Child, start_child
 from daemon.supervisor.restarts import Restarts
+from daemon.supervisor.silence import Silence
 from daemon.wire.channel import Channel
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,8 @@ class PredictorProcess:
         self._closing = asyncio.Event()
         self._hung_up = asyncio.Event()
         self._num_out = 0  # asks that are not answered
-        self._patience_s = FIRST_ANSWER_S
-        self._overdue: asyncio.TimerHandle | None = None
+        self._limit_s = FIRST_ANSWER_S
+        self._answer: Silence | None = None  # the one that comes next
 
     @property
     def pid(self) -> int:
@@ -81,8 +82,8 @@ class PredictorProcess:
         self._channel.send(self._encode(message))
         if isinstance(message, Ask):
             self._num_out += 1
-            if self._overdue is None:
-                self._wait_for_answer()
+            if self._answer is not None and not self._answer.expecting:
+                self._answer.expect(self._limit_s)
 
     async def close(self) -> None:
         """Hang up, let it save what it has learned, and end it if that takes too long."""
@@ -99,7 +100,8 @@ class PredictorProcess:
             return False
         child, sock = started
         self._hung_up.clear()
-        self._num_out, self._patience_s = 0, FIRST_ANSWER_S
+        self._num_out, self._limit_s = 0, FIRST_ANSWER_S
+        self._answer = Silence(child, self._overdue)
         self._channel = Channel(sock, self._frame, self._closed)
         self._hooks.up()
         await self._hung_up.wait()
@@ -127,21 +129,16 @@ class PredictorProcess:
         except msgspec.MsgspecError as error:
             self._kill(f"sent what is no answer: {error}")
             return
-        self._num_out, self._patience_s = max(0, self._num_out - 1), ANSWER_S
-        self._wait_for_answer()
+        self._num_out, self._limit_s = max(0, self._num_out - 1), ANSWER_S
+        if self._answer is not None:
+            self._answer.stop()
+            if self._num_out:
+                self._answer.expect(self._limit_s)
         self._hooks.foretold(message)
 
-    def _wait_for_answer(self) -> None:
-        """Begin anew to count the time in which the next answer must come."""
-        self._wait_no_more()
-        if self._num_out:
-            loop, words = asyncio.get_running_loop(), f"gave no answer in {self._patience_s:g} s"
-            self._overdue = loop.call_later(self._patience_s, self._kill, words)
-
-    def _wait_no_more(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
+    def _overdue(self) -> None:
+        stopped = self._child is not None and self._child.stopped
+        self._kill("is stopped" if stopped else f"gave no answer in {self._limit_s:g} s")
 
     def _kill(self, why: str) -> None:
         """End a process that is of no use; another one follows."""
@@ -154,7 +151,8 @@ class PredictorProcess:
         self._hung_up.set()
 
     def _hang_up(self) -> None:
-        self._wait_no_more()
+        if self._answer is not None:
+            self._answer.stop()
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -3,26 +3,48 @@
 Importing torch and transformers takes seconds, more than a small model takes to load, and none of
 it depends on the model. So one process does it ahead, with processor time that nobody else wants,
 and takes the place of the next worker that dies. It costs memory (about 300 MB, none of a GPU's).
+One that dies meanwhile, or hears no more, is replaced.
 """
 
 import asyncio
 import logging
 import select
 import socket
+import time
+from collections.abc import Callable
 from signal import SIGKILL
 
+from daemon.engine.protocol import Failed, FromWorker
 from daemon.supervisor.child import Child, start_child
+from daemon.supervisor.restarts import Restarts
+from daemon.supervisor.silence import Pulse, Silence
+from daemon.wire.channel import Channel
+from daemon.wire.columns import decoder, encoder
+from daemon.wire.faults import in_test_mode
+from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
+
+IMPORTS_S = 300.0
+"""For its imports, beside what it waits for a processor that nobody else wants."""
+HEARS_S = 10.0
+"""So long a `Ping` may be unanswered."""
+WORKER = "LLMD_WORKER"
+"""Names another module to start as a worker, for tests that need no model, in test mode alone."""
 
 Started = tuple[Child, socket.socket]
 """A process, and our end of its socketpair."""
 
 
+def worker_module() -> str:
+    """What is started as a worker. Raises FaultError where it may not be chosen."""
+    return in_test_mode(WORKER) or "daemon.engine.worker"
+
+
 async def start_worker(device: str, *flags: str) -> Started:
     """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
     kind = device.partition(":")[0]
-    return await start_child("daemon.engine.worker", ["--device", kind, *flags])
+    return await start_child(worker_module(), ["--device", kind, *flags])
 
 
 class Spare:
@@ -30,37 +52,33 @@ class Spare:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._held: Started | None = None
+        self._held: _Held | None = None
         self._starting = asyncio.Lock()
         self._closing = asyncio.Event()
+        self._restarts = Restarts()
+        self._replacing: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
         """The process id, 0 while there is none."""
-        return self._held[0].pid if self._held is not None and self._held[0].alive else 0
+        return self._held.child.pid if self._held is not None and self._held.child.alive else 0
 
     @property
     def ready(self) -> bool:
-        """Whether a process is there that has imported all; it says so, unasked."""
-        if not self.pid or self._held is None:
-            return False
-        poll = select.poll()
-        poll.register(self._held[1], select.POLLIN)
-        # One that died a moment ago may not be reaped yet, but has hung up.
-        return [events for _descriptor, events in poll.poll(0)] == [select.POLLIN]
+        """Whether a process is there that has imported all and hears."""
+        return self._held is not None and self._held.ready
 
     async def prepare(self) -> None:
         """Start a process unless one waits already; called whenever a worker has become ready."""
         async with self._starting:
-            if self.pid or self._closing.is_set():
+            if self._held is not None or self._closing.is_set():
                 return
-            self._drop()
             try:
-                self._held = await start_worker(self._device, "--spare")
+                self._held = _Held(*await start_worker(self._device, "--spare"), self._lost)
             except OSError as error:
                 log.warning("there is no spare worker: %s", error)
             if self._closing.is_set():
-                await self.close()
+                await self._end()
 
     def take(self) -> Started | None:
         """The process, whose owner the caller now is; None where none is ready.
@@ -68,21 +86,78 @@ class Spare:
         One that still imports is left to it: with idle time alone, on a machine that is never idle,
         it could take longer than a new process.
         """
-        if not self.ready:
+        if self._held is None or not self._held.ready:
             return None
-        taken, self._held = self._held, None
-        return taken
+        held, self._held = self._held, None
+        return held.child, held.let_go()
 
     async def close(self) -> None:
         """End the process, and start none any more."""
         self._closing.set()
-        if self._held is not None:
-            child = self._held[0]
-            self._drop()
-            await child.end(0.0, SIGKILL)
+        await self._end()
+        if self._replacing is not None:
+            await self._replacing
 
-    def _drop(self) -> None:
-        """Let go of a process, dead or to be ended."""
-        if self._held is not None:
-            self._held[1].close()
+    async def _end(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.let_go().close()
+            await held.child.end(0.0, SIGKILL)
+
+    def _lost(self, held: "_Held", why: str) -> None:
+        """The process is dead, or of no use; another one follows, unless many did."""
+        if held is self._held:
             self._held = None
+            log.warning("the spare worker (pid %d) %s", held.child.pid, why)
+            held.let_go().close()
+            self._replacing = asyncio.create_task(self._replace(held.child))
+
+    async def _replace(self, child: Child) -> None:
+        await child.end(0.0, SIGKILL)
+        if not self._closing.is_set() and self._restarts.allow(time.monotonic()):
+            await self.prepare()
+
+
+class _Held:
+    """The process in reserve: it imports, and from then on it answers."""
+
+    def __init__(
+        self, child: Child, sock: socket.socket, lost: "Callable[[_Held, str], None]"
+    ) -> None:
+        self.child = child
+        self._sock = sock
+        self._lost = lost
+        self._ping = encoder().encode(Ping())
+        self._decode = decoder(FromWorker).decode
+        self._channel = Channel(sock, self._frame, lambda error: lost(self, f"is gone: {error}"))
+        self._imports = Silence(child, lambda: lost(self, "does not end its imports"))
+        self._imports.expect(IMPORTS_S)
+        self._pulse = Pulse(
+            child, lambda: self._channel.send(self._ping), lambda: lost(self, "hangs"), HEARS_S
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported all, and has answered whatever it was asked."""
+        if self._channel.closed or not self._pulse.rests:
+            return False
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        # One that died a moment ago may not be reaped yet, but has hung up.
+        return not poll.poll(0)
+
+    def let_go(self) -> socket.socket:
+        """Watch it no more; our end of its socketpair."""
+        self._imports.stop()
+        self._pulse.stop()
+        return self._channel.detach()
+
+    def _frame(self, payload: bytes) -> None:
+        message: FromWorker = self._decode(payload)
+        if isinstance(message, Failed):
+            self._lost(self, f"cannot go on: {message.message}")
+        elif isinstance(message, Alive):
+            self._pulse.answered()
+        else:
+            self._imports.stop()
+            self._pulse.feel()

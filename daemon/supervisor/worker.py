@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable
 from signal import SIGCONT, SIGKILL, SIGUSR1
@@ -21,11 +22,14 @@ from daemon.engine.protocol import (
     Shutdown,
 )
 from daemon.supervisor.child import Child
+from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.restarts import Restarts
-from daemon.supervisor.spare import Spare, Started, start_worker
+from daemon.supervisor.silence import Silence
+from daemon.supervisor.spare import HEARS_S, Spare, start_worker
 from daemon.supervisor.step_watch import StepWatch
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
+from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +59,10 @@ class WorkerHooks(msgspec.Struct, frozen=True):
 class WorkerProcess:
     """Keeps one worker running until `close`.
 
-    A worker that fails while loading is hopeless, and so is one that ends more than `restarts`
-    times in a minute. One whose step hangs, or whose loading does, is made to write its stacks to
-    stderr, and killed. The spare, where there is one, takes the place of a worker that died.
+    A worker that fails while loading is hopeless, unless it was stopped, and so is one that ends
+    more than `restarts` times in a minute. One whose step hangs, or whose loading does, is made to
+    write its stacks to stderr, and killed. The spare, where there is one, takes the place of a
+    worker that died.
     """
 
     def __init__(
@@ -81,8 +86,11 @@ class WorkerProcess:
         self._spare = spare
         self._lives = 0
         self._watch = StepWatch()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # the next look at the oldest step
+        self._progress: Silence | None = None  # of this process's loading
+        self._stalled = ""  # what to say of a loading that came no further
         self._hangs = False
+        self._stopped = False  # it was, from outside, while it loaded
         self._ready = False  # this process can compute
         self._served = False  # one of its kind could, once
         self._closing = False
@@ -104,38 +112,46 @@ class WorkerProcess:
         started = await self._start()
         if started is None:
             return False
-        child, sock = started
-        self._ready = self._hangs = False
+        child, sock, hears_s = started
+        self._ready = self._hangs = self._stopped = False
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
+        self._progress = Silence(child, self._loading_hangs)
+        self._await_progress("imports", hears_s)
+        self._channel.send(self._encode(Ping()))
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
-        self._await_progress("start")
         status = await self._last_words(child)
         self._lose()
         if self._closing:
             return False
         why = self._error or f"exit status {status}"
         log.error("worker %s (pid %d) died: %s", self.name, child.pid, why)
-        if self._served:
-            self._hooks.lost(self.instance, self._hangs or status not in (0, -SIGKILL))
+        if self._served or self._stopped:
+            blamed = self._hangs or status not in (0, -SIGKILL)
+            self._hooks.lost(self.instance, blamed and not self._stopped)
             if self._restarts.allow(time.monotonic()):
                 return True
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
 
-    async def _start(self) -> Started | None:
-        """A new process; None if `close` came while it was being started and could not end it."""
+    async def _start(self) -> tuple[Child, socket.socket, float] | None:
+        """A new process, and how long it may say nothing at first.
+
+        None if `close` came while it was being started and could not end it.
+        """
         spare = self._spare.take() if self._spare is not None else None
         if spare is not None:
             log.info("worker %s: the spare (pid %d) takes its place", self.name, spare[0].pid)
+        # A spare has its imports behind it; but it may have been stopped since it was last asked.
+        hears_s = LOAD_STALL_S if spare is None else HEARS_S
         child, sock = spare or await start_worker(self._load.device)
         if self._closing:
             sock.close()
             await child.end(0.0, SIGKILL)
             return None
         self._child = child
-        return child, sock
+        return child, sock, hears_s
 
     def send(self, plan: Plan) -> None:
         """Hand it a plan; a dead worker's plans are computed again by its successor."""
@@ -166,11 +182,13 @@ class WorkerProcess:
             case Compiling():
                 self._watch.compiles(time.monotonic())
                 log.info("worker %s compiles while it serves (%s)", self.name, message.compiler)
+            case Alive():
+                self._await_progress("start", LOAD_STALL_S)
             case Loading():
-                self._await_progress(message.stage)
+                self._await_progress(message.stage, LOAD_STALL_S)
                 self._hooks.loading(self.instance, message)
             case Ready():
-                self._stop_timer()
+                self._stop_watching()
                 self._ready = self._served = True
                 self._watch = StepWatch(message.step_s, message.token_s)
                 self._hooks.ready(self.instance, message)
@@ -182,23 +200,26 @@ class WorkerProcess:
         await self._hung_up.wait()
         return await child.end(STACKS_S if self._hangs else END_GRACE_S, ask=None)
 
-    def _await_progress(self, stage: str) -> None:
+    def _await_progress(self, stage: str, limit_s: float) -> None:
         """Begin anew to count the time in which a loading worker must come further."""
-        self._stop_timer()
-        why = f"no progress of loading in {LOAD_STALL_S:g} s, after its stage {stage!r}"
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOAD_STALL_S, self._end_hanging, why)
+        self._stalled = f"no progress of loading in {limit_s:g} s, after its stage {stage!r}"
+        if self._progress is not None:
+            self._progress.expect(limit_s)
+
+    def _loading_hangs(self) -> None:
+        """One that was stopped has not failed: another one may load."""
+        self._stopped = self._child is not None and self._child.stopped
+        self._end_hanging("stopped while it loaded" if self._stopped else self._stalled)
 
     def _look(self) -> None:
-        """See whether the oldest step hangs, now and whenever that may be."""
+        """See whether the oldest step hangs, now and again while one is on its way."""
         self._timer = None
         if self._child is None or not self._watch.waiting:
             return
-        wait_s = self._watch.look(time.monotonic(), self._child.starved_s)
-        if wait_s:
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
-        else:
+        if self._watch.hangs(time.monotonic(), self._child.starved_s):
             self._end_hanging(f"no answer to a step within {self._watch.limit_s:.1f} s")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _end_hanging(self, why: str) -> None:
         """What it may still answer is not heard any more; a stopped process is woken to tell."""
@@ -214,13 +235,15 @@ class WorkerProcess:
     def _closed(self, error: str) -> None:
         self._hung_up.set()
 
-    def _stop_timer(self) -> None:
+    def _stop_watching(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _lose(self) -> None:
-        self._stop_timer()
+        self._stop_watching()
         if self._channel is not None:
             self._channel.close()
             self._channel = None

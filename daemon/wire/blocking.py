@@ -41,6 +41,10 @@ class BlockingChannel:
             return True
         return bool(select.select([self._sock], [], [], max(0.0, timeout_s))[0])
 
+    def fileno(self) -> int:
+        """The socket's descriptor, for those who wait for several."""
+        return self._sock.fileno()
+
     def close(self) -> None:
         """Close the socket and what was never read."""
         self._reader.close()

@@ -70,14 +70,20 @@ class Channel:
 
     def close(self) -> None:
         """Close without telling `on_close`."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())
-        self._drop_outgoing()
-        self._reader.close()
-        self._sock.close()
+        self.detach().close()
+
+    def detach(self) -> socket.socket:
+        """Let go of the socket, which stays as it is; what was not sent or read whole is lost.
+
+        Nothing is told or sent after this.
+        """
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._drop_outgoing()
+            self._reader.close()
+        return self._sock
 
     def _drop_outgoing(self) -> None:
         for _view, fd, _size in self._outgoing:

@@ -21,13 +21,15 @@ SITES = {
     "worker.nan": "the logits of a step's first sampled row are not numbers",
     "worker.copy": "a swap copy that a step needs has failed",
     "api.crash": "the API process ends by SIGABRT instead of passing a request on",
+    "api.hang": "the API process computes for ever instead of passing a request on",
     "journal.full": "the disk is full when the journal is written",
+    "journal.stall": "the disk takes `seed` milliseconds more to write the journal",
 }
 """What may be injected, and where; a site is visited once for each time that it says."""
 
 
 class FaultError(Exception):
-    """LLMD_FAULT is set where it may not be, or says something else than it can."""
+    """A variable for tests is set where it may not be, or says something else than it can."""
 
 
 class Fault:
@@ -51,17 +53,23 @@ def faults(
     `life` counts the processes of this kind that came before, so that a successor does not die at
     the same visit. Raises FaultError outside test mode, and where the variable cannot be read.
     """
-    text = environment.get(VARIABLE, "")
+    text = in_test_mode(VARIABLE, environment)
     if not text:
         return {}
-    if environment.get(TEST_MODE) != "1":
-        raise FaultError(f"{VARIABLE} is set, but {TEST_MODE}=1 is not: nothing breaks on purpose")
     found = {}
     for entry in text.split(","):
         site, fault = _read(entry.strip(), life)
         if site.startswith(prefix):
             found[site] = fault
     return found
+
+
+def in_test_mode(variable: str, environment: Mapping[str, str] = os.environ) -> str:
+    """A variable's value, empty where it is not set. Raises FaultError outside test mode."""
+    text = environment.get(variable, "")
+    if text and environment.get(TEST_MODE) != "1":
+        raise FaultError(f"{variable} is set, but {TEST_MODE}=1 is not: nothing breaks on purpose")
+    return text
 
 
 def _read(entry: str, life: int) -> tuple[str, Fault]:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from daemon.files import lines_of
 from daemon.workload.workload import Float64, WorkloadError
 
 MOONCAKE_BLOCK = 512  # tokens under one hash id
@@ -61,7 +62,8 @@ def read_trace(path: Path) -> Trace:
     Raises WorkloadError with the file and the line at fault, OSError where it cannot be read.
     """
     try:
-        with _opened(path) as lines:
+        with _opened(path) as text:
+            lines = lines_of(text)
             head = next(lines, "")
             if not head.strip():
                 raise WorkloadError(f"{path}, line 1: a trace begins with its header or first row")

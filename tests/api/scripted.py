@@ -78,6 +78,7 @@ class ScriptedRuntime:
         self.script: Script = echo
         self.reject: Rejected | None = None
         self.fail_at: int | None = None  # output token at which a sequence ends in an error
+        self.fail_with = "the engine broke"
         self.may_complain = False  # to stderr
         self.paused = False  # take requests, start none
         self.interval_s = 0.0
@@ -182,6 +183,7 @@ class ScriptedRuntime:
         assert not self._running
         self.received.clear()
         self.script, self.reject, self.fail_at = echo, None, None
+        self.fail_with = "the engine broke"
         self.interval_s, self.cached, self.paused = 0.0, 0, False
 
     @property
@@ -235,7 +237,7 @@ class ScriptedRuntime:
         for sequence, (message, answer) in list(self._running.items()):
             self._counts[sequence] += 1
             if self._counts[sequence] == self.fail_at:
-                self._end(sequence, FinishReason.ERROR, "the engine broke")
+                self._end(sequence, FinishReason.ERROR, self.fail_with)
                 continue
             drawn = next(answer, None)
             if drawn is None:

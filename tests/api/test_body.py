@@ -8,10 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from daemon.api.chat_template import ChatTemplate, read_template
+from daemon.api.conversation import Rendered
 from daemon.api.decode import MAX_BRACKETS, MAX_COMMAS, decode
-from daemon.api.errors import ApiError
-from daemon.api.prepare import Work, prepare_chat, prepare_completion
+from daemon.api.errors import ApiError, invalid
+from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
 from daemon.api.schema import ChatRequest, CompletionRequest
+from daemon.api.template_process import render
 from daemon.api.text import Text
 from daemon.runtime.protocol import Serving
 
@@ -47,6 +50,13 @@ def text(folder) -> Text:
     return Text(folder)
 
 
+@pytest.fixture(scope="module")
+def template(folder) -> ChatTemplate:
+    found = read_template(folder)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(
     "prompt", [b"1," * (MAX_COMMAS + 1), b"[]," * (MAX_BRACKETS + 1), b"{}," * (MAX_BRACKETS + 1)]
 )
@@ -58,14 +68,21 @@ def test_a_body_of_too_many_elements_is_not_even_decoded(prompt: bytes):
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), chat=st.booleans())
-def test_anything_is_work_or_a_clear_refusal(text: Text, fields: dict[str, Any], chat: bool):
+def test_anything_is_work_or_a_clear_refusal(
+    text: Text, template: ChatTemplate, fields: dict[str, Any], chat: bool
+):
     start = {"messages": [{"role": "user", "content": "hello"}]} if chat else {"prompt": "hello"}
     serving = Serving("tiny", "", True, False, 256, 256, 4, 400, "ready")
     body = json.dumps({"model": "tiny", **start, **fields}).encode()
     work: Work | ApiError
     try:
         if chat:
-            work = prepare_chat(decode(CHAT, body), text, serving)
+            request = decode(CHAT, body)
+            said = render(template, conversation(request, serving))
+            rendered = msgspec.json.decode(said, type=Rendered)
+            if rendered.refusal:
+                raise invalid(rendered.refusal)
+            work = prepare_chat(request, rendered, text, serving)
         else:
             work = prepare_completion(decode(COMPLETION, body), text, serving)
     except ApiError as error:

@@ -16,6 +16,7 @@ from daemon.api.predictions import MOST_WAITING, Predictions
 from daemon.api.text import EXCERPT_CHARS, excerpt
 from daemon.config.schema import PredictConfig
 from daemon.control.protocol import PredictorStatus
+from daemon.predict.store_file import from_bytes
 from daemon.predictor.protocol import Ask, Foretold
 from daemon.request import FinishReason
 from daemon.runtime.protocol import FromApi, Generate, Predicted, Predicting, Rejected
@@ -153,6 +154,31 @@ async def test_a_stopped_predictor_holds_nobody_up(own: ScriptedRuntime):
     finally:
         os.kill(pid, signal.SIGCONT)
     await status(own, asks=40, answers=2)
+
+
+async def test_what_was_learned_is_saved_though_an_answer_never_ends(
+    own: ScriptedRuntime, tmp_path: Path
+):
+    assert await complete(own) == 200
+    await own.until(Predicted)
+    pid, own.paused = child_of(own), True
+    async with (
+        aiohttp.ClientSession(own.url) as http,
+        http.post(
+            "/v1/completions", json={"model": MODEL, "prompt": "x", "max_tokens": 3, "stream": True}
+        ) as got,
+    ):
+        await own.until(Generate, 2)
+        own.signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            while Path(f"/proc/{pid}").exists():
+                await asyncio.sleep(0.01)
+        assert own.process.poll() is None and not got.content.at_eof()
+        own.paused = False
+        assert (await got.text()).endswith("data: [DONE]\n\n")
+    assert await own.exit_status(5) == 0
+    kept, fault = from_bytes((tmp_path / "tiny.lengths").read_bytes())
+    assert len(kept) >= 1 and not fault
 
 
 async def test_without_a_kind_there_is_no_process(folder: Path):

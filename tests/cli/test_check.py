@@ -1,7 +1,10 @@
 """`llmd check` on a small model folder: values, shape, and terms that add up."""
 
 import json
+import os
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from daemon.cli.main import main
+from daemon.config import cuda
+from daemon.control import client
+from tests.e2e.live import free_port
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -26,6 +32,16 @@ CONFIG = {
 FLOAT32_BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
 
 
+CHECK = ("check", "--port", "0")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other daemon's socket, and folders that nobody else writes."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(client, "SERVICE_SOCKET", tmp_path / "none")
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "small"
@@ -41,11 +57,12 @@ def test_values_come_with_their_sources(
 ) -> None:
     file = tmp_path / "llmd.toml"
     file.write_text("[scheduler]\nmax_running = 4\n", encoding="utf-8")
-    assert main(["check", "--config", str(file), "--model", str(model), "--port", "9000"]) == 0
+    port = str(free_port())
+    assert main(["check", "--config", str(file), "--model", str(model), "--port", port]) == 0
     table = capsys.readouterr().out.partition("\n\n")[0]
     lines = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
     assert lines["scheduler.max_running"] == ["4", str(file)]
-    assert lines["server.port"] == ["9000", "flag"]
+    assert lines["server.port"] == [port, "flag"]
     assert lines["memory.block_size"] == ["16", "default"]
     assert lines["control.socket"][0].endswith('llmd.sock"')
 
@@ -59,7 +76,7 @@ def test_json_has_all_that_the_text_says(
         f"[scheduler]\nmax_running = 4\n[[key]]\nname = 'alice'\nhash = '{secret}'\n",
         encoding="utf-8",
     )
-    assert main(["check", "--json", "--config", str(file), "--model", str(model)]) == 0
+    assert main([*CHECK, "--json", "--config", str(file), "--model", str(model)]) == 0
     out = capsys.readouterr().out
     assert secret not in out
     found = json.loads(out)
@@ -117,7 +134,7 @@ def test_two_models_are_refused_in_the_file_and_as_flags(
 
 
 def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--model", str(model), "--set", "scheduler.max_running=4"]) == 0
+    assert main([*CHECK, "--model", str(model), "--set", "scheduler.max_running=4"]) == 0
     out = capsys.readouterr().out
     assert "llama: 32,768 parameters stored as bfloat16, 2 layers, 4 heads (2 of keys) of 16" in out
     assert f"{FLOAT32_BLOCK_BYTES / 1024:,.1f} KiB = 2 layers * 2 * 16 tokens * 2 kv heads" in out
@@ -126,13 +143,13 @@ def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_pool_of_8_bits_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--model", str(model), "--set", "memory.kv_dtype=int8"]) == 0
+    assert main([*CHECK, "--model", str(model), "--set", "memory.kv_dtype=int8"]) == 0
     said = "2.5 KiB = 2 layers * 2 * 16 tokens * 2 kv heads * 16 * 1 byte of int8, and a scale of 4"
     assert said in capsys.readouterr().out
 
 
 def test_the_host_pool_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["check", "--model", str(model), "--kv-blocks", "8"]
+    flags = [*CHECK, "--model", str(model), "--kv-blocks", "8"]
     assert main(flags) == 0
     said = r"host pool +32  \(four times the KV pool\) = 0\.2 MiB, 8\.0 KiB a block"
     assert re.search(said, capsys.readouterr().out)
@@ -145,17 +162,18 @@ def test_the_host_pool_is_said(model: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_override_replaces_the_formula(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--model", str(model), "--kv-blocks", "8"]) == 0
+    assert main([*CHECK, "--model", str(model), "--kv-blocks", "8"]) == 0
     assert re.search(r"longest +128 tokens", capsys.readouterr().out)
 
 
-def test_a_gpu_that_cannot_be_asked_is_said_so(
+def test_a_gpu_that_cannot_be_asked_for_its_memory_is_said_so(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    assert main(["check", "--model", str(model), "--instance", "cuda:0"]) == 0
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    assert main([*CHECK, "--model", str(model), "--instance", "cuda:0"]) == 0
     out = capsys.readouterr().out
-    assert "instance cuda0 on cuda:0 in bfloat16" in out
+    assert re.search(r"instance cuda0 on cuda:0\n +cores +any cpu .*\n +computes in +bfloat16", out)
     assert "the worker sizes its pool at its start" in out
 
 
@@ -169,7 +187,7 @@ def test_a_gpu_that_cannot_be_asked_is_said_so(
 def test_a_pool_of_no_use_is_status_1(
     model: Path, arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "--model", str(model), *arguments]) == 1
+    assert main([*CHECK, "--model", str(model), *arguments]) == 1
     assert fault in capsys.readouterr().err
 
 
@@ -191,5 +209,116 @@ def test_another_package_named_daemon_is_refused(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: python-daemon\nVersion: 3.0\n")
     (info / "top_level.txt").write_text("daemon\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(["check", "--model", str(model)]) == 1
+    assert main([*CHECK, "--model", str(model)]) == 1
     assert "python-daemon also installs a package named daemon" in capsys.readouterr().err
+
+
+def faults(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What `llmd check --json` found, and that it is the status."""
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] == (not found["faults"])
+    return [
+        f"{one['key']}: {one['text']}" if one["key"] else one["text"] for one in found["faults"]
+    ]
+
+
+def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    flags = [*CHECK, "--json", "--model", str(model), "--instance", "cpu", "cpu", "cuda:1"]
+    flags += ["--kv-blocks", "100000000", "--set", "model.max_len=100000"]
+    assert main([*flags, "--set", f"memory.host_bytes={1 << 60}"]) == 1
+    told = faults(capsys)
+    assert told[0] == "instance: cuda:1 is not there: this machine has cuda:0 alone"
+    assert told[1].startswith("model.max_len = 100000 is beyond the model's context of 1024 tokens")
+    assert told[2].startswith("memory.kv_blocks asks for 100,000,000 blocks of 8192 bytes, 762.94")
+    assert told[3].startswith(f"memory.host_bytes = {1 << 60} for each of 3 instances is more than")
+    assert len(told) == 4
+
+
+def test_nothing_is_converted_for_a_gpu_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(0, "no driver"))
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"GGUF")
+    flags = ["--json", "--model", str(gguf), "--instance", "cuda:0"]
+    assert main([*CHECK, *flags, "--set", f"daemon.cache={tmp_path / 'cache'}"]) == 1
+    assert faults(capsys) == ["instance: cuda:0 cannot be used: no driver"]
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_a_port_and_a_socket_that_are_taken_are_told(
+    model: Path, tmp_path: Path, listening: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken.sock"
+    flags = ["check", "--json", "--model", str(model), "--port", str(listening)]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(taken))
+        server.listen()
+        assert main([*flags, "--socket", str(taken)]) == 1
+        assert faults(capsys) == [
+            f"control.socket: another daemon answers at {taken}",
+            f"server.port: cannot listen on 127.0.0.1:{listening}: Address already in use",
+        ]
+    assert main([*CHECK, "--model", str(model), "--socket", str(taken)]) == 0, "a dead one's"
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("file/llmd.sock", "file is not a folder"),
+        ("file", "file exists and is not a socket"),
+        ("x" * 120, "a socket's path has at most 107 bytes"),
+    ],
+)
+def test_a_control_socket_that_cannot_be_made_is_told(
+    model: Path, tmp_path: Path, place: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine", encoding="ascii")
+    flags = [*CHECK, "--json", "--model", str(model), "--socket", str(tmp_path / place)]
+    assert main(flags) == 1
+    (told,) = faults(capsys)
+    assert told.startswith("control.socket: ") and fault in told
+    assert sorted(os.listdir(tmp_path)) == ["file", "small"], "nothing was made"
+
+
+def test_folders_that_cannot_be_written_are_no_fault_but_told(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="ascii")
+    folders = [
+        "--set",
+        f"journal.folder={tmp_path}/file",
+        "--set",
+        f"daemon.cache={tmp_path}/file/x",
+    ]
+    assert main([*CHECK, "--model", str(model), *folders]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        f"llmd: daemon.cache: {tmp_path}/file is not a folder: what is compiled is not kept "
+        "(no fault)",
+        f"llmd: journal.folder: {tmp_path}/file is not a folder: there is no journal (no fault)",
+    ]
+
+
+def test_cores_are_said(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    flags = [*CHECK, "--model", str(model), "--instance", "cpu", "cpu"]
+    assert main(flags) == 0
+    said = re.findall(r"instance (.+) on cpu\n +cores +(.+)", capsys.readouterr().out)
+    share = "any cpu, 1 thread (the one core for 2 workers, which share them)"
+    assert said == [("cpu", share), ("cpu-2", share)]
+    assert main([*flags, "--json"]) == 0
+    first, _ = json.loads(capsys.readouterr().out)["instances"]
+    assert (first["cores"]["threads"], first["cores"]["cpus"]) == (1, [])

@@ -73,5 +73,5 @@ def test_a_wrong_configuration_is_one_line_and_status_2(
 ) -> None:
     assert main(["serve", "--instance", "cpu:prefill"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("llmd: command line: instance: role 'prefill' is not supported yet")
+    assert error.startswith("llmd: command line: instance[0].role: 'prefill' is not supported")
     assert error.count("\n") == 1

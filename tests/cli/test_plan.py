@@ -159,3 +159,24 @@ def test_numbers_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["simulate", "--sweep", "--rates", "1,fast"])
     assert "expected numbers with commas, got '1,fast'" in capsys.readouterr().err
+
+
+def test_a_poor_profile_is_named_wherever_it_is_used(
+    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = profile(device="ours")
+    lacks = ("no step was held out, so that the error is not known",)
+    fit = msgspec.structs.replace(made.fit, lacks=lacks)
+    path = tmp_path / "poor.json"
+    save_profile(msgspec.structs.replace(made, name="poor", fit=fit), path)
+    flags = [str(path) if flag.endswith("constant.json") else flag for flag in server]
+    said = f"llmd: poor was measured poorly: {lacks[0]}\n"
+    out = tmp_path / "report.json"
+    assert main(["simulate", *flags, "--rate", "1", "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert said in shown.err and "poor (measured poorly)" in shown.out
+    assert read_report(out).profile == "poor (measured poorly)"
+    assert main(["simulate", *flags, "--sweep", "--rates", "1", "--workers", "1"]) == 0
+    assert said in capsys.readouterr().err
+    assert main(["simulate", *flags, "--capacity", "--slo-ttft", "0.6"]) == 0
+    assert said in capsys.readouterr().err

@@ -88,13 +88,19 @@ def test_the_documented_example_names_every_value() -> None:
         ("[predict]\nkind = 'noisy:x'", "predict.kind: noisy:SIGMA needs a number from 0 on"),
         ("[predict]\nstore_size = 0", "predict.store_size: must be at least 1"),
         ("[predict]\nmax_age_days = inf", "predict.max_age_days: must be a number of days above 0"),
-        ("[[instance]]\ndevice = 'tpu'", "device must be cpu or cuda:N, got 'tpu'"),
-        ("[[instance]]\ndevice = 'cuda'", "device must be cpu or cuda:N, got 'cuda'"),
-        ("[[instance]]\ndevice = 'cpu'\nrole = 'decode'", "role 'decode' is not supported yet"),
-        ("[[instance]]\ndevice = 'cpu'\nrole = 'both'", "role must be one of mixed, prefill"),
+        ("[[instance]]\ndevice = 'tpu'", "instance[0].device: must be cpu or cuda:N, got 'tpu'"),
+        ("[[instance]]\ndevice = 'cuda'", "instance[0].device: must be cpu or cuda:N, got 'cuda'"),
+        (
+            "[[instance]]\ndevice = 'cpu'\nrole = 'decode'",
+            "instance[0].role: 'decode' is not supported yet",
+        ),
+        (
+            "[[instance]]\ndevice = 'cpu'\nrole = 'both'",
+            "instance[0].role: must be one of mixed, prefill",
+        ),
         (
             "[[instance]]\ndevice='cpu'\nname='a'\n[[instance]]\ndevice='cpu'\nname='a'",
-            "two instances are named 'a'",
+            "instance[1].name: two instances are named 'a'",
         ),
     ],
 )
@@ -131,6 +137,104 @@ def test_every_fault_is_kept_and_the_first_is_the_message(tmp_path: Path) -> Non
         (str(file), "server.port"),
         ("command line", "scheduler.policy"),
         (str(file), "memory.block_size"),
+    ]
+
+
+def test_faults_of_every_kind_are_told_at_once(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        polcy = 1
+        [scheduler]
+        max_runing = 4
+        max_waiting = "many"
+        max_batch_tokens = "all"
+        prefill_chunk = 9000
+        [memory]
+        block_size = 24
+        kv_blocks = 9
+        kv_bytes = 9
+        [server]
+        port = "http"
+        cors_origins = ["a", 1]
+        [journal]
+        enabled = 3
+        [[instance]]
+        device = "tpu"
+        rank = 1
+        [[instance]]
+        device = 7
+        [[instance]]
+        role = "both"
+        [[instance]]
+        device = "cuda"
+        [[key]]
+        name = "alice"
+        """,
+    )
+    with pytest.raises(ConfigError) as error:
+        load(file, {"server.port": "x", "daemon.threads": -1, "model": "a", "model.dtype": "auto"})
+    told = {(one.source == str(file), one.key): one.text for one in error.value.faults}
+    assert len(told) == len(error.value.faults)
+    of_file, of_flags = True, False
+    assert told[of_file, "polcy"].startswith("unknown key; did you mean scheduler.policy?")
+    assert told[of_file, "scheduler.max_runing"].startswith("unknown key")
+    assert told[of_file, "scheduler.max_waiting"] == "expected int, got str"
+    assert told[of_file, "scheduler.max_batch_tokens"] == "expected int, got str"
+    assert told[of_file, "memory.block_size"].startswith("must be a power of two")
+    assert told[of_file, "memory.kv_blocks"].startswith("is given together with memory.kv_bytes")
+    assert told[of_file, "server.port"] == "expected int, got str"
+    assert told[of_file, "server.cors_origins[1]"] == "expected str, got int"
+    assert told[of_file, "journal.enabled"] == "expected bool, got int"
+    assert told[of_file, "instance[0].rank"].startswith("unknown key")
+    assert told[of_file, "instance[0].device"].startswith("must be cpu or cuda:N")
+    assert told[of_file, "instance[1].device"] == "expected str, got int"
+    assert told[of_file, "instance[2]"] == "object missing required field device"
+    assert told[of_file, "instance[2].role"].startswith("must be one of mixed")
+    assert told[of_file, "instance[3].device"] == "must be cpu or cuda:N, got 'cuda'"
+    assert told[of_file, "key[0]"] == "object missing required field hash"
+    assert told[of_flags, "server.port"] == "expected int, got str"
+    assert told[of_flags, "daemon.threads"] == "must be at least 0, got -1"
+    assert told[of_flags, "model.dtype"].startswith("[[model]] is a list")
+    assert told[of_flags, "model"] == "expected object, got str"
+    assert (of_file, "scheduler.prefill_chunk") not in told, "it follows from another fault"
+    assert len(told) == 20
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"\xff\xfe", "not TOML: 'utf-8' codec"),
+        (b"\x00\x01\x02", "not TOML"),
+        (b"a = " + b"[" * 100_000, "not TOML"),
+        (b"[server]\nport = 1\nport = 2", "not TOML: Cannot overwrite a value"),
+        (b"server = 3", "server: expected object, got int"),
+        (b"instance = 'cpu'", "instance: expected array, got str"),
+        (b"instance = ['cpu']", "instance[0]: expected object, got str"),
+        (b"[server]\nport = 1979-05-27", "server.port: expected int, got date"),
+        (b"[server]\nport = " + b"9" * 400, "must be at most 65535, got a number of 400 digits"),
+        (b"[server]\nport = " + b"9" * 5000, "not TOML"),
+        (b"[scheduler]\nmax_running = 2147483648", "must be at most 2147483647, got 2147483648"),
+        (b"[memory]\nhost_bytes = 9223372036854775808", "must be at most 9223372036854775807"),
+        (b"[memory]\nblock_size = " + b"9" * 400, "must be a power of two"),
+        (b"[daemon]\ndrain_s = " + b"9" * 400, "daemon.drain_s: "),
+    ],
+)
+def test_a_file_of_nonsense_is_one_sentence(tmp_path: Path, content: bytes, fault: str) -> None:
+    file = tmp_path / "llmd.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        load(file, {"server.port": 1} if b"port" not in content else {})
+    assert str(error.value).startswith(f"{file}: ") and fault in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_and_flags_are_told_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, {"daemon.threads": -1})
+    assert [(one.source, one.text) for one in error.value.faults] == [
+        (str(tmp_path), "Is a directory"),
+        ("command line", "must be at least 0, got -1"),
     ]
 
 

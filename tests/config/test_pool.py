@@ -7,6 +7,7 @@ import pytest
 
 from daemon.config import pool
 from daemon.config.load import load
+from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelShape
 
 SHAPE = ModelShape(
@@ -32,6 +33,11 @@ def gpu_of_80_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
+@pytest.fixture
+def ram_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "available_ram_bytes", lambda: 64 * GIB)
+
+
 def plans(**overrides: Any) -> list[pool.PoolPlan]:
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     config = load(None, keys).config
@@ -42,7 +48,7 @@ def devices(*names: str) -> list[dict[str, str]]:
     return [{"device": name} for name in names]
 
 
-@pytest.mark.usefixtures("gpu_of_80_gib")
+@pytest.mark.usefixtures("gpu_of_80_gib", "ram_of_64_gib")
 def test_auto_is_float32_on_cpu_and_the_models_own_on_cuda() -> None:
     cpu, gpu = plans(instance=devices("cpu", "cuda:0"), memory__kv_blocks=8)
     assert (cpu.dtype, gpu.dtype) == ("float32", "bfloat16")
@@ -60,13 +66,32 @@ def test_instances_on_one_device_share_its_memory() -> None:
 
 
 @pytest.mark.usefixtures("gpu_of_80_gib")
-def test_an_asked_length_is_required_and_bounded_by_the_context() -> None:
-    (plan,) = plans(instance=devices("cuda:0"), model__max_len=100_000)
+def test_an_asked_length_is_required_and_may_not_be_beyond_the_context() -> None:
+    (plan,) = plans(instance=devices("cuda:0"), model__max_len=8192)
     assert plan.size is not None
     assert (plan.demand.required_len, plan.size.max_len) == (8192, 8192)
     (plan,) = plans(instance=devices("cuda:0"), model__max_len=1000)
     assert plan.size is not None
     assert plan.size.max_len == 1000
+    with pytest.raises(SizingError, match=r"model.max_len = 8193 is beyond .* of 8192 tokens"):
+        plans(instance=devices("cuda:0"), model__max_len=8193)
+
+
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [({"kv_blocks": 100_000_000}, "kv_blocks"), ({"kv_bytes": 60 * GIB}, "kv_bytes")],
+)
+@pytest.mark.usefixtures("ram_of_64_gib", "gpu_of_80_gib")
+def test_a_pool_that_was_asked_for_must_fit_beside_the_weights(
+    asked: dict[str, int], key: str
+) -> None:
+    memory = {f"memory__{name}": value for name, value in asked.items()}
+    with pytest.raises(SizingError, match=rf"memory.{key} asks for .* of RAM is available"):
+        plans(**memory)
+    (fits,) = plans(instance=devices("cuda:0"), memory__kv_bytes=64 * GIB)
+    assert fits.size is not None and fits.size.num_blocks == 32 * 1024
+    with pytest.raises(SizingError, match=r"but beside the weights 25.10 GiB of GPU memory"):
+        plans(instance=devices("cuda:0", "cuda:0"), memory__kv_bytes=32 * GIB)
 
 
 def test_blocks_that_were_asked_for_need_no_gpu_to_be_read(

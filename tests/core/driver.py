@@ -80,6 +80,8 @@ class Driver:
         self.wake_at_s = float("inf")
         self.requests = 0
         self.prompt_lengths: list[int] = []
+        self.num_tokens = 0  # delivered
+        self.since_s: dict[int, float] = {}  # who waits in a queue, and since when
         if num_blocks:
             for instance in range(len(config.instances)):
                 self.ready(instance, num_blocks)
@@ -109,7 +111,14 @@ class Driver:
         self.workers.pop(instance, None)
         self.handle(WorkerLost(self.now, instance, blamed))
 
-    def arrive(self, prompt: list[int], max_tokens: int = 8, n: int = 1, priority: int = 0) -> int:
+    def arrive(
+        self,
+        prompt: list[int],
+        max_tokens: int = 8,
+        n: int = 1,
+        priority: int = 0,
+        prompt_cost: int = 1,
+    ) -> int:
         request = self.requests
         self.requests += 1
         self.prompt_lengths.append(len(prompt))
@@ -119,19 +128,24 @@ class Driver:
             self.known[sequence] = list(prompt)
             self.alive[sequence] = max_tokens
         hashes = chain_hashes(prompt, self.config.block_size)
-        self.handle(RequestArrived(self.now, request, len(prompt), max_tokens, n, priority, hashes))
+        counts = len(prompt), max_tokens, n, priority
+        self.handle(RequestArrived(self.now, request, *counts, hashes, prompt_cost))
         return request
 
-    def answer(self, instance: int = 0, stops: frozenset[int] = frozenset()) -> bool:
-        """Answer the oldest step of an instance; rows numbered in `stops` end."""
+    def answer(
+        self,
+        instance: int = 0,
+        stops: frozenset[int] = frozenset(),
+        fails: frozenset[int] = frozenset(),
+    ) -> bool:
+        """Answer the oldest step of an instance; rows numbered in `stops` end, others fail."""
         worker = self.workers.get(instance)
         if worker is None or not worker.pending:
             return False
         step = worker.pending[0]
         reasons = np.zeros(len(step.tokens), np.uint8)
-        for row in stops:
-            if row < reasons.size:
-                reasons[row] = FinishReason.STOP
+        for rows, reason in ((stops, FinishReason.STOP), (fails, FinishReason.ERROR)):
+            reasons[[row for row in rows if row < reasons.size]] = reason
         self.now += self.step_s
         self.answered = step
         worker.pending.pop(0)
@@ -258,9 +272,13 @@ class Driver:
         ):
             tokens = self.known[sequence]
             assert sequence in self.alive, "a token for a sequence that has ended"
+            if reason == FinishReason.ERROR:  # whatever was drawn is no token
+                self._end(sequence, FinishReason.ERROR)
+                continue
             expected = self.truths[sequence].upto(len(tokens) + 1)[-1]
             assert self.answered.tokens[row] == expected, "a token out of its order"
             tokens.append(int(expected))
+            self.num_tokens += 1
             if reason:
                 self._end(sequence, FinishReason(reason))
 
@@ -285,6 +303,26 @@ class Driver:
         if not relocated:
             assert core.num_waiting <= self.most_waiting + preempted
         check_laws(core)
+        self._check_counts()
+        self._check_waits()
+
+    def _check_counts(self) -> None:
+        """Everybody counts once, as what it ended by, and each token once."""
+        counters, causes = self.core.counters, list(self.ended.values())
+        finished = causes.count(FinishReason.STOP) + causes.count(FinishReason.LENGTH)
+        assert counters.finished == finished
+        assert counters.failed == causes.count(FinishReason.ERROR)
+        assert counters.aborted == causes.count(FinishReason.ABORT)
+        assert counters.output_tokens == self.num_tokens
+        assert counters.prediction_count <= finished and counters.tpot_count <= finished
+
+    def _check_waits(self) -> None:
+        """One waits from when it came or lost its slot until it is seated, wherever it waits."""
+        before, self.since_s = self.since_s, {}
+        for instance in self.core.instances:
+            for one in instance.scheduler.waiting:
+                assert one.waiting_since_s in (self.now, before.get(one.id, self.now))
+                self.since_s[one.id] = one.waiting_since_s
 
     def check_nothing_left(self) -> None:
         """Everything came back: the daemon is as it was before the first request."""

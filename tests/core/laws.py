@@ -1,12 +1,18 @@
 """The laws of a Core that can be seen from inside it, whoever drives it."""
 
 from collections import Counter
+from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 
 from daemon.core.core import Core
-from daemon.core.instance import Instance
+from daemon.core.instance import Instance, WorkerState
 from daemon.request import State
+from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.slots import SlotTable
+from daemon.sequence import Sequence
+from daemon.wire.columns import Slots
 
 
 def check_laws(core: Core) -> None:
@@ -21,6 +27,8 @@ def check_laws(core: Core) -> None:
             seats[follower.id] += 1
     once = Counter(dict.fromkeys(core.sequences, 1))
     assert seats == once, "a sequence in two places or none"
+    assert core._num_held_back == sum(map(len, core.held_back.values()))
+    check_nobody_idles(core)
 
 
 def check_nothing_left(core: Core) -> None:
@@ -39,9 +47,16 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     scheduler = instance.scheduler
     kv, slots = scheduler.kv, scheduler.slots
     kv.pool.check()
-    order = slots.order()
+    order = in_order(slots)
     _check_host(instance)
-    assert (np.diff(slots.rank[order]) >= 0).all()
+    _check_swaps(scheduler)
+    _check_order(slots, order)
+    if instance.state is not WorkerState.READY:
+        _check_dead(scheduler)
+    assert not scheduler.seats.started, "a start that nobody is told of"
+    suspects = [one for one in (*slots.members, *scheduler.waiting) if one and one.strikes]
+    assert {one.id for one in suspects} == {one.id for one in scheduler.suspects._members}
+    assert len(suspects) == len(scheduler.suspects)
     assert sorted([*order.tolist(), *slots.vacant]) == list(range(slots.max_slots))
     used = [kv.table.blocks(slot) for slot in order.tolist()]
     owners = np.bincount(np.concatenate([[], *used]).astype(int), minlength=kv.pool.num_blocks)
@@ -67,15 +82,85 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     assert scheduler.waiting.num_tokens == waiting
 
 
+def in_order(slots: SlotTable) -> Slots:
+    """The slots' order, without making them bring it up to date, which may hide a fault."""
+    twin = copy(slots)
+    twin._new = list(slots._new)
+    return twin.order()
+
+
+def _check_order(slots: SlotTable, order: Slots) -> None:
+    """Columns say what members say, and the order is that of their places."""
+    members = [slots.member(slot) for slot in order.tolist()]
+    assert [one.place for one in members] == sorted(one.place for one in members)
+    assert slots.rank[order].tolist() == [one.rank for one in members]
+    assert slots.arrival[order].tolist() == [one.arrival for one in members]
+    assert slots.sequence[order].tolist() == [one.id for one in members]
+
+
+def _check_swaps(scheduler: Scheduler) -> None:
+    """Who comes back runs, and what is kept of those who wait is counted."""
+    swapper, slots = scheduler.swapper, scheduler.slots
+    assert all(slots.members[slot] is not None for slot in swapper._returning)
+    assert swapper._num_needed == sum(swapper._needed.values())
+    waiting = {one.id: one for one in scheduler.waiting}
+    assert swapper._needed.keys() <= waiting.keys()
+    for number, num_blocks in swapper._needed.items():
+        assert swapper.num_copied(waiting[number]) == num_blocks
+
+
+def _check_dead(scheduler: Scheduler) -> None:
+    """Nothing is left of a worker that died."""
+    assert scheduler.kv.pool.num_blocks == scheduler.swapper.space.pool.num_blocks == 0
+    assert not scheduler.num_running and not scheduler.busy
+    assert not scheduler.seats.left and not scheduler.seats.joined
+    assert not any(one.parked_tokens for one in scheduler.waiting)
+
+
 def _check_host(instance: Instance) -> None:
     """Host blocks have one owner each, and parked tokens lie in them."""
     scheduler = instance.scheduler
     space, block_size = scheduler.swapper.space, scheduler.kv.block_size
     space.pool.check()
-    running = [scheduler.slots.member(slot) for slot in scheduler.slots.order().tolist()]
+    running = [one for one in scheduler.slots.members if one is not None]
     kept = [space.places(one.id) for one in (*running, *scheduler.waiting)]
     owned = np.flatnonzero(space.pool.owners()).tolist()
     assert sorted(place for places in kept for place in places) == owned
     for one in scheduler.waiting:
         assert one.parked_tokens <= len(space.places(one.id)) * block_size
         assert one.parked_tokens < max(1, one.num_known_tokens)
+
+
+def check_nobody_idles(core: Core) -> None:
+    """No instance has nothing to do while another has more waiting than it can seat, of whom one
+    could run there.
+    """
+    ready = [one for one in core.instances if one.state is WorkerState.READY]
+    for idle in ready:
+        scheduler = idle.scheduler
+        if scheduler.num_running or scheduler.waiting or scheduler.suspects:
+            continue
+        for other in ready:
+            for one in _in_vain(other.scheduler):
+                place = scheduler.seats.place_of(one)
+                num_blocks = place.num_blocks - place.num_reusable
+                assert (
+                    one.strikes
+                    or other.scheduler.swapper.num_copied(one)
+                    or idle.capacity_tokens < one.limit
+                    or scheduler.kv.lacking(place.matched, num_blocks) > 0
+                ), f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
+
+
+def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
+    """Those for whom there is no slot, or no memory when all that is fenced has come."""
+    slots, kv = scheduler.slots, scheduler.kv
+    order = in_order(slots)
+    leaving = order[slots.computed[order] >= slots.known[order]]
+    vacant = len(slots.vacant) + leaving.size
+    blocks = kv.pool.num_available + scheduler.seats.coming(leaving)
+    for number, one in enumerate(scheduler.waiting):
+        place = scheduler.seats.place_of(one)
+        blocks -= place.num_blocks - place.num_reusable
+        if number >= vacant or blocks < 0 or (scheduler.suspects and not one.strikes):
+            yield one

@@ -84,20 +84,24 @@ class CoreMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 30),
         n=st.integers(1, 4),
         priority=st.integers(-2, 2),
+        times=st.sampled_from([1, 1, 3]),
     )
-    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int) -> None:
-        self.driver.arrive(prompt, max_tokens, n, priority)
+    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int, times: int) -> None:
+        for _ in range(times):
+            self.driver.arrive(prompt, max_tokens, n, priority)
 
     @rule(
         index=indices,
         stops=st.frozensets(st.integers(0, 5), max_size=1),
+        fails=st.integers(0, 40),
         times=st.integers(1, 6),
     )
-    def answer(self, index: int, stops: frozenset[int], times: int) -> None:
+    def answer(self, index: int, stops: frozenset[int], fails: int, times: int) -> None:
         for _ in range(times):
             busy = [i for i, worker in self.driver.workers.items() if worker.pending]
             if busy:
-                self.driver.answer(self._pick(busy, index), stops)
+                failing = frozenset({fails} if fails < 6 else ())
+                self.driver.answer(self._pick(busy, index), stops, failing)
 
     @rule(index=indices)
     def copied(self, index: int) -> None:
@@ -121,7 +125,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.requests)
     @rule(index=indices, num_tokens=st.integers(1, 40))
     def predict(self, index: int, num_tokens: int) -> None:
-        self.driver.predict(index % (self.driver.requests + 1), num_tokens)
+        self.driver.predict(self.driver.requests - index % 5, num_tokens)
 
     @precondition(lambda self: self.driver.requests)
     @rule(index=indices)
@@ -147,6 +151,10 @@ class CoreMachine(RuleBasedStateMachine):
     def drain(self, index: int) -> None:
         if index % 16 == 0:
             self.driver.drain()
+        elif index % 16 == 1:
+            self.driver.resume()
+        elif index % 16 == 2:
+            self.driver.reconfigure(1 + index // 16 % 12, 0.005 if index % 3 else 0.3)
 
     def teardown(self) -> None:
         """Whatever happened: what can be finished finishes, and then nothing is left."""

@@ -45,7 +45,13 @@ def random_event(driver: Driver, chance: random.Random) -> None:
     kind = chance.random()
     if kind < 0.2:
         max_tokens, n = chance.randint(1, 30), chance.choice([1, 1, 1, 2, 4])
-        driver.arrive(random_prompt(chance), max_tokens, n, chance.randint(-2, 2))
+        driver.arrive(
+            random_prompt(chance),
+            max_tokens,
+            n,
+            chance.randint(-2, 2),
+            chance.choice([1, 1, 2, 50]),
+        )
     elif kind < 0.8:
         stops = frozenset({chance.randrange(20)})
         driver.answer(instance, stops)

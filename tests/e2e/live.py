@@ -17,7 +17,7 @@ from typing import Any, Self
 from daemon.control.client import fetch_snapshot
 from daemon.control.protocol import Snapshot
 
-READY_S = 100.0
+READY_S = 300.0
 END_S = 40.0
 
 
@@ -31,9 +31,11 @@ def free_port() -> int:
 class LiveDaemon:
     """`llmd serve` with its own port, control socket, journal, log and memory of answers."""
 
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *flags: str, env: dict[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="llmd-e2e-")
-        self.folder = Path(self._folder.name)
+        self.folder = folder or Path(self._folder.name)  # one that is given stays
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.socket = self.folder / "llmd.sock"
@@ -43,7 +45,7 @@ class LiveDaemon:
         command += ["--set", f'journal.folder="{self.folder / "journal"}"']
         command += ["--set", "daemon.spare=false", *flags]  # it takes a core that tests want
         state = {"STATE_DIRECTORY": str(self.folder)}  # what it learns is not the user's
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env={**os.environ, **state, **(env or {})}
             )

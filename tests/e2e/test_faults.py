@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from daemon.scheduler.suspects import DEADLY
+from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.test_lifecycle import text_of
@@ -63,7 +64,12 @@ async def test_answers_are_whole_where_requests_kill_processes_and_the_disk_is_f
         assert await text_of(daemon.url, model, **ASKED[0]) == expected[0]
 
 
-def test_nothing_breaks_on_purpose_outside_test_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value"), [(VARIABLE, "worker.hang:0:1"), (WORKER, "tests.chaos.worker")]
+)
+def test_nothing_breaks_on_purpose_outside_test_mode(
+    tmp_path: Path, variable: str, value: str
+) -> None:
     command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(free_port())]
     done = subprocess.run(
         [*command, "--socket", str(tmp_path / "x.sock")],
@@ -71,7 +77,7 @@ def test_nothing_breaks_on_purpose_outside_test_mode(tmp_path: Path) -> None:
         text=True,
         timeout=30,
         check=False,
-        env={VARIABLE: "worker.hang:0:1"},
+        env={variable: value},
     )
     assert done.returncode == 1
-    assert "LLMD_FAULT is set, but LLMD_TEST_MODE=1 is not" in done.stderr
+    assert f"{variable} is set, but LLMD_TEST_MODE=1 is not" in done.stderr

@@ -1,6 +1,7 @@
-"""Workers killed again and again, in whatever state: no token is lost or doubled.
+"""How long clients wait when a worker is killed, one kill at a time; what they get stays whole.
 
-Detection and gaps are printed, not asserted: how long they are is the machine's affair.
+Times are printed, not asserted: they are the machine's affair. Faults of all kinds at once:
+tests/chaos.
 """
 
 import asyncio
@@ -117,8 +118,7 @@ async def check_kills(folder: Path, instances: int, count: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("instances", [1, 2])
-@pytest.mark.parametrize("part", range(4))
-async def test_a_thousand_kills(tmp_path: Path, instances: int, part: int) -> None:
+async def test_waits_after_kills(tmp_path: Path, instances: int) -> None:
     await check_kills(tiny_folder(tmp_path / "tiny"), instances, KILLS_A_TEST)
 
 

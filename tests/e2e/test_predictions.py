@@ -8,7 +8,7 @@ import pytest
 
 from daemon.core.events import Predicted, RequestArrived
 from daemon.journal.reader import read_records
-from daemon.journal.writer import FILE_NAME
+from daemon.journal.records import FILE_NAME
 from tests.e2e.live import LiveDaemon
 from tests.e2e.test_lifecycle import text_of
 from tests.e2e.tiny import tiny_folder

@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 from transformers import AutoModelForCausalLM
 
 from daemon.engine.step import Engine
-from daemon.models.grammar import Compiler
+from daemon.models.grammar import BROKEN_OFF, Compiler
 from daemon.request import FinishReason, SamplingParams
 from tests.api.folder import EOS, tokenizer
 from tests.e2e.tiny import tiny_folder
@@ -243,7 +243,7 @@ def test_no_end_token_no_grammar(engine: Engine) -> None:
     sequence = plans.add(0, PROMPT, greedy(LETTERS, ignore_eos=True))
     with torch.inference_mode():
         reply = engine.run(plans.plan([(sequence, len(PROMPT))]))
-    assert reply.errors == ((0, "a grammar needs a token that ends the answer"),)
+    assert reply.errors == ((0, f"{BROKEN_OFF}a grammar needs a token that ends the answer"),)
 
 
 def test_a_vocabulary_that_is_not_the_model_s(folder: Path) -> None:

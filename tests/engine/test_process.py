@@ -1,12 +1,35 @@
 """What processes of the engine do first: where compiled code is kept, and how long."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from daemon.engine.process import UNUSED_S, keep_compiled
+from daemon.engine.process import UNUSED_S, keep_compiled, keep_to
+
+KEPT = """
+import json, os, threading
+from daemon.engine.process import keep_to
+
+os.sched_setaffinity(0, range(os.cpu_count()))
+over = threading.Event()
+masks = []
+
+def started():
+    thread = threading.Thread(target=over.wait, daemon=True)
+    thread.start()
+    return thread.native_id
+
+before = started()
+keep_to({max(os.sched_getaffinity(0))})
+for thread in (0, before, started()):
+    masks.append(sorted(os.sched_getaffinity(thread)))
+print(json.dumps(masks))
+"""
 
 VARIABLES = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -26,6 +49,22 @@ def entry(folder: Path, age_s: float, name: str = "kernel.cubin") -> Path:
     os.utime(folder / name, (then, then - UNUSED_S))
     os.utime(folder, (then - UNUSED_S, then - UNUSED_S))
     return folder
+
+
+def test_every_thread_is_kept_on_the_cpus_and_those_that_follow() -> None:
+    """In a process of its own, on all CPUs: the suites run on a part of them."""
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    masks = json.loads(done.stdout)
+    assert len(masks) == 3 and len(set(map(tuple, masks))) == 1, masks
+    assert len(masks[0]) == 1
+
+
+def test_cpus_that_are_gone_are_no_reason_to_end(caplog: pytest.LogCaptureFixture) -> None:
+    before = os.sched_getaffinity(0)
+    keep_to((1000,))
+    assert "is not kept on cpus [1000]" in caplog.text
+    keep_to(())
+    assert os.sched_getaffinity(0) == before
 
 
 def test_both_compilers_keep_theirs_below_the_cache(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from daemon.engine import scoring
+from daemon.engine.metadata import FlatBatch
+from daemon.engine.model import Model
 from daemon.engine.protocol import PromptLogprobs
 from daemon.engine.step import Engine
 from daemon.request import SamplingParams
@@ -94,6 +96,29 @@ def test_a_prompt_that_is_computed_again_is_told_again(engine: Engine, name: str
     plans.leave(first)
     again = plans.add(2, tokens, ASKS)
     held_against(name, tokens, step(engine, plans, [(again, 30)]))
+
+
+def test_nothing_is_computed_twice(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, largest = [], []
+
+    def states(self: Model, batch: FlatBatch, *rest: Any) -> torch.Tensor:
+        computed.append(len(batch.tokens))
+        return plain_states(self, batch, *rest)
+
+    def head(self: Model, rows: torch.Tensor) -> torch.Tensor:
+        largest.append(len(rows))
+        return plain_head(self, rows)
+
+    plain_states, plain_head = Model.states, Model.head
+    monkeypatch.setattr(Model, "states", states)
+    monkeypatch.setattr(Model, "head", head)
+    monkeypatch.setattr(scoring, "PIECE_TOKENS", 8)
+    plans, tokens = driver(), prompt(41, 3)
+    asks = plans.add(1, tokens, ASKS)
+    for count in (30, 11):
+        step(engine, plans, [(asks, count)])
+    assert computed == [30, 11]
+    assert max(largest) == 8
 
 
 def test_a_prompt_of_one_token_has_none(engine: Engine) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from daemon.core.actions import Action
 from daemon.core.core import Core
+from daemon.core.events import Event
 from daemon.journal.reader import read_records
 from daemon.journal.replay import replay
 from daemon.journal.writer import JournalWriter
@@ -26,16 +27,22 @@ def in_bytes(actions: Sequence[Action]) -> bytes:
     return encoder().encode([plain(action) for action in actions])
 
 
-def record(folder: Path, driver: Driver, max_bytes: int = 1 << 30) -> JournalWriter:
+def record(
+    folder: Path, driver: Driver, max_bytes: int = 1 << 30, beside: bool = False
+) -> JournalWriter:
     """Journal a life as the runtime does: each event before the Core takes it."""
-    journal = JournalWriter(folder, max_bytes, driver.config)
-    core = Core(driver.config)
-    for event in driver.events:
+    journal = JournalWriter(folder, max_bytes, driver.config, beside)
+    live(journal, Core(driver.config), driver.events)
+    journal.close(driver.now)
+    return journal
+
+
+def live(journal: JournalWriter, core: Core, events: Sequence[Event]) -> None:
+    """A stretch of a life."""
+    for event in events:
         journal.append(event)
         core.handle(event)
         journal.maintain(core, event.now)
-    journal.close(driver.now)
-    return journal
 
 
 def replayed(path: Path, driver: Driver, last: int) -> int:
@@ -46,3 +53,14 @@ def replayed(path: Path, driver: Driver, last: int) -> int:
         assert encode(event) == encode(driver.events[number])
         assert in_bytes(actions) == in_bytes(driver.actions[number]), f"event {number}"
     return len(life)
+
+
+def replayed_beyond_gaps(path: Path, driver: Driver) -> list[int]:
+    """The numbers of the events that a file replays; each must be what it was, in its order."""
+    encode = encoder().encode
+    written = [encode(event) for event in driver.events]
+    numbers = [-1]
+    for event, actions in replay(read_records(path)):
+        numbers.append(written.index(encode(event), numbers[-1] + 1))
+        assert in_bytes(actions) == in_bytes(driver.actions[numbers[-1]]), f"event {numbers[-1]}"
+    return numbers[1:]

@@ -54,7 +54,9 @@ def scenario(
         instance=(InstanceGroup(profile=str(path), kv_bytes=1e7),),
         policy=policy,
         predictor="none",
-        limits=Limits(max_running=1, max_batch_tokens=PROMPT + 1),
+        limits=Limits(  # one step at a time, so that the queue is the one of the theory
+            max_running=1, max_batch_tokens=PROMPT + 1, depth=1
+        ),
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ async def test_sighup_reads_the_file_again(
     os.kill(os.getpid(), signal.SIGHUP)
     await until(lambda: daemon._config.daemon.drain_s == 1.0)
     assert not daemon._stop.is_set()
+    await until(lambda: not daemon._tasks)  # nothing of it is kept
     _leave_signals()
 
 
@@ -79,3 +81,41 @@ async def test_a_worker_that_is_given_up_is_said_to_load_no_more() -> None:
 def _leave_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().remove_signal_handler(number)
+
+
+async def test_a_name_that_is_looked_up_for_ever_keeps_nobody_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, never = threading.Event(), threading.Event()
+
+    def look_up(_host: str, _port: int) -> None:
+        asked.set()
+        never.wait()
+
+    monkeypatch.setattr(daemon_module, "listen", look_up)
+    loaded = load(None, {"control.socket": str(tmp_path / "llmd.sock")})
+    running = asyncio.create_task(Daemon(loaded, load).run())
+    await until(asked.is_set)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(running, 5) == 0
+    never.set()
+    _leave_signals()
+
+
+async def test_what_fails_while_it_is_told_to_stop_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(load(), load)
+
+    def find_model(_config: object) -> None:
+        asyncio.run_coroutine_threadsafe(_call(daemon._stop.set), loop).result()
+        raise ModelError("no model after all")
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(daemon_module, "find_model", find_model)
+    await asyncio.wait_for(daemon._serve(), 5)
+    assert daemon._runtime is None
+
+
+async def _call(what: Callable[[], None]) -> None:
+    what()

@@ -7,9 +7,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from daemon.config.machine import card_of
 from daemon.control.protocol import GpuStatus
 from daemon.runtime import gpus
-from daemon.runtime.gpus import GpuReader, GpuWatch, card_of
+from daemon.runtime.gpus import GpuReader, GpuWatch
 
 FULL = GpuStatus("Fake 9000", 3 << 30, 8 << 30, 71.5, 250.0, 61, 37)
 UUID = "GPU-11111111-2222"

@@ -1,12 +1,13 @@
 """What is said of workers that load: how far, how long still, and how long it took."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from daemon.engine.protocol import Loading
 from daemon.runtime.loads import Loads
-from daemon.runtime.start_times import MOST_KEPT, LoadClock, StartTimes
+from daemon.runtime.start_times import MOST_KEPT, LoadClock, Stages, StartTimes
 
 LAST = {"imports": 3.0, "weights": 10.0, "warm-up": 2.0}
 
@@ -34,15 +35,32 @@ def test_the_time_left_goes_by_the_last_start() -> None:
     assert LoadClock({}).left_s(0.0) == -1.0
 
 
+def keep(path: Path, what: str, stages: Stages) -> None:
+    times = StartTimes(path)
+    times.keep(what, stages)
+    times.write()
+
+
+def test_a_disk_that_stalls_holds_up_nobody(tmp_path: Path) -> None:
+    """A pipe that nobody reads: whoever opens it to write waits for ever."""
+    times = StartTimes(tmp_path / "starts.json")
+    os.mkfifo(tmp_path / f".starts.json.{os.getpid()}")
+    loads = Loads()
+    loads.remember(times, ["small"])
+    loads.came(0, Loading("imports", 0.0))
+    assert loads.ended(0).startswith("imports ")
+    assert times.last("small").keys() == {"imports"}
+
+
 def test_starts_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "new" / "starts.json"
     assert StartTimes(path).last("a") == {}
-    StartTimes(path).keep("a", LAST)
-    StartTimes(path).keep("b", {"weights": 1.23456})
+    keep(path, "a", LAST)
+    keep(path, "b", {"weights": 1.23456})
     assert StartTimes(path).last("a") == LAST
     assert StartTimes(path).last("b") == {"weights": 1.235}
     for number in range(MOST_KEPT):
-        StartTimes(path).keep(f"model {number}", LAST)
+        keep(path, f"model {number}", LAST)
     assert StartTimes(path).last("a") == {}, "the oldest ones are forgotten"
     assert [one.name for one in path.parent.iterdir()] == ["starts.json"]
 
@@ -52,7 +70,7 @@ def test_a_file_that_makes_no_sense_is_no_file(text: str, tmp_path: Path) -> Non
     path = tmp_path / "starts.json"
     path.write_text(text)
     assert StartTimes(path).last("a") == {}
-    StartTimes(path).keep("a", LAST)
+    keep(path, "a", LAST)
     assert StartTimes(path).last("a") == LAST
 
 
@@ -60,7 +78,7 @@ def test_a_folder_that_takes_nothing_is_done_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    StartTimes(tmp_path / "file" / "starts.json").keep("a", LAST)
+    keep(tmp_path / "file" / "starts.json", "a", LAST)
     assert "is not kept" in caplog.text
 
 

@@ -1,5 +1,6 @@
 """Log lines: one an event, whatever is in them; JSON that parses; priorities for the journal."""
 
+import contextlib
 import json
 import logging
 import os
@@ -119,8 +120,58 @@ def test_every_process_is_set_up_here_and_nowhere_else() -> None:
     assert not [path for path, text in texts.items() if "basicConfig" in text]
     callers = {p.relative_to(root).as_posix() for p, t in texts.items() if "logs.set_up(" in t}
     assert callers == {
-        "daemon/api/__main__.py",
+        "daemon/api/process.py",
         "daemon/engine/worker.py",
         "daemon/predictor/process.py",
         "daemon/runtime/daemon.py",
     }
+
+
+STOPPED = """
+import logging, sys, time
+from daemon import logs
+logs.FLUSH_S = 0.1
+logs.MOST_LINES = 5
+logs.set_up("daemon", beside=True)
+log = logging.getLogger("a.b")
+for number in range(20):
+    log.info("line %d", number)
+print("not held up", flush=True)
+if sys.stdin.readline() == "go on":
+    while logging.getLogger().handlers[0]._lines.unfinished_tasks:
+        time.sleep(0.01)
+    log.info("the last")
+    raise ValueError("no more")
+"""
+
+
+@pytest.mark.parametrize("answer", ["go on", ""])
+def test_a_terminal_that_is_stopped_holds_up_nobody(answer: str) -> None:
+    """A pipe that is full and that nobody reads, for a while or for ever."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    full = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            full += os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        text=True,
+    ) as process:
+        os.close(writing)
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "not held up\n"
+        if answer:
+            assert os.read(reading, full) == b"x" * full
+        process.stdin.write(answer)
+        process.stdin.close()
+        assert process.wait(20) == (1 if answer else 0)
+    said = os.read(reading, 1 << 20).decode()
+    os.close(reading)
+    if answer:
+        assert "line 0" in said and "lines of the log are lost: nobody read stderr" in said
+        assert said.index("the last") < said.index("no more"), "its last words as well"

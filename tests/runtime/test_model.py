@@ -10,7 +10,8 @@ import pytest
 from daemon.config.schema import Config, ModelConfig
 from daemon.models.embedded import EMBEDDED_NAME
 from daemon.models.shape import ModelError
-from daemon.runtime.model import in_thread, served_name
+from daemon.runtime.beside import in_thread
+from daemon.runtime.model import served_name
 
 
 async def test_the_result_comes_and_the_loop_goes_on() -> None:

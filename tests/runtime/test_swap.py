@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.config.core_shares import CoreShare
 from daemon.config.load import load
 from daemon.config.pool import plan_pool
 from daemon.core.actions import Action
@@ -67,6 +68,9 @@ def test_the_worker_is_told_how_large_its_host_pool_is(
 ) -> None:
     config = load(None, {"memory.kv_blocks": 8, **settings}).config
     pools = tuple(plan_pool(config, SHAPE, spec) for spec in config.instance)
-    load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools).load(config, 0)
+    cores = (CoreShare(1, (0,)),) * len(pools)
+    load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools, cores).load(
+        config, 0
+    )
     assert (load_message.num_host_blocks, load_message.compress) == expected
     assert load_message.kv_dtype == settings.get("memory.kv_dtype", "")

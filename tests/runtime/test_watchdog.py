@@ -9,7 +9,8 @@ import pytest
 from daemon.config.schema import Config, InstanceSpec
 from daemon.runtime import notify, status, watchdog
 from daemon.runtime.status import DaemonStatus
-from daemon.supervisor.step_watch import AGAIN_S, COMPILE_S, LEAST_S
+from daemon.supervisor.patience import LOOK_S
+from daemon.supervisor.step_watch import COMPILE_S, LEAST_S
 from tests.runtime.ends import House, generate, until
 from tests.runtime.test_status import SERVED
 
@@ -91,4 +92,4 @@ async def test_only_work_that_waits_for_a_worker_can_be_stuck(
 
 
 def test_a_worker_that_compiles_for_ever_is_ended_before_the_daemon_is() -> None:
-    assert LEAST_S + COMPILE_S + AGAIN_S < status.STUCK_S
+    assert LEAST_S + COMPILE_S + LOOK_S < status.STUCK_S

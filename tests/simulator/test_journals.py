@@ -33,6 +33,7 @@ from daemon.simulator.replayed import replayed
 from daemon.simulator.rerun import configured, rerun
 from daemon.simulator.run import Options, run
 from daemon.simulator.scenario import Limits, ScenarioError
+from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.simulator.made import DEVICE, journalled, phases, prepared, profile, workload
 
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))
@@ -298,3 +299,21 @@ def test_the_command_repeats_and_runs_again(
     for flags in (["--seed", "3"], ["--journal-out", "elsewhere"]):
         assert command("--journal", path, *flags) == 1
         assert f"{flags[0]} needs --p" in capsys.readouterr().err
+
+
+def test_a_journal_with_gaps_says_so_and_replays_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eventful(tmp_path / "whole", "vllm")
+    events = journalled(tmp_path / "whole")
+    monkeypatch.setenv(TEST_MODE, "1")
+    monkeypatch.setenv(VARIABLE, "journal.full:0.3:5")
+    path = written(tmp_path / "gaps", events)
+    incident, whole = read_incident(path), read_incident(tmp_path / "whole" / FILE_NAME)
+    assert 0 < incident.num_missing < len(events)
+    assert 0 < len(incident.streams) < len(whole.streams)
+    for sequence, stream in incident.streams.items():
+        told = whole.streams[sequence].token_s
+        assert stream.token_s == told[: len(stream.token_s)]
+    assert command("--journal", path) == 0
+    assert f"it misses {incident.num_missing} events" in capsys.readouterr().out

@@ -128,7 +128,7 @@ def test_energy_is_unknown_without_a_power_model() -> None:
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_the_pool_is_what_the_formula_leaves(num_devices: int) -> None:
     """Shards of weights and blocks lie on each device; every device keeps its runtime's GB."""
-    device = msgspec.structs.replace(DEVICE, memory_bytes=2 << 30)
+    device = msgspec.structs.replace(DEVICE, name="made", memory_bytes=2 << 30)
     one = profile(STEP, device=device, tp=num_devices)
     size = pool_of(one, 0.0, 16, 10_000, 512)
     total = num_devices * (2 << 30)

@@ -5,14 +5,44 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+
+MODES = ["stubborn", "polite", "exits", "writes", "loads", "works", "spins", "shares", "locks"]
+
+
+def compute(mode: str) -> None:
+    """Compute for ever: alone, in turns with another thread, or while that one lets nobody else."""
+    if mode == "shares":
+        threading.Thread(target=compute, args=("spins",), daemon=True).start()
+    if mode == "locks":
+        threading.Thread(target=lambda: sum(range(1 << 60)), daemon=True).start()
+    while True:
+        pass
+
+
+def work(fd: int) -> None:
+    """As a worker with nothing to import or load does, up to its first plan."""
+    from daemon.engine.protocol import Load, Loading, Ready, ToWorker
+    from daemon.wire.blocking import BlockingChannel
+    from daemon.wire.columns import decoder, encoder
+    from daemon.wire.pulse import Alive, Ping
+
+    channel, encode = BlockingChannel(socket.socket(fileno=fd)), encoder().encode
+    channel.send(encode(Loading("spare", 0.0)))
+    while (payload := channel.receive()) is not None:
+        match decoder(ToWorker).decode(payload):
+            case Ping():
+                channel.send(encode(Alive()))
+            case Load():
+                channel.send(encode(Ready(4, 1, 1, 0.0, 0.01)))
 
 
 def main() -> int:
     """Say "up" on the socket, then live as MODE says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("mode", choices=["stubborn", "polite", "exits", "writes", "loads"])
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("descriptor", type=int, nargs="?", default=-1)
     arguments = parser.parse_args()
     if arguments.mode == "stubborn":
@@ -29,8 +59,13 @@ def main() -> int:
             time.sleep(0.15)
             channel.send(encoder().encode(Loading("weights", step / 10)))
         time.sleep(60)
+    if arguments.mode == "works":
+        work(arguments.fd)
+        return 0
     with socket.socket(fileno=arguments.fd) as sock:
         sock.sendall(b"up")
+        if arguments.mode in ("spins", "shares", "locks"):
+            compute(arguments.mode)
         if arguments.mode == "exits":
             return 3
         if arguments.mode == "writes":

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
+from daemon.supervisor import child as child_module
 from daemon.supervisor.child import Child, start_child
 from tests.supervisor.waiting import exists
 from tests.wire.descriptors import open_descriptors
@@ -96,3 +97,23 @@ async def test_a_child_s_wait_for_a_processor_is_counted() -> None:
     assert 0.0 <= child.starved_s() < 60.0
     assert await child.end(grace_s=10.0) == 7
     assert child.starved_s() == 0.0, "nobody counts for the dead"
+
+
+async def test_a_stopped_child_is_killed_after_the_grace() -> None:
+    child, _ = await started("polite")
+    os.kill(child.pid, signal.SIGSTOP)
+    assert await child.end(grace_s=0.2) == -signal.SIGKILL
+    assert not exists(child.pid)
+
+
+async def test_one_that_the_kernel_does_not_let_end_is_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a call of a driver that does not answer, where no signal ends a process."""
+    monkeypatch.setattr(child_module, "KILLED_S", 0.1)
+    child, _ = await started("polite")
+    with monkeypatch.context() as patch:
+        patch.setattr(Child, "signal", lambda _child, _number: None)
+        assert await child.end(grace_s=0.0) == -signal.SIGKILL
+    assert f"process {child.pid} was killed, and the kernel does not let it end" in caplog.text
+    assert await child.end(grace_s=0.0) == -signal.SIGKILL

@@ -107,3 +107,43 @@ async def test_what_is_sent_before_and_after_is_lost_and_no_error(arguments: lis
     told.process.send(Ask(2, "x", 5, 100))
     await told.process.run()
     assert not told.story and not told.answers
+
+
+async def test_a_stopped_one_is_replaced_once_it_owes_an_answer(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(predictor, "ANSWER_S", 0.5)
+    told = Told(*arguments)
+    running = asyncio.create_task(told.process.run())
+    await until(lambda: told.process.up)
+    await told.ask(1)
+    stopped = told.process.pid
+    os.kill(stopped, signal.SIGSTOP)
+    told.process.send(Ask(2, "What is an owl?", 5, 100))
+    await until(lambda: told.story == ["up", "lost", "up"])
+    assert f"(pid {stopped}) is stopped" in caplog.text
+    assert (await told.ask(3)).num_tokens > 0 and not exists(stopped)
+    last = told.process.pid
+    os.kill(last, signal.SIGSTOP)
+    monkeypatch.setattr(predictor, "END_GRACE_S", 0.2)
+    await told.process.close()
+    await asyncio.wait_for(running, 5)
+    assert not exists(last), "a stopped one does not outlive the end"
+
+
+async def test_one_that_waits_for_a_disk_for_ever_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(predictor, "FIRST_ANSWER_S", 0.5)
+    store = tmp_path / "store"
+    os.mkfifo(store)
+    told = Told("--store", str(store), *CONFIG)
+    running = asyncio.create_task(told.process.run())
+    await until(lambda: told.process.up)
+    first = told.process.pid
+    told.process.send(Ask(1, "What is an owl?", 5, 100))
+    await until(lambda: told.story == ["up", "lost", "up"])
+    assert f"(pid {first}) gave no answer in 0.5 s" in caplog.text and not exists(first)
+    monkeypatch.setattr(predictor, "END_GRACE_S", 0.2)
+    await told.process.close()
+    await asyncio.wait_for(running, 5)

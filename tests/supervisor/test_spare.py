@@ -3,12 +3,17 @@
 import asyncio
 import os
 import signal
-import socket
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from daemon.supervisor.spare import Spare
+import pytest
+
+from daemon.supervisor import spare as spare_module
+from daemon.supervisor import worker as worker_module
+from daemon.supervisor.child import start_child
+from daemon.supervisor.restarts import Restarts
+from daemon.supervisor.spare import Spare, Started
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
@@ -22,10 +27,26 @@ def policies(pid: int) -> set[int]:
     return {os.sched_getscheduler(thread) for thread in threads}
 
 
-async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> None:
+def masks(pid: int) -> set[frozenset[int]]:
+    """The CPUs that a process's threads may use."""
+    threads = [int(one.name) for one in Path(f"/proc/{pid}/task").iterdir()]
+    return {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+
+
+@pytest.fixture
+def last_cpu() -> Iterator[int]:
+    """One CPU of several, if the machine has several; the suites run on a part of them."""
+    given = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    yield max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, given)
+
+
+async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, last_cpu: int) -> None:
     before = open_descriptors()
     spare = Spare("cpu")
-    told = Told(cpu_load(str(write_llama(tmp_path))), spare=spare)
+    load = cpu_load(str(write_llama(tmp_path)), num_threads=1, cpus=(last_cpu,))
+    told = Told(load, spare=spare)
     running = asyncio.create_task(told.worker.run())
     await until(lambda: told.worker.pid > 0)
     await spare.prepare()  # the daemon waits for the first to be ready; here two load at once
@@ -37,11 +58,13 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
     token = await told.first_token()
     await until(lambda: spare.ready)
     assert policies(kept) == {os.SCHED_OTHER}, "what computes is not of the idle class"
+    assert masks(told.worker.pid) == {frozenset({last_cpu})}, "a worker stays on its cores"
 
     os.kill(told.worker.pid, signal.SIGKILL)
     await until(lambda: len(told.readies) == 2)
     assert told.worker.pid == kept and spare.pid == 0
     assert await told.first_token() == token, "it computes as its predecessor did"
+    assert masks(kept) == {frozenset({last_cpu})}, "and on its predecessor's cores"
     assert await told.worker.close() == 0
     await asyncio.wait_for(running, 5)
     await spare.close()
@@ -50,37 +73,86 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path) -> 
     assert open_descriptors() == before
 
 
-async def test_a_dead_spare_is_not_taken_but_replaced() -> None:
+def at_work(_device: str, *_flags: str) -> Awaitable[Started]:
+    """A process that says what a worker does, and imports and loads nothing."""
+    return start_child("tests.supervisor.child_program", ["works"])
+
+
+async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spare_module, "start_worker", at_work)
+    monkeypatch.setattr(spare_module, "HEARS_S", 0.5)
     before = open_descriptors()
     spare = Spare("cpu")
     assert spare.take() is None and not spare.ready
     await spare.prepare()
-    first = spare.pid
-    assert spare.take() is None and spare.pid == first, "it has not imported anything yet"
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: spare.pid == 0)
-    assert spare.take() is None
-    await spare.prepare()
-    second = spare.pid
-    assert second not in (0, first)
+    killed = spare.pid
+    assert spare.take() is None and spare.pid == killed, "it has not said that it is ready"
+    await until(lambda: spare.ready)
+    os.kill(killed, signal.SIGKILL)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)  # dead, and nobody here has heard of it
+    assert not spare.ready and spare.take() is None
+    await until(lambda: spare.pid not in (0, killed))
+    await until(lambda: spare.ready)
+
+    stopped = spare.pid
+    os.kill(stopped, signal.SIGSTOP)
+    await until(lambda: spare.pid not in (0, stopped))
+    assert f"the spare worker (pid {stopped}) hangs" in caplog.text
+    await until(lambda: spare.ready)
+    assert not exists(stopped)
+    last = spare.pid
     await spare.close()
-    assert not exists(second)
+    assert not exists(last)
     await spare.prepare()
     assert spare.pid == 0, "closed is closed"
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
 
 
-async def test_one_that_has_just_died_is_not_taken_although_it_said_that_it_is_done() -> None:
+async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[int] = []
+
+    async def dies(_device: str, *_flags: str) -> Started:
+        started.append(len(started))
+        return await start_child("tests.supervisor.child_program", ["exits"])
+
+    monkeypatch.setattr(spare_module, "start_worker", dies)
     spare: Any = Spare("cpu")
-    ours, theirs = socket.socketpair()
-    spare._held = SimpleNamespace(pid=1, alive=True), ours  # its parent has not heard of its death
-    assert not spare.ready
-    theirs.send(b"done")
-    assert spare.ready
-    theirs.close()
-    assert not spare.ready and spare.take() is None
-    ours.close()
+    spare._restarts = Restarts(2, 3600.0)
+    await spare.prepare()
+    await until(lambda: caplog.text.count("is gone") == 3)
+    await asyncio.sleep(0.1)
+    assert len(started) == 3
+    await spare.prepare()
+    await until(lambda: caplog.text.count("is gone") == 4)
+    assert len(started) == 4
+    await spare.close()
+
+
+async def test_a_spare_stopped_since_it_was_last_asked_costs_seconds_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spare_module, "start_worker", at_work)
+    monkeypatch.setattr(worker_module, "start_worker", at_work)
+    monkeypatch.setattr(worker_module, "HEARS_S", 0.5)
+    spare = Spare("cpu")
+    told = Told(cpu_load("unread"), spare=spare)
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    await spare.prepare()
+    await until(lambda: spare.ready)
+    stopped = spare.pid
+    os.kill(stopped, signal.SIGSTOP)
+    os.kill(told.worker.pid, signal.SIGKILL)
+    await until(lambda: len(told.readies) == 2)
+    assert not exists(stopped) and told.story.count("lost") in (1, 2)
+    await told.worker.close()
+    await asyncio.wait_for(running, 5)
+    await spare.close()
 
 
 async def test_closing_while_a_spare_is_being_started() -> None:

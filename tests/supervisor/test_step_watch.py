@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from daemon.supervisor.step_watch import AGAIN_S, COMPILE_S, FACTOR, LEAST_S, PATIENCE, StepWatch
+from daemon.supervisor.patience import LOOK_S
+from daemon.supervisor.step_watch import COMPILE_S, FACTOR, LEAST_S, StepWatch
 
 
 def never() -> float:
@@ -12,15 +13,13 @@ def never() -> float:
     return 0.0
 
 
-def looked(watch: StepWatch, now: float) -> float:
-    """Look as told until it hangs or an hour is over; when that was."""
-    end_s = now + 3600.0
-    while now < end_s:
-        wait_s = watch.look(now, never)
-        if not wait_s:
+def looked(watch: StepWatch, now: float, until_s: float = 1e9) -> float:
+    """Look as often as one should until it hangs or until then; when that was."""
+    while now + LOOK_S <= until_s:
+        now += LOOK_S
+        if watch.hangs(now, never):
             return now
-        now += wait_s
-    return now
+    return until_s
 
 
 def test_a_step_that_never_answers_is_found_after_the_least_time() -> None:
@@ -28,7 +27,7 @@ def test_a_step_that_never_answers_is_found_after_the_least_time() -> None:
     assert not watch.waiting
     watch.sent(100.0, 1)
     assert watch.waiting
-    assert looked(watch, 100.0) == pytest.approx(100.0 + LEAST_S + AGAIN_S)
+    assert looked(watch, 100.0) == pytest.approx(100.0 + LEAST_S + LOOK_S)
 
 
 def test_slow_steps_give_their_successors_time() -> None:
@@ -40,7 +39,7 @@ def test_slow_steps_give_their_successors_time() -> None:
         watch.answered(now)
     assert watch.limit_s == pytest.approx(FACTOR * 0.5)
     watch.sent(now, 1)
-    assert looked(watch, now) == pytest.approx(now + FACTOR * 0.5 + AGAIN_S)
+    assert looked(watch, now) == pytest.approx(now + FACTOR * 0.5 + LOOK_S)
 
 
 def test_one_slow_step_in_many_changes_nothing() -> None:
@@ -48,7 +47,7 @@ def test_one_slow_step_in_many_changes_nothing() -> None:
     now = 0.0
     for number in range(300):
         watch.sent(now, 1)
-        now += 4.0 if number == 150 else 0.01
+        now = looked(watch, now, now + (4.0 if number == 150 else 0.01))
         watch.answered(now)
     assert watch.limit_s == LEAST_S
 
@@ -68,39 +67,22 @@ def test_a_step_begins_when_the_one_before_it_has_answered() -> None:
     watch = StepWatch(0.01)
     watch.sent(0.0, 1)
     watch.sent(0.1, 1)
-    watch.answered(0.2)
-    assert watch.look(5.0, never) == pytest.approx(0.2)
-    watch.answered(5.1)
+    assert looked(watch, 0.0, 4.9) == 4.9
+    watch.answered(4.9)
+    assert looked(watch, 4.9, 9.8) == 9.8
+    watch.answered(9.8)
     assert not watch.waiting
 
 
-def test_who_looks_late_looks_again_before_it_believes() -> None:
-    """The daemon itself stood still for a minute: the answer lies in the socket, unread."""
+def test_what_a_daemon_stood_still_counts_neither_for_a_step_nor_for_its_successors() -> None:
     watch = StepWatch(0.01)
     watch.sent(0.0, 1)
-    assert watch.look(60.0, never) == AGAIN_S
+    assert not watch.hangs(LOOK_S, never)
+    assert not watch.hangs(60.0, never)
     watch.answered(60.1)
     watch.sent(60.1, 1)
-    assert watch.look(65.2, never) > AGAIN_S, "that minute counts as the step's"
-
-
-def test_a_worker_that_gets_no_processor_has_more_time_but_not_for_ever() -> None:
-    watch = StepWatch(0.01)
-    watch.sent(0.0, 1)
-    now, alarms = LEAST_S, []
-    while now < 100.0 and not alarms:
-        wait_s = watch.look(now, lambda now=now: 1.5 * now)  # two threads wait 3/4 of it each
-        alarms += [now] * (not wait_s)
-        now += wait_s
-    assert alarms == [pytest.approx(PATIENCE * LEAST_S, abs=AGAIN_S)]
-
-
-def test_one_that_gets_a_processor_again_has_the_least_time_no_longer() -> None:
-    watch = StepWatch(0.01)
-    watch.sent(0.0, 1)
-    assert watch.look(6.0, lambda: 5.0) == AGAIN_S
-    assert watch.look(6.25, lambda: 5.2) == AGAIN_S
-    assert watch.look(6.5, lambda: 5.25) == 0.0
+    assert watch.limit_s == pytest.approx(FACTOR * 0.85, abs=0.01)
+    assert looked(watch, 60.1, 65.0) == 65.0
 
 
 def test_no_alarm_in_an_hour_of_steps_whose_lengths_vary() -> None:
@@ -109,9 +91,9 @@ def test_no_alarm_in_an_hour_of_steps_whose_lengths_vary() -> None:
     now = 0.0
     while now < 3_600.0:
         watch.sent(now, chance.randrange(1, 9))
-        took_s = min(4.9, 0.2 * chance.expovariate(1.0))
-        assert watch.look(now + took_s, never) > 0.0
-        now += took_s
+        answered_s = now + min(4.9, 0.2 * chance.expovariate(1.0))
+        assert looked(watch, now, answered_s) == answered_s
+        now = answered_s
         watch.answered(now)
 
 
@@ -119,13 +101,22 @@ def test_compiling_is_no_hang_until_it_takes_too_long() -> None:
     watch = StepWatch(0.01)
     watch.compiles(5.0)
     watch.sent(10.0, 1)
-    for now in (11.0, 12.0, 30.0):
+    now = 10.0
+    for _ in range(20):
+        now = looked(watch, now, now + 1.0)
         watch.compiles(now)
-    assert looked(watch, 30.0) == pytest.approx(30.0 + LEAST_S + AGAIN_S)
-    watch.answered(31.0)
-    watch.sent(31.0, 1)
-    assert watch.limit_s == pytest.approx(FACTOR * 1.0), "what was excused was no step's time"
-    for second in range(1000):
-        watch.compiles(31.0 + second)
-    assert looked(watch, 1031.0) == 1031.0 + AGAIN_S
-    assert watch.limit_s == pytest.approx(FACTOR * 1.0 + COMPILE_S)
+    assert now == 30.0
+    assert looked(watch, now) == pytest.approx(30.0 + LEAST_S + LOOK_S)
+    watch.answered(31.0 + LEAST_S)
+    watch.sent(40.0, 1)
+    assert watch.limit_s < FACTOR * (LEAST_S + 1.5), "what was excused was no step's time"
+
+
+def test_a_compiler_that_never_ends_is_found() -> None:
+    watch = StepWatch(0.01)
+    watch.sent(0.0, 1)
+    now = 0.0
+    while not watch.hangs(now, never):
+        watch.compiles(now)
+        now += LOOK_S
+    assert now == pytest.approx(LEAST_S + COMPILE_S + LOOK_S)

@@ -57,6 +57,7 @@ class EngineMetrics(Collector):
         if gauges is None:
             return
         yield from self._counts(gauges.counters)
+        yield from self._losses(gauges)
         held_back = GaugeMetricFamily(
             PREFIX + "num_requests_held_back",
             "Answers that wait for another one of their request to compute the prompt.",
@@ -92,6 +93,20 @@ class EngineMetrics(Collector):
         count, total = counters.prediction_count, counters.prediction_error_sum
         error.add_metric([self._model], count, total)
         yield error
+
+    def _losses(self, gauges: Gauges) -> Iterator[Metric]:
+        deaths = CounterMetricFamily(
+            PREFIX + "api_deaths", "API processes that died or hung.", labels=[MODEL]
+        )
+        deaths.add_metric([self._model], gauges.api_deaths)
+        yield deaths
+        dropped = CounterMetricFamily(
+            PREFIX + "journal_dropped_events",
+            "Events that could not be written to the journal.",
+            labels=[MODEL],
+        )
+        dropped.add_metric([self._model], gauges.journal_dropped)
+        yield dropped
 
     def _sequences(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         running = self._gauge("num_requests_running", "Answers that have a place in a batch.")

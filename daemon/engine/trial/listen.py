@@ -13,7 +13,7 @@ from transformers import AttentionInterface
 
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial.reference import attention
-from daemon.models.shape import ModelError, ModelShape
+from daemon.models.shape import ModelShape
 
 _LISTENING = "llmd_listening"
 _UNKNOWN = {

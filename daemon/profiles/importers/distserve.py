@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from daemon.cost.profile import Fit, PhaseFit, Profile
+from daemon.files import TABLE_BYTES, read_whole
 from daemon.profiles.devices import find_device
 from daemon.profiles.errors import ProfileError
 from daemon.profiles.importers.naming import profile_name
@@ -67,10 +68,10 @@ def convert(source: Path, model: str, device: str, tp: int) -> Profile:
 
 def _entry(path: Path, published: str, tp: int) -> _Terms:
     try:
-        data: Any = json.loads(path.read_bytes())
+        data: Any = json.loads(read_whole(path, TABLE_BYTES))
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: not JSON: {error}") from error
     try:
         entry = data[published][str(tp)]

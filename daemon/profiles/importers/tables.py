@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from daemon.files import lines_of
 from daemon.profiles.errors import ProfileError
 
 
@@ -42,7 +43,7 @@ def rows_of(path: Path, columns: Collection[str]) -> Iterator[Row]:
     """The rows of a CSV file with a header that has at least `columns`. Raises ProfileError."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(lines_of(file))
             missing = sorted(set(columns) - set(reader.fieldnames or ()))
             if missing:
                 raise ProfileError(f"{path}: the header lacks {', '.join(missing)}")

@@ -1,0 +1,43 @@
+"""A conversation on its way to a chat template, and the text that comes of it."""
+
+from typing import Any
+
+import msgspec
+
+from daemon.api.schema import Message
+from daemon.api.tools.format import Format
+from daemon.api.tools.history import calls_of
+from daemon.api.tools.schema import Tool
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What a template is given."""
+
+    messages: list[Message]
+    tools: list[Tool] = []
+    begin_answer: bool = True
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """What it makes of that."""
+
+    text: str
+    calls: Format  # how the model writes calls
+    refusal: str = ""  # why there is no text
+
+
+def template_message(message: Message) -> dict[str, Any]:
+    """A message as chat templates take it."""
+    content = message.content
+    if content is None:
+        content = ""
+    elif not isinstance(content, str):
+        content = "\n".join(part.text for part in content)
+    fields: dict[str, Any] = {"role": str(message.role), "content": content}
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = calls_of(message.tool_calls)
+    return fields

@@ -1,0 +1,255 @@
+"""A process that has questions answered by forks of its own, which may be killed or die.
+
+Questions come from clients: answering one may take for ever, all memory, or the process. A fork
+has what the process has loaded, and takes nothing but its question with it when it ends.
+
+A frame in: a number (8 bytes) and a question. A frame out: its number, an `Outcome` (1 byte), the
+answer. The first frame out says why there is nothing to ask for here (empty: it is ready).
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.frames import FrameError
+from daemon.wire.parent import die_with_parent
+
+HEAD = struct.Struct("<QB")
+NUMBER = struct.Struct("<Q")
+NICENESS = 5
+"""On a machine that is busy a question of 3 ms takes four times as long: nobody feels that yet."""
+LOOK_S = 0.01
+"""So often a fork's use is looked at."""
+_HIGHEST_FD = 1 << 16
+
+
+class Outcome(IntEnum):
+    """What became of a question."""
+
+    ANSWERED = 0
+    LATE = 1
+    DIED = 2
+    TOO_LONG = 3  # its answer
+
+
+class Limits(NamedTuple):
+    """What one question may use.
+
+    Time that a fork waits for a processor does not count: a machine that is busy is no fault of
+    the question's.
+    """
+
+    cpu_s: float
+    waiting_s: float  # altogether, without doing anything
+    memory_bytes: int  # of address space, beyond what the process has
+    answer_bytes: int
+    cpu_s_per_byte: float = 0.0  # of the question
+    num_answers: int = 1  # of one fork: what it has lost of its memory comes back with the next
+
+    def cpu_of(self, question: bytes) -> float:
+        """Seconds of a processor for a question."""
+        return self.cpu_s + self.cpu_s_per_byte * len(question)
+
+
+Answer = Callable[[bytes], bytes]
+
+_ANSWERED = bytes([Outcome.ANSWERED])
+_TOO_LONG = bytes([Outcome.TOO_LONG])
+
+
+def be_modest() -> None:
+    """Take the processor's time that others leave, and write no core files.
+
+    A session of its own is a scheduling group of its own where the kernel groups by sessions, and
+    niceness then counts within the group alone: so the group is made as nice.
+    """
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Forks:
+    """The forks, and the questions that they are answering, one each at a time.
+
+    Where a fork may give several answers it takes the next question: making one takes milliseconds.
+    """
+
+    def __init__(self, answer: Answer, limits: Limits) -> None:
+        """`answer` is called in forks alone; what it raises counts as its fork's death."""
+        self._answer = answer
+        self._limits = limits
+        self._busy: dict[int, _Fork] = {}  # by descriptor
+        self._idle: list[_Fork] = []
+
+    def serve(self, channel: BlockingChannel) -> None:
+        """Answer until the channel's end."""
+        gc.freeze()  # else the first collection of each fork would copy all that is loaded
+        channel.send(b"")
+        while True:
+            timeout_s = LOOK_S if self._busy else None
+            ready, _, _ = select.select([channel.fileno(), *self._busy], [], [], timeout_s)
+            if channel.fileno() in ready and not self._take(channel):
+                return
+            for number, outcome, answer in self._ended(ready):
+                channel.send(HEAD.pack(number, outcome) + answer)
+
+    def ask(self, question: bytes) -> tuple[Outcome, bytes]:
+        """Answer one question here and now, before there is a channel."""
+        self._begin(0, question)
+        while True:
+            ready, _, _ = select.select(list(self._busy), [], [], LOOK_S)
+            for _number, outcome, answer in self._ended(ready):
+                return outcome, answer
+
+    def close(self) -> None:
+        """End all forks."""
+        for fork in (*self._idle, *self._busy.values()):
+            fork.end()
+        self._idle.clear()
+        self._busy.clear()
+
+    def _take(self, channel: BlockingChannel) -> bool:
+        """Begin what is asked; False at the channel's end."""
+        while channel.wait(0.0):
+            frame = channel.receive()
+            if frame is None:
+                return False
+            (number,) = NUMBER.unpack_from(frame)
+            self._begin(number, frame[NUMBER.size :])
+        return True
+
+    def _begin(self, number: int, question: bytes) -> None:
+        while self._idle and self._idle[-1].gone:
+            self._idle.pop().end()
+        fork = self._idle.pop() if self._idle else self._new()
+        fork.begin(number, question)
+        self._busy[fork.fileno()] = fork
+
+    def _new(self) -> "_Fork":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pid = os.fork()
+        if pid == 0:
+            self._live(theirs)  # does not return
+        theirs.close()
+        return _Fork(pid, BlockingChannel(ours), self._limits)
+
+    def _live(self, sock: socket.socket) -> None:
+        """A fork's whole life."""
+        try:
+            die_with_parent()
+            os.closerange(3, sock.fileno())  # the channel above all, whose end is the parent's
+            os.closerange(sock.fileno() + 1, _HIGHEST_FD)
+            _limit_memory(self._limits.memory_bytes)
+            channel = BlockingChannel(sock)
+            while (question := channel.receive()) is not None:
+                answer = self._answer(question)
+                too_long = len(answer) > self._limits.answer_bytes
+                channel.send(_TOO_LONG if too_long else _ANSWERED + answer)
+        finally:
+            os._exit(0)
+
+    def _ended(self, ready: list[int]) -> list[tuple[int, Outcome, bytes]]:
+        ended = []
+        for descriptor, fork in list(self._busy.items()):
+            outcome, answer = fork.read() if descriptor in ready else (fork.look(), b"")
+            if outcome is None:
+                continue
+            del self._busy[descriptor]
+            if outcome == Outcome.ANSWERED and fork.num_asked < self._limits.num_answers:
+                self._idle.append(fork)
+            else:
+                fork.end()
+            ended.append((fork.number, outcome, answer))
+        return ended
+
+
+class _Fork:
+    """A fork, as its parent sees it."""
+
+    def __init__(self, pid: int, channel: BlockingChannel, limits: Limits) -> None:
+        self.number = 0  # of its question
+        self.num_asked = 0
+        self._pid = pid
+        self._channel = channel
+        self._limits = limits
+        self._most_cpu_s = self._began_s = self._cpu_before_s = self._starved_before_s = 0.0
+
+    def fileno(self) -> int:
+        """Where its answer comes from."""
+        return self._channel.fileno()
+
+    @property
+    def gone(self) -> bool:
+        """Whether it ended though nobody asked it anything."""
+        return self._channel.wait(0.0)
+
+    def begin(self, number: int, question: bytes) -> None:
+        """Give it a question."""
+        self.number = number
+        self.num_asked += 1
+        self._most_cpu_s = self._limits.cpu_of(question)
+        self._began_s = time.monotonic()
+        self._cpu_before_s = self._cpu_s()
+        self._starved_before_s = self._starved_s()
+        with contextlib.suppress(OSError):  # it died: that is found where its answer is read
+            self._channel.send(question)
+
+    def read(self) -> tuple[Outcome, bytes]:
+        """What it said."""
+        try:
+            said = self._channel.receive()
+        except (OSError, FrameError):
+            said = None
+        if said is None:
+            return Outcome.DIED, b""
+        return Outcome(said[0]), said[1:]
+
+    def look(self) -> Outcome | None:
+        """LATE if it has used what it may."""
+        cpu_s = self._cpu_s() - self._cpu_before_s
+        waited_s = time.monotonic() - self._began_s - cpu_s
+        idle = waited_s > self._limits.waiting_s
+        idle = (
+            idle
+            and waited_s - (self._starved_s() - self._starved_before_s) > self._limits.waiting_s
+        )
+        return Outcome.LATE if idle or cpu_s > self._most_cpu_s else None
+
+    def end(self) -> None:
+        """Kill it, if it still lives, and keep nothing of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._channel.close()
+
+    def _cpu_s(self) -> float:
+        return time.clock_gettime(_cpu_clock(self._pid))
+
+    def _starved_s(self) -> float:
+        """How long it waited for a processor; 0 where nobody counts."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[1]) / 1e9
+        return 0.0
+
+
+def _cpu_clock(pid: int) -> int:
+    """Linux's clock of the processor time that a process has used."""
+    return (~pid << 3) | 2
+
+
+def _limit_memory(more_bytes: int) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))

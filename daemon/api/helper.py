@@ -1,0 +1,188 @@
+"""Questions to a process that may be killed over them: `daemon.api.forking`, seen from here."""
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Sequence
+from signal import SIGKILL
+
+from daemon.api.errors import unavailable
+from daemon.api.forking import HEAD, NUMBER, Outcome
+from daemon.api.turns import Turns
+from daemon.supervisor.child import Child, start_child
+from daemon.wire.channel import Channel
+
+log = logging.getLogger(__name__)
+
+START_S = 30.0
+SILENT_S = 20.0
+"""A process that says nothing for so long, though it looks after its forks, hangs itself."""
+REST_S = 0.3
+"""A question that was given up keeps its turn for so long: whoever asks nothing else leaves most of
+the processor's time to others."""
+
+
+class NothingHere(Exception):  # noqa: N818 - no error of whoever asked
+    """There is nothing to ask for with these arguments; the message says why."""
+
+
+class Unanswered(Exception):  # noqa: N818 - it is the question's fault
+    """A question that was the end of its fork."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.name)
+        self.outcome = outcome
+
+
+class Helper:
+    """`python -m MODULE ARGUMENTS`, started when it is first wanted and whenever it is gone.
+
+    It answers `at_once` questions side by side; owners of questions take turns.
+    """
+
+    def __init__(self, module: str, at_once: int, most_waiting: int) -> None:
+        """At most `most_waiting` questions of one owner wait for their turn."""
+        self._module = module
+        self._turns = Turns(at_once, most_waiting)
+        self._starting = asyncio.Lock()
+        self._process: _Process | None = None
+        self._missing: tuple[tuple[str, ...], str] = ((), "")  # what was said with arguments
+
+    @property
+    def pid(self) -> int:
+        """The process's; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    async def ready(self, arguments: Sequence[str]) -> None:
+        """Have it started. Raises as `ask`."""
+        await self._ready(tuple(arguments))
+
+    async def ask(self, arguments: Sequence[str], question: bytes, owner: str) -> bytes:
+        """The answer of a process with these arguments.
+
+        Raises Unanswered, NothingHere, and ApiError 503 where too many of the owner's questions
+        wait or no process can be had.
+        """
+        await self._turns.take(owner)
+        rest_s = 0.0
+        try:
+            outcome, answer = await self._ask(tuple(arguments), question)
+            rest_s = 0.0 if outcome == Outcome.ANSWERED else REST_S
+        finally:
+            asyncio.get_running_loop().call_later(rest_s, self._turns.give_back, owner)
+        if outcome != Outcome.ANSWERED:
+            log.info("a question of %d bytes was given up: %s", len(question), outcome.name)
+            raise Unanswered(outcome)
+        return answer
+
+    async def _ask(self, arguments: tuple[str, ...], question: bytes) -> tuple[Outcome, bytes]:
+        # What kills the process, and not a fork of it, is no question: it is asked once more.
+        for again in (True, False):
+            process = await self._ready(arguments)
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    return await process.ask(question)
+            except (TimeoutError, ConnectionError) as error:
+                log.warning("%s does not answer, and is started anew", self._module)
+                await self._end(process)
+                if isinstance(error, TimeoutError) or not again:
+                    break
+        raise unavailable("a part of the server is being restarted")
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            await self._end(self._process)
+
+    async def _ready(self, arguments: tuple[str, ...]) -> "_Process":
+        async with self._starting:
+            process = self._process
+            if process is not None and (process.arguments != arguments or process.gone):
+                await self._end(process)
+            if self._missing[0] == arguments and self._missing[1]:
+                raise NothingHere(self._missing[1])
+            if self._process is None:
+                self._process = await self._start(arguments)
+            return self._process
+
+    async def _start(self, arguments: tuple[str, ...]) -> "_Process":
+        process = _Process(arguments, *await start_child(self._module, arguments))
+        try:
+            async with asyncio.timeout(START_S):
+                missing = await process.hello()
+        except (TimeoutError, ConnectionError):
+            await process.end()
+            raise unavailable("a part of the server does not start") from None
+        except BaseException:
+            await process.end()
+            raise
+        if missing:
+            await process.end()
+            self._missing = arguments, missing
+            raise NothingHere(missing)
+        return process
+
+    async def _end(self, process: "_Process") -> None:
+        if self._process is process:
+            self._process = None
+        await process.end()
+
+
+class _Process:
+    """The running process and the questions that it has."""
+
+    def __init__(self, arguments: tuple[str, ...], child: Child, sock: socket.socket) -> None:
+        self.arguments = arguments
+        self._child = child
+        self._hello: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[tuple[Outcome, bytes]]] = {}
+        self._channel = Channel(sock, self._frame, self._closed)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def gone(self) -> bool:
+        """Whether it ended though nobody asked it anything."""
+        return self._channel.closed
+
+    async def hello(self) -> str:
+        """Why there is nothing to ask; empty: it is ready. Raises ConnectionError."""
+        return await self._hello
+
+    async def ask(self, question: bytes) -> tuple[Outcome, bytes]:
+        """What became of a question, and the answer. Raises ConnectionError if the process ends."""
+        number = next(self._numbers)
+        answer: asyncio.Future[tuple[Outcome, bytes]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._channel.send(NUMBER.pack(number) + question)
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def end(self) -> None:
+        """Kill it: there is nothing that it could lose."""
+        self._channel.close()
+        self._closed("ended")
+        await self._child.end(0.0, SIGKILL)
+
+    def _frame(self, payload: bytes) -> None:
+        if not self._hello.done():
+            self._hello.set_result(payload.decode())
+            return
+        number, outcome = HEAD.unpack_from(payload)
+        answer = self._asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result((Outcome(outcome), payload[HEAD.size :]))
+
+    def _closed(self, error: str) -> None:
+        if not self._hello.done():
+            self._hello.set_exception(ConnectionError(error))
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError(error))

@@ -1,0 +1,97 @@
+"""`python -m daemon.api.template_process --fd N --folder F`: renders conversations.
+
+A chat template is a program of the model's maker, and what it does depends on what clients say: it
+may take for ever, or all memory. So conversations are rendered in forks of this process, and the
+template itself is compiled in one first: constant expressions are computed then.
+"""
+
+import argparse
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from daemon.api.chat_template import ChatTemplate, read_template
+from daemon.api.conversation import Conversation, Rendered, template_message
+from daemon.api.errors import ApiError
+from daemon.api.forking import Forks, Limits, Outcome, be_modest
+from daemon.api.tools.history import described
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.parent import die_with_parent
+
+LIMITS = Limits(
+    cpu_s=0.06,  # a usual one takes 1 to 3 ms
+    waiting_s=0.6,
+    memory_bytes=256 << 20,
+    answer_bytes=64 << 20,
+    cpu_s_per_byte=0.5e-6,
+    num_answers=256,
+)
+COMPILE_LIMITS = LIMITS._replace(cpu_s=0.4, waiting_s=5.0)
+NO_TEMPLATE = "this model has no usable chat template; use /v1/completions"
+_GIVEN_UP = {
+    Outcome.LATE: "it takes too long to compile",
+    Outcome.DIED: "it takes too much memory to compile, or is too deep",
+    Outcome.TOO_LONG: "it is too large",
+}
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Conversation).decode
+
+
+def main() -> int:
+    """Answer until the socket's end; the exit status."""
+    parser = argparse.ArgumentParser(prog="daemon.api.template_process")
+    parser.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
+    parser.add_argument("--folder", type=Path, required=True, help="the model's")
+    arguments = parser.parse_args()
+    die_with_parent(arguments.fd)
+    be_modest()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = BlockingChannel(socket.socket(fileno=arguments.fd))
+    wrong = what_is_wrong(arguments.folder)
+    template = None if wrong else read_template(arguments.folder)
+    if template is None:
+        channel.send((wrong or NO_TEMPLATE).encode())
+        return 0
+    Forks(lambda question: render(template, question), LIMITS).serve(channel)
+    return 0
+
+
+def what_is_wrong(folder: Path) -> str:
+    """Why a folder's template cannot even be compiled; empty: it can."""
+
+    def compiled(_question: bytes) -> bytes:
+        try:
+            read_template(folder)
+        except Exception as error:  # noqa: BLE001 - a program of the model's maker
+            return str(error).encode(errors="replace") or type(error).__name__.encode()
+        return b""
+
+    forks = Forks(compiled, COMPILE_LIMITS)
+    outcome, said = forks.ask(b"")
+    forks.close()
+    wrong = said.decode() if outcome == Outcome.ANSWERED else _GIVEN_UP[outcome]
+    return (
+        f"this model's chat template cannot be used: {wrong}; use /v1/completions" if wrong else ""
+    )
+
+
+def render(template: ChatTemplate, question: bytes) -> bytes:
+    """A conversation's text, or why there is none."""
+    asked = _decode(question)
+    messages = [template_message(message) for message in asked.messages]
+    try:
+        text = template.render(messages, asked.begin_answer, described(asked.tools))
+        return _encode(Rendered(text, template.calls))
+    except ApiError as error:
+        return _encode(Rendered("", template.calls, error.message))
+    except UnicodeEncodeError:
+        what = "the model's chat template makes no text of these `messages`: half a character"
+        return _encode(Rendered("", template.calls, what))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

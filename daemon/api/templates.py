@@ -1,0 +1,64 @@
+"""Conversations become text in a process that may be killed: templates are programs."""
+
+from contextlib import suppress
+
+import msgspec
+
+from daemon.api.conversation import Rendered
+from daemon.api.errors import ApiError, invalid
+from daemon.api.forking import Outcome
+from daemon.api.helper import Helper, NothingHere, Unanswered
+from daemon.api.remembered import Remembered
+from daemon.runtime.protocol import Serving
+
+AT_ONCE = 4
+MOST_WAITING = 8192
+"""As many as connections: a crowd of chats is no attack, and most take a few milliseconds."""
+MOST_REFUSALS = 1024
+_GIVEN_UP = {
+    Outcome.LATE: "takes too long over",
+    Outcome.DIED: "needs too much memory for",
+    Outcome.TOO_LONG: "makes too long a text of",
+}
+
+_decode = msgspec.json.Decoder(Rendered).decode
+
+
+class Templates:
+    """Asks the process; what a template could not do in time is not tried again."""
+
+    def __init__(self) -> None:
+        self._helper = Helper("daemon.api.template_process", AT_ONCE, MOST_WAITING)
+        self._asked = Remembered[str | Rendered](MOST_REFUSALS, lambda said: isinstance(said, str))
+
+    async def warm(self, root: str) -> None:
+        """Have the process started, so that the first chat does not wait for it."""
+        with suppress(ApiError, NothingHere):  # whoever asks will hear it
+            await self._helper.ready(_arguments(root))
+
+    async def render(self, conversation: bytes, serving: Serving, owner: str) -> Rendered:
+        """The text of a `Conversation`, as JSON. Raises ApiError 400, 503."""
+        key = serving.root.encode() + b"\0" + conversation
+        said = await self._asked.get(key, lambda: self._ask(conversation, serving.root, owner))
+        if isinstance(said, str):
+            raise invalid(said, "messages")
+        return said
+
+    async def close(self) -> None:
+        """End the process."""
+        self._asked.close()
+        await self._helper.close()
+
+    async def _ask(self, conversation: bytes, root: str, owner: str) -> str | Rendered:
+        """The text, or why there is none."""
+        try:
+            rendered = _decode(await self._helper.ask(_arguments(root), conversation, owner))
+        except Unanswered as error:
+            return f"the model's chat template {_GIVEN_UP[error.outcome]} these `messages`"
+        except NothingHere as error:
+            return str(error)
+        return rendered.refusal or rendered
+
+
+def _arguments(root: str) -> list[str]:
+    return ["--folder", root]

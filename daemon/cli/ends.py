@@ -1,0 +1,90 @@
+"""How a command ends early: its reader hangs up, the disk is full, a signal tells it to stop.
+
+Each is an end that scripts know by its status and that leaves no traceback: 128 + the number of a
+signal, SIGPIPE's where nobody reads the output any more.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+from daemon.cli.faults import told
+
+HUNG_UP = 128 + signal.SIGPIPE
+_INTERRUPTED = 128 + signal.SIGINT
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+_told: list[int] = []
+"""The signals other than Ctrl-C that have come."""
+
+
+def to_the_end(program: str, command: Callable[[], int]) -> int:
+    """The status of `command`, whatever ends it. `program` is how its sentences begin."""
+    _told.clear()
+    _take_signals()
+    try:
+        try:
+            status = command()
+        finally:  # argparse leaves with SystemExit once it has printed help
+            _flush()
+        return _interrupted() if status == _INTERRUPTED else status
+    except BrokenPipeError:
+        _say_no_more()
+        return HUNG_UP
+    except KeyboardInterrupt:
+        return _interrupted()
+    except OSError as error:
+        _say_no_more()
+        what = told(error) if error.filename else f"output cannot be written: {told(error)}"
+        with suppress(OSError):
+            print(f"{program}: {what}", file=sys.stderr, flush=True)
+        return 1
+    except MemoryError as error:
+        print(f"{program}: {told(error)}", file=sys.stderr)
+        return 1
+
+
+def _flush() -> None:
+    """Write what is printed while somebody can still say that it failed."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _take_signals() -> None:
+    """What ends the process at once shall let it clean up; what is ignored stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Do what Ctrl-C does: an event loop has a way of its own to end by it, which loses nothing."""
+    _told.append(number)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
+
+
+def _interrupted() -> int:
+    """The status of a command that was told to end: by the first signal that said so."""
+    return 128 + (_told[0] if _told else signal.SIGINT)
+
+
+def _say_no_more() -> None:
+    """What is still buffered would be written at the exit, and fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

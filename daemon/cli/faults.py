@@ -1,0 +1,10 @@
+"""An expected error as one sentence."""
+
+
+def told(error: Exception) -> str:
+    """What the error says, without Python's own way of writing an error of the system."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for that"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,92 @@
+"""Parsed TOML as a `Config`, value by value: all that is wrong is told, and left at its default."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from daemon.config.schema import Config
+from daemon.config.unknown import several_models, unknown_keys
+
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+_MADE_UP: Mapping[str, Callable[[int], str]] = {
+    "device": lambda _number: "cpu",
+    "name": "made-up-{}".format,
+    "hash": "{:064x}".format,
+}
+"""Values of required fields that nothing is wrong with; a configuration with them is never used."""
+
+Faults = list[tuple[str, str]]
+"""A dotted key and a sentence for all that is wrong."""
+
+
+class Converted(NamedTuple):
+    """What could be read, and what could not."""
+
+    config: Config
+    faults: Faults
+
+
+def convert(data: Mapping[str, Any]) -> Converted:
+    """The configuration of parsed TOML."""
+    faults = [*several_models(data), *unknown_keys(data)]
+    known = {key for key, _ in faults}
+    values = {}
+    for field in msgspec.structs.fields(Config):
+        if field.name not in data or field.name in known:
+            continue
+        values[field.name], found = _section(field.name, data[field.name], field.type)
+        faults += [fault for fault in found if fault[0] not in known]
+    return Converted(Config(**values), faults)
+
+
+def _section(name: str, value: Any, kind: Any) -> tuple[Any, Faults]:
+    """A table's struct, or those of an array of tables."""
+    (element, *_) = get_args(kind) or (None,)
+    if element is None:
+        return _struct(name, value, kind, 0)
+    if not isinstance(value, list | tuple):
+        return (), [(name, f"expected array, got {type(value).__name__}")]
+    found = [_struct(f"{name}[{n}]", one, element, n) for n, one in enumerate(value)]
+    return tuple(struct for struct, _ in found), [fault for _, wrong in found for fault in wrong]
+
+
+def _struct(place: str, value: Any, kind: type[msgspec.Struct], number: int) -> tuple[Any, Faults]:
+    """A struct of every field that can be read.
+
+    What it needs and has not is made up, so that the structs behind it keep their numbers.
+    """
+    values: dict[str, Any] = {}
+    faults: Faults = []
+    is_table = isinstance(value, Mapping)
+    if not is_table:
+        faults.append((place, f"expected object, got {type(value).__name__}"))
+        value = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in value:
+            try:
+                values[field.name] = msgspec.convert(value[field.name], field.type)
+            except msgspec.ValidationError as error:
+                faults.append(_plain(f"{place}.{field.name}", str(error)))
+        elif field.required and is_table:
+            faults.append((place, f"object missing required field {field.name}"))
+        if field.required:
+            values.setdefault(field.name, _MADE_UP[field.name](number))
+    return kind(**values), faults
+
+
+def _plain(key: str, message: str) -> tuple[str, str]:
+    """msgspec's message with the place apart: `server.cors_origins[1]`, `expected str, got int`."""
+    found = _AT.search(message)
+    text = _AT.sub("", message).replace("`", "")
+    return key + (found[1] if found else ""), text[:1].lower() + text[1:]
+
+
+def given_keys(data: Mapping[str, Any]) -> Iterator[str]:
+    """The dotted key of every value that is given."""
+    for section, values in data.items():
+        if isinstance(values, dict):
+            yield from (f"{section}.{key}" for key in values)
+        else:
+            yield section

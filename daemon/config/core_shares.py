@@ -1,0 +1,140 @@
+"""Which cores each instance computes on: those of the daemon, dealt out to its CPU workers.
+
+Workers that each run a thread on every core wait for each other at every operation. So each gets
+cores of its own, whole ones (both hardware threads of a core go to one worker) and of one NUMA node
+where there are as many workers as nodes; it runs one thread on each. It is kept on them, but where
+they are all that the daemon has. The daemon, its API and the workers of GPUs are kept nowhere: each
+has one busy thread, for which the kernel finds the core that is idle at the moment.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.config.cores import Core, Cores, written_cpus
+from daemon.config.schema import Config
+
+_GPU = "a GPU's worker may run on every core"
+
+
+class CoreShare(msgspec.Struct, frozen=True):
+    """What one worker computes on, and the rules that decided on it."""
+
+    threads: int  # that compute; 0: as many as there are CPUs
+    cpus: tuple[int, ...] = ()  # that it is kept on; empty: wherever the daemon may run
+    why: str = ""
+
+    def __str__(self) -> str:
+        """Such as `cpus 0-3, 4 threads`."""
+        where = f"cpus {written_cpus(self.cpus)}" if self.cpus else "any cpu"
+        if not self.threads:
+            return where
+        return f"{where}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def core_shares(config: Config, cores: Cores) -> tuple[CoreShare, ...]:
+    """The share of each of config.instance."""
+    threads = config.daemon.threads
+    num_workers = sum(spec.device == "cpu" for spec in config.instance)
+    dealt = iter(deal(cores, num_workers, threads))
+    return tuple(
+        next(dealt) if spec.device == "cpu" else CoreShare(threads, (), _GPU)
+        for spec in config.instance
+    )
+
+
+def deal(cores: Cores, num_workers: int, threads: int = 0) -> list[CoreShare]:
+    """The cores dealt out to so many CPU workers; `threads` of each, where it is not 0."""
+    parts = _parts(cores.cores, num_workers)
+    granted = _granted([len(part) for part in parts], cores.granted)
+    return [
+        _share(cores, part, threads or own, bool(threads), num_workers)
+        for part, own in zip(parts, granted, strict=True)
+    ]
+
+
+def _share(
+    cores: Cores, part: Sequence[Core], threads: int, asked: bool, num_workers: int
+) -> CoreShare:
+    """The share of a worker that may use `part`; whether its threads were asked for."""
+    cpus = tuple(sorted(cpu for core in part for cpu in core.cpus))
+    kept = () if len(part) == len(cores.cores) else cpus
+    why = _of(part, cores)
+    if asked and threads > len(cpus):
+        # Kept there, threads would wait for each other on one core: let them go where it is idle.
+        return CoreShare(threads, (), f"daemon.threads, more than the CPUs of its {why}: not kept")
+    if num_workers > 1:
+        why += f" for {num_workers} workers"
+    if num_workers > len(cores.cores):
+        why += ", which share them"
+    if asked:
+        return CoreShare(threads, kept, f"daemon.threads; {why}")
+    if cores.granted < len(cores.cores):
+        why += f"; the control group grants {cores.quota:g} processors"
+    return CoreShare(threads, kept, why)
+
+
+def _granted(sizes: Sequence[int], total: int) -> list[int]:
+    """`total` threads over workers of so many cores, evenly: each has one, at most one a core.
+
+    Where there are fewer threads than workers they take turns; the sum is more than `total` then.
+    """
+    threads = [1] * len(sizes)
+    left = total - len(sizes)
+    while left > 0 and (room := [n for n, size in enumerate(sizes) if threads[n] < size]):
+        for worker in room[:left]:
+            threads[worker] += 1
+        left -= len(room)
+    return threads
+
+
+def _of(part: Sequence[Core], cores: Cores) -> str:
+    """Such as `4 of 8 cores, NUMA node 1`."""
+    total = len(cores.cores)
+    text = f"{len(part)} of {total} cores" if len(part) < total else f"{total} cores"
+    text = "the one core" if total == 1 else text
+    num_cpus = sum(len(core.cpus) for core in part)
+    if num_cpus > len(part):
+        text += f" ({num_cpus} hardware threads)"
+    if len({core.node for core in cores.cores}) > 1:
+        nodes = sorted({core.node for core in part})
+        text += f", NUMA node{'s' if len(nodes) > 1 else ''} {written_cpus(nodes)}"
+    return text
+
+
+def _parts(cores: Sequence[Core], num_workers: int) -> list[tuple[Core, ...]]:
+    """For each worker its cores: whole nodes where those are more, else a part of one."""
+    if not num_workers:
+        return []
+    nodes: dict[int, list[Core]] = {}
+    for core in cores:
+        nodes.setdefault(core.node, []).append(core)
+    if num_workers < len(nodes):
+        parts: list[list[Core]] = [[] for _ in range(num_workers)]
+        for node in sorted(nodes.values(), key=len, reverse=True):
+            min(parts, key=len).extend(node)
+        return [tuple(part) for part in parts]
+    counts = dict.fromkeys(nodes, 0)
+    for _ in range(num_workers):
+        roomiest = max(nodes, key=lambda number: len(nodes[number]) / (counts[number] + 1))
+        counts[roomiest] += 1
+    return [part for number, node in nodes.items() for part in _cut(node, counts[number])]
+
+
+def _cut(cores: Sequence[Core], count: int) -> list[tuple[Core, ...]]:
+    """Neighbouring cores to each of `count` workers; all of them to everyone where they are fewer.
+
+    Neighbours mostly share a cache.
+    """
+    if count > len(cores):
+        return [tuple(cores)] * count
+    parts, first = [], 0
+    for size in _evenly(len(cores), count):
+        parts.append(tuple(cores[first : first + size]))
+        first += size
+    return parts
+
+
+def _evenly(total: int, count: int) -> list[int]:
+    """`total` as `count` numbers that differ by 1 at most, the larger ones first."""
+    return [total // count + (place < total % count) for place in range(count)] if count else []

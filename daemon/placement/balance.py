@@ -1,0 +1,67 @@
+"""Work goes to whoever has room for it: what one instance cannot seat yet, another seats now."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Listing
+from typing import Protocol
+
+from daemon.scheduler.room import Room
+from daemon.scheduler.scheduler import Scheduler
+from daemon.sequence import Sequence
+from daemon.story import What
+
+
+class Home(Protocol):
+    """What is asked of an instance."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Its scheduler."""
+
+    def can_hold(self, num_tokens: int) -> bool:
+        """Whether its worker lives and its whole pool could hold so long a sequence."""
+
+
+def balance(homes: Listing[Home], now: float) -> int:
+    """Move those who wait in vain to instances where nobody waits and that have room for them; how
+    many moved.
+
+    Who moves would not be in the next plan where it is, with all that comes there by itself, and
+    is in the next plan where it goes: so it is better off, and does not move again before that
+    plan. In their order, until one finds no room anywhere: nobody behind it is favoured.
+    """
+    empty = [home for home in homes if not home.scheduler.waiting and home.can_hold(0)]
+    if not empty or len(empty) == len(homes):
+        return 0
+    takers = [(home, room) for home in empty if not (room := Room(home.scheduler)).none]
+    if not takers:
+        return 0
+    givers = [home for home in homes if home.scheduler.waiting]
+    givers.sort(key=lambda home: -home.scheduler.waiting.num_tokens)
+    num_moved = 0
+    for giver in givers:
+        for sequence in list(_stuck(giver.scheduler)):
+            able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
+            if not able or not _may_leave(sequence, giver.scheduler):
+                continue
+            taker = next((home for home, room in able if room.take(sequence)), None)
+            if taker is None:
+                break
+            giver.scheduler.withdraw(sequence)
+            sequence.story.add(now, What.MOVED, giver.scheduler.instance)
+            taker.scheduler.add(sequence, now)
+            num_moved += 1
+    return num_moved
+
+
+def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
+    """Those who wait and are not in its next plan: from the first that finds no room on."""
+    room, found = Room(scheduler, later=True), False
+    for sequence in scheduler.waiting:
+        found = found or not room.take(sequence)
+        if found:
+            yield sequence
+
+
+def _may_leave(sequence: Sequence, scheduler: Scheduler) -> bool:
+    """Whether nothing keeps it: no KV of its own in the host, no suspicion to be cleared of."""
+    return not sequence.strikes and not scheduler.swapper.num_copied(sequence)

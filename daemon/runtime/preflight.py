@@ -1,0 +1,90 @@
+"""What stands in the way of serving a configuration, found without starting or taking anything.
+
+What a daemon finds out by trying, its sockets for one, is tried or looked at here in the same way;
+its model and memory are `daemon.runtime.model`'s affair.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from daemon.config.cuda import missing
+from daemon.config.paths import default_journal, default_predictions, default_socket
+from daemon.config.schema import Config
+from daemon.control.client import ControlError, attach_path, fetch_snapshot
+from daemon.control.place import nearest_folder, place_fault
+from daemon.control.protocol import Snapshot
+from daemon.runtime.listen import ListenError, listen
+from daemon.runtime.model import cache_folder, served_name
+
+
+class Obstacle(NamedTuple):
+    """One thing in the way: the dotted key that it is about, and a sentence."""
+
+    key: str
+    text: str
+    fatal: bool = True  # False: it would serve, with less
+
+
+def obstacles(config: Config) -> Iterator[Obstacle]:
+    """Everything but the model and its memory."""
+    for fault in missing([spec.device for spec in config.instance]):
+        yield Obstacle("instance", fault)
+    yield from _sockets(config)
+    yield from folders(config)
+
+
+def _sockets(config: Config) -> Iterator[Obstacle]:
+    """A daemon that already serves this configuration is no fault: a restart takes its place."""
+    server = config.server
+    path = Path(config.control.socket) if config.control.socket else default_socket()
+    holder = _holder(_asked(config))
+    if holder is not None:
+        text = f"a daemon (process {holder.pid}) serves there now: this one would take its place"
+        yield Obstacle("control.socket", text, fatal=False)
+    elif fault := place_fault(path):
+        yield Obstacle("control.socket", fault)
+    if holder is not None and holder.url.endswith(f":{server.port}"):
+        return
+    try:
+        listen(server.host, server.port).close()
+    except ListenError as error:
+        yield Obstacle("server.port", str(error))
+
+
+def folders(config: Config) -> Iterator[Obstacle]:
+    """Folders that cannot be written: the daemon serves without what it would keep there."""
+    wanted = [("daemon.cache", cache_folder(config), "what is compiled is not kept")]
+    if config.journal.enabled:
+        folder = Path(config.journal.folder) if config.journal.folder else default_journal()
+        wanted.append(("journal.folder", folder, "there is no journal"))
+    if config.predict.kind != "none":
+        store = default_predictions(served_name(config)).parent
+        wanted.append(("predict.kind", store, "what is learned of answers is not kept"))
+    for key, folder, without in wanted:
+        if fault := _folder_fault(folder):
+            yield Obstacle(key, f"{fault}: {without}", fatal=False)
+
+
+def _folder_fault(folder: Path) -> str:
+    try:
+        nearest = nearest_folder(folder)
+    except OSError as error:
+        return str(error)
+    return "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} cannot be written"
+
+
+def _asked(config: Config) -> Path:
+    """Where a daemon of this configuration would answer now; root asks of the system's service."""
+    if config.control.socket:
+        return Path(config.control.socket)
+    return attach_path() if os.geteuid() == 0 else default_socket()
+
+
+def _holder(path: Path) -> Snapshot | None:
+    """The daemon that answers at a control socket, if one does."""
+    try:
+        return fetch_snapshot(path)
+    except ControlError:
+        return None

@@ -1,0 +1,103 @@
+"""Whoever owes an answer and gives none: asked in turns or once, and noticed on the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from daemon.supervisor.child import Child
+from daemon.supervisor.patience import LOOK_S, Patience
+
+EVERY_S = 0.5
+"""So often a pulse is felt."""
+STOPPED_S = 2.0
+
+
+class Silence:
+    """Calls `overdue()` once if an answer that a process owes does not come in its time.
+
+    One that is stopped is not given more than `STOPPED_S`. `excused_s`, by default how long the
+    process was starved, and what time counts: as `Patience` has it.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        overdue: Callable[[], None],
+        excused_s: Callable[[], float] | None = None,
+    ) -> None:
+        self._child = child
+        self._overdue = overdue
+        self._excused_s = excused_s or child.starved_s
+        self._patience = Patience()
+        self._limit_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def expecting(self) -> bool:
+        """Whether an answer is owed."""
+        return self._timer is not None
+
+    def expect(self, limit_s: float) -> None:
+        """An answer is owed from now on, whatever was before."""
+        self.stop()
+        self._limit_s = limit_s
+        self._patience.begin(time.monotonic())
+        self._look_soon()
+
+    def stop(self) -> None:
+        """Nothing is owed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_soon(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        limit_s = min(self._limit_s, STOPPED_S) if self._child.stopped else self._limit_s
+        if self._patience.runs_out(time.monotonic(), limit_s, self._excused_s):
+            self._overdue()
+        else:
+            self._look_soon()
+
+
+class Pulse:
+    """Calls `ask()` again and again, and `hangs()` once if `answered` is not called in time."""
+
+    def __init__(
+        self,
+        child: Child,
+        ask: Callable[[], None],
+        hangs: Callable[[], None],
+        limit_s: float,
+        excused_s: Callable[[], float] | None = None,
+    ) -> None:
+        self.limit_s = limit_s
+        self._ask = ask
+        self._silence = Silence(child, hangs, excused_s)
+        self._next: asyncio.TimerHandle | None = None
+
+    def feel(self) -> None:
+        """Ask now; and again a while after each answer."""
+        self._next = None
+        self._silence.expect(self.limit_s)
+        self._ask()
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that was asked was answered, once at least."""
+        return self._next is not None
+
+    def answered(self) -> None:
+        """It lives."""
+        if self._silence.expecting:
+            self._silence.stop()
+            self._next = asyncio.get_running_loop().call_later(EVERY_S, self.feel)
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._silence.stop()
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None

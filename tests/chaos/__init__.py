@@ -1,0 +1,1 @@
+"""Faults at random, at every process, under load: no text is lost, doubled or changed."""

@@ -1,0 +1,77 @@
+"""A daemon that is told to stop while it starts, at any stage, ends at once, and all with it."""
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.models.embedded import converted_folder, embedded_gguf
+from tests.e2e.live import LiveDaemon
+from tests.e2e.test_hangs import family, runs, until
+from tests.e2e.tiny import tiny_folder
+
+
+def ended(daemon: LiveDaemon, begun: Callable[[], object]) -> list[int]:
+    """Tell it to stop as soon as something has begun; the processes that it had, all gone."""
+    try:
+        until(begun)
+        everybody = family(daemon.process.pid)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(20) == 0, daemon.text()
+        until(lambda: not any(map(runs, everybody)))
+        assert "Traceback" not in daemon.text()
+        return everybody
+    finally:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+def test_while_another_start_holds_the_lock_of_the_conversion(tmp_path: Path) -> None:
+    gguf, cache = tmp_path / "model.gguf", tmp_path / "cache"
+    gguf.write_bytes(b"GGUF")
+    folder = converted_folder(gguf, cache)
+    folder.parent.mkdir(parents=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        daemon = LiveDaemon("--model", str(gguf), "--set", f'daemon.cache="{cache}"')
+        ended(daemon, lambda: "preparing the model" in daemon.text())
+
+
+def test_while_a_model_is_converted(tmp_path: Path) -> None:
+    model = ["--model", str(embedded_gguf()), "--set", f'daemon.cache="{tmp_path}"']
+    daemon = LiveDaemon(*model)
+    ended(daemon, lambda: "daemon.engine.convert" in daemon.children())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def test_while_a_worker_loads_and_all_of_its_processes_are_stopped(folder: Path) -> None:
+    daemon = LiveDaemon("--model", str(folder))
+
+    def all_stopped() -> bool:
+        children = daemon.children()
+        if {"daemon.api", "daemon.engine.worker"} - set(children):
+            return False
+        for pid in children.values():
+            os.kill(pid, signal.SIGSTOP)
+        return True
+
+    ended(daemon, all_stopped)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(40))
+def test_at_any_moment(folder: Path, part: int) -> None:
+    """From the first line of the log on; before it Python's own answer to SIGTERM is in force."""
+    daemon = LiveDaemon("--model", str(folder), "--set", "daemon.spare=true")
+    until(lambda: "preparing the model" in daemon.text())
+    time.sleep(0.1 * part)
+    ended(daemon, lambda: True)

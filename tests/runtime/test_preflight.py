@@ -1,0 +1,45 @@
+"""What stands in the way, seen beside a daemon that already serves."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.config.load import load
+from daemon.config.schema import Config
+from daemon.control.server import ControlServer
+from daemon.runtime.preflight import Obstacle, obstacles
+from tests.tui import scenario
+
+
+def config(tmp_path: Path, port: int) -> Config:
+    flags = {"control.socket": str(tmp_path / "llmd.sock"), "server.port": port}
+    flags |= {"daemon.cache": str(tmp_path), "journal.folder": str(tmp_path / "journal")}
+    return load(None, {**flags, "predict.kind": "none"}).config
+
+
+def test_nothing_is_in_the_way_of_a_fresh_place_and_nothing_is_made(tmp_path: Path) -> None:
+    assert list(obstacles(config(tmp_path, 0))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_the_place_of_a_daemon_that_runs_can_be_taken_but_no_other_s_port(
+    tmp_path: Path, own: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        url = f"http://127.0.0.1:{port if own else 1}"
+        snapshot = msgspec.structs.replace(scenario.snapshot(1), url=url, pid=77)
+        control = ControlServer(tmp_path / "llmd.sock", lambda: snapshot)
+        await control.start()
+        try:
+            found = await asyncio.to_thread(lambda: list(obstacles(config(tmp_path, port))))
+        finally:
+            await control.close()
+    text = "a daemon (process 77) serves there now: this one would take its place"
+    taken = f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    expected = [Obstacle("control.socket", text, fatal=False)]
+    assert found == expected + ([] if own else [Obstacle("server.port", taken)])

@@ -1,7 +1,7 @@
-"""A process that answers each question in a fork of its own, which may be killed or die.
+"""A process that has questions answered by forks of its own, which may be killed or die.
 
 Questions come from clients: answering one may take for ever, all memory, or the process. A fork
-has what the process has loaded, and takes nothing with it when it ends.
+has what the process has loaded, and takes nothing but its question with it when it ends.
 
 A frame in: a number (8 bytes) and a question. A frame out: its number, an `Outcome` (1 byte), the
 answer. The first frame out says why there is nothing to ask for here (empty: it is ready).
@@ -13,6 +13,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daemon.wire.blocking import BlockingChannel
+from daemon.wire.frames import FrameError
 from daemon.wire.parent import die_with_parent
 
 HEAD = struct.Struct("<QB")
@@ -29,10 +31,7 @@ NICENESS = 5
 """On a machine that is busy a question of 3 ms takes four times as long: nobody feels that yet."""
 LOOK_S = 0.01
 """So often a fork's use is looked at."""
-_READ_BYTES = 1 << 20
 _HIGHEST_FD = 1 << 16
-_WHOLE = b"."
-"""Stands behind an answer: what does not end so was cut short."""
 
 
 class Outcome(IntEnum):
@@ -56,6 +55,7 @@ class Limits(NamedTuple):
     memory_bytes: int  # of address space, beyond what the process has
     answer_bytes: int
     cpu_s_per_byte: float = 0.0  # of the question
+    num_answers: int = 1  # of one fork: what it has lost of its memory comes back with the next
 
     def cpu_of(self, question: bytes) -> float:
         """Seconds of a processor for a question."""
@@ -63,6 +63,9 @@ class Limits(NamedTuple):
 
 
 Answer = Callable[[bytes], bytes]
+
+_ANSWERED = bytes([Outcome.ANSWERED])
+_TOO_LONG = bytes([Outcome.TOO_LONG])
 
 
 def be_modest() -> None:
@@ -78,25 +81,44 @@ def be_modest() -> None:
 
 
 class Forks:
-    """The questions that are being answered."""
+    """The forks, and the questions that they are answering, one each at a time.
+
+    Where a fork may give several answers it takes the next question: making one takes milliseconds.
+    """
 
     def __init__(self, answer: Answer, limits: Limits) -> None:
         """`answer` is called in forks alone; what it raises counts as its fork's death."""
         self._answer = answer
         self._limits = limits
-        self._running: dict[int, _Fork] = {}  # by the pipe that the answer comes from
+        self._busy: dict[int, _Fork] = {}  # by descriptor
+        self._idle: list[_Fork] = []
 
     def serve(self, channel: BlockingChannel) -> None:
         """Answer until the channel's end."""
         gc.freeze()  # else the first collection of each fork would copy all that is loaded
         channel.send(b"")
         while True:
-            timeout_s = LOOK_S if self._running else None
-            ready, _, _ = select.select([channel.fileno(), *self._running], [], [], timeout_s)
+            timeout_s = LOOK_S if self._busy else None
+            ready, _, _ = select.select([channel.fileno(), *self._busy], [], [], timeout_s)
             if channel.fileno() in ready and not self._take(channel):
                 return
             for number, outcome, answer in self._ended(ready):
                 channel.send(HEAD.pack(number, outcome) + answer)
+
+    def ask(self, question: bytes) -> tuple[Outcome, bytes]:
+        """Answer one question here and now, before there is a channel."""
+        self._begin(0, question)
+        while True:
+            ready, _, _ = select.select(list(self._busy), [], [], LOOK_S)
+            for _number, outcome, answer in self._ended(ready):
+                return outcome, answer
+
+    def close(self) -> None:
+        """End all forks."""
+        for fork in (*self._idle, *self._busy.values()):
+            fork.end()
+        self._idle.clear()
+        self._busy.clear()
 
     def _take(self, channel: BlockingChannel) -> bool:
         """Begin what is asked; False at the channel's end."""
@@ -108,90 +130,112 @@ class Forks:
             self._begin(number, frame[NUMBER.size :])
         return True
 
-    def ask(self, question: bytes) -> tuple[Outcome, bytes]:
-        """Answer one question here and now, before there is a channel."""
-        self._begin(0, question)
-        while True:
-            ready, _, _ = select.select(list(self._running), [], [], LOOK_S)
-            for _number, outcome, answer in self._ended(ready):
-                return outcome, answer
-
     def _begin(self, number: int, question: bytes) -> None:
-        ours, theirs = os.pipe()
+        while self._idle and self._idle[-1].gone:
+            self._idle.pop().end()
+        fork = self._idle.pop() if self._idle else self._new()
+        fork.begin(number, question)
+        self._busy[fork.fileno()] = fork
+
+    def _new(self) -> "_Fork":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         pid = os.fork()
         if pid == 0:
-            self._live(question, theirs)  # does not return
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        fork = _Fork(number, pid, ours, self._limits.cpu_of(question), self._limits)
-        self._running[ours] = fork
+            self._live(theirs)  # does not return
+        theirs.close()
+        return _Fork(pid, BlockingChannel(ours), self._limits)
 
-    def _live(self, question: bytes, pipe: int) -> None:
-        """The fork's whole life."""
+    def _live(self, sock: socket.socket) -> None:
+        """A fork's whole life."""
         try:
             die_with_parent()
-            os.closerange(3, pipe)  # the channel above all: its end is this process's parent's
-            os.closerange(pipe + 1, _HIGHEST_FD)
+            os.closerange(3, sock.fileno())  # the channel above all, whose end is the parent's
+            os.closerange(sock.fileno() + 1, _HIGHEST_FD)
             _limit_memory(self._limits.memory_bytes)
-            view = memoryview(self._answer(question) + _WHOLE)
-            while view:
-                view = view[os.write(pipe, view) :]
+            channel = BlockingChannel(sock)
+            while (question := channel.receive()) is not None:
+                answer = self._answer(question)
+                too_long = len(answer) > self._limits.answer_bytes
+                channel.send(_TOO_LONG if too_long else _ANSWERED + answer)
         finally:
             os._exit(0)
 
     def _ended(self, ready: list[int]) -> list[tuple[int, Outcome, bytes]]:
         ended = []
-        for pipe, fork in list(self._running.items()):
-            outcome = fork.read() if pipe in ready else fork.look()
-            if outcome is not None:
-                del self._running[pipe]
+        for descriptor, fork in list(self._busy.items()):
+            outcome, answer = fork.read() if descriptor in ready else (fork.look(), b"")
+            if outcome is None:
+                continue
+            del self._busy[descriptor]
+            if outcome == Outcome.ANSWERED and fork.num_asked < self._limits.num_answers:
+                self._idle.append(fork)
+            else:
                 fork.end()
-                answer = fork.answer if outcome == Outcome.ANSWERED else b""
-                ended.append((fork.number, outcome, answer))
+            ended.append((fork.number, outcome, answer))
         return ended
 
 
 class _Fork:
-    """One question's process, as its parent sees it."""
+    """A fork, as its parent sees it."""
 
-    def __init__(self, number: int, pid: int, pipe: int, cpu_s: float, limits: Limits) -> None:
-        self.number = number
+    def __init__(self, pid: int, channel: BlockingChannel, limits: Limits) -> None:
+        self.number = 0  # of its question
+        self.num_asked = 0
         self._pid = pid
-        self._pipe = pipe
-        self._cpu_s = cpu_s
+        self._channel = channel
         self._limits = limits
-        self._began_s = time.monotonic()
-        self._read = bytearray()
+        self._most_cpu_s = self._began_s = self._cpu_before_s = self._starved_before_s = 0.0
+
+    def fileno(self) -> int:
+        """Where its answer comes from."""
+        return self._channel.fileno()
 
     @property
-    def answer(self) -> bytes:
-        """All of it, once it is whole."""
-        return bytes(self._read[: -len(_WHOLE)])
+    def gone(self) -> bool:
+        """Whether it ended though nobody asked it anything."""
+        return self._channel.wait(0.0)
 
-    def read(self) -> Outcome | None:
-        """Take what it said; how it ended, if it has."""
-        data = os.read(self._pipe, _READ_BYTES)
-        self._read += data
-        if len(self._read) > self._limits.answer_bytes + len(_WHOLE):
-            return Outcome.TOO_LONG
-        if data:
-            return self.look()
-        return Outcome.ANSWERED if self._read.endswith(_WHOLE) else Outcome.DIED
+    def begin(self, number: int, question: bytes) -> None:
+        """Give it a question."""
+        self.number = number
+        self.num_asked += 1
+        self._most_cpu_s = self._limits.cpu_of(question)
+        self._began_s = time.monotonic()
+        self._cpu_before_s = self._cpu_s()
+        self._starved_before_s = self._starved_s()
+        with contextlib.suppress(OSError):  # it died: that is found where its answer is read
+            self._channel.send(question)
+
+    def read(self) -> tuple[Outcome, bytes]:
+        """What it said."""
+        try:
+            said = self._channel.receive()
+        except (OSError, FrameError):
+            said = None
+        if said is None:
+            return Outcome.DIED, b""
+        return Outcome(said[0]), said[1:]
 
     def look(self) -> Outcome | None:
         """LATE if it has used what it may."""
-        cpu_s = time.clock_gettime(_cpu_clock(self._pid))
+        cpu_s = self._cpu_s() - self._cpu_before_s
         waited_s = time.monotonic() - self._began_s - cpu_s
         idle = waited_s > self._limits.waiting_s
-        idle = idle and waited_s - self._starved_s() > self._limits.waiting_s
-        return Outcome.LATE if idle or cpu_s > self._cpu_s else None
+        idle = (
+            idle
+            and waited_s - (self._starved_s() - self._starved_before_s) > self._limits.waiting_s
+        )
+        return Outcome.LATE if idle or cpu_s > self._most_cpu_s else None
 
     def end(self) -> None:
         """Kill it, if it still lives, and keep nothing of it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        os.close(self._pipe)
+        self._channel.close()
+
+    def _cpu_s(self) -> float:
+        return time.clock_gettime(_cpu_clock(self._pid))
 
     def _starved_s(self) -> float:
         """How long it waited for a processor; 0 where nobody counts."""

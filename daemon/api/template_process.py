@@ -1,8 +1,8 @@
 """`python -m daemon.api.template_process --fd N --folder F`: renders conversations.
 
 A chat template is a program of the model's maker, and what it does depends on what clients say: it
-may take for ever, or all memory. So each conversation is rendered in a fork of this process, and
-the template itself is compiled in one first: constant expressions are computed then.
+may take for ever, or all memory. So conversations are rendered in forks of this process, and the
+template itself is compiled in one first: constant expressions are computed then.
 """
 
 import argparse
@@ -27,6 +27,7 @@ LIMITS = Limits(
     memory_bytes=256 << 20,
     answer_bytes=64 << 20,
     cpu_s_per_byte=0.5e-6,
+    num_answers=256,
 )
 COMPILE_LIMITS = LIMITS._replace(cpu_s=0.4, waiting_s=5.0)
 NO_TEMPLATE = "this model has no usable chat template; use /v1/completions"
@@ -69,7 +70,9 @@ def what_is_wrong(folder: Path) -> str:
             return str(error).encode(errors="replace") or type(error).__name__.encode()
         return b""
 
-    outcome, said = Forks(compiled, COMPILE_LIMITS).ask(b"")
+    forks = Forks(compiled, COMPILE_LIMITS)
+    outcome, said = forks.ask(b"")
+    forks.close()
     wrong = said.decode() if outcome == Outcome.ANSWERED else _GIVEN_UP[outcome]
     return (
         f"this model's chat template cannot be used: {wrong}; use /v1/completions" if wrong else ""

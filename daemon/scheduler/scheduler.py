@@ -263,8 +263,7 @@ class Scheduler:
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                count = self._chunk(step, pending, self.slots.member(slot).prompt_cost)
-                if count:
+                if count := self._chunk(step, pending, self.slots.member(slot).prompt_cost):
                     step.add_prompt(slot, count)
 
     def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:

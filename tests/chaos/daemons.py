@@ -21,7 +21,7 @@ BLOCK_SIZE = 16
 KV_BLOCKS = 24
 HOST_BLOCKS = 30
 AMPLE = 1000
-QUIET_S = 30.0
+QUIET_S = 100.0
 
 
 def seed_of(default: int) -> int:

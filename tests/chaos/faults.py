@@ -15,7 +15,7 @@ import pytest
 from daemon.control.client import ControlError, choose_policy, drain, reload, resume
 from daemon.scheduler.policies import POLICIES
 from tests.chaos.clients import Clients
-from tests.chaos.processes import gone, members
+from tests.chaos.processes import gone, members, words_of
 from tests.e2e.live import LiveDaemon
 
 API = "daemon.api"
@@ -57,15 +57,28 @@ class Disturber:
             "drain and resume": self._drain,
         }
 
-    async def disturb(self, counts: dict[str, int]) -> None:
-        """So many faults of each kind, shuffled."""
+    async def disturb(self, counts: dict[str, int], patient: bool) -> None:
+        """So many faults of each kind, shuffled; `patient`: each one once all is well again."""
         faults = [name for name, count in counts.items() for _ in range(count)]
         self._chance.shuffle(faults)
         for name in faults:
             await asyncio.sleep(self._chance.choice(PAUSES_S) * self._chance.random())
+            if patient:
+                await self._all_is_well()
             await self._acts[name]()
             self.done[name] += 1
         await self._hang_is_over()
+
+    async def _all_is_well(self) -> None:
+        """Every worker is ready, and an answer came."""
+        await self._all_are_ready()
+        answered = self._clients.tally.kinds.total()
+        while self._clients.tally.kinds.total() == answered:
+            await asyncio.sleep(0.02)
+
+    async def _all_are_ready(self) -> None:
+        while any(one.state != "ready" for one in self._daemon.snapshot().instances):
+            await asyncio.sleep(0.02)
 
     # Processes
 
@@ -79,14 +92,15 @@ class Disturber:
             await asyncio.sleep(0.02)
 
     async def _serving(self) -> int:
-        """A worker that has loaded. The spare hears nothing yet, so nobody watches it."""
-        while any(one.state != "ready" for one in self._daemon.snapshot().instances):
-            await asyncio.sleep(0.02)
+        """A worker that has loaded: one that serves, and no spare."""
+        await self._all_are_ready()
         log = self._daemon.text()
         while True:
             pid = await self._victim(self._worker)
-            spare = b"--spare" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if not spare or f"the spare (pid {pid}) takes its place" in log:
+            words = words_of(pid)
+            if (
+                words and "--spare" not in words
+            ) or f"the spare (pid {pid}) takes its place" in log:
                 return pid
 
     async def _kill_worker(self) -> None:

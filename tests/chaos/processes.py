@@ -27,23 +27,22 @@ def members(mark: str) -> dict[int, str]:
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError):
                 if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = module_of(folder)
+                    found[int(folder.name)] = module_of(int(folder.name))
     return found
 
 
-def age_s(pid: int) -> float:
-    """For how long a process has run; 0 if it is gone."""
+def words_of(pid: int) -> list[str]:
+    """A process's command line; nothing once it is gone."""
     with contextlib.suppress(OSError):
-        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
-    return 0.0
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return []
 
 
-def module_of(folder: Path) -> str:
+def module_of(pid: int) -> str:
     """What `python -m` runs there, "serve" for the daemon; else the program's first words."""
-    words = (folder / "cmdline").read_text().split("\0")
+    words = words_of(pid)
     if "-m" not in words[:-1]:
         return " ".join(words[:4])
     name = words[words.index("-m") + 1]

@@ -42,22 +42,19 @@ class Plan(NamedTuple):
 
     clients: int
     faults: dict[str, int]
+    patient: bool = False  # each fault finds all workers ready, and an answer since the last one
 
 
 async def settled(daemon: LiveDaemon, mark: str, subject: Subject) -> dict[str, Held]:
     """What the processes hold once the spare is there and connections are closed."""
     await quiet(daemon)
     deadline_s = time.monotonic() + QUIET_S
-    wanted = subject.workers + 1
     counts = held(mark)
     while time.monotonic() < deadline_s:
         await asyncio.sleep(0.5)
         before, counts = counts, held(mark)
-        if (
-            counts == before
-            and subject.worker in counts
-            and counts[subject.worker].processes == wanted
-        ):
+        workers = counts.get(subject.worker, Held(0, 0, 0))
+        if counts == before and workers.processes == subject.workers + 1:
             return counts
     raise AssertionError(f"not settled: {counts}")
 
@@ -72,11 +69,11 @@ def check_leaks(before: dict[str, Held], after: dict[str, Held]) -> None:
         assert one.descriptors <= was.descriptors + 2, (name, was, one)
 
 
-async def right_answers(subject: Subject, config: Path) -> list[Answer]:
+async def right_answers(subject: Subject, config: Path, streamed: bool = True) -> list[Answer]:
     """Those of a daemon that has memory for all, and that nobody disturbs."""
     mark, env = marked(subject)
     with LiveDaemon(*flags_of(subject, config, AMPLE), env=env) as daemon:
-        answers = await undisturbed(daemon.url, subject.cases, 4)
+        answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
         seen = await quiet(daemon)
     assert await_end(mark, END_S) == {}
     assert seen.counters.preemptions == seen.counters.worker_deaths == 0
@@ -88,7 +85,8 @@ async def sure_cases(subject: Subject, config: Path) -> list[Case]:
     the other; those of a few tokens are left out, and so are the scores that tell.
     """
     sure = []
-    for case, answer in zip(subject.cases, await right_answers(subject, config), strict=True):
+    answers = await right_answers(subject, config, streamed=False)
+    for case, answer in zip(subject.cases, answers, strict=True):
         best = [sorted(one.values())[-2:] for one in answer.said[0].scores["top_logprobs"]]
         near = [place for place, (second, first) in enumerate(best) if first - second < NEAR]
         body = {**case.body, "max_tokens": min([case.body["max_tokens"], *near])}
@@ -146,7 +144,7 @@ async def disturbed(disturber: Disturber, clients: Clients, plan: Plan) -> None:
     """Clients ask while the plan's faults happen, and finish what they have begun."""
     asking = [asyncio.create_task(clients.live()) for _ in range(plan.clients)]
     try:
-        await disturber.disturb(plan.faults)
+        await disturber.disturb(plan.faults, plan.patient)
     finally:
         clients.going = False
     await asyncio.gather(*asking)

@@ -45,6 +45,7 @@ FULL = Plan(
 )
 REAL = Plan(
     clients=8,
+    patient=True,
     faults={
         "worker killed": 40,
         "worker stopped": 3,

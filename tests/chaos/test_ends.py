@@ -1,7 +1,6 @@
 """No process outlives its daemon, however that ends; the next one finds its folders in order."""
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -13,13 +12,12 @@ import pytest
 from tests.chaos.cases import Asker, toy_folder
 from tests.chaos.clients import Clients, undisturbed
 from tests.chaos.daemons import KV_BLOCKS, check_ledgers, flags_of, marked, quiet, seed_of, toys
-from tests.chaos.processes import age_s, await_end, members
+from tests.chaos.processes import await_end, members, words_of
 from tests.e2e.live import LiveDaemon
 
 END_S = 15.0
-BORN_S = 1.5
-"""Within this a child has imported what it needs to speak to the kernel."""
-ENDS = ("killed", "killed with a child stopped", "ended", "ended twice")
+STOPPED = "killed with a child stopped"
+ENDS = ("killed", STOPPED, "ended", "ended twice")
 
 
 async def one_life(
@@ -31,8 +29,8 @@ async def one_life(
         await asyncio.to_thread(daemon.wait_ready)
         asking = [asyncio.create_task(clients.live()) for _ in range(6)]
     await asyncio.sleep(chance.uniform(0.0, 1.5))
-    if how == "killed with a child stopped":
-        stop_a_child(daemon, mark, chance)
+    if how == STOPPED:
+        stop_a_child(mark, chance)
     if how.startswith("killed"):
         daemon.process.kill()
     else:
@@ -49,11 +47,15 @@ async def one_life(
     assert left == {}, f"{how}: a process outlives its daemon\n{daemon.text()}"
 
 
-def stop_a_child(daemon: LiveDaemon, mark: str, chance: random.Random) -> None:
-    """One that has asked the kernel to end with its parent, which is the first that it does."""
-    others = [pid for pid in members(mark) if pid != daemon.process.pid and age_s(pid) > BORN_S]
-    with contextlib.suppress(ProcessLookupError, IndexError):
-        os.kill(chance.choice(sorted(others)), signal.SIGSTOP)
+def stop_a_child(mark: str, chance: random.Random) -> None:
+    """The API process or a worker, of a daemon that is ready: before that, one may not have asked
+    the kernel yet to end with its parent.
+    """
+    found = members(mark)
+    spare = [pid for pid in found if "--spare" in words_of(pid)]
+    wanted = ("daemon.api", "tests.chaos.worker")
+    pids = [pid for pid, module in found.items() if module in wanted and pid not in spare]
+    os.kill(chance.choice(sorted(pids)), signal.SIGSTOP)
 
 
 async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
@@ -74,10 +76,13 @@ async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
         how = ENDS[number % len(ENDS)]
         daemon = LiveDaemon(*flags, env=env, folder=state)
         clients = None
-        if chance.random() < 0.7:
+        if how == STOPPED or chance.random() < 0.6:
             clients = Clients(daemon.url, list(zip(cases, expected, strict=True)), seed)
             clients.outages.begin()
-        await one_life(daemon, mark, how, chance, clients)
+        try:
+            await one_life(daemon, mark, how, chance, clients)
+        finally:
+            daemon.process.kill()
         ended[f"{how}{'' if clients else ' while it started'}"] += 1
         wrong += clients.tally.wrong if clients else []
     assert wrong == []

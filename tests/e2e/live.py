@@ -17,7 +17,7 @@ from typing import Any, Self
 from daemon.control.client import fetch_snapshot
 from daemon.control.protocol import Snapshot
 
-READY_S = 100.0
+READY_S = 300.0
 END_S = 40.0
 
 

@@ -126,9 +126,10 @@ def test_a_script_covers_every_border_within_its_budget() -> None:
 
 
 def test_a_large_model_is_tried_with_fewer_tokens() -> None:
-    assert script.budget_tokens(135_000_000, False) == 222
-    assert script.budget_tokens(8_000_000_000, False) == 48
-    assert script.budget_tokens(8_000_000_000, True) == 256
+    assert script.budget_tokens(135_000_000, False, False) == 222
+    assert script.budget_tokens(135_000_000, False, True) == 111
+    assert script.budget_tokens(8_000_000_000, False, False) == 48
+    assert script.budget_tokens(8_000_000_000, True, True) == 256
 
 
 def test_borders_are_numbers_that_speak_of_positions() -> None:

@@ -1,4 +1,4 @@
-"""Engines of tiny random models, tried as a worker tries them; verdicts have their own folder."""
+"""Engines of tiny random models, tried as a worker tries them; verdicts in folders of their own."""
 
 from pathlib import Path
 from typing import Any

@@ -115,7 +115,7 @@ async def test_a_model_that_cannot_load_is_hopeless(
 ) -> None:
     told = Told(cpu_load(str(tmp_path / "nothing")))
     with caplog.at_level(logging.ERROR):
-        await asyncio.wait_for(told.worker.run(), 20)
+        await asyncio.wait_for(told.worker.run(), 120)
     assert told.story[-1] == "hopeless" and "lost" not in told.story
     assert told.why.startswith("worker first: /")
     assert "nothing is not a folder" in told.why

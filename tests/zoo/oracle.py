@@ -49,7 +49,9 @@ def reference(folder: Path, dtype: torch.dtype) -> list[torch.Tensor]:
     """transformers' logits float32 [TEXT_LEN, vocab] of each text."""
     config = AutoConfig.from_pretrained(folder)
     cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    model = cls.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    model = cls.from_pretrained(
+        folder, config=config, dtype=dtype, attn_implementation="eager"
+    ).eval()
     with torch.inference_mode():
         return [
             model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float()

@@ -73,7 +73,7 @@ class Trial:
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         num_params = sum(one.numel() for one in model.parameters())
-        budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda)
+        budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda, self._rounds)
         self._waves = script.write(self._room, budget, self._borders, _padding(model))
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []

@@ -67,9 +67,12 @@ class Wave(NamedTuple):
         return max(one.begins + len(one.counts) for one in self.sequences)
 
 
-def budget_tokens(num_params: int, on_gpu: bool) -> int:
-    """Tokens that a trial of a model may compute: fewer of a large one, all layers of each."""
-    work = _GPU_WORK if on_gpu else _CPU_WORK
+def budget_tokens(num_params: int, on_gpu: bool, rounds: bool) -> int:
+    """Tokens that a trial of a model may compute: fewer of a large one, all layers of each.
+
+    Fewer too where serving `rounds`, since all is then computed unrounded as well.
+    """
+    work = (_GPU_WORK if on_gpu else _CPU_WORK) / (2 if rounds else 1)
     return max(_LEAST_TOKENS, min(_MOST_TOKENS, int(work / max(num_params, 1))))
 
 

@@ -1,0 +1,75 @@
+"""Forks answer, are late, die, say too much; the process that has them goes on."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from daemon.api.forking import Forks, Limits, Outcome
+
+LIMITS = Limits(
+    cpu_s=0.1, waiting_s=0.3, memory_bytes=64 << 20, answer_bytes=1 << 20, num_answers=3
+)
+
+
+def answer(question: bytes) -> bytes:
+    """Does what it is told."""
+    if question == b"spin":
+        while True:
+            pass
+    if question == b"sleep":
+        time.sleep(60)
+    if question == b"fill":
+        return b"x" * (1 << 30)
+    if question == b"break":
+        os.abort()
+    if question == b"talk":
+        return b"x" * (2 << 20)
+    if question == b"pid":
+        return str(os.getpid()).encode()
+    return question
+
+
+@pytest.fixture
+def forks() -> Iterator[Forks]:
+    made = Forks(answer, LIMITS)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("question", "outcome"),
+    [
+        (b"spin", Outcome.LATE),
+        (b"sleep", Outcome.LATE),
+        (b"fill", Outcome.DIED),
+        (b"break", Outcome.DIED),
+        (b"talk", Outcome.TOO_LONG),
+    ],
+)
+def test_what_becomes_of_a_question(forks: Forks, question: bytes, outcome: Outcome) -> None:
+    assert forks.ask(b"before") == (Outcome.ANSWERED, b"before")
+    assert forks.ask(question) == (outcome, b"")
+    assert forks.ask(b"x" * 500_000) == (Outcome.ANSWERED, b"x" * 500_000)
+
+
+def test_a_fork_answers_so_often_and_no_more(forks: Forks) -> None:
+    pids = [forks.ask(b"pid")[1] for _ in range(7)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+
+
+def test_a_fork_that_was_killed_while_it_waited_is_replaced(forks: Forks) -> None:
+    first = int(forks.ask(b"pid")[1])
+    os.kill(first, signal.SIGKILL)
+    while not forks._idle[0].gone:
+        time.sleep(0.01)
+    outcome, second = forks.ask(b"pid")
+    assert outcome == Outcome.ANSWERED
+    assert int(second) != first
+
+
+def test_a_longer_question_may_take_longer() -> None:
+    assert LIMITS.cpu_of(b"x" * 100) == LIMITS.cpu_s
+    assert LIMITS._replace(cpu_s_per_byte=0.01).cpu_of(b"x" * 100) == pytest.approx(1.1)

@@ -41,7 +41,7 @@ class Grammars:
         if len(text) > MAX_BYTES:
             said = f"it makes a grammar of {len(text)} bytes, and may make {MAX_BYTES}"
         else:
-            said = await self._verdicts.get(text, lambda: self._ask(text, owner))
+            said = await self._verdicts.get(text, owner, lambda: self._ask(text, owner))
         if said:
             raise invalid(f"`{param}` cannot be used: {said}", param, "invalid_grammar")
 

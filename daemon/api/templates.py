@@ -39,7 +39,9 @@ class Templates:
     async def render(self, conversation: bytes, serving: Serving, owner: str) -> Rendered:
         """The text of a `Conversation`, as JSON. Raises ApiError 400, 503."""
         key = serving.root.encode() + b"\0" + conversation
-        said = await self._asked.get(key, lambda: self._ask(conversation, serving.root, owner))
+        said = await self._asked.get(
+            key, owner, lambda: self._ask(conversation, serving.root, owner)
+        )
         if isinstance(said, str):
             raise invalid(said, "messages")
         return said

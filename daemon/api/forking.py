@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Callable
 from enum import IntEnum
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,11 +56,12 @@ class Limits(NamedTuple):
     memory_bytes: int  # of address space, beyond what the process has
     answer_bytes: int
     cpu_s_per_byte: float = 0.0  # of the question
+    most_cpu_s: float = inf  # however long it is
     num_answers: int = 1  # of one fork: what it has lost of its memory comes back with the next
 
     def cpu_of(self, question: bytes) -> float:
         """Seconds of a processor for a question."""
-        return self.cpu_s + self.cpu_s_per_byte * len(question)
+        return min(self.cpu_s + self.cpu_s_per_byte * len(question), self.most_cpu_s)
 
 
 Answer = Callable[[bytes], bytes]

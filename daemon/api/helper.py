@@ -17,9 +17,11 @@ from daemon.wire.channel import Channel
 log = logging.getLogger(__name__)
 
 START_S = 30.0
-SILENT_S = 20.0
-"""A process that says nothing for so long, though it looks after its forks, hangs itself."""
-REST_S = 0.3
+SILENT_S = 60.0
+"""A process that says nothing for so long, though it looks after its forks, hangs itself. The most
+that a question may use of a processor takes a busy machine a good part of this.
+"""
+REST_S = 0.15
 """A question that was given up keeps its turn for so long: whoever asks nothing else leaves most of
 the processor's time to others."""
 

@@ -25,18 +25,18 @@ class Remembered(Generic[Found]):
     would wait behind all that they have asked.
     """
 
-    def __init__(self, most: int, worth: Callable[[Found], bool]) -> None:
-        """At most so many answers are kept, of those that are `worth` it."""
+    def __init__(self, most: int, keep_s: Callable[[Found], float]) -> None:
+        """At most so many answers are kept, each for the seconds that `keep_s` says of it."""
         self._most = most
-        self._worth = worth
-        self._known: OrderedDict[bytes, Found] = OrderedDict()
+        self._keep_s = keep_s
+        self._known: OrderedDict[bytes, tuple[Found, float]] = OrderedDict()  # until when
         self._asked: dict[tuple[str, bytes], _Asked[Found]] = {}
 
     async def get(self, text: bytes, owner: str, ask: Ask[Found]) -> Found:
         """What is known of a text, or what `ask` says, which is cancelled if all askers leave."""
         key = blake2b(text, digest_size=16).digest()
-        known = self._known.get(key)
-        if known is not None:
+        known, until_s = self._known.get(key, (None, 0.0))
+        if known is not None and until_s > asyncio.get_running_loop().time():
             self._known.move_to_end(key)
             return known
         asked = self._asked.get((owner, key))
@@ -76,7 +76,9 @@ class Remembered(Generic[Found]):
         if task.cancelled() or task.exception() is not None:
             return  # whoever waited has seen it; nobody may be left to
         found = task.result()
-        if self._worth(found):
-            self._known[key] = found
+        keep_s = self._keep_s(found)
+        if keep_s > 0:
+            self._known[key] = found, task.get_loop().time() + keep_s
+            self._known.move_to_end(key)
             if len(self._known) > self._most:
                 self._known.popitem(last=False)

@@ -90,3 +90,4 @@ def test_descriptors_may_have_any_number(forks: Forks) -> None:
 def test_a_longer_question_may_take_longer() -> None:
     assert LIMITS.cpu_of(b"x" * 100) == LIMITS.cpu_s
     assert LIMITS._replace(cpu_s_per_byte=0.01).cpu_of(b"x" * 100) == pytest.approx(1.1)
+    assert LIMITS._replace(cpu_s_per_byte=0.01, most_cpu_s=0.5).cpu_of(b"x" * 100) == 0.5

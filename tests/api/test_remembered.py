@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any
 
 from daemon.api.remembered import Remembered
@@ -26,7 +27,7 @@ def saying(text: str, when: asyncio.Event | None = None, cancelled: list[str] | 
 
 
 async def test_one_owner_s_question_waits_for_no_other_owner_s() -> None:
-    remembered, never = Remembered[str](2, bool), asyncio.Event()
+    remembered, never = Remembered[str](2, lambda _said: 60.0), asyncio.Event()
     stuck = asyncio.create_task(remembered.get(b"same", "a", saying("a's", never)))
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
@@ -38,7 +39,8 @@ async def test_one_owner_s_question_waits_for_no_other_owner_s() -> None:
 
 
 async def test_it_is_asked_no_further_once_all_have_left() -> None:
-    remembered, never, cancelled = Remembered[str](2, bool), asyncio.Event(), list[str]()
+    remembered, never = Remembered[str](2, lambda _said: 60.0), asyncio.Event()
+    cancelled: list[str] = []
     ask = saying("first", never, cancelled)
     askers = [asyncio.create_task(remembered.get(b"x", "a", ask)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -53,3 +55,13 @@ async def test_it_is_asked_no_further_once_all_have_left() -> None:
     assert cancelled == ["first"]
     await asyncio.gather(*askers, return_exceptions=True)
     assert not remembered.num_asked
+
+
+async def test_an_answer_is_kept_for_as_long_as_it_is_worth() -> None:
+    remembered = Remembered[str](2, {"good": inf, "bad": 1e-9, "none": 0.0}.__getitem__)
+    for said, again in {"good": "good", "bad": "none", "none": "good"}.items():
+        text = said.encode()
+        assert await remembered.get(text, "a", saying(said)) == said
+        await asyncio.sleep(0.001)
+        assert await remembered.get(text, "b", saying(again)) == again
+    assert remembered.num_known == 2

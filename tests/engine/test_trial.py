@@ -12,7 +12,9 @@ import torch
 from daemon.engine import attention_torch
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.cpu import program
+from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.model import Model
 from daemon.engine.modules import Modules
 from daemon.engine.resolve import shape_here
 from daemon.engine.rotary import RotaryTable
@@ -183,6 +185,49 @@ def test_a_fault_of_the_paged_path_is_found(
         tries.engine(llama, dtype=dtype)
     assert str(llama) in str(raised.value)
     assert not tries.kept
+
+
+def ends_of_chunks(batch: FlatBatch) -> list[int]:
+    counts = batch.counts.tolist()
+    return [end - 1 for end, count in zip(np.cumsum(counts), counts, strict=True) if count > 1]
+
+
+def ends_of_blocks(batch: FlatBatch) -> list[int]:
+    return np.flatnonzero(batch.positions % 8 == 7).tolist()
+
+
+def first_of_all(batch: FlatBatch) -> list[int]:
+    return [0] if len(batch.tokens) > 1 else []
+
+
+@pytest.mark.parametrize(
+    ("places", "value", "words"),
+    [
+        (ends_of_chunks, 0.0, "at the ends of chunks"),
+        (ends_of_blocks, 0.0, "in tokens of chunks that end a block"),
+        (first_of_all, np.inf, "once in a chunk"),
+    ],
+)
+def test_a_fault_of_few_tokens_is_found_where_serving_rounds(
+    places: Callable[[FlatBatch], list[int]],
+    value: float,
+    words: str,
+    llama: Path,
+    tries: Tries,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what serves has it, not what is computed in float32 before."""
+    true = Model.logits
+
+    def broken(self: Model, batch: FlatBatch, slots: Any, cache: KVCache, *rest: Any) -> Any:
+        logits = true(self, batch, slots, cache, *rest).clone()
+        if cache.dtype == torch.bfloat16:
+            logits[places(batch)] = value
+        return logits
+
+    monkeypatch.setattr(Model, "logits", broken)
+    with pytest.raises(ModelError, match=words):
+        tries.engine(llama, dtype="bfloat16")
 
 
 def no_kernels() -> Any:

@@ -207,18 +207,3 @@ async def test_what_costs_a_worker_too_much_is_wrong(
     assert what_is_wrong(compiler, lengths, 'start: "a"') == ""
     monkeypatch.setattr(grammar_process, limit, 0.0)
     assert "it takes longer than 0.0 s" in what_is_wrong(compiler, lengths, 'start: "a"')
-
-
-async def test_a_process_that_hangs_itself_is_started_anew(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await verdict(grammars, 'start: "a"') == ""
-    first = pid(grammars)
-    os.kill(first, signal.SIGSTOP)
-    monkeypatch.setattr(helper, "SILENT_S", 0.1)
-    with pytest.raises(ApiError) as raised:
-        await verdict(grammars, 'start: "f"')
-    assert raised.value.status == 503
-    monkeypatch.undo()
-    assert await verdict(grammars, 'start: "f"') == ""
-    assert pid(grammars) != first

@@ -12,7 +12,9 @@ import torch
 from daemon.engine import attention_torch
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.cpu import program
+from daemon.engine.fuse import recognised
 from daemon.engine.kv_cache import KVCache
+from daemon.engine.loader import load_model
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.model import Model
 from daemon.engine.modules import Modules
@@ -51,6 +53,27 @@ def test_what_grows_far_out_is_left_to_the_modules(
     engine = tries.engine(yarn, dtype=dtype, kv_dtype=kv_dtype)
     assert not engine.model.fused
     assert "the fused decoder would be wrong" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("part", "neutral"), [("layers.1", torch.ones(())), ("layers.0.self_attn", torch.zeros(4))]
+)
+def test_weights_that_fusing_does_not_know_are_left_to_the_modules(
+    part: str, neutral: torch.Tensor, llama: Path
+) -> None:
+    """They may change nothing in the model that is tried, and something in its fine-tune."""
+    base: Any = load_model(llama, "float32", torch.device("cpu")).base_model
+    assert recognised(base)
+    base.get_submodule(part).register_buffer("scale", neutral)
+    assert not recognised(base)
+
+
+def test_projections_of_another_shape_are_left_to_the_modules(llama: Path) -> None:
+    base: Any = load_model(llama, "float32", torch.device("cpu")).base_model
+    attention = base.layers[0].self_attn
+    attention.qkv_proj = attention.q_proj
+    del attention.q_proj, attention.k_proj, attention.v_proj
+    assert not recognised(base)
 
 
 def test_one_head_of_keys_is_served(tries: Tries, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from daemon.engine import attention_torch
 from daemon.engine.attention_torch import TorchAttention
@@ -103,6 +104,20 @@ def test_a_model_is_heard_where_its_configuration_is_silent(
     with pytest.raises(ModelError, match=words) as raised:
         tries.engine(folder)
     assert str(folder) in str(raised.value)
+
+
+def test_a_model_that_gives_all_logits_is_refused(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step would take those of other tokens for those that it asked for."""
+    true = LlamaForCausalLM.forward
+
+    def deaf(self: Any, *states: Any, logits_to_keep: Any = 0, **others: Any) -> Any:
+        return true(self, *states, **others)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", deaf)
+    with pytest.raises(ModelError, match="does not give the logits of chosen tokens alone"):
+        tries.engine(llama)
 
 
 def test_an_encoder_is_found_by_its_answers_too(

@@ -106,7 +106,7 @@ async def test_an_old_client_that_is_gone_ends_its_request_once_its_kernel_forge
     await runtime.until(Abort, timeout_s=60)
 
 
-@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("waiting", [pytest.param(False, marks=pytest.mark.soak), True])
 async def test_those_that_are_gone_end_their_requests(
     runtime: ScriptedRuntime, waiting: bool
 ) -> None:

@@ -61,7 +61,6 @@ def test_one_head_of_keys_is_served(tries: Tries, tmp_path: Path) -> None:
     ("model_type", "fields", "words"),
     [
         ("diffllama", COMMON, "2 layers ask for attention 4 times"),
-        ("nemotron", COMMON, "does not hand on which tokens belong together"),
         ("mistral", {**COMMON, "sliding_window": 64}, "a sliding window of 64 tokens"),
         ("gemma2", {**COMMON, "head_dim": 8, "sliding_window": 512}, "caps attention scores"),
     ],
@@ -122,12 +121,12 @@ def swapped_heads(patch: pytest.MonkeyPatch) -> None:
 
 def position_late(patch: pytest.MonkeyPatch) -> None:
     """Decoded tokens that stand one position too far."""
-    true = Modules.logits
+    true = Modules.rows
 
     def late(self: Any, tokens: Any, positions: Any, *rest: Any) -> torch.Tensor:
         return true(self, tokens, positions + (len(tokens) == 1), *rest)
 
-    patch.setattr(Modules, "logits", late)
+    patch.setattr(Modules, "rows", late)
 
 
 def mixed_company(patch: pytest.MonkeyPatch) -> None:

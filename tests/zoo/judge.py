@@ -60,7 +60,10 @@ def outcome(variant: Variant) -> Outcome:
             return Outcome(*told, RAW, _line(error), made=made)
         if not made:
             return Outcome(*told, UNMADE, unmade, made=False)
-        return _held(variant, folder, served)
+        try:
+            return _held(variant, folder, served)
+        except Exception as error:  # noqa: BLE001
+            return Outcome(*told, WRONG, f"served, and transformers: {_line(error)}")
 
 
 def _refused(error: ModelError, folder: Path, told: tuple[str, str], made: bool) -> Outcome:

@@ -49,7 +49,9 @@ def reference(folder: Path, dtype: torch.dtype) -> list[torch.Tensor]:
     """transformers' logits float32 [TEXT_LEN, vocab] of each text."""
     config = AutoConfig.from_pretrained(folder)
     cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    model = cls.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    model = cls.from_pretrained(
+        folder, config=config, dtype=dtype, attn_implementation="eager"
+    ).eval()
     with torch.inference_mode():
         return [
             model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float()
@@ -66,12 +68,27 @@ class Seen:
     """Slot, position and logits [vocab]."""
 
     def logits(self, batch: FlatBatch, *rest: Any) -> torch.Tensor:
+        """Of a step that tells no prompt's own tokens."""
         logits: torch.Tensor = self.model.logits(batch, *rest)
+        self._note(batch, logits)
+        return logits
+
+    def states(self, batch: FlatBatch, *rest: Any) -> torch.Tensor:
+        """Of one that does: logits are made of these, a few at a time."""
+        states: torch.Tensor = self.model.states(batch, *rest)
+        self._note(batch, self.head(states))
+        return states
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """As the engine's model."""
+        logits: torch.Tensor = self.model.head(states)
+        return logits
+
+    def _note(self, batch: FlatBatch, logits: torch.Tensor) -> None:
         rows = np.searchsorted(batch.row_offsets, batch.sampled_tokens, "right") - 1
         slots, positions = batch.slots[rows], batch.positions[batch.sampled_tokens]
         for slot, position, row in zip(slots.tolist(), positions.tolist(), logits, strict=True):
             self.rows.append((slot, position, row.float().clone()))
-        return logits
 
 
 class Served:

@@ -14,8 +14,24 @@ _GEMMA4_DRAFT = {
 }
 
 OWN: dict[str, dict[str, Any]] = {
-    "dots3_note": {
-        "text_config": {"model_type": "dots3_note_text", "vocab_size": 193, "hidden_size": 64},
+    "cohere_compass_text": {
+        "layer_types": ["full_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [4, 2, 2],
+            },
+        },
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 0.9},
+        "ffn_config": {
+            "ffn_act_fn": {"name": "silu"},
+            "ffn_hidden_size": 96,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+        },
     },
     "dots3_note_text": {"num_key_value_heads": 4},
     "gemma4_assistant": {"text_config": _GEMMA4_DRAFT},

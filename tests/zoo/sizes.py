@@ -178,6 +178,9 @@ SIZES: dict[str, Any] = {
     "hc_lowrank": 16,
     "ngram_vocab_size_base": 500,
     "adapter_rank": 8,
+    "adapter_in_dim": 64,
+    "adapter_input_size": 64,
+    "adapter_out_dim": 64,
     "hidden_dropout_prob": 0.0,
     # Scalars that do nothing at their defaults.
     "embedding_multiplier": 2.0,
@@ -228,6 +231,8 @@ def config_of(model_type: str) -> dict[str, Any]:
 def shrunk(told: dict[str, Any]) -> dict[str, Any]:
     """The arguments that make a configuration with these fields a tiny one."""
     args = {name: size for name, size in SIZES.items() if name in told}
+    if told.get("per_layer_config"):
+        args["per_layer_config"] = {}
     if told.get("kv_lora_rank"):
         args |= {"num_key_value_heads": 4, "head_dim": 8}
     for name, inner in told.items():

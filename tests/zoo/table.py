@@ -66,7 +66,7 @@ def _reasons(refused: list[dict[str, Any]]) -> list[str]:
     """Each once, the commonest first, without what differs between variants."""
     counted: dict[str, int] = {}
     for one in refused:
-        reason = re.sub(r"^[\w.-]+ is not supported yet: ", "", one["why"])
+        reason = re.sub(r"^([\w.-]+ is not supported yet|\([\w.-]+\)): ", "", one["why"])
         reason = reason.replace("|", "/")[:_LONGEST_REASON]
         counted[reason] = counted.get(reason, 0) + 1
     return sorted(counted, key=lambda reason: (-counted[reason], reason))

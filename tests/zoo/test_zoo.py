@@ -28,6 +28,7 @@ SERVED = (
     "nemotron/base",
     "stablelm/base",
     "bert/is_decoder=true",
+    "dbrx/bfloat16",
 )
 UNSERVED = {
     "mistral/window": "a sliding window of 24 tokens",
@@ -35,6 +36,7 @@ UNSERVED = {
     "phi3/legacy su": "depend on the context's length",
     "bert/base": "also see those after them",
     "camembert/is_decoder=true": "counted from its padding token",
+    "cohere_compass_text/no window": "cannot be tried",
     "diffllama/base": "attend twice",
     "doge/base": "masks of its own",
     "falcon/base": "does not use transformers' attention interface",

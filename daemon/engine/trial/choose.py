@@ -92,7 +92,9 @@ class Trial:
         """The model in the fastest way that is right. Raises ModelError where none is."""
         try:
             return self._try()
-        except (AttributeError, LookupError, TypeError) as error:
+        except (ModelError, torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             said = f"its modelling code cannot be tried: {in_a_line(error)}"
             raise ModelError(f"{self._name}: {said}") from error
 

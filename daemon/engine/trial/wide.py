@@ -28,6 +28,7 @@ def widened(model: nn.Module) -> Iterator[None]:
     Only the module that computes holds wide weights, a large product a piece of them at a time.
     """
     undo = []
+    parents = {child: parent for parent in model.modules() for child in parent.children()}
     try:
         for module in model.modules():
             narrow = [one for one in module.parameters(recurse=False) if _narrow(one)]
@@ -39,7 +40,9 @@ def widened(model: nn.Module) -> Iterator[None]:
             elif type(module) is nn.Embedding:
                 undo.append(module.register_forward_hook(_widen_output).remove)
             else:
-                undo += _widen_while_it_computes(module, narrow)
+                # Some modelling code reads a child's parameters in the parent's own forward.
+                users = [one for one in (module, parents.get(module)) if one is not None]
+                undo += _widen_while_they_compute(users, narrow)
         yield
     finally:
         for step in undo:
@@ -62,21 +65,33 @@ def _widen_output(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> tor
     return output.float()
 
 
-def _widen_while_it_computes(module: nn.Module, narrow: list[nn.Parameter]) -> list[Any]:
-    """Hooks that widen a module's own parameters before, and put the narrow ones back after."""
+def _widen_while_they_compute(users: list[nn.Module], narrow: list[nn.Parameter]) -> list[Any]:
+    """Hooks that widen parameters before any of some modules, and put the narrow ones back after.
+
+    The modules may compute within each other.
+    """
     kept = [one.data for one in narrow]
+    depth = 0
 
     def widen(_module: nn.Module, _inputs: Any) -> None:
-        for one in narrow:
-            one.data = one.data.float()
+        nonlocal depth
+        depth += 1
+        if depth == 1:
+            for one in narrow:
+                one.data = one.data.float()
 
     def restore(_module: nn.Module, _inputs: Any, _output: Any) -> None:
-        for one, data in zip(narrow, kept, strict=True):
-            one.data = data
+        nonlocal depth
+        depth -= 1
+        if not depth:
+            for one, data in zip(narrow, kept, strict=True):
+                one.data = data
 
-    before = module.register_forward_pre_hook(widen)
-    after = module.register_forward_hook(restore, always_call=True)
-    return [before.remove, after.remove]
+    undo = []
+    for user in users:
+        undo.append(user.register_forward_pre_hook(widen).remove)
+        undo.append(user.register_forward_hook(restore, always_call=True).remove)
+    return undo
 
 
 class WideOps(TorchOps):

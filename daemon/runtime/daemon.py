@@ -59,7 +59,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     `read` reads the configuration anew, on SIGHUP and `llmd ctl reload`; it may raise ConfigError.
     """
     level, form = loaded.config.daemon.log_level, loaded.config.daemon.log_format
-    logs.set_up("daemon", level, form, beside=True)
+    logs.set_up("daemon", level, form)
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process
@@ -238,7 +238,7 @@ class Daemon:
         if not journal.enabled:
             return None
         folder = Path(journal.folder) if journal.folder else default_journal()
-        return JournalWriter(folder, journal.max_bytes, configured, beside=True)
+        return JournalWriter(folder, journal.max_bytes, configured)
 
     # What processes say
 

@@ -238,7 +238,7 @@ class Daemon:
         if not journal.enabled:
             return None
         folder = Path(journal.folder) if journal.folder else default_journal()
-        return JournalWriter(folder, journal.max_bytes, configured)
+        return JournalWriter(folder, journal.max_bytes, configured, beside=True)
 
     # What processes say
 

@@ -39,11 +39,16 @@ def load_model(
                 device_map={"": device},
                 dtype=torch_dtype(dtype),
                 attn_implementation=ATTENTION_NAME,
+                ignore_mismatched_sizes=True,  # they are told below, in a sentence
                 output_loading_info=True,
             )
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
             raise ModelError(f"{folder}: {said}") from error
+    if wrong := sorted(told["mismatched_keys"]):
+        name, sides, expected = wrong[0]
+        said = f"sides {list(sides)}, where its configuration says {list(expected)}"
+        raise ModelError(f"{folder}: the weight {name} has the {said}")
     if missing := sorted(told["missing_keys"]):  # transformers would make them up
         raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
     model.requires_grad_(False)

@@ -204,6 +204,14 @@ def test_files_that_are_not_whole_are_refused(
     os.close(file)
 
 
+def test_weights_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    folder = save("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 80}))
+    with pytest.raises(ModelError, match=r"has the sides \[64, 96\], where .* says \[64, 80\]"):
+        load_model(folder, "float32", CPU)
+
+
 def test_a_file_that_is_cut_while_it_is_read(llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes((llama / "model.safetensors").read_bytes())

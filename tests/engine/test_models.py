@@ -31,7 +31,7 @@ LLAMA: dict[str, Any] = {
 
 
 ENCODERS = ("electra", "camembert", "ernie", "data2vec-text", "bert")
-OWN_ATTENTION = ("falcon", "stablelm", "biogpt", "codegen", "gptj")
+OWN_ATTENTION = ("falcon", "codegen", "gptj")
 
 
 def folder_of(path: Path, config: dict[str, Any]) -> Path:

@@ -46,8 +46,8 @@ def load_model(
                 device_map={"": device},
                 dtype=torch_dtype(dtype),
                 attn_implementation=ATTENTION_NAME,
+                ignore_mismatched_sizes=True,  # they are told below, in a sentence
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
             )
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"

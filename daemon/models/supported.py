@@ -89,6 +89,9 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
 def _position_refusals(resolved: Resolved) -> Iterator[str]:
     if resolved.fields.get("alibi"):
         yield "it has ALiBi positions"
+    fields = resolved.fields
+    if fields.get("attn_temperature_tuning") and 0 in (fields.get("no_rope_layers") or ()):
+        yield "it scales attention by positions that it counts itself"
     if resolved.counts_from_padding:
         yield "its positions are counted from its padding token"
     for kind in sorted({rope.kind for rope in resolved.ropes} - _STEADY_ROPE):

@@ -42,6 +42,7 @@ UNSERVED = {
     "falcon/base": "does not use transformers' attention interface",
     "flint/base": "sinks",
     "hrm_text/base": "not once each",
+    "llama4_text/without positions": "positions that it counts itself",
     "jetmoe/base": "its attention has",
 }
 

@@ -12,7 +12,7 @@ from daemon.profiles.load import save_profile
 from daemon.report.compare import read_report
 from tests.planner.small import profile, scenario
 
-SIZES = ("--max-running", "1", "--max-batch-tokens", "17", "--predictor", "none")
+SIZES = ("--max-running", "1", "--max-batch-tokens", "17", "--predictor", "none", "--depth", "1")
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from daemon.config.paths import default_cache
 from daemon.control.protocol import Snapshot
 from daemon.memory.sizing import block_bytes
-from daemon.models.shape import read_shape
+from daemon.models.consistent import checked_shape
 from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
 from tests.chaos.cases import MODEL, Case
@@ -41,7 +42,7 @@ class Subject(NamedTuple):
 
 def toys(folder: Path, cases: list[Case], workers: int = 2) -> Subject:
     """Toys of the shape in a folder."""
-    shape = read_shape(folder)
+    shape = checked_shape(folder, default_cache())
     flags = ("--model", str(folder), "--set", f'model.name="{MODEL}"')
     size_bytes = block_bytes(shape, BLOCK_SIZE, "float32")
     return Subject("tests.chaos.worker", flags, size_bytes, cases, workers)
@@ -49,7 +50,7 @@ def toys(folder: Path, cases: list[Case], workers: int = 2) -> Subject:
 
 def embedded(folder: Path, cases: list[Case]) -> Subject:
     """The embedded model, whose files are in the folder, computed as always."""
-    size_bytes = block_bytes(read_shape(folder), BLOCK_SIZE, "float32")
+    size_bytes = block_bytes(checked_shape(folder, default_cache()), BLOCK_SIZE, "float32")
     return Subject("daemon.engine.worker", (), size_bytes, cases)
 
 

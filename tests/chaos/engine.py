@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from daemon.batch import Batch
+from daemon.config.paths import default_cache
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.protocol import Copied, Load, Logprobs, Plan, PromptLogprobs, Reply
+from daemon.models.consistent import checked_shape
 from daemon.models.grammar import Compiler
-from daemon.models.shape import read_shape
 from daemon.wire.columns import int32
 from tests.chaos.sampler import Draw, Seat
 from tests.chaos.toy import Numbers, own, seen, summary
@@ -45,7 +46,8 @@ class ToyEngine:
     """Blocks [num_blocks, block_size, 2], block table, seats, and the host's blocks."""
 
     def __init__(self, load: Load, copied: Callable[[Copied], None]) -> None:
-        shape = read_shape(Path(load.model))
+        cache = Path(load.cache) if load.cache else default_cache()
+        shape = checked_shape(Path(load.model), cache)
         self._block_size = load.block_size
         self._vocab_size, self._eos_ids = shape.vocab_size, shape.eos_token_ids
         self._load_compiler = lambda: Compiler(Path(load.model), shape.vocab_size, self._eos_ids)

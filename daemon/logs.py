@@ -42,17 +42,16 @@ def set_up(
     level: str = "",
     form: str = "",
     context: logging.Filter | None = None,
-    beside: bool = False,
 ) -> None:
     """Log this process's records to stderr from now on, and its warnings and last words too.
 
     `process` names it in each line. `level` and `form` (one of FORMATS) are the daemon's to give;
-    its children leave them out. `context` may give records the attribute `request_id`. With
-    `beside` a thread writes: for processes that must not stand still with a stopped terminal.
+    its children leave them out. `context` may give records the attribute `request_id`. A thread
+    writes: who leaves by `os._exit` calls `logging.shutdown` before.
     """
     os.environ[_LEVEL] = level or os.environ.get(_LEVEL, "info")
     os.environ[_FORMAT] = form or os.environ.get(_FORMAT, "auto")
-    handler = BesideHandler() if beside else logging.StreamHandler(sys.stderr)
+    handler = BesideHandler()
     handler.setFormatter(_formatter(process, os.environ[_FORMAT]))
     if context is not None:
         handler.addFilter(context)

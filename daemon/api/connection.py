@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
@@ -25,6 +26,8 @@ PROBE_S = 1.0
 """So often it is tried whether a client that sends nothing more is still there."""
 _A_MOMENT_S = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_KERNEL_PROBE_S = 10
+"""So often the kernel tries the same for itself."""
 _TCP_CLOSE = 7
 """Linux's state of a connection that the other side has reset."""
 
@@ -39,7 +42,8 @@ class Connection(web.RequestHandler):
     says the same of both. Only what is sent tells: one that is gone resets the connection. So now
     and then something is sent that means nothing: what `probe` sends, or before an answer has begun
     an interim answer, of which HTTP/1.1 allows any number. An older client is taken to be there
-    until the kernel knows better.
+    until the kernel knows better: its probes are reset as soon as the other side's kernel has
+    forgotten the connection, on Linux after a minute.
     """
 
     def __init__(self, server: "Server", config: ServerConfig, tally: Tally) -> None:
@@ -97,6 +101,7 @@ class Connection(web.RequestHandler):
         if self._busy and self._request is not None and not self._request.content.is_eof():
             return False  # what it was about to ask will never be whole
         self._heard_all = True
+        self._let_kernel_probe()
         # Requests that came with the end begin to be handled in a moment.
         self._settle_in(_A_MOMENT_S, self._end_or_probe)
         return True
@@ -186,6 +191,15 @@ class Connection(web.RequestHandler):
         elif self._request is not None and self._request.version >= (1, 1):
             self._wire.write(b"" if self._request.writer.output_size else _INTERIM)
         self._end_or_probe()
+
+    def _let_kernel_probe(self) -> None:
+        sock = self._wire.get_extra_info("socket") if self._wire is not None else None
+        if sock is None or not hasattr(socket, "TCP_KEEPIDLE"):
+            return
+        with suppress(OSError):  # no TCP, or gone
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KERNEL_PROBE_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KERNEL_PROBE_S)
 
     def _is_reset(self) -> bool:
         """Whether the kernel has heard that nobody is there; it tells readers, who have stopped."""

@@ -63,14 +63,22 @@ def unavailable(message: str, code: str = "not_ready", retry_after_s: float = 1.
     return ApiError(503, message, code=code, retry_after_s=retry_after_s)
 
 
-_STATUS_BY_KIND = {"queue_full": 429, "too_long": 400, "draining": 503, "not_ready": 503}
+_STATUS_BY_KIND = {
+    "queue_full": 429,
+    "too_long": 400,
+    "too_many": 400,
+    "draining": 503,
+    "not_ready": 503,
+}
 
 
-def rejection(kind: str, message: str, retry_after_s: float) -> ApiError:
-    """What the client sees of the runtime's `Rejected`."""
+def rejection(kind: str, message: str, retry_after_s: float, field: str) -> ApiError:
+    """What the client sees of the runtime's `Rejected`; `field` is what the prompt came from."""
     status = _STATUS_BY_KIND.get(kind, 500)
     if kind == "too_long":
-        return ApiError(status, message, code="context_length_exceeded")
+        return invalid(message, field, "context_length_exceeded")
+    if kind == "too_many":
+        return invalid(message, "n")
     if status == 503:
         retry_after_s = max(1.0, retry_after_s)
     return ApiError(status, message, code=kind, retry_after_s=retry_after_s)

@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Callable
 from enum import IntEnum
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,11 +56,12 @@ class Limits(NamedTuple):
     memory_bytes: int  # of address space, beyond what the process has
     answer_bytes: int
     cpu_s_per_byte: float = 0.0  # of the question
+    most_cpu_s: float = inf  # however long it is
     num_answers: int = 1  # of one fork: what it has lost of its memory comes back with the next
 
     def cpu_of(self, question: bytes) -> float:
         """Seconds of a processor for a question."""
-        return self.cpu_s + self.cpu_s_per_byte * len(question)
+        return min(self.cpu_s + self.cpu_s_per_byte * len(question), self.most_cpu_s)
 
 
 Answer = Callable[[bytes], bytes]
@@ -99,7 +101,7 @@ class Forks:
         channel.send(b"")
         while True:
             timeout_s = LOOK_S if self._busy else None
-            ready, _, _ = select.select([channel.fileno(), *self._busy], [], [], timeout_s)
+            ready = _readable([channel.fileno(), *self._busy], timeout_s)
             if channel.fileno() in ready and not self._take(channel):
                 return
             for number, outcome, answer in self._ended(ready):
@@ -109,8 +111,7 @@ class Forks:
         """Answer one question here and now, before there is a channel."""
         self._begin(0, question)
         while True:
-            ready, _, _ = select.select(list(self._busy), [], [], LOOK_S)
-            for _number, outcome, answer in self._ended(ready):
+            for _number, outcome, answer in self._ended(_readable(list(self._busy), LOOK_S)):
                 return outcome, answer
 
     def close(self) -> None:
@@ -148,7 +149,7 @@ class Forks:
     def _live(self, sock: socket.socket) -> None:
         """A fork's whole life."""
         try:
-            die_with_parent()
+            die_with_parent(sock.fileno())
             os.closerange(3, sock.fileno())  # the channel above all, whose end is the parent's
             os.closerange(sock.fileno() + 1, _HIGHEST_FD)
             _limit_memory(self._limits.memory_bytes)
@@ -242,6 +243,18 @@ class _Fork:
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[1]) / 1e9
         return 0.0
+
+
+def _readable(descriptors: list[int], timeout_s: float | None) -> list[int]:
+    """Those that something can be read of, once there is one or after so long.
+
+    `select` knows no descriptors beyond 1023, and a child of a process with a thousand connections
+    gets such a one.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [ready for ready, _ in poll.poll(None if timeout_s is None else 1e3 * timeout_s)]
 
 
 def _cpu_clock(pid: int) -> int:

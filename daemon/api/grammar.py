@@ -1,5 +1,7 @@
 """Grammars are tried out before a worker sees them: in a process that may be killed."""
 
+from math import inf
+
 from daemon.api.errors import ApiError, invalid
 from daemon.api.forking import Outcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
@@ -11,6 +13,8 @@ MAX_BYTES = 128 * 1024
 AT_ONCE = 2
 MOST_WAITING = 32
 MOST_VERDICTS = 1024
+REFUSED_S = 60.0
+"""A refusal is told again for so long: the machine may have been to blame, its memory or disk."""
 _GIVEN_UP = {
     Outcome.LATE: "it takes too long to compile",
     Outcome.DIED: "it is too large or too deep to compile",
@@ -23,7 +27,7 @@ class Grammars:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._verdicts = Remembered[str](MOST_VERDICTS, lambda _said: True)
+        self._verdicts = Remembered[str](MOST_VERDICTS, lambda said: REFUSED_S if said else inf)
         self._helper = Helper("daemon.api.grammar_process", AT_ONCE, MOST_WAITING)
 
     async def check(self, sampling: SamplingParams, param: str, owner: str = "") -> None:
@@ -41,7 +45,7 @@ class Grammars:
         if len(text) > MAX_BYTES:
             said = f"it makes a grammar of {len(text)} bytes, and may make {MAX_BYTES}"
         else:
-            said = await self._verdicts.get(text, lambda: self._ask(text, owner))
+            said = await self._verdicts.get(text, owner, lambda: self._ask(text, owner))
         if said:
             raise invalid(f"`{param}` cannot be used: {said}", param, "invalid_grammar")
 

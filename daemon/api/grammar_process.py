@@ -25,7 +25,7 @@ from daemon.wire.parent import die_with_parent
 
 STACK_BYTES = 2 << 20
 """A quarter of a worker's: what is not too deep for this process is not too deep for a worker."""
-LIMITS = Limits(cpu_s=0.45, waiting_s=1.0, memory_bytes=1 << 30, answer_bytes=64 << 10)
+LIMITS = Limits(cpu_s=0.45, waiting_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 10)
 COMPILE_CPU_S = 0.25
 """A worker compiles between two steps of everybody's."""
 TOKEN_CPU_S = 0.05

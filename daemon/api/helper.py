@@ -5,6 +5,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Sequence
+from functools import partial
 from signal import SIGKILL
 
 from daemon.api.errors import unavailable
@@ -16,9 +17,11 @@ from daemon.wire.channel import Channel
 log = logging.getLogger(__name__)
 
 START_S = 30.0
-SILENT_S = 20.0
-"""A process that says nothing for so long, though it looks after its forks, hangs itself."""
-REST_S = 0.3
+SILENT_S = 60.0
+"""A process that says nothing for so long, though it looks after its forks, hangs itself. The most
+that a question may use of a processor takes a busy machine a good part of this.
+"""
+REST_S = 0.15
 """A question that was given up keeps its turn for so long: whoever asks nothing else leaves most of
 the processor's time to others."""
 
@@ -46,6 +49,7 @@ class Helper:
         self._module = module
         self._turns = Turns(at_once, most_waiting)
         self._starting = asyncio.Lock()
+        self._asking: set[asyncio.Task[tuple[Outcome, bytes]]] = set()
         self._process: _Process | None = None
         self._missing: tuple[tuple[str, ...], str] = ((), "")  # what was said with arguments
 
@@ -65,12 +69,11 @@ class Helper:
         wait or no process can be had.
         """
         await self._turns.take(owner)
-        rest_s = 0.0
-        try:
-            outcome, answer = await self._ask(tuple(arguments), question)
-            rest_s = 0.0 if outcome == Outcome.ANSWERED else REST_S
-        finally:
-            asyncio.get_running_loop().call_later(rest_s, self._turns.give_back, owner)
+        asking = asyncio.create_task(self._ask(tuple(arguments), question))
+        self._asking.add(asking)
+        # A fork goes on when whoever waits for it leaves, and keeps its turn.
+        asking.add_done_callback(partial(self._answered, owner))
+        outcome, answer = await asyncio.shield(asking)
         if outcome != Outcome.ANSWERED:
             log.info("a question of %d bytes was given up: %s", len(question), outcome.name)
             raise Unanswered(outcome)
@@ -91,9 +94,21 @@ class Helper:
         raise unavailable("a part of the server is being restarted")
 
     async def close(self) -> None:
-        """End the process."""
+        """Ask no further, and end the process."""
+        for asking in self._asking:
+            asking.cancel()
         if self._process is not None:
             await self._end(self._process)
+
+    def _answered(self, owner: str, asking: "asyncio.Task[tuple[Outcome, bytes]]") -> None:
+        self._asking.discard(asking)
+        given_up = (
+            not asking.cancelled()
+            and asking.exception() is None
+            and asking.result()[0] != Outcome.ANSWERED
+        )
+        rest_s = REST_S if given_up else 0.0
+        asking.get_loop().call_later(rest_s, self._turns.give_back, owner)
 
     async def _ready(self, arguments: tuple[str, ...]) -> "_Process":
         async with self._starting:

@@ -236,7 +236,8 @@ class Link:
             if request_of(sequence) == message.request:
                 choice.cut = ""
                 job.leave(sequence)
-        self._fail(job, rejection(message.kind, message.message, message.retry_after_s))
+        kind, said, wait_s = message.kind, message.message, message.retry_after_s
+        self._fail(job, rejection(kind, said, wait_s, job.work.field))
 
 
 def _engine_error(job: Job, error: str) -> ApiError:

@@ -44,6 +44,7 @@ class Work(msgspec.Struct, frozen=True):
     tools: Toolbox | None = None  # what an answer may call
     echoes: tuple[Echo, ...] = ()  # of each prompt that its answers begin with
     prompt_only: bool = False  # nothing is shown of what is generated
+    field: str = "prompt"  # that its prompts come from
     bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
 
     @property
@@ -185,6 +186,7 @@ def _work(
         priority=given(request.priority, 0),
         sampling=sampling_params(request, serving.vocab_size),
         stops=stop_strings(request),
+        field=param,
         bound_by=_bound_by(request),
     )
 

@@ -220,7 +220,7 @@ def _quieten_collector() -> None:
 
 def serve(fd: int, listen_fd: int, config_json: str) -> None:
     """The process's whole work, from its descriptors and its configuration on."""
-    logs.set_up("api", context=WithRequestId(), beside=True)
+    logs.set_up("api", context=WithRequestId())
     config = msgspec.json.decode(config_json, type=ApiConfig)
 
     async def run() -> None:

@@ -13,7 +13,7 @@ from daemon.api.account import Account
 from daemon.api.body import read_body
 from daemon.api.config import ApiConfig
 from daemon.api.connection import CUT, Connection
-from daemon.api.decode import decode
+from daemon.api.decode import Decoding, Request
 from daemon.api.errors import ApiError
 from daemon.api.grammar import Grammars
 from daemon.api.job import Job
@@ -78,6 +78,7 @@ class Api:
         self._tally = tally
         self._grammars = grammars
         self._templates = templates
+        self._decoding = Decoding()
         self._sinks: set[Sink] = set()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -95,7 +96,7 @@ class Api:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        body = decode(_completion_decoder, await read_body(request))
+        body = await self._body(request, _completion_decoder)
         serving, text = self._admit(request, body)
         work = await self._threaded(request, lambda: prepare_completion(body, text, serving))
         echoes = tuple(echo for echo in work.echoes for _ in range(work.n))
@@ -104,7 +105,7 @@ class Api:
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        body = decode(_chat_decoder, await read_body(request))
+        body = await self._body(request, _chat_decoder)
         serving, text = self._admit(request, body)
         asked = await self._threaded(request, lambda: conversation(body, serving))
         said = await self._templates.render(asked, serving, _owner(request))
@@ -114,7 +115,7 @@ class Api:
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """`POST /tokenize`."""
-        body = decode(_tokenize_decoder, await read_body(request))
+        body = await self._body(request, _tokenize_decoder)
         serving, text = self._admit(request, body)
         asked = await self._threaded(request, lambda: asked_conversation(body))
         said = None
@@ -126,7 +127,7 @@ class Api:
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """`POST /detokenize`."""
-        body = decode(_detokenize_decoder, await read_body(request))
+        body = await self._body(request, _detokenize_decoder)
         serving, text = self._admit(request, body)
         return json_answer(await self._threaded(request, lambda: detokenize(body, text, serving)))
 
@@ -134,6 +135,12 @@ class Api:
         """Called `KEEP_ALIVE_TICKS` times every `keepalive_s`."""
         for sink in self._sinks:
             sink.tick(KEEP_ALIVE_TICKS)
+
+    async def _body(
+        self, request: web.Request, decoder: "msgspec.json.Decoder[Request]"
+    ) -> Request:
+        """What a client asks for. Raises ApiError."""
+        return await self._decoding.decode(decoder, await read_body(request))
 
     def _admit(self, request: web.Request, body: Asking) -> tuple[Serving, Text]:
         serving, text = self._model.admit(body.model)

@@ -74,7 +74,7 @@ class Sink:
             self.write(KEEP_ALIVE)
 
     def probe(self) -> None:
-        """Send a comment, unless an event was sent a moment ago or waits to be."""
+        """Send a comment, unless events wait to be sent."""
         self.tick(1)
 
     async def emptied(self) -> None:

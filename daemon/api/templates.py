@@ -15,6 +15,8 @@ AT_ONCE = 4
 MOST_WAITING = 8192
 """As many as connections: a crowd of chats is no attack, and most take a few milliseconds."""
 MOST_REFUSALS = 1024
+REFUSED_S = 60.0
+"""A refusal is told again for so long: the machine may have been to blame, its memory or disk."""
 _GIVEN_UP = {
     Outcome.LATE: "takes too long over",
     Outcome.DIED: "needs too much memory for",
@@ -25,11 +27,13 @@ _decode = msgspec.json.Decoder(Rendered).decode
 
 
 class Templates:
-    """Asks the process; what a template could not do in time is not tried again."""
+    """Asks the process; what a template could not do in time is not tried again at once."""
 
     def __init__(self) -> None:
         self._helper = Helper("daemon.api.template_process", AT_ONCE, MOST_WAITING)
-        self._asked = Remembered[str | Rendered](MOST_REFUSALS, lambda said: isinstance(said, str))
+        self._asked = Remembered[str | Rendered](
+            MOST_REFUSALS, lambda said: REFUSED_S if isinstance(said, str) else 0.0
+        )
 
     async def warm(self, root: str) -> None:
         """Have the process started, so that the first chat does not wait for it."""
@@ -39,7 +43,9 @@ class Templates:
     async def render(self, conversation: bytes, serving: Serving, owner: str) -> Rendered:
         """The text of a `Conversation`, as JSON. Raises ApiError 400, 503."""
         key = serving.root.encode() + b"\0" + conversation
-        said = await self._asked.get(key, lambda: self._ask(conversation, serving.root, owner))
+        said = await self._asked.get(
+            key, owner, lambda: self._ask(conversation, serving.root, owner)
+        )
         if isinstance(said, str):
             raise invalid(said, "messages")
         return said

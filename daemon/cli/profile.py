@@ -1,6 +1,8 @@
 """`llmd profile`: measure this machine, fit a profile anew from a journal, or import a table."""
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from daemon.config.cuda import DeviceError
 from daemon.config.load import load
 from daemon.config.paths import default_cache
 from daemon.config.schema import Config
+from daemon.control.place import nearest_folder
 from daemon.cost.profile import Profile
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
@@ -77,6 +80,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if not arguments.budget_s >= LEAST_BUDGET_S:
         raise ProfileError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
     config = load(arguments.config, overrides(arguments)).config
+    _check_place(arguments.out or _default_folder(config) / "any")
     from daemon.profiler.run import profile_machine  # here: a wrong configuration is told at once
 
     with progress() as told:
@@ -156,8 +160,21 @@ def _ms(seconds: float) -> str:
 
 
 def _default_out(config: Config, made: Profile) -> Path:
+    return _default_folder(config) / f"{made.name}.json"
+
+
+def _default_folder(config: Config) -> Path:
     cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
-    return cache / "profiles" / f"{made.name}.json"
+    return cache / "profiles"
+
+
+def _check_place(path: Path) -> None:
+    """Raise OSError where a profile could not be written, before minutes are spent on it."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    folder = nearest_folder(path.parent)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def _write(made: Profile, path: Path) -> None:

@@ -21,7 +21,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
-_DEVICE = re.compile(r"cpu|cuda:\d+")
+_DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})")
 
 Fault = tuple[str, str]
 """A dotted key and what is wrong with its value."""

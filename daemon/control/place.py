@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 LOCK_SUFFIX = ".lock"
+_LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 LONGEST_PATH = 107
 """Bytes of a Unix socket's path: what the kernel's address holds, less the zero at its end."""
 
@@ -54,18 +55,13 @@ class SocketPlace:
         self._lock_fd = -1
 
     def _lock(self) -> None:
-        path = self._path.with_name(self._path.name + LOCK_SUFFIX)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, 0o600)
+        path = _lock_path(self._path)
+        fd = os.open(path, _LOCK_FLAGS | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            _flock(fd, fcntl.LOCK_EX, path)
+        except OSError:
             os.close(fd)
-            if not isinstance(error, BlockingIOError):
-                raise
-            holder = f"another daemon (process {pid or 'unknown'})"
-            raise FileExistsError(f"{holder} holds {path}") from None
+            raise
         self._lock_fd = fd
         with contextlib.suppress(OSError):  # a full disk: then the holder is not told by number
             os.ftruncate(fd, 0)
@@ -73,8 +69,9 @@ class SocketPlace:
 
 
 def place_fault(path: Path) -> str:
-    """What `SocketPlace(path).take` would fail at, found without making or taking anything; empty:
-    nothing.
+    """What `SocketPlace(path).take` would fail at, found without making anything; empty: nothing.
+
+    A lock's file that is there is locked for a moment, as other checks may at the same time.
     """
     try:
         folder = nearest_folder(path.parent)
@@ -84,6 +81,7 @@ def place_fault(path: Path) -> str:
             return f"{folder} cannot be written"
         _refuse_long(path)
         _ask(path)
+        _try_lock(_lock_path(path))
     except OSError as error:
         return str(error)
     return ""
@@ -109,6 +107,29 @@ def _check_folder(folder: Path) -> None:
     owner = folder.stat().st_uid
     if folder.parent.stat().st_mode & stat.S_ISVTX and owner not in (0, os.getuid()):
         raise PermissionError(f"{folder} belongs to user {owner}: choose another control.socket")
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + LOCK_SUFFIX)
+
+
+def _try_lock(path: Path) -> None:
+    """Raise FileExistsError where a daemon holds the lock, other OSErrors as they come."""
+    with contextlib.suppress(FileNotFoundError):
+        fd = os.open(path, _LOCK_FLAGS)
+        try:
+            _flock(fd, fcntl.LOCK_SH, path)
+        finally:
+            os.close(fd)
+
+
+def _flock(fd: int, how: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        holder = f"another daemon (process {pid or 'unknown'})"
+        raise FileExistsError(f"{holder} holds {path}") from None
 
 
 def _bound(path: Path) -> socket.socket:

@@ -47,7 +47,7 @@ class Rejected(msgspec.Struct, frozen=True):
     """A request was not taken; nothing of it is kept."""
 
     request: int
-    kind: str  # "queue_full" | "too_long" | "draining" | "not_ready"
+    kind: str  # "queue_full" | "too_long" | "too_many" | "draining" | "not_ready"
     message: str
     retry_after_s: float
 

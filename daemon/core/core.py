@@ -181,11 +181,12 @@ class Core:
             return reject("not_ready", "the model is still loading", 1.0)
         if length > self.config.max_len or not able:
             return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
-        excess = self.num_waiting + event.n - self.config.max_waiting
-        if excess > 0 and event.n > self.config.max_waiting:
-            return reject("too_long", f"n = {event.n} exceeds the queue", 0.0)
+        most = self.config.max_waiting
+        excess = self.num_waiting + event.n - most
+        if excess > 0 and event.n > most:
+            return reject("too_many", f"`n` is {event.n}, more than may ever wait ({most})", 0.0)
         if excess > 0:
-            clump = min(self.config.max_waiting, self.num_running) // 2  # finishes come in clumps
+            clump = min(most, self.num_running) // 2  # finishes come in clumps
             wait_s = self.finish_rate.promise_s(event.now, excess + clump, event.n)
             return reject("queue_full", "too many requests are waiting", wait_s)
         return None

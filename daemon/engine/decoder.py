@@ -1,7 +1,7 @@
 """A decoder of the usual kind, computed straight: no wrappers, merged projections, fused steps.
 
 Pre-norm, rotary positions, gated MLP: Llama, Mistral, Qwen and their like. `fuse` makes one from
-a loaded model and proves on the spot that it computes the same.
+a loaded model, and a trial finds out whether it computes the same.
 """
 
 from collections.abc import Callable
@@ -54,16 +54,6 @@ class Decoder:
             heads = layer.heads.query_norm, layer.heads.key_norm
             norms += [norm for norm in heads if norm is not None]
         return [self.embeddings, *(norm.weight for norm in norms)]
-
-    def logits(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        sampled: torch.Tensor,
-        paged: PagedAttention,
-    ) -> torch.Tensor:
-        """`tokens`, `positions` int64 [T]; `sampled` int64 [R] indexes them. Returns [R, vocab]."""
-        return self.head(self.rows(tokens, positions, sampled, paged))
 
     def rows(
         self,

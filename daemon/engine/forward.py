@@ -12,16 +12,6 @@ from daemon.engine.metadata import FlatBatch
 class Forward(Protocol):
     """A model's forward pass over T flattened tokens."""
 
-    def logits(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        sampled: torch.Tensor,
-        paged: PagedAttention,
-    ) -> torch.Tensor:
-        """`tokens`, `positions` int64 [T]; `sampled` int64 [R] indexes them. Returns [R, vocab]."""
-        ...
-
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:

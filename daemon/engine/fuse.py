@@ -49,7 +49,20 @@ def recognised(base: nn.Module) -> bool:
     if _names(base) != _BASE:
         return False
     layers: Any = base.layers
-    return _is_norm(base.norm) and all(_recognised_layer(layer) for layer in layers)
+    return (
+        _is_norm(base.norm)
+        and all(_recognised_layer(layer) for layer in layers)
+        and not any(_has_own(module) for module in base.modules())
+    )
+
+
+def _has_own(module: nn.Module) -> bool:
+    """Whether a module that has others has weights beside theirs, such as a scale or sinks.
+
+    One model's may be ones or zeros, so that its trial passes, and another's are not.
+    """
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return bool(own) and next(module.children(), None) is not None
 
 
 def _recognised_layer(layer: Any) -> bool:
@@ -57,16 +70,15 @@ def _recognised_layer(layer: Any) -> bool:
         return False
     attention, mlp = layer.self_attn, layer.mlp
     inner = _names(attention)
+    if inner not in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS):
+        return False
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
-    if inner == _ATTENTION | _ATTENTION_NORMS:
-        norms += [attention.q_norm, attention.k_norm]
-        inner = _ATTENTION
+    norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
     linears = [getattr(attention, name) for name in _ATTENTION]
     linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
     silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
     return (
-        inner == _ATTENTION
-        and silu
+        silu
         and all(_is_norm(norm) for norm in norms)
         and all(type(linear) is nn.Linear for linear in linears)
     )

@@ -1,18 +1,25 @@
 """Loads a model folder with transformers' own modelling code and our attention."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from daemon.engine.attention import ATTENTION_NAME, register
 from daemon.engine.resolve import in_a_line, read_config, resolved_of
 from daemon.engine.weights import open_weights
-from daemon.models.shape import ModelError
+from daemon.models.shape import ModelError, weight_shapes
 from daemon.models.supported import check_folder
+
+log = logging.getLogger(__name__)
+
+_SIDES = (1, 2, 3)
+"""Of a weight; a mask has four, its value none."""
 
 
 def load_model(
@@ -45,14 +52,45 @@ def load_model(
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
             raise ModelError(f"{folder}: {said}") from error
-    if wrong := sorted(told["mismatched_keys"]):
-        name, sides, expected = wrong[0]
-        said = f"sides {list(sides)}, where its configuration says {list(expected)}"
-        raise ModelError(f"{folder}: the weight {name} has the {said}")
-    if missing := sorted(told["missing_keys"]):  # transformers would make them up
-        raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
+    _check_loaded(folder, model, told)
     model.requires_grad_(False)
     return model.eval()
+
+
+def _check_loaded(folder: Path, model: nn.Module, told: Any) -> None:
+    """Raise ModelError unless the model computes with the folder's weights, all of them."""
+    if wrong := sorted(told["mismatched_keys"]):
+        name, stored, wanted = wrong[0]
+        said = f"{name} is {list(stored)}, and its configuration asks for {list(wanted)}"
+        raise ModelError(f"{folder} has weights of another size: {said}")
+    if missing := sorted(told["missing_keys"]):  # transformers would make them up
+        raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
+    unread = sorted(told["unexpected_keys"])
+    if lost := [name for name in unread if _belongs(folder, model, name)]:
+        said = f"{len(lost)} weights that a {model.config.model_type} of its configuration has not"
+        raise ModelError(f"{folder} holds {said}: {lost[0]} ...")
+    if unread:
+        log.warning("%s: %d weights are of no use here: %s ...", folder, len(unread), unread[0])
+
+
+def _belongs(folder: Path, model: nn.Module, name: str) -> bool:
+    """Whether a tensor that the model does not take belongs to one of its own layers.
+
+    The model was trained with that bias or norm and would be computed without it. Whole parts
+    beside the model's own (layers that foretell more tokens, a value head) change no logits of it.
+    """
+    base = f"{model.base_model_prefix}."
+    shapes = weight_shapes(folder)
+    sides = shapes.get(name, shapes.get(name.removeprefix(base), (1,)))
+    if len(sides) not in _SIDES or name.endswith("inv_freq"):
+        return False  # a constant that older files hold as if it were a weight
+    modules = dict(model.named_modules())
+    if base + name.partition(".")[0] in modules:  # stored as the base model alone
+        name = base + name
+    while name not in modules:
+        name = name.rpartition(".")[0]
+    owner = modules[name]
+    return owner not in (model, model.base_model) and not isinstance(owner, nn.ModuleList)
 
 
 def _class_of(config: Any) -> Any:

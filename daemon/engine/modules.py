@@ -14,16 +14,6 @@ class Modules:
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def logits(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        sampled: torch.Tensor,
-        paged: PagedAttention,
-    ) -> torch.Tensor:
-        """See `daemon.engine.forward.Forward`."""
-        return self._logits(tokens, positions, sampled, paged)
-
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:

@@ -175,6 +175,7 @@ class Worker:
         """On a thread beside, while `serve` may be waiting for a message that will not come."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._fail(error)
+        logging.shutdown()
         os._exit(1)
 
     def _fail(self, error: Exception) -> None:
@@ -218,6 +219,6 @@ def main() -> int:
 if __name__ == "__main__":
     exit_status = main()
     sys.stdout.flush()
-    sys.stderr.flush()
+    logging.shutdown()
     # Everything is sent; taking torch and triton apart again only costs time and prints noise.
     os._exit(exit_status)

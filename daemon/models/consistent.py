@@ -47,7 +47,7 @@ def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape
         check_folder(folder, resolved)
         shape = read_shape(folder, resolved)
         check_consistent(folder, shape)
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError, UnicodeError) as error:
         raise ModelError(f"{folder}: a value of the wrong kind in its files: {error}") from error
     return shape
 

@@ -59,7 +59,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     `read` reads the configuration anew, on SIGHUP and `llmd ctl reload`; it may raise ConfigError.
     """
     level, form = loaded.config.daemon.log_level, loaded.config.daemon.log_format
-    logs.set_up("daemon", level, form, beside=True)
+    logs.set_up("daemon", level, form)
     faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         faults()  # refused here, not in every process
@@ -147,7 +147,8 @@ class Daemon:
         loop.set_exception_handler(self._callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
-        loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+        if self._operations.has_file or signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A Core whose event was handled by halves must not go on: requests would hang unseen."""
@@ -160,7 +161,9 @@ class Daemon:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     def _told_to_reload(self) -> None:
-        """SIGHUP. Without a file there is nothing to read: its terminal was closed."""
+        """SIGHUP. Without a file there is nothing to read: its terminal was closed. Whoever started
+        it with `nohup` wants it to go on then.
+        """
         if self._operations.has_file:
             self._spawn(self._operations.hang_up())
         else:

@@ -4,6 +4,7 @@ What a daemon finds out by trying, its sockets for one, is tried or looked at he
 its model and memory are `daemon.runtime.model`'s affair.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from daemon.control.place import nearest_folder, place_fault
 from daemon.control.protocol import Snapshot
 from daemon.runtime.listen import ListenError, listen
 from daemon.runtime.model import cache_folder, served_name
+from daemon.supervisor.spare import worker_module
+from daemon.wire.faults import FaultError, faults
 
 
 class Obstacle(NamedTuple):
@@ -29,6 +32,11 @@ class Obstacle(NamedTuple):
 
 def obstacles(config: Config) -> Iterator[Obstacle]:
     """Everything but the model and its memory."""
+    try:
+        faults()
+        worker_module()
+    except FaultError as error:
+        yield Obstacle("", str(error))
     for fault in missing([spec.device for spec in config.instance]):
         yield Obstacle("instance", fault)
     yield from _sockets(config)
@@ -45,12 +53,17 @@ def _sockets(config: Config) -> Iterator[Obstacle]:
         yield Obstacle("control.socket", text, fatal=False)
     elif fault := place_fault(path):
         yield Obstacle("control.socket", fault)
-    if holder is not None and holder.url.endswith(f":{server.port}"):
-        return
     try:
         listen(server.host, server.port).close()
     except ListenError as error:
-        yield Obstacle("server.port", str(error))
+        theirs = holder is not None and holder.url.endswith(f":{server.port}")
+        if not (theirs and _in_use(error)):
+            yield Obstacle("server.port", str(error))
+
+
+def _in_use(error: ListenError) -> bool:
+    """Whether somebody listens there, and nothing else is wrong with the address."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
 def folders(config: Config) -> Iterator[Obstacle]:

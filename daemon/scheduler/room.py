@@ -3,6 +3,7 @@
 import numpy as np
 
 from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.step import chunk_of
 from daemon.sequence import Sequence
 
 
@@ -21,11 +22,12 @@ class Room:
         self._blocks = pool.num_available + (seats.coming(leaving) if later else 0)
         order = slots.order()
         pending = (slots.known - slots.computed)[order]
-        if policy.prefill_alone:
-            pending = pending[pending > 1]
-        chunk = limits.max_batch_tokens if policy.whole_prompts else limits.prefill_chunk
-        self._tokens = limits.max_batch_tokens - int(np.minimum(pending, chunk).sum())
-        self._prompts = bool((pending > 1).any())
+        num_decodes = 0 if policy.prefill_alone else int(np.count_nonzero(pending == 1))
+        self._budget = limits.max_batch_tokens - num_decodes
+        self._first = True  # no prompt is in the step
+        for slot in order[pending > 1].tolist():
+            left = int(slots.known[slot] - slots.computed[slot])
+            self._compute(left, slots.member(slot).prompt_cost)
         self._alone = not slots.num_running
         if scheduler.suspects or (policy.gang and not seats.forming):
             self._slots = 0  # nobody joins
@@ -33,26 +35,30 @@ class Room:
     @property
     def none(self) -> bool:
         """Whether there is room for nobody, however short."""
-        return self._slots <= 0 or self._tokens <= 0 or self._blocks <= 0
+        return self._slots <= 0 or self._budget <= 0 or self._blocks <= 0
 
     def take(self, sequence: Sequence) -> bool:
         """Take one in that waits here or elsewhere; False if it has to wait for its place."""
         if self.none:
             return False
-        seats, limits = self._seats, self._limits
+        seats = self._seats
         place = seats.place_of(sequence)
         idle = seats.kv.pool.idle_among(place.matched)
         blocks = place.num_blocks - place.num_reusable + idle
         pending = sequence.num_known_tokens - place.num_shared_tokens
         if blocks + (0 if self._alone else seats.num_spare) > self._blocks:
             return False
-        if seats.policy.whole_prompts:
-            if pending > self._tokens and self._prompts:
-                return False
-        else:
-            pending = min(pending, limits.prefill_chunk)
+        if not self._compute(pending, sequence.prompt_cost):
+            return False
         self._slots -= 1
         self._blocks -= blocks
-        self._tokens -= min(pending, self._tokens)
-        self._prompts, self._alone = True, False
+        self._alone = False
         return True
+
+    def _compute(self, pending: int, cost: int) -> bool:
+        """Take of the budget what a prompt's next chunk costs; False if it gets none."""
+        policy, chunk = self._seats.policy, self._limits.prefill_chunk
+        count = chunk_of(pending, cost, policy, chunk, self._budget, self._first)
+        self._budget -= count * cost
+        self._first = self._first and not count
+        return count > 0

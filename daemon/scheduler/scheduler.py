@@ -19,7 +19,7 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.step import StepBuilder
+from daemon.scheduler.step import StepBuilder, chunk_of
 from daemon.scheduler.suspects import Suspects
 from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
@@ -268,12 +268,8 @@ class Scheduler:
 
     def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
         """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
-        room = step.room(cost)
-        if not self.policy.whole_prompts:
-            return min(pending, max(1, self.limits.prefill_chunk // cost), room)
-        if pending <= room or not step.prompts:
-            return min(pending, room)
-        return 0
+        chunk, first = self.limits.prefill_chunk, not step.prompts
+        return chunk_of(pending, cost, self.policy, chunk, step.budget, first)
 
     # Admission
 

@@ -2,8 +2,25 @@
 
 import numpy as np
 
+from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import Int32, Slots, int32
+
+
+def chunk_of(
+    pending: int, cost: int, policy: Policy, prefill_chunk: int, budget: int, first: bool
+) -> int:
+    """Tokens of a prompt with `pending` to go that a step with so much budget left takes; 0: none.
+
+    Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
+    `first`: no other prompt is in the step.
+    """
+    room = max(budget // cost, int(budget > 0))
+    if not policy.whole_prompts:
+        return min(pending, max(1, prefill_chunk // cost), room)
+    if pending <= room or first:
+        return min(pending, room)
+    return 0
 
 
 class StepBuilder:
@@ -23,10 +40,6 @@ class StepBuilder:
     def empty(self) -> bool:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
-
-    def room(self, cost: int) -> int:
-        """Tokens that fit, each of which counts as `cost`: at least one while anything fits."""
-        return max(self.budget // cost, int(self.budget > 0))
 
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""

@@ -99,6 +99,7 @@ def _traffic(incident: Incident, rows: list[int]) -> Traffic:
         answers=[lengths[row] for row in rows],
         limits=[one.max_tokens for one in arrivals],
         priorities=[one.priority for one in arrivals],
+        prompt_costs=[one.prompt_cost for one in arrivals],
         slo_class=np.zeros(len(rows), np.uint8),
         hashes=lambda request: arrivals[request].hashes,
     )

@@ -24,6 +24,7 @@ class Traffic:
     answers: list[int]  # true output tokens
     limits: list[int]  # max_tokens
     priorities: list[int]
+    prompt_costs: list[int]  # of one of their tokens
     slo_class: UInt8  # [N]
     hashes: Callable[[int], bytes]  # of a request's full prompt blocks
     request_s: float = 0.0  # from the client's send to the Core
@@ -54,6 +55,7 @@ class Traffic:
             self.limits[request],
             priority=self.priorities[request],
             hashes=self.hashes(request),
+            prompt_cost=self.prompt_costs[request],
         )
 
     def asked(self, request: int, chance: float = 0.0, guess: float = 0.0) -> Asked:
@@ -113,6 +115,7 @@ def traffic_of(
         answers=answers,
         limits=answers if exact_max_tokens else [max_len - prompt for prompt in prompts],
         priorities=[priorities[index] for index in workload.slo_class.tolist()],
+        prompt_costs=[1] * len(prompts),
         slo_class=workload.slo_class,
         hashes=hashes,
         request_s=request_s,

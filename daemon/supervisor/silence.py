@@ -10,13 +10,14 @@ from daemon.supervisor.patience import LOOK_S, Patience
 EVERY_S = 0.5
 """So often a pulse is felt."""
 STOPPED_S = 2.0
+"""So long a process may stand still by a signal: a debugger, or a shell, lets it go on."""
 
 
 class Silence:
     """Calls `overdue()` once if an answer that a process owes does not come in its time.
 
-    One that is stopped is not given more than `STOPPED_S`. `excused_s`, by default how long the
-    process was starved, and what time counts: as `Patience` has it.
+    Nor may it be stopped for longer than `STOPPED_S` meanwhile. `excused_s`, by default how long
+    the process was starved, and what time counts: as `Patience` has it.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Silence:
         self._excused_s = excused_s or child.starved_s
         self._patience = Patience()
         self._limit_s = 0.0
+        self._num_stopped = 0  # looks in a row that found it so
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -41,6 +43,7 @@ class Silence:
         """An answer is owed from now on, whatever was before."""
         self.stop()
         self._limit_s = limit_s
+        self._num_stopped = 0
         self._patience.begin(time.monotonic())
         self._look_soon()
 
@@ -55,8 +58,9 @@ class Silence:
 
     def _look(self) -> None:
         self._timer = None
-        limit_s = min(self._limit_s, STOPPED_S) if self._child.stopped else self._limit_s
-        if self._patience.runs_out(time.monotonic(), limit_s, self._excused_s):
+        late = self._patience.runs_out(time.monotonic(), self._limit_s, self._excused_s)
+        self._num_stopped = self._num_stopped + 1 if self._child.stopped else 0
+        if late or self._num_stopped * LOOK_S > STOPPED_S:
             self._overdue()
         else:
             self._look_soon()

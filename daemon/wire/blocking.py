@@ -15,6 +15,8 @@ class BlockingChannel:
         self._sock = sock
         self._reader = FrameReader()
         self._ready: deque[bytes] = deque()
+        self._poll = select.poll()  # `select` knows no descriptors beyond 1023
+        self._poll.register(sock, select.POLLIN)
 
     def send(self, payload: bytes) -> None:
         """Send one frame; blocks while the peer's buffer is full."""
@@ -39,7 +41,7 @@ class BlockingChannel:
         """Whether something comes within so long: a frame, a piece of one, or the peer's end."""
         if self._ready:
             return True
-        return bool(select.select([self._sock], [], [], max(0.0, timeout_s))[0])
+        return bool(self._poll.poll(max(0.0, 1e3 * timeout_s)))
 
     def fileno(self) -> int:
         """The socket's descriptor, for those who wait for several."""

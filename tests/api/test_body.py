@@ -1,5 +1,6 @@
 """Bodies that come slowly, are too rich, or hold anything at all."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from daemon.api.chat_template import ChatTemplate, read_template
 from daemon.api.conversation import Rendered
-from daemon.api.decode import MAX_BRACKETS, MAX_COMMAS, decode
+from daemon.api.decode import LARGE_BYTES, MAX_BRACKETS, MAX_COMMAS, Decoding, decode
 from daemon.api.errors import ApiError, invalid
 from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
 from daemon.api.schema import ChatRequest, CompletionRequest
@@ -93,3 +94,22 @@ def test_anything_is_work_or_a_clear_refusal(
         return
     for prompt, limit in zip(work.prompts, work.max_tokens, strict=True):
         assert 1 <= len(prompt.tokens) < len(prompt.tokens) + limit <= serving.max_len
+
+
+async def test_between_two_large_bodies_the_event_loop_hears_others() -> None:
+    """Those of many clients, all there at once, may not keep it from answering the daemon."""
+    decoding, loop = Decoding(), asyncio.get_running_loop()
+    body = b'{"model": "a", "prompt": [' + b"1, " * (LARGE_BYTES // 3) + b"1]}"
+    rounds, ended = [0], []
+
+    def count() -> None:
+        rounds[0] += 1
+        loop.call_soon(count)
+
+    async def one() -> None:
+        await decoding.decode(msgspec.json.Decoder(CompletionRequest), body)
+        ended.append(rounds[0])
+
+    count()
+    await asyncio.gather(*(one() for _ in range(5)))
+    assert len(set(ended)) == 5

@@ -178,25 +178,36 @@ async def test_models(runtime: ScriptedRuntime, client: openai.AsyncOpenAI):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "status", "retry_after"),
+    ("kind", "status", "retry_after", "param"),
     [
-        ("queue_full", 429, "3"),
-        ("too_long", 400, None),
-        ("draining", 503, "3"),
-        ("not_ready", 503, "3"),
+        ("queue_full", 429, "3", None),
+        ("too_long", 400, None, "prompt"),
+        ("too_many", 400, None, "n"),
+        ("draining", 503, "3", None),
+        ("not_ready", 503, "3", None),
     ],
 )
-async def test_rejected(runtime, http, kind: str, status: int, retry_after, stream: bool):
+async def test_rejected(
+    runtime, http, kind: str, status: int, retry_after: str | None, param: str | None, stream: bool
+):
     runtime.reject = Rejected(0, kind, "no", 2.2)
     body = {**COMPLETION, "stream": stream, "prompt": ["hello", "one"]}
     async with http.post("/v1/completions", json=body) as response:
         assert response.status == status
         assert response.headers.get("Retry-After") == retry_after
-        assert (await response.json())["error"]["message"] == "no"
+        error = (await response.json())["error"]
+        assert (error["message"], error["param"]) == ("no", param)
     await asyncio.sleep(0.05)
     # The second prompt may still run when the first is refused; the refused one does not.
     refused = runtime.of(Generate)[0].request
     assert refused not in [abort.request for abort in runtime.of(Abort)]
+
+
+async def test_a_chat_is_rejected_for_its_messages(runtime, http: aiohttp.ClientSession):
+    runtime.reject = Rejected(0, "too_long", "no", 0.0)
+    status, error = await post(http, "/v1/chat/completions", CHAT)
+    assert (status, error["param"]) == (400, "messages")
+    assert error["code"] == "context_length_exceeded"
 
 
 async def test_engine_error(runtime: ScriptedRuntime, client: openai.AsyncOpenAI):

@@ -1,6 +1,6 @@
 """Grammars that would take all time, memory or stack: a 400 that says so, and nobody is harmed."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,25 @@ MAY_PASS = {
     "schema is long",
 }
 """Following these costs a worker no more than others do."""
+ORDINARY = {
+    "regex repeats",
+    "regex refers back",
+    "regex does not end",
+    "lark opens only",
+    "lark holds bad JSON",
+    "schema is deep",
+    "schema refers to itself",
+    "schema refers elsewhere",
+    "schema is no schema",
+}
+"""One of each kind, and quickly told."""
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """Cases of these names, all but the ordinary ones for soak runs."""
+    return [
+        pytest.param(name, marks=() if name in ORDINARY else pytest.mark.soak) for name in names
+    ]
 
 
 async def told(http: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -100,7 +119,7 @@ async def told(http: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, 
         return answer.status, (await answer.json()).get("error") or {}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", cases(FORMATS))
 async def test_a_format(runtime: ScriptedRuntime, http: aiohttp.ClientSession, name: str) -> None:
     status, _error = await told(http, {"response_format": FORMATS[name]})
     if name not in MAY_PASS:
@@ -108,7 +127,7 @@ async def test_a_format(runtime: ScriptedRuntime, http: aiohttp.ClientSession, n
     assert status in (200, 400)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("schema")])
+@pytest.mark.parametrize("name", cases(name for name in FORMATS if name.startswith("schema")))
 async def test_a_tool(runtime: ScriptedRuntime, http: aiohttp.ClientSession, name: str) -> None:
     parameters = {
         "type": "object",

@@ -1,6 +1,7 @@
 """Forks answer, are late, die, say too much; the process that has them goes on."""
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -70,6 +71,23 @@ def test_a_fork_that_was_killed_while_it_waited_is_replaced(forks: Forks) -> Non
     assert int(second) != first
 
 
+def test_descriptors_may_have_any_number(forks: Forks) -> None:
+    # A child of a process with a thousand connections.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
+    many: list[int] = []
+    try:
+        while not many or many[-1] < 1024:
+            many.append(os.open("/dev/null", os.O_RDONLY))
+        assert forks.ask(b"here") == (Outcome.ANSWERED, b"here")
+        assert not forks._idle[0].gone
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_longer_question_may_take_longer() -> None:
     assert LIMITS.cpu_of(b"x" * 100) == LIMITS.cpu_s
     assert LIMITS._replace(cpu_s_per_byte=0.01).cpu_of(b"x" * 100) == pytest.approx(1.1)
+    assert LIMITS._replace(cpu_s_per_byte=0.01, most_cpu_s=0.5).cpu_of(b"x" * 100) == 0.5

@@ -96,6 +96,21 @@ async def test_a_client_that_leaves_takes_nothing_from_others(grammars: Grammars
         await leaves
 
 
+async def test_clients_that_left_wait_for_no_turn(grammars: Grammars) -> None:
+    assert await verdict(grammars, 'start: "a"') == ""
+    turns = grammars._helper._turns
+    asked = [asyncio.create_task(verdict(grammars, text)) for text in (SLOW, 'start: "w"')]
+    while not turns._waiting:
+        await asyncio.sleep(0)
+    for one in asked:
+        one.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert not turns._waiting
+    assert turns._taken.total() == 1, "a fork is busy with it"
+    assert await verdict(grammars, 'start: "x"') == ""
+
+
 async def test_no_more_than_so_many_wait(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,18 +222,3 @@ async def test_what_costs_a_worker_too_much_is_wrong(
     assert what_is_wrong(compiler, lengths, 'start: "a"') == ""
     monkeypatch.setattr(grammar_process, limit, 0.0)
     assert "it takes longer than 0.0 s" in what_is_wrong(compiler, lengths, 'start: "a"')
-
-
-async def test_a_process_that_hangs_itself_is_started_anew(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await verdict(grammars, 'start: "a"') == ""
-    first = pid(grammars)
-    os.kill(first, signal.SIGSTOP)
-    monkeypatch.setattr(helper, "SILENT_S", 0.1)
-    with pytest.raises(ApiError) as raised:
-        await verdict(grammars, 'start: "f"')
-    assert raised.value.status == 503
-    monkeypatch.undo()
-    assert await verdict(grammars, 'start: "f"') == ""
-    assert pid(grammars) != first

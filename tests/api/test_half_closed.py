@@ -92,7 +92,21 @@ async def leave(runtime: ScriptedRuntime, stream: bool, how: str) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.soak
+async def test_an_old_client_that_is_gone_ends_its_request_once_its_kernel_forgets_it(
+    runtime: ScriptedRuntime,
+) -> None:
+    # HTTP/1.0 knows no interim answers, and proxies still speak it.
+    runtime.script, runtime.paused = forever, True
+    _reader, writer = await connected(runtime, raw({}, "1.0"))
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # a second, not a minute
+    await runtime.until(Generate)
+    writer.close()
+    await runtime.until(Abort, timeout_s=60)
+
+
+@pytest.mark.parametrize("waiting", [pytest.param(False, marks=pytest.mark.soak), True])
 async def test_those_that_are_gone_end_their_requests(
     runtime: ScriptedRuntime, waiting: bool
 ) -> None:

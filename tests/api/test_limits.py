@@ -315,5 +315,8 @@ async def test_the_log(folder: Path):
         assert "evil-marker" not in said
         runtime.may_complain = True
         await break_one(runtime)
+        async with asyncio.timeout(20):  # a thread of its own writes lines
+            while "could not be delivered" not in runtime.said():
+                await asyncio.sleep(0.01)
         (line,) = [one for one in runtime.said().splitlines() if "could not be delivered" in one]
         assert "[mine-1]" in line

@@ -117,7 +117,9 @@ async def test_a_template_that_cannot_be_compiled(tmp_path: Path) -> None:
         assert await complete(http) == 200
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(
+    "name", ["no template", "deep", pytest.param("a power", marks=pytest.mark.soak)]
+)
 async def test_what_compiling_one_does(tmp_path: Path, name: str) -> None:
     folder = with_template(tmp_path / "m", COMPILED[name])
     assert "chat template cannot be used" in what_is_wrong(folder)

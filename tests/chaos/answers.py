@@ -107,7 +107,8 @@ def _add(answer: Answer, event: dict[str, Any]) -> None:
                 said.calls.append([call["function"]["name"], ""])
             said.calls[-1][1] += call["function"].get("arguments") or ""
         for name, values in (choice.get("logprobs") or {}).items():
-            said.scores.setdefault(name, []).extend(values or ())
+            if values:  # a stream says nothing of an empty answer, a whole one that it is empty
+                said.scores.setdefault(name, []).extend(values)
     if event.get("usage"):
         answer.usage = {name: event["usage"][name] for name in _COUNTS}
 

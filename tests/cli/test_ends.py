@@ -26,11 +26,11 @@ def checked(tmp_path: Path) -> tuple[str, ...]:
     "words",
     [
         ("--help",),
-        ("--version",),
+        pytest.param(("--version",), marks=pytest.mark.soak),
         ("check",),
-        ("key", "new", "alice"),
-        ("--print-man",),
-        ("simulate", "--help"),
+        pytest.param(("key", "new", "alice"), marks=pytest.mark.soak),
+        pytest.param(("--print-man",), marks=pytest.mark.soak),
+        pytest.param(("simulate", "--help"), marks=pytest.mark.soak),
         (*SIMULATE, "--requests", "5"),
     ],
     ids=" ".join,
@@ -111,8 +111,9 @@ def test_a_signal_ends_a_conversion_and_what_was_written(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak)],
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
+@pytest.mark.soak
 def test_a_signal_ends_a_simulation(number: signal.Signals, status: int, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = (*SIMULATE, "--requests", "1000000")

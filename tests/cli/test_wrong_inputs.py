@@ -146,6 +146,10 @@ def _tried(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object
         (("bench", "--url", NOBODY, *WORKLOAD, "--timeout-s", "inf"), "--timeout-s must be from 0"),
         (("bench", "--url", NOBODY, *WORKLOAD, "--timeout-s", "nan"), "--timeout-s must be from 0"),
         (("profile", "--instance", "cuda:1000", "--model", "F"), "cuda:1000"),
+        (("check", "--instance", f"cuda:{'9' * 5000}"), "must be cpu or cuda:N"),
+        (("check", "--instance", "cuda:\u0663"), "must be cpu or cuda:N"),
+        (("profile", "--model", "/none", "--out", "/dev/null/x.json"), "/dev/null"),
+        (("profile", "--model", "/none", "--out", "F"), "Is a directory"),
     ],
 )
 def test_a_wrong_value_is_one_sentence(

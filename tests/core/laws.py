@@ -132,8 +132,8 @@ def _check_host(instance: Instance) -> None:
 
 
 def check_nobody_idles(core: Core) -> None:
-    """No instance has nothing to do while another has more waiting than it can seat, of whom one
-    could run there.
+    """No instance has nothing to do while another has more waiting than it can seat, of whom the
+    first that may leave could run there.
     """
     ready = [one for one in core.instances if one.state is WorkerState.READY]
     for idle in ready:
@@ -142,14 +142,15 @@ def check_nobody_idles(core: Core) -> None:
             continue
         for other in ready:
             for one in _in_vain(other.scheduler):
+                copied = other.scheduler.swapper.num_copied(one)
+                if one.strikes or copied or idle.capacity_tokens < one.limit:
+                    continue
                 place = scheduler.seats.place_of(one)
                 num_blocks = place.num_blocks - place.num_reusable
-                assert (
-                    one.strikes
-                    or other.scheduler.swapper.num_copied(one)
-                    or idle.capacity_tokens < one.limit
-                    or scheduler.kv.lacking(place.matched, num_blocks) > 0
-                ), f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
+                assert scheduler.kv.lacking(place.matched, num_blocks) > 0, (
+                    f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
+                )
+                break  # nobody behind it is favoured
 
 
 def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:

@@ -156,6 +156,18 @@ def test_one_too_long_for_the_other_stays() -> None:
     assert {driver.core.sequences[one].instance for one in long} == {0}
 
 
+def test_prompts_whose_tokens_cost_more_fill_a_step_sooner() -> None:
+    """Of two that would fit by their length, one has to wait: so it goes where there is room."""
+    driver = Driver(configured(instances=2, prefix_cache=False), 64)
+    driver.lose(1)
+    driver.arrive([1] * 40, 8)
+    for number in range(2):
+        driver.arrive([2 + number] * 12, 8, prompt_cost=2)
+    assert homes(driver) == [(1, 2), (0, 0)]
+    driver.ready(1, 64)
+    assert homes(driver) == [(1, 1), (1, 0)]
+
+
 events = st.lists(
     st.tuples(st.sampled_from("aaarrrruuulb"), st.integers(0, 2), st.integers(1, 40)),
     min_size=5,
@@ -238,7 +250,12 @@ def test_any_life_of_three_instances(
     for kind, instance, number in events:
         driver.now += 1e-5
         if kind == "a":
-            driver.arrive([number % 3] * min(number, 30), 1 + number % 13, 1 + number % 2)
+            driver.arrive(
+                [number % 3] * min(number, 30),
+                1 + number % 13,
+                1 + number % 2,
+                prompt_cost=(1, 2, 50)[number % 3],
+            )
         elif kind == "r":
             driver.answer(instance)
         elif kind == "l" and len(driver.workers) > 1:

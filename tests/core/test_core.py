@@ -169,7 +169,7 @@ def test_what_cannot_be_taken_is_refused_by_kind() -> None:
     driver.ready(0, 8)
     assert refusal(driver, driver.arrive(PROMPT, 200)).kind == "too_long", "the model's limit"
     assert refusal(driver, driver.arrive(PROMPT, 21)).kind == "too_long", "33 tokens in 32"
-    assert refusal(driver, driver.arrive(PROMPT, 8, n=4)).kind == "too_long", "more than the queue"
+    assert refusal(driver, driver.arrive(PROMPT, 8, n=4)).kind == "too_many", "more than the queue"
     driver.drain()
     assert refusal(driver, driver.arrive(PROMPT)).kind == "draining"
 

@@ -84,11 +84,17 @@ class CoreMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 30),
         n=st.integers(1, 4),
         priority=st.integers(-2, 2),
-        times=st.sampled_from([1, 1, 3]),
     )
-    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int, times: int) -> None:
-        for _ in range(times):
-            self.driver.arrive(prompt, max_tokens, n, priority)
+    def arrive(self, prompt: list[int], max_tokens: int, n: int, priority: int) -> None:
+        self.driver.arrive(prompt, max_tokens, n, priority)
+
+    @rule(lengths=st.lists(st.integers(1, 30), min_size=2, max_size=4), index=indices)
+    def foretell_those_that_run(self, lengths: list[int], index: int) -> None:
+        """Several are seated by one plan, and what was predicted of them comes after that."""
+        requests = [self.driver.arrive([1, 2], 30) for _ in lengths]
+        self.driver.answer(index % len(self.driver.config.instances))
+        for request, length in zip(requests, lengths, strict=True):
+            self.driver.predict(request, length)
 
     @rule(
         index=indices,
@@ -168,7 +174,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 1000,
+    max_examples=5_000 if SOAK else 500,
     stateful_step_count=80 if SOAK else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

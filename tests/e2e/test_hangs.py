@@ -85,6 +85,7 @@ async def test_an_event_loop_that_computes_for_ever_is_found(folder: Path) -> No
         assert "daemon/api/link.py" in daemon.text(), "where it computed for ever"
 
 
+@pytest.mark.soak
 async def test_a_stopped_daemon_that_goes_on_kills_nobody(folder: Path) -> None:
     """The limits run out while it stands still, with an answer under way and without one."""
     with LiveDaemon("--model", str(folder)) as daemon:
@@ -145,6 +146,7 @@ def test_nobody_outlives_a_killed_daemon_whatever_he_does(whole: LiveDaemon) -> 
     until(lambda: not any(map(runs, everybody)))
 
 
+@pytest.mark.soak
 def test_nobody_outlives_a_daemon_that_ends_though_all_are_stopped(whole: LiveDaemon) -> None:
     everybody = family(whole.process.pid)
     for pid in everybody[1:]:
@@ -154,6 +156,7 @@ def test_nobody_outlives_a_daemon_that_ends_though_all_are_stopped(whole: LiveDa
     until(lambda: not any(map(runs, everybody)))
 
 
+@pytest.mark.soak
 def test_nobody_outlives_a_killed_api_process(whole: LiveDaemon) -> None:
     api = whole.children()["daemon.api"]
     gone = family(api)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from daemon.engine.resolve import shape_here
-from daemon.models.consistent import check_consistent
+from daemon.engine.resolve import resolve_here, shape_here
+from daemon.models.consistent import check_consistent, checked_shape
 from daemon.models.shape import ModelError
 from tests.e2e.tiny import tiny_folder
 from tests.house.source import ROOT
@@ -85,6 +85,12 @@ def test_a_shape_that_is_not_the_weights_is_refused(
     folder = changed(good, tmp_path / "m", "config.json", **values)
     with pytest.raises(ModelError, match=said):
         check_consistent(folder, shape_here(folder))
+
+
+def test_text_that_is_no_text_is_refused(good: Path, tmp_path: Path) -> None:
+    folder = changed(good, tmp_path / "m", "config.json", anything="\ud800")
+    with pytest.raises(ModelError, match="a value of the wrong kind in its files"):
+        checked_shape(folder, tmp_path, resolve_here)
 
 
 def test_another_models_tokenizer_is_refused(good: Path, tmp_path: Path) -> None:

@@ -8,11 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from daemon.engine import attention_torch
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.cpu import program
+from daemon.engine.fuse import recognised
+from daemon.engine.kv_cache import KVCache
+from daemon.engine.loader import load_model
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.model import Model
 from daemon.engine.modules import Modules
 from daemon.engine.resolve import shape_here
 from daemon.engine.rotary import RotaryTable
@@ -51,6 +56,27 @@ def test_what_grows_far_out_is_left_to_the_modules(
     assert "the fused decoder would be wrong" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("part", "neutral"), [("layers.1", torch.ones(())), ("layers.0.self_attn", torch.zeros(4))]
+)
+def test_weights_that_fusing_does_not_know_are_left_to_the_modules(
+    part: str, neutral: torch.Tensor, llama: Path
+) -> None:
+    """They may change nothing in the model that is tried, and something in its fine-tune."""
+    base: Any = load_model(llama, "float32", torch.device("cpu")).base_model
+    assert recognised(base)
+    base.get_submodule(part).register_buffer("scale", neutral)
+    assert not recognised(base)
+
+
+def test_projections_of_another_shape_are_left_to_the_modules(llama: Path) -> None:
+    base: Any = load_model(llama, "float32", torch.device("cpu")).base_model
+    attention = base.layers[0].self_attn
+    attention.qkv_proj = attention.q_proj
+    del attention.q_proj, attention.k_proj, attention.v_proj
+    assert not recognised(base)
+
+
 def test_one_head_of_keys_is_served(tries: Tries, tmp_path: Path) -> None:
     folder = save(tmp_path / "m", "gpt_bigcode", **OLDER)
     engine = tries.engine(folder)
@@ -78,6 +104,20 @@ def test_a_model_is_heard_where_its_configuration_is_silent(
     with pytest.raises(ModelError, match=words) as raised:
         tries.engine(folder)
     assert str(folder) in str(raised.value)
+
+
+def test_a_model_that_gives_all_logits_is_refused(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step would take those of other tokens for those that it asked for."""
+    true = LlamaForCausalLM.forward
+
+    def deaf(self: Any, *states: Any, logits_to_keep: Any = 0, **others: Any) -> Any:
+        return true(self, *states, **others)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", deaf)
+    with pytest.raises(ModelError, match="does not give the logits of chosen tokens alone"):
+        tries.engine(llama)
 
 
 def test_an_encoder_is_found_by_its_answers_too(
@@ -182,6 +222,49 @@ def test_a_fault_of_the_paged_path_is_found(
         tries.engine(llama, dtype=dtype)
     assert str(llama) in str(raised.value)
     assert not tries.kept
+
+
+def ends_of_chunks(batch: FlatBatch) -> list[int]:
+    counts = batch.counts.tolist()
+    return [end - 1 for end, count in zip(np.cumsum(counts), counts, strict=True) if count > 1]
+
+
+def ends_of_blocks(batch: FlatBatch) -> list[int]:
+    return np.flatnonzero(batch.positions % 8 == 7).tolist()
+
+
+def first_of_all(batch: FlatBatch) -> list[int]:
+    return [0] if len(batch.tokens) > 1 else []
+
+
+@pytest.mark.parametrize(
+    ("places", "value", "words"),
+    [
+        (ends_of_chunks, 0.0, "at the ends of chunks"),
+        (ends_of_blocks, 0.0, "in tokens of chunks that end a block"),
+        (first_of_all, np.inf, "once in a chunk"),
+    ],
+)
+def test_a_fault_of_few_tokens_is_found_where_serving_rounds(
+    places: Callable[[FlatBatch], list[int]],
+    value: float,
+    words: str,
+    llama: Path,
+    tries: Tries,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what serves has it, not what is computed in float32 before."""
+    true = Model.logits
+
+    def broken(self: Model, batch: FlatBatch, slots: Any, cache: KVCache, *rest: Any) -> Any:
+        logits = true(self, batch, slots, cache, *rest).clone()
+        if cache.dtype == torch.bfloat16:
+            logits[places(batch)] = value
+        return logits
+
+    monkeypatch.setattr(Model, "logits", broken)
+    with pytest.raises(ModelError, match=words):
+        tries.engine(llama, dtype="bfloat16")
 
 
 def no_kernels() -> Any:

@@ -27,6 +27,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "changes",
     [
         {"num_blocks": 1, "max_slots": 1, "max_len": 3},
+        {"num_blocks": 4, "max_slots": 2, "max_len": 1},
         {"num_blocks": 2, "max_slots": 1, "max_batch_tokens": 1},
         {"num_blocks": 3, "max_slots": 2, "block_size": 16},
         {"num_blocks": 600, "block_size": 1, "dtype": "bfloat16"},

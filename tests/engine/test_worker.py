@@ -1,5 +1,6 @@
 """The worker as a process: its messages, its exits, and the tokens that come back."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from daemon.request import FinishReason, SamplingParams
 from tests.engine.driver import GREEDY, Driver, Running
 from tests.engine.process import WorkerProcess, cpu_load
 from tests.engine.tiny import greedy, reference, save
+from tests.wire.descriptors import full_pipe
 
 PROMPT = [5, 17, 90, 33, 8, 121, 64, 2, 77]
 
@@ -90,10 +92,13 @@ def test_a_broken_plan_fails_with_a_trace(folder: str) -> None:
 
 
 def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path) -> None:
-    with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
+    reading, writing, _ = full_pipe()  # whoever reads what it logs stands still
+    with WorkerProcess(stderr=writing) as worker:
         answer = worker.load(cpu_load(str(tmp_path / "nothing")))
         assert isinstance(answer, Failed) and "is not a folder" in answer.message
         assert worker.exit_status() == 1
+    os.close(reading)
+    os.close(writing)
     with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
         answer = worker.load(cpu_load(folder, world_size=2))
         assert isinstance(answer, Failed) and "2 ranks" in answer.message

@@ -119,3 +119,18 @@ async def test_what_fails_while_it_is_told_to_stop_is_no_fault(
 
 async def _call(what: Callable[[], None]) -> None:
     what()
+
+
+async def test_whoever_ignores_a_closed_terminal_goes_on() -> None:
+    """As `nohup llmd serve` does."""
+    given = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        daemon = Daemon(load(), load)
+        daemon._take_signals()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)  # handled after it
+        await until(daemon._stop.is_set)
+        assert not daemon._hurry.is_set()
+    finally:
+        _leave_signals()
+        signal.signal(signal.SIGHUP, given)

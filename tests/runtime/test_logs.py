@@ -1,6 +1,5 @@
 """Log lines: one an event, whatever is in them; JSON that parses; priorities for the journal."""
 
-import contextlib
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.logs import JsonFormatter, TextFormatter
+from tests.wire.descriptors import full_pipe
 
 PROGRAM = """
 import logging, os, sys, warnings
@@ -24,7 +24,7 @@ logging.getLogger("a.b").debug("quiet")
 warnings.warn("odd")
 logs.set_level("debug")
 logging.getLogger("a.b").debug("loud now")
-sys.stderr.flush()
+logging.getLogger().handlers[0].flush()
 if os.fork() == 0:
     logs.set_up("child")
     raise ValueError("two\\nlines")
@@ -132,7 +132,7 @@ import logging, sys, time
 from daemon import logs
 logs.FLUSH_S = 0.1
 logs.MOST_LINES = 5
-logs.set_up("daemon", beside=True)
+logs.set_up("daemon")
 log = logging.getLogger("a.b")
 for number in range(20):
     log.info("line %d", number)
@@ -148,13 +148,7 @@ if sys.stdin.readline() == "go on":
 @pytest.mark.parametrize("answer", ["go on", ""])
 def test_a_terminal_that_is_stopped_holds_up_nobody(answer: str) -> None:
     """A pipe that is full and that nobody reads, for a while or for ever."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    full = 0
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            full += os.write(writing, b"x" * 4096)
-    os.set_blocking(writing, True)
+    reading, writing, full = full_pipe()
     with subprocess.Popen(
         [sys.executable, "-c", STOPPED],
         stdin=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """What stands in the way, seen beside a daemon that already serves."""
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from daemon.config.load import load
 from daemon.config.schema import Config
+from daemon.control.place import SocketPlace
 from daemon.control.server import ControlServer
 from daemon.runtime.preflight import Obstacle, obstacles
+from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.tui import scenario
 
 
@@ -43,3 +46,41 @@ async def test_the_place_of_a_daemon_that_runs_can_be_taken_but_no_other_s_port(
     taken = f"cannot listen on 127.0.0.1:{port}: Address already in use"
     expected = [Obstacle("control.socket", text, fatal=False)]
     assert found == expected + ([] if own else [Obstacle("server.port", taken)])
+
+
+async def test_of_its_own_daemon_s_address_the_port_alone_comes_free(tmp_path: Path) -> None:
+    """A restart would fail at a host that is not this machine's, whoever listens there now."""
+    url = "http://127.0.0.1:7654"
+    snapshot = msgspec.structs.replace(scenario.snapshot(1), url=url, pid=77)
+    control = ControlServer(tmp_path / "llmd.sock", lambda: snapshot)
+    elsewhere = config(tmp_path, 7654)
+    server = msgspec.structs.replace(elsewhere.server, host="192.0.2.1")
+    elsewhere = msgspec.structs.replace(elsewhere, server=server)
+    await control.start()
+    try:
+        found = await asyncio.to_thread(lambda: list(obstacles(elsewhere)))
+    finally:
+        await control.close()
+    assert [(one.key, one.fatal) for one in found] == [
+        ("control.socket", False),
+        ("server.port", True),
+    ]
+
+
+def test_a_daemon_whose_socket_was_deleted_is_in_the_way(tmp_path: Path) -> None:
+    place = SocketPlace(tmp_path / "llmd.sock")
+    with place.take():
+        (tmp_path / "llmd.sock").unlink()
+        (found,) = obstacles(config(tmp_path, 0))
+    place.give_back()
+    assert found.fatal and f"another daemon (process {os.getpid()}) holds" in found.text
+    assert list(obstacles(config(tmp_path, 0))) == []
+
+
+def test_what_breaks_on_purpose_is_refused_here_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TEST_MODE, raising=False)
+    monkeypatch.setenv(VARIABLE, "worker.hang:1:0")
+    (found,) = obstacles(config(tmp_path, 0))
+    assert found.fatal and "is set, but" in found.text

@@ -34,6 +34,8 @@ from daemon.simulator.rerun import configured, rerun
 from daemon.simulator.run import Options, run
 from daemon.simulator.scenario import Limits, ScenarioError
 from daemon.wire.faults import TEST_MODE, VARIABLE
+from tests.core.driver import Driver
+from tests.core.driver import configured as configured_core
 from tests.simulator.made import DEVICE, journalled, phases, prepared, profile, workload
 
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))
@@ -132,6 +134,16 @@ def test_recorded_steps_make_the_same_run(tmp_path: Path, policy: str, num_stage
     assert np.array_equal(again.outcome, was.outcome)
     assert again.last_s == pytest.approx(was.last_s, nan_ok=True)
     assert np.array_equal(again.preemptions, was.preemptions)
+
+
+def test_prompts_whose_tokens_cost_more_cost_it_again(tmp_path: Path) -> None:
+    driver = Driver(configured_core(), 64)
+    for number in range(4):
+        driver.arrive([number] * 40, 4, prompt_cost=2)
+    driver.settle()
+    incident = read_incident(written(tmp_path, [driver.config, *driver.events]))
+    (was,), (again,) = replayed(incident).instances, rerun(incident).instances
+    assert (again.steps, again.tokens) == (was.steps, was.tokens)
 
 
 @pytest.mark.parametrize("policy", ["vllm", "srtf"])

@@ -20,6 +20,7 @@ def told(marks: Sequence[tuple[float, str]], now: float) -> Story:
         (Mark(0, What.HELD_BACK, 0, 9), "held back until 9 has computed the prompt of both"),
         (Mark(0, What.QUEUED, 1, -1), "queued on gpu1"),
         (Mark(0, What.QUEUED, 5, -1), "queued on 5"),
+        (Mark(0, What.MOVED, 1, -1), "moved from gpu1, which is full"),
         (Mark(0, What.SEATED, 0, -1), "runs"),
         (Mark(0, What.SEATED, 1, -1), "runs, 1 token from the prefix cache"),
         (Mark(0, What.CHUNK, 1, -1), "computes 1 token"),
@@ -38,7 +39,7 @@ def test_a_mark_in_words(mark: Mark, words: str) -> None:
 
 def test_every_mark_that_a_daemon_writes_has_words() -> None:
     names = [value for name, value in vars(What).items() if name.isupper()]
-    assert len(names) == 16
+    assert len(names) == 17
     for name in names:
         words = sentence(Mark(0, name, 3, 4), Story(7, 1.0), ["gpu0"] * 4)
         assert words and (words != name or name == What.FIRST)

@@ -233,7 +233,8 @@ class Trial:
         found = []
         for wave, expected in zip(waves, self._expected, strict=True):
             parts = compute(made, wave, pool, lambda: self._tell("reference"))
-            found += judge(parts, [Expected(one.exact, None) for one in expected])
+            exact = [Expected(one.exact, None) for one in expected]
+            found += judge(parts, exact, pool.cache.block_size)
         return worst(found)
 
     def _wide_pool(self) -> Pool:
@@ -256,7 +257,8 @@ class Trial:
         """The worst of what `made` computes."""
         found = []
         for wave, expected in zip(self._waves, self._expected, strict=True):
-            found += judge(compute(made, wave, self._pool, lambda: self._tell("trial")), expected)
+            parts = compute(made, wave, self._pool, lambda: self._tell("trial"))
+            found += judge(parts, expected, self._pool.cache.block_size)
         far = far_steps(made, self._far_starts(), self._pool)
         if far is not None:
             found.append(far_finding(*far, [one for wave in self._expected for one in wave]))

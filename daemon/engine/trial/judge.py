@@ -1,5 +1,6 @@
 """Whether what was computed is right, but for rounding."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -49,22 +50,46 @@ class Finding(NamedTuple):
         )
 
 
-def judge(parts: Iterable[Part], expected: Sequence[Expected]) -> list[Finding]:
-    """What is found of each group of parts: a chunk, or all single tokens of a sequence."""
+def judge(parts: Sequence[Part], expected: Sequence[Expected], block_size: int) -> list[Finding]:
+    """What is found of each group of a wave's tokens.
+
+    A group is a chunk, or all single tokens of a sequence. Where serving rounds, medians alone
+    count, since rounding may choose another expert at any token. So that no kind of token hides
+    among others, those that begin or end a chunk or a block are groups, too.
+    """
     noise = [_noise(one) for one in expected]
     overall = _middle(torch.cat([one for one in noise if one is not None] or [torch.zeros(1)]))
     found = []
     for group in _groups(parts):
-        index = torch.cat([torch.arange(one.start, one.start + len(one.logits)) for one in group])
-        sequence = group[0].sequence
-        logits = torch.cat([one.logits for one in group])
-        errors = distances(logits, expected[sequence].exact[index])
-        where, own = _where(group), noise[sequence]
-        more = 0.0 if own is None else TIMES * max(_middle(own[index]), overall)
-        found.append(Finding(_middle(errors), FLOOR + more, where))
+        errors, own = _errors(group, expected, noise)
+        where = _where(group)
+        found.append(_finding(errors, own, overall, where))
         if own is None or not bool(errors.isfinite().all()):
             found.append(Finding(float(errors.max()), ALONE, f"once {where}"))
+    for where, group in _kinds(parts, block_size):
+        errors, own = _errors(group, expected, noise)
+        if own is not None and len(errors) > 1:  # one alone may be the rare one
+            found.append(_finding(errors, own, overall, where))
     return found
+
+
+def _finding(errors: torch.Tensor, own: torch.Tensor | None, overall: float, where: str) -> Finding:
+    more = 0.0 if own is None else TIMES * max(_middle(own), overall)
+    return Finding(_middle(errors), FLOOR + more, where)
+
+
+def _errors(
+    group: Sequence[Part], expected: Sequence[Expected], noise: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """How far off each token of a group is, and how far its rounding leads."""
+    errors, own = [], []
+    for part in group:
+        span = slice(part.start, part.start + len(part.logits))
+        errors.append(distances(part.logits, expected[part.sequence].exact[span]))
+        rounding = noise[part.sequence]
+        if rounding is not None:
+            own.append(rounding[span])
+    return torch.cat(errors), torch.cat(own) if own else None
 
 
 def far_finding(
@@ -86,7 +111,7 @@ def distances(logits: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """The largest difference of each row [n, vocab], in spreads of what is exact there."""
     spread = (exact - exact.mean(-1, keepdim=True)).abs().amax(-1)
     apart = (logits - exact).abs().amax(-1) / spread.clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.nan_to_num(apart, nan=torch.inf)
+    return torch.nan_to_num(apart, nan=torch.inf, posinf=torch.inf)
 
 
 def _noise(expected: Expected) -> torch.Tensor | None:
@@ -107,6 +132,26 @@ def _groups(parts: Iterable[Part]) -> list[list[Part]]:
         chunk = part.start if len(part.logits) > 1 else -1
         groups.setdefault((part.sequence, chunk, part.compiled), []).append(part)
     return list(groups.values())
+
+
+def _kinds(parts: Iterable[Part], block_size: int) -> list[tuple[str, list[Part]]]:
+    """Single tokens of all sequences by what sets them apart, in words."""
+    kinds = defaultdict[str, list[Part]](list)
+    for part in parts:
+        how = "in compiled steps, " if part.compiled else ""
+        count = len(part.logits)
+        of = "single tokens" if count == 1 else "tokens of chunks"
+        for at in range(count):
+            one = part._replace(start=part.start + at, logits=part.logits[at : at + 1])
+            if count > 1 and at == 0:
+                kinds[f"{how}at the beginnings of chunks"].append(one)
+            if count > 1 and at == count - 1:
+                kinds[f"{how}at the ends of chunks"].append(one)
+            if one.start and one.start % block_size == 0:
+                kinds[f"{how}in {of} that begin a block"].append(one)
+            if one.start % block_size == block_size - 1:
+                kinds[f"{how}in {of} that end a block"].append(one)
+    return list(kinds.items())
 
 
 def _where(group: list[Part]) -> str:

@@ -44,17 +44,20 @@ def asked_too_much(model: Any, shape: ModelShape, longest: int) -> list[str]:
     device = model.get_input_embeddings().weight.device
     try:
         with attention(model, _LISTENING):
-            model(
+            output = model(
                 input_ids=torch.ones((1, 2), dtype=torch.int64, device=device),
                 position_ids=torch.arange(2, device=device).unsqueeze(0),
                 use_cache=False,
-                logits_to_keep=0,
+                logits_to_keep=torch.zeros(1, dtype=torch.int64, device=device),
             )
     except torch.OutOfMemoryError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         return [f"its modelling code does not take one row of many tokens: {in_a_line(error)}"]
-    return _reasons(calls, shape, longest)
+    reasons = _reasons(calls, shape, longest)
+    if output.logits.shape[:2] != (1, 1):
+        reasons.append("it does not give the logits of chosen tokens alone")
+    return reasons
 
 
 def _heard(

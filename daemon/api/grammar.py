@@ -6,15 +6,13 @@ from daemon.api.errors import ApiError, invalid
 from daemon.api.forking import Outcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
 from daemon.api.model import Model
-from daemon.api.remembered import Remembered
+from daemon.api.remembered import REFUSED_S, Remembered
 from daemon.request import SamplingParams
 
 MAX_BYTES = 128 * 1024
 AT_ONCE = 2
 MOST_WAITING = 32
 MOST_VERDICTS = 1024
-REFUSED_S = 60.0
-"""A refusal is told again for so long: the machine may have been to blame, its memory or disk."""
 _GIVEN_UP = {
     Outcome.LATE: "it takes too long to compile",
     Outcome.DIED: "it is too large or too deep to compile",

@@ -9,6 +9,9 @@ from typing import Any, Generic, TypeVar
 Found = TypeVar("Found")
 Ask = Callable[[], Coroutine[Any, Any, Found]]
 
+REFUSED_S = 60.0
+"""A refusal is told again for so long: the machine may have been to blame, its memory or disk."""
+
 
 class _Asked(Generic[Found]):
     """A question on its way, and how many wait for its answer."""

@@ -8,15 +8,13 @@ from daemon.api.conversation import Rendered
 from daemon.api.errors import ApiError, invalid
 from daemon.api.forking import Outcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
-from daemon.api.remembered import Remembered
+from daemon.api.remembered import REFUSED_S, Remembered
 from daemon.runtime.protocol import Serving
 
 AT_ONCE = 4
 MOST_WAITING = 8192
 """As many as connections: a crowd of chats is no attack, and most take a few milliseconds."""
 MOST_REFUSALS = 1024
-REFUSED_S = 60.0
-"""A refusal is told again for so long: the machine may have been to blame, its memory or disk."""
 _GIVEN_UP = {
     Outcome.LATE: "takes too long over",
     Outcome.DIED: "needs too much memory for",

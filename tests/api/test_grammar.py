@@ -219,6 +219,8 @@ async def test_what_costs_a_worker_too_much_is_wrong(
 ) -> None:
     compiler = Compiler(folder, 400)
     lengths = compiler.token_lengths()
+    gc.freeze()  # as the process does: a collection of all that these tests hold is no grammar's
     assert what_is_wrong(compiler, lengths, 'start: "a"') == ""
+    gc.unfreeze()
     monkeypatch.setattr(grammar_process, limit, 0.0)
     assert "it takes longer than 0.0 s" in what_is_wrong(compiler, lengths, 'start: "a"')

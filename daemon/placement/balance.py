@@ -39,18 +39,24 @@ def balance(homes: Listing[Home], now: float) -> int:
     givers.sort(key=lambda home: -home.scheduler.waiting.num_tokens)
     num_moved = 0
     for giver in givers:
-        for sequence in list(_stuck(giver.scheduler)):
-            able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
-            if not able or not _may_leave(sequence, giver.scheduler):
-                continue
-            taker = next((home for home, room in able if room.take(sequence)), None)
-            if taker is None:
-                break
+        for sequence, taker in list(_moves(giver.scheduler, takers)):
             giver.scheduler.withdraw(sequence)
             sequence.story.add(now, What.MOVED, giver.scheduler.instance)
             taker.scheduler.add(sequence, now)
             num_moved += 1
     return num_moved
+
+
+def _moves(giver: Scheduler, takers: list[tuple[Home, Room]]) -> Iterator[tuple[Sequence, Home]]:
+    """Who goes where; those behind the first that finds no room are not looked at."""
+    for sequence in _stuck(giver):
+        able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
+        if not able or not _may_leave(sequence, giver):
+            continue
+        taker = next((home for home, room in able if room.take(sequence)), None)
+        if taker is None:
+            return
+        yield sequence, taker
 
 
 def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:

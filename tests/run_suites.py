@@ -1,7 +1,8 @@
 """Runs every suite in a process of its own and shows its seconds beside its stated budget.
 
-Two suites run at a time, each on a half of the cores, the longest first. A suite over its budget
-is named but does not fail: a shared machine is slow at times. Usage:
+Two suites run at a time, each on a half of the cores, the longest first; beside them, one after the
+other and on all cores, those that wait half of their time. A suite over its budget is named but
+does not fail: a shared machine is slow at times. Usage:
 `python -m tests.run_suites [SUITE ...]`. With LLMD_SOAK=1 the long forms run, without a budget.
 """
 
@@ -57,6 +58,8 @@ BUDGETS_S: dict[str, float] = {
 """Seconds on one core; half of their sum stays under 450."""
 
 LANES = 2
+WAITERS = frozenset({"api", "supervisor", "tui"})
+"""Suites of timeouts and silences: cores of their own would be idle for half of their time."""
 
 
 class Outcome(NamedTuple):
@@ -108,17 +111,21 @@ def lanes() -> list[frozenset[int]]:
 
 
 def run_all(wanted: list[str]) -> dict[str, Outcome]:
-    """Each lane takes the longest suite that is left, until none is."""
-    left = sorted(wanted, key=lambda name: -BUDGETS_S.get(name, 0))
+    """Each lane takes the longest suite that is left to it, until none is."""
+    longest_first = sorted(wanted, key=lambda name: -BUDGETS_S.get(name, 0))
+    waiters = [name for name in longest_first if name in WAITERS]
+    others = [name for name in longest_first if name not in WAITERS]
     found: dict[str, Outcome] = {}
 
-    def work(cores: frozenset[int]) -> None:
+    def work(left: list[str], cores: frozenset[int]) -> None:
         while left:
             suite = left.pop(0)
             found[suite] = run_suite(suite, cores)
 
-    with ThreadPoolExecutor(LANES) as pool:
-        list(pool.map(work, lanes()))
+    with ThreadPoolExecutor(LANES + 1) as pool:
+        dealt = [(others, cores) for cores in lanes()]
+        dealt.append((waiters, frozenset(os.sched_getaffinity(0))))
+        list(pool.map(lambda lane: work(*lane), dealt))
     return found
 
 

@@ -41,6 +41,8 @@ def test_a_worker_s_life(folder: str) -> None:
     stops = msgspec.structs.replace(GREEDY, stop_token_ids=(end,))
     later = msgspec.structs.replace(stops, min_tokens=12)
     asks = msgspec.structs.replace(GREEDY, logprobs=2)
+    at_once = SamplingParams(temperature=0.0, logit_bias=((1, 1e6),))
+    goes_on = msgspec.structs.replace(at_once, ignore_eos=True)
     with WorkerProcess() as worker:
         ready = worker.load(cpu_load(folder))
         assert isinstance(ready, Ready), ready
@@ -59,20 +61,10 @@ def test_a_worker_s_life(folder: str) -> None:
         assert reply.logprobs is not None
         assert reply.logprobs.rows.tolist() == [3]
         assert reply.logprobs.top_ids[0] == expected[-1]
-        worker.send(Shutdown())
-        assert worker.exit_status() == 0
-
-
-def test_an_end_token_stops_a_sequence_unless_ignored(folder: str) -> None:
-    ends = SamplingParams(temperature=0.0, logit_bias=((1, 1e6),))
-    goes_on = msgspec.structs.replace(ends, ignore_eos=True)
-    with WorkerProcess() as worker:
-        assert isinstance(worker.load(cpu_load(folder)), Ready)
-        plans = Driver(16, list(range(64)))
-        sequences = [plans.add(0, PROMPT, ends), plans.add(1, PROMPT, goes_on)]
-        finish(worker, plans, sequences, 1)
-        assert [s.outputs for s in sequences] == [[1], [1]]
-        assert [s.reasons for s in sequences] == [[FinishReason.STOP], [FinishReason.NONE]]
+        ends = [plans.add(4 + i, PROMPT, s) for i, s in enumerate((at_once, goes_on))]
+        finish(worker, plans, ends, 1)
+        assert [s.outputs for s in ends] == [[1], [1]]
+        assert [s.reasons for s in ends] == [[FinishReason.STOP], [FinishReason.NONE]]
         worker.hang_up()
         assert worker.exit_status() == 0
 

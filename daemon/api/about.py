@@ -3,7 +3,8 @@
 import msgspec
 from aiohttp import web
 
-from daemon.api.answers import Health, ModelCard, ModelList, Readiness
+from daemon import __version__
+from daemon.api.answers import Health, ModelCard, ModelList, Readiness, Version
 from daemon.api.link import Link
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.model import Model
@@ -22,9 +23,12 @@ class About:
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Say what is served where."""
         router.add_get("/v1/models", self.models)
+        router.add_get("/v1/models/", self.models)
         router.add_get("/v1/models/{id:.+}", self.one_model)
         router.add_get("/health", self.health)
+        router.add_get("/ping", self.health)
         router.add_get("/ready", self.ready)
+        router.add_get("/version", self.version)
         router.add_get("/metrics", self.metrics)
         router.add_get("/openapi.json", self.description)
 
@@ -43,7 +47,7 @@ class About:
         return json_answer(self._card())
 
     async def health(self, _request: web.Request) -> web.StreamResponse:
-        """`GET /health`: this process lives, and answers under way make progress."""
+        """`GET /health`, `GET /ping`: this process lives, and answers under way make progress."""
         model = self._model
         fault = model.fault
         answer = Health("stuck" if fault else "alive", fault or model.status, model.last_step_age_s)
@@ -54,6 +58,10 @@ class About:
         ready = self.is_ready
         answer = Readiness("ready" if ready else "not ready", self._model.status)
         return json_answer(answer, 200 if ready else 503)
+
+    async def version(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /version`."""
+        return json_answer(Version(__version__))
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`."""

@@ -50,6 +50,12 @@ class Health(msgspec.Struct, frozen=True):
     last_step_age_s: float | None  # null: no engine step was ever reported
 
 
+class Version(msgspec.Struct, frozen=True):
+    """`GET /version`."""
+
+    version: str
+
+
 class Readiness(msgspec.Struct, frozen=True):
     """`GET /ready`."""
 

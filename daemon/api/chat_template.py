@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,16 +76,22 @@ class ChatTemplate:
         self.calls: Format = form if form is not None and self._knows_tools else SMOLLM
 
     def render(
-        self, messages: Messages, begin_answer: bool = True, tools: Messages | None = None
+        self,
+        messages: Messages,
+        begin_answer: bool = True,
+        tools: Messages | None = None,
+        values: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text; with `begin_answer` ready for what the assistant says."""
+        """The prompt's text; with `begin_answer` ready for what the assistant says. `values` are of
+        variables that are the template's own.
+        """
         if not self._knows_developer:
             messages = [_as_system(message) for message in messages]
         if not self._knows_tools:
-            return self._render(in_words(messages, tools or []), begin_answer, None)
+            return self._render(in_words(messages, tools or []), begin_answer, None, values)
         if self.calls.single:
             messages = one_call_each(messages)
-        return self._render(messages, begin_answer, tools or None)
+        return self._render(messages, begin_answer, tools or None, values)
 
     def _shows_tools(self) -> bool:
         try:
@@ -93,14 +100,23 @@ class ChatTemplate:
         except ApiError:
             return False
 
-    def _render(self, messages: Messages, begin_answer: bool, tools: Messages | None) -> str:
+    def _render(
+        self,
+        messages: Messages,
+        begin_answer: bool,
+        tools: Messages | None,
+        values: Mapping[str, Any] | None = None,
+    ) -> str:
         try:
             return self._template.render(
-                messages=messages,
-                add_generation_prompt=begin_answer,
-                tools=tools,
-                documents=None,
-                **self._special_tokens,
+                {
+                    **self._special_tokens,
+                    **(values or {}),
+                    "messages": messages,
+                    "add_generation_prompt": begin_answer,
+                    "tools": tools,
+                    "documents": None,
+                }
             )
         except MemoryError:
             raise  # there may be none for a sentence either

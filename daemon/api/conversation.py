@@ -16,6 +16,7 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: list[Message]
     tools: list[Tool] = []
     begin_answer: bool = True
+    values: dict[str, Any] = {}  # of the template's own variables
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -38,6 +39,9 @@ def template_message(message: Message) -> dict[str, Any]:
         fields["name"] = message.name
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
+    thought = message.reasoning_content or message.reasoning
+    if thought is not None:
+        fields["reasoning_content"] = thought
     if message.tool_calls:
         fields["tool_calls"] = calls_of(message.tool_calls)
     return fields

@@ -5,6 +5,7 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +17,6 @@ Request = TypeVar("Request")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
-NOT_YET = frozenset({"modalities"})
 REPLACED = {"functions": "tools", "function_call": "tool_choice"}
 """Fields that OpenAI's API had before those that are served."""
 
@@ -51,7 +51,7 @@ def decode(decoder: "msgspec.json.Decoder[Request]", body: bytes) -> Request:
         with _without_gc():
             return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
+        raise _named(str(error), decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
 
@@ -72,18 +72,17 @@ def _without_gc() -> Iterator[None]:
         gc.enable()
 
 
-def _named(message: str) -> ApiError:
+def _named(message: str, kind: type) -> ApiError:
     path = _PATH.search(message)
     where = path.group(1) if path else ""
     unknown = _UNKNOWN.search(message)
     if unknown:
         field = f"{where}.{unknown.group(1)}" if where else unknown.group(1)
-        if field in NOT_YET:
-            return invalid(f"`{field}` is not supported yet", field, "unsupported_parameter")
         if field in REPLACED:
             message = f"`{field}` is deprecated and not supported; use `{REPLACED[field]}`"
             return invalid(message, field, "unsupported_parameter")
-        return invalid(f"`{field}` is an unknown field", field, "unknown_parameter")
+        said = f"`{field}` is an unknown field{'' if where else _meant(field, kind)}"
+        return invalid(said, field, "unknown_parameter")
     missing = _MISSING.search(message)
     if missing:
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)
@@ -94,3 +93,10 @@ def _named(message: str) -> ApiError:
         return invalid(f"the body cannot be used: {said}", None, "invalid_type")
     code = "invalid_type" if ", got " in said else "invalid_value"
     return invalid(f"`{where}` cannot be used: {said}", where, code)
+
+
+def _meant(field: str, kind: type) -> str:
+    """What was perhaps meant by a field that is not one of `kind`'s."""
+    known = [one.encode_name for one in msgspec.structs.fields(kind)]
+    near = get_close_matches(field[:100], known, n=1, cutoff=0.75)
+    return f"; did you mean `{near[0]}`?" if near else ""

@@ -26,7 +26,7 @@ ARRIVED_S = web.RequestKey("arrived_s", float)
 """When the request's headers were whole, in monotonic seconds."""
 ACCOUNT = web.RequestKey("account", Account)
 """Of the key that the request came with; missing where no keys are configured."""
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
 """What a load balancer asks; they tell nothing of what is served to whom."""
 LEFT = "clients left before their answers were complete"
 

@@ -3,7 +3,7 @@
 Runs in a thread, since tokenizing a long prompt takes longer than the event loop may wait.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -28,6 +28,8 @@ MAX_PROMPTS = 128
 MAX_CHOICES = 1024
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for a plain completion; a chat may fill the context."""
+TAKEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of chat templates that have their values from fields of their own."""
 DECODED_TOKENS = 256
 """So much of a prompt of token ids is made text for predictors."""
 
@@ -58,7 +60,13 @@ def conversation(request: ChatRequest, serving: Serving) -> bytes:
     check_unsupported(request)
     check_messages(request.messages)
     _check_limit(*_chat_limit(request), serving.max_len)
-    return msgspec.json.encode(Conversation(request.messages, offered(request)))
+    begin_answer = request.add_generation_prompt is not False
+    values = template_values(request.chat_template_kwargs)
+    if request.reasoning_effort is not None:
+        values = {"reasoning_effort": request.reasoning_effort, **values}
+    return msgspec.json.encode(
+        Conversation(request.messages, offered(request), begin_answer, values)
+    )
 
 
 def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
@@ -92,6 +100,17 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     if request.echo:
         echoes = tuple(Echo(prompt, scored, text.token_bytes) for prompt in prompts)
     return msgspec.structs.replace(work, echoes=echoes, prompt_only=limit == 0)
+
+
+def template_values(given: dict[str, Any] | None) -> dict[str, Any]:
+    """`chat_template_kwargs`. Raises ApiError for a variable that has its value from elsewhere."""
+    for name in given or {}:
+        if name in TAKEN:
+            message = (
+                f"`chat_template_kwargs` cannot set `{name}`, which the request's own fields do"
+            )
+            raise invalid(message, "chat_template_kwargs")
+    return given or {}
 
 
 def _with_tools(work: Work, tools: Toolbox | None) -> Work:

@@ -3,7 +3,7 @@
 A range stands here and nowhere else: decoding checks it, and `/openapi.json` says it.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,10 +21,13 @@ TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+Label = Annotated[str, Meta(max_length=1024)]
 StopString = Annotated[str, Meta(max_length=1024)]
 # `$` would let a line feed pass at the end.
 BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(?![\s\S])")]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
+TemplateValues = Annotated[dict[Label, Any], Meta(max_length=64)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -32,6 +35,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`stream_options`."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # ignored, as is the next one: usage comes at the end
+    continuous_usage_stats: bool | None = None
 
 
 class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +96,8 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message. `tool_calls` are an assistant's, `tool_call_id` says whose result a tool's is.
 
-    The other fields after `name` come back from earlier answers and must be empty.
+    `reasoning_content`, also called `reasoning`, is what an assistant thought before it spoke. The
+    other fields after `name` come back from earlier answers and must be empty.
     """
 
     role: Role
@@ -101,6 +107,8 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refusal: str | None = None
     annotations: list[msgspec.Raw] | None = None
     tool_calls: ToolCalls | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     function_call: None = None
     audio: None = None
 
@@ -129,6 +137,13 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     priority: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
+    # Taken and ignored: they are about OpenAI's own service.
+    store: bool | None = None
+    metadata: Annotated[dict[Label, Label], Meta(max_length=64)] | None = None
+    service_tier: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    prompt_cache_retention: Label | None = None
 
 
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -152,6 +167,15 @@ class ChatRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True)
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    modalities: Annotated[list[Literal["text"]], Meta(max_length=16)] | None = None
+    add_generation_prompt: bool | None = None  # null: yes
+    chat_template_kwargs: TemplateValues | None = None
+    reasoning_effort: Effort | None = None  # a value for the template, too
+    # Taken and ignored: nothing here is guessed ahead, or longer for being asked to.
+    prediction: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    audio: None = None
+    web_search_options: None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -163,6 +187,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     add_special_tokens: bool | None = None  # null: to a prompt; chat templates write their own
     add_generation_prompt: bool | None = None  # null: yes
     tools: Tools | None = None  # told of in the conversation
+    chat_template_kwargs: TemplateValues | None = None
     return_token_strs: bool | None = None
 
 

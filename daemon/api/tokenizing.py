@@ -5,6 +5,7 @@ import msgspec
 from daemon.api.answers import Detokenized, Tokenized
 from daemon.api.conversation import Conversation, Rendered
 from daemon.api.errors import invalid
+from daemon.api.prepare import template_values
 from daemon.api.sampling import given
 from daemon.api.schema import DetokenizeRequest, TokenizeRequest
 from daemon.api.text import Text, too_long
@@ -29,7 +30,10 @@ def asked_conversation(request: TokenizeRequest) -> bytes | None:
     check_messages(request.messages)
     check_tools(request.tools or [])
     begin_answer = given(request.add_generation_prompt, True)
-    return msgspec.json.encode(Conversation(request.messages, request.tools or [], begin_answer))
+    values = template_values(request.chat_template_kwargs)
+    return msgspec.json.encode(
+        Conversation(request.messages, request.tools or [], begin_answer, values)
+    )
 
 
 def tokenize(

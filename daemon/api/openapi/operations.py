@@ -16,6 +16,7 @@ from daemon.api.answers import (
     ModelList,
     Readiness,
     Tokenized,
+    Version,
 )
 from daemon.api.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
@@ -97,12 +98,15 @@ OPERATIONS = (
             ("detokenize", "The text of tokens.", DetokenizeRequest, Detokenized),
         )
     ),
-    Operation(
-        method="get",
-        path="/v1/models",
-        name="listModels",
-        summary="The model that is served.",
-        answer=ModelList,
+    *(
+        Operation(
+            method="get",
+            path=path,
+            name=name,
+            summary="The model that is served.",
+            answer=ModelList,
+        )
+        for path, name in (("/v1/models", "listModels"), ("/v1/models/", "listModelsAtSlash"))
     ),
     Operation(
         method="get",
@@ -113,12 +117,22 @@ OPERATIONS = (
         errors=NO_MODEL,
         parameters=("id",),
     ),
+    *(
+        Operation(
+            method="get",
+            path=f"/{name}",
+            name=name,
+            summary="Whether answers make progress, and when the last step was; 503 if not.",
+            answer=Health,
+        )
+        for name in ("health", "ping")
+    ),
     Operation(
         method="get",
-        path="/health",
-        name="health",
-        summary="Whether answers make progress, and when the engine last made a step; 503 if not.",
-        answer=Health,
+        path="/version",
+        name="version",
+        summary="The version of llmd.",
+        answer=Version,
     ),
     Operation(
         method="get",

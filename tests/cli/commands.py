@@ -1,6 +1,7 @@
 """`llmd` and `llmd-top` as processes of their own, as a shell starts them."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ def start(
     folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """A command with folders of its own where one is given, in a process group of its own."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # These tests are a shell's background job: what is ignored would be inherited as such.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = {**os.environ, "PYTHONUNBUFFERED": "", "COLUMNS": "80"}
     if folder is not None:
         environment |= {"XDG_RUNTIME_DIR": str(folder), "STATE_DIRECTORY": str(folder)}

@@ -45,6 +45,7 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     add_config_flags(check)
     _add_ctl(commands.add_parser("ctl", help="ask or direct a running daemon"))
     for name, help_text in (
+        ("chat", "talk to a running daemon"),
         ("simulate", "the same scheduler on a workload, in virtual time"),
         ("bench", "put a workload on a real endpoint"),
         ("compare", "two reports side by side"),

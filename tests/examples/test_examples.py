@@ -18,7 +18,7 @@ ANSWER = "hello world"
 @pytest.mark.parametrize(
     "command",
     [
-        ["bash", "examples/chat.sh", "hello"],
+        ["bash", "examples/chat.sh", 'it\'s "hello"'],
         [sys.executable, "examples/openai_chat.py", "hello"],
         [sys.executable, "examples/aiohttp_stream.py", "hello", "world"],
     ],
@@ -30,11 +30,8 @@ async def test_an_example_prints_the_answer(command: list[str], tmp_path: Path) 
         runtime.script = saying(tokenizer(), ANSWER)
         status, out, error = await run(command, runtime.url)
     assert status == 0, error
-    if command[0] == "bash":
-        assert '"content":"' in out
-        assert out.rstrip().endswith("data: [DONE]")
-    else:
-        assert out.count(ANSWER) == len(command) - 2
+    assert out.count(ANSWER) == len(command) - 2
+    assert "data:" not in out
 
 
 async def test_an_example_fails_where_nobody_serves() -> None:

@@ -1,0 +1,1 @@
+"""A chat with a running daemon from a terminal or a pipe: `llmd chat`."""

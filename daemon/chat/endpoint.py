@@ -1,0 +1,104 @@
+"""The server that a chat talks to: which models it has, and its answers, piece by piece."""
+
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from daemon.bench.client import refusal_text
+from daemon.bench.sse import UNREADABLE, Event, EventParser
+
+CONNECT_S = 10.0
+_STATUS_WITHOUT_KEY = 401
+_STATUS_TOO_MANY = 429
+
+
+class ChatError(Exception):
+    """There is no answer; a sentence for the user."""
+
+
+class _Entry(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Entry]
+
+
+class Endpoint:
+    """One address, asked with one key."""
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        """`url` is a base URL as `daemon.bench.client.base_url` makes it."""
+        self.url = url
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+    async def models(self) -> list[str]:
+        """The names of the models that are served. Raises ChatError."""
+        async with self._answered("GET", "/v1/models") as response:
+            try:
+                entries = msgspec.json.decode(await response.read(), type=_Models).data
+            except UNREADABLE:
+                raise ChatError(f"{self.url} does not speak OpenAI's API") from None
+        return [entry.id for entry in entries]
+
+    async def stream(self, body: dict[str, Any]) -> AsyncIterator[Event]:
+        """The events of one chat completion. Raises ChatError, at any point."""
+        async with self._answered("POST", "/v1/chat/completions", body) as response:
+            parser = EventParser()
+            async for data in response.content.iter_any():
+                try:
+                    events = parser.feed(data)
+                except UNREADABLE as error:
+                    raise ChatError(f"an event that is not OpenAI's: {error}") from None
+                for event in events:
+                    if event.fault:
+                        raise ChatError(event.fault)
+                    yield event
+
+    @asynccontextmanager
+    async def _answered(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session,
+                session.request(method, self.url + path, json=body) as response,
+            ):
+                if response.status != 200:
+                    raise ChatError(_refused(response, await response.read()))
+                yield response
+        except aiohttp.ClientConnectorError:
+            raise ChatError(self._nobody()) from None
+        except aiohttp.InvalidURL:
+            raise ChatError(f"{self.url} is not an address") from None
+        except (aiohttp.ClientError, OSError) as error:
+            said = str(error) or type(error).__name__
+            raise ChatError(f"the connection to {self.url} broke: {said}") from None
+
+    def _nobody(self) -> str:
+        here = " Start one with `llmd serve`, or name" if _is_here(self.url) else " Name"
+        return f"nobody serves at {self.url}.{here} another address with --url."
+
+
+def _refused(response: aiohttp.ClientResponse, body: bytes) -> str:
+    said = refusal_text(body)
+    if response.status == _STATUS_WITHOUT_KEY:
+        return f"{said} (give one with --api-key, or in LLMD_API_KEY)"
+    wait_s = response.headers.get("Retry-After", "")
+    if response.status == _STATUS_TOO_MANY and wait_s:
+        return f"{said} (try again in {wait_s} s)"
+    return said
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,77 @@
+"""A chat at a terminal: lines are read, those with a slash are orders."""
+
+from collections.abc import Callable, Iterator
+
+from daemon.chat.endpoint import ChatError
+from daemon.chat.screen import Screen
+from daemon.chat.talk import Talk
+
+HELP = '''\
+  /reset         forget what was said
+  /system TEXT   another system prompt; forgets what was said
+  /help          this list
+  /bye, Ctrl-D   end
+  """            begins and ends a text of several lines
+  Ctrl-C         ends an answer'''
+_FENCE = '"""'
+
+Read = Callable[[str], str]
+"""Reads a line after showing what stands before it; raises EOFError at the end of input."""
+
+
+def texts(read: Read) -> Iterator[str]:
+    """What the user says, whole: a line, or several between fences."""
+    while True:
+        try:
+            line = read(">>> ")
+            if line.lstrip().startswith(_FENCE):
+                line = _fenced(line.lstrip().removeprefix(_FENCE), read)
+        except EOFError:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def _fenced(line: str, read: Read) -> str:
+    lines = []
+    while not line.rstrip().endswith(_FENCE):
+        lines.append(line)
+        line = read("... ")
+    return "\n".join([*lines, line.rstrip().removesuffix(_FENCE)])
+
+
+def converse(talk: Talk, screen: Screen, read: Read) -> None:
+    """Until the user ends it: orders are carried out, all else is asked."""
+    for text in texts(read):
+        if text.startswith("/"):
+            if not _obey(text, talk, screen):
+                return
+            continue
+        try:
+            timing = talk.say(text, screen)
+        except ChatError as error:
+            screen.tell(f"\n{error}")
+        except KeyboardInterrupt:
+            screen.tell("\n(the answer was ended)")
+        else:
+            screen.answer("\n")
+            screen.tell(f"{timing}\n")
+
+
+def _obey(order: str, talk: Talk, screen: Screen) -> bool:
+    """Carry out an order; False: end."""
+    word, _, rest = order.partition(" ")
+    match word:
+        case "/bye" | "/exit" | "/quit":
+            return False
+        case "/reset":
+            talk.conversation.begin_anew()
+            screen.tell("what was said is forgotten")
+        case "/system":
+            talk.conversation.begin_anew(rest.strip())
+            screen.tell("begun anew with this system prompt" if rest else "no system prompt now")
+        case "/help" | "/?":
+            screen.tell(HELP)
+        case _:
+            screen.tell(f"{word} is no order; /help lists them")
+    return True

@@ -1,0 +1,45 @@
+"""Where a chat's text goes: answers to stdout, all else to stderr."""
+
+import re
+import sys
+from typing import TextIO
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
+
+
+class Screen:
+    """Two streams, each a terminal or not. A terminal is sent no control character of a model's."""
+
+    def __init__(self, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> None:
+        self._out, self._err = out, err
+        self._is_safe = not out.isatty()
+        self._tells = err.isatty()
+        self._waits = False
+
+    def answer(self, text: str) -> None:
+        """A piece of an answer, at once."""
+        self.stop_waiting()
+        self._out.write(text if self._is_safe else _CONTROL.sub("", text))
+        self._out.flush()
+
+    def wait(self, text: str) -> None:
+        """What is waited for, until something else is shown; nothing where nobody watches."""
+        if self._tells:
+            self._waits = True
+            self._err.write(f"{_DIM}{text}{_PLAIN}")
+            self._err.flush()
+
+    def stop_waiting(self) -> None:
+        """Take back what `wait` said."""
+        if self._waits:
+            self._waits = False
+            self._err.write(_ERASE)
+            self._err.flush()
+
+    def tell(self, text: str) -> None:
+        """A line beside the chat; dim where a terminal shows it."""
+        self.stop_waiting()
+        line = f"{_DIM}{text}{_PLAIN}" if self._tells else text
+        self._err.write(f"{line}\n")
+        self._err.flush()

@@ -1,0 +1,90 @@
+"""`llmd chat`: talk to a running daemon, or to any server that speaks OpenAI's API."""
+
+import argparse
+import asyncio
+import os
+import sys
+
+from daemon.bench.client import base_url
+from daemon.bench.errors import BenchError
+from daemon.chat.conversation import Asked, Conversation
+from daemon.chat.endpoint import ChatError, Endpoint
+from daemon.chat.prompt import converse
+from daemon.chat.screen import Screen
+from daemon.chat.talk import Talk
+
+URL = "http://127.0.0.1:8000"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmd chat`."""
+    parser.description = (
+        "With a question: one answer, as plain text on stdout; what is piped in follows the "
+        "question. Without: a conversation. /help lists its orders."
+    )
+    parser.add_argument("question", nargs="*", metavar="WORD", help="the question, if only one")
+    parser.add_argument(
+        "--url", default="", help=f"the server (default: LLMD_URL if set, else {URL})"
+    )
+    parser.add_argument("--api-key", default="", metavar="K", help="(default: LLMD_API_KEY if set)")
+    parser.add_argument("--model", default="", metavar="M", help="(default: the first one served)")
+    parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0: always the same answer")
+    parser.add_argument("--seed", type=int, metavar="S", help="of what is drawn by chance")
+    parser.add_argument("--stats", action="store_true", help="tokens/s of one answer, on stderr")
+
+
+def chat(arguments: argparse.Namespace) -> int:
+    """0: it was answered, or ended by the user; 1: it could not be."""
+    screen = Screen(sys.stdout, sys.stderr)
+    try:
+        talk = _talk(arguments)
+        if question := _question(arguments.question):
+            timing = talk.say(question, screen)
+            screen.answer("\n")
+            if arguments.stats:
+                screen.tell(str(timing))
+        elif sys.stdin.isatty():
+            _converse(talk, screen)
+        else:
+            raise ChatError("there is no question: give one, or pipe it in")
+    except (ChatError, BenchError) as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _talk(arguments: argparse.Namespace) -> Talk:
+    """Raises ChatError, BenchError."""
+    url = base_url(arguments.url or os.environ.get("LLMD_URL") or URL)
+    endpoint = Endpoint(url, arguments.api_key or os.environ.get("LLMD_API_KEY", ""))
+    model = arguments.model
+    if not model:
+        served = asyncio.run(endpoint.models())
+        if not served:
+            raise ChatError(f"{url} serves no model")
+        model = served[0]
+    asked = Asked(
+        model,
+        max_tokens=arguments.max_tokens,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+    )
+    return Talk(endpoint, asked, Conversation(arguments.system))
+
+
+def _question(words: list[str]) -> str:
+    """What is asked on the command line and by a pipe; nothing: a conversation is wanted."""
+    question = " ".join(words)
+    if sys.stdin is None or sys.stdin.isatty():
+        return question
+    piped = sys.stdin.read().strip()
+    return "\n\n".join(part for part in (question, piped) if part)
+
+
+def _converse(talk: Talk, screen: Screen) -> None:
+    import readline  # noqa: F401 - `input` edits lines with it
+
+    screen.tell("/help lists what can be done here; Ctrl-D ends it.")
+    converse(talk, screen, input)

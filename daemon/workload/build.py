@@ -5,6 +5,7 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
+from daemon.nearest import unknown
 from daemon.workload.arrivals import draw_arrivals
 from daemon.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT
 from daemon.workload.marginals import whole
@@ -14,7 +15,7 @@ from daemon.workload.workload import Float64, Workload, WorkloadError, WorkloadS
 
 AZURE_CONV = "azure-conv"
 _AZURE_FILE = "data/AzureLLMInferenceTrace_conv.csv.gz"
-_DEFAULT_REQUESTS = 1000
+DEFAULT_REQUESTS = 1000
 _CHUNK = 4096  # rows drawn at a time, always: a longer run begins with the shorter one
 _HOPELESS_SHARE = 0.001  # of draws that fit
 _HOPELESS_DRAWS = 16 * _CHUNK
@@ -63,8 +64,7 @@ def _check(spec: WorkloadSpec, max_len: int) -> None:
     if spec.trace is not None and spec.name not in ("", "skew"):
         raise WorkloadError(f"workload: give a trace or the name {spec.name!r}, not both")
     if spec.trace is None and spec.name not in (AZURE_CONV, *DISTRIBUTIONS):
-        known = ", ".join((AZURE_CONV, *DISTRIBUTIONS))
-        raise WorkloadError(f"workload: give a trace or one of {known}; got {spec.name!r}")
+        raise WorkloadError(unknown("workload", spec.name, (AZURE_CONV, *DISTRIBUTIONS)))
     if max_len < 2:
         raise WorkloadError(f"a context of {max_len} tokens holds no prompt with an answer")
     if spec.requests < 0 or spec.seed < 0:
@@ -89,7 +89,7 @@ def _kept(spec: WorkloadSpec, max_len: int, rng: np.random.Generator) -> _Kept:
     if spec.name == AZURE_CONV:
         with as_file(files("daemon.workload").joinpath(_AZURE_FILE)) as path:
             return _first(read_trace(path), AZURE_CONV, spec.requests, max_len)
-    return _drawn(spec.name, spec.requests or _DEFAULT_REQUESTS, max_len, rng)
+    return _drawn(spec.name, spec.requests or DEFAULT_REQUESTS, max_len, rng)
 
 
 def _again(trace: Trace, source: str, requests: int, max_len: int) -> tuple[Trace, str]:
@@ -142,6 +142,11 @@ def _times(spec: WorkloadSpec, kept: _Kept, rng: np.random.Generator) -> tuple[F
         raise WorkloadError(f"rate_scale: makes a trace's own times faster: {reason}")
     if own_s is None or spec.arrivals:
         process = spec.arrivals or "poisson"
+        if process != "closed" and not spec.rate:
+            raise WorkloadError(
+                f"{process} arrivals need a rate: give --rate R (requests/s; in a file, rate = R), "
+                f"or --arrivals closed for all of {kept.source} at once"
+            )
         at = "closed (all at once)"
         if process != "closed":
             at = f"{process} at {spec.rate:g} requests/s"

@@ -18,6 +18,7 @@ from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.report.errors import ReportError
+from daemon.workload.build import check
 from daemon.workload.workload import WorkloadError
 
 REFRESH_S = 0.5
@@ -91,6 +92,7 @@ def bench(arguments: argparse.Namespace) -> int:
     _raise_descriptor_limit()
     try:
         wanted = workload_spec(arguments)
+        check(wanted)
         measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _following))
         for note in measured.notes:
             print(f"llmd bench: {note}", file=sys.stderr)

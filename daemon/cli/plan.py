@@ -25,6 +25,7 @@ from daemon.report.render import as_json, as_text
 from daemon.report.report import Report
 from daemon.scheduler.policies import POLICIES
 from daemon.simulator.scenario import Scenario
+from daemon.workload.build import check
 
 _BELONGS = {
     "--sweep": ("--rates", "--policies", "--profiles", "--workers", "--prices", "--pareto"),
@@ -118,6 +119,9 @@ def sweep_all(arguments: argparse.Namespace) -> int:
     points = grid(
         scenario, arguments.rates or (), arguments.policies or (), arguments.profiles or ()
     )
+    if not arguments.capacity:
+        for point in points.values():
+            check(point.workload)
     warn_of_named(group.profile for point in points.values() for group in point.instance)
     goal = _goal(arguments) if arguments.capacity else None
     rents = _rents(arguments, points)

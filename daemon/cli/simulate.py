@@ -23,10 +23,17 @@ from daemon.simulator.scenario import ScenarioError
 from daemon.simulator.simulator import SimulationError
 from daemon.workload.workload import WorkloadError
 
-WRONG = (ScenarioError, WorkloadError, ProfileError, PredictorError, JournalError)
+WRONG = (
+    ScenarioError,
+    WorkloadError,
+    ProfileError,
+    PredictorError,
+    JournalError,
+    PlannerError,
+)
 """What was asked for cannot be: flags, or a file that they name."""
 
-FAILED = (PlannerError, ReportError, SimulationError, OSError)
+FAILED = (ReportError, SimulationError, OSError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,8 +58,8 @@ def length_predictor(name: str, store: VectorStore | None = None) -> Predictor |
     if kind == "ranges" and colon:
         return Learned(store, Ranges(store, _granularity(value)))
     if colon or kind not in {*_MAKERS, "none"}:
-        meant = did_you_mean(kind, KINDS)
-        raise PredictorError(f"unknown predictor {name!r}{meant or f'; choose {CHOICES}'}")
+        meant = did_you_mean(kind, KINDS) if kind not in KINDS else ""
+        raise PredictorError(f"unknown predictor {name!r}: choose {CHOICES}{meant}")
     return _MAKERS[kind](store) if kind in _MAKERS else None
 
 

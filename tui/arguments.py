@@ -1,20 +1,25 @@
 """The one command line of llmd-top."""
 
-import argparse
 from pathlib import Path
 
 from daemon.cli.printed import add_printing
+from daemon.cli.words import Parser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """What can be asked of llmd-top."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="llmd-top",
         description="Watch a running llmd daemon.",
         epilog="The keys are told by ? inside. NO_COLOR in the environment leaves out colours.",
     )
     made.add_argument("-1", dest="once", action="store_true", help="print one plain frame, exit")
-    made.add_argument("--socket", type=Path, metavar="PATH", help="the daemon's control socket")
+    made.add_argument(
+        "--socket",
+        type=Path,
+        metavar="PATH",
+        help="the daemon's control socket (default: the one of a daemon that runs here)",
+    )
     made.add_argument("--readonly", action="store_true", help="offer nothing that changes it")
     source = made.add_mutually_exclusive_group()
     source.add_argument(

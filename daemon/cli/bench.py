@@ -13,11 +13,12 @@ import uvloop
 from daemon.bench.bench import BenchSpec, Measured, measure
 from daemon.bench.errors import BenchError
 from daemon.bench.load import Load
-from daemon.cli.faults import told
+from daemon.cli.faults import UsageError, told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.report.errors import ReportError
+from daemon.workload.build import check
 from daemon.workload.workload import WorkloadError
 
 REFRESH_S = 0.5
@@ -28,23 +29,26 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmd bench`."""
     parser.add_argument("--url", required=True, help="the endpoint, such as http://127.0.0.1:8000")
-    parser.add_argument("--model", default="", metavar="M", help="the first served, if not given")
     parser.add_argument(
-        "--api-key", default="", metavar="K", help="otherwise from OPENAI_API_KEY, if set"
+        "--model", default="", metavar="M", help="its name (default: the first served)"
+    )
+    parser.add_argument(
+        "--api-key", default="", metavar="K", help="the key (default: OPENAI_API_KEY, if set)"
     )
     parser.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
     parser.add_argument(
         "--prompt-form",
         choices=("ids", "text"),
         default="ids",
-        help="prompts as token ids, of exact length, or as words (a chat's always are)",
+        help="prompts as token ids, of exact length, or as words, as a chat's always are "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--prompt-seed",
         type=int,
         metavar="S",
-        help="of the prompts' tokens; another one each time, so that no run meets prompts of an "
-        "earlier one in the server's prefix cache",
+        help="of the prompts' tokens (default: another one each time, so that no run meets prompts "
+        "of an earlier one in the server's prefix cache)",
     )
     parser.add_argument(
         "--no-ignore-eos",
@@ -57,15 +61,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="leave out requests longer than N tokens; otherwise longer than the server says",
+        help="leave out requests longer than N tokens (default: than the server says)",
     )
     parser.add_argument(
-        "--timeout-s", type=float, default=600.0, metavar="S", help="of a whole answer; 0: none"
+        "--timeout-s",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="of a whole answer; 0: none (default: %(default)g)",
     )
     parser.add_argument(
-        "--warm-up", type=int, default=0, metavar="N", help="send N requests first, not recorded"
+        "--warm-up",
+        type=int,
+        default=0,
+        metavar="N",
+        help="send N requests first, not recorded (default: %(default)s)",
     )
-    parser.add_argument("--label", default="", help="what the report calls the endpoint")
+    parser.add_argument(
+        "--label", default="", help="what the report calls the endpoint (default: its URL)"
+    )
     add_workload_flags(parser)
     add_output_flags(parser)
 
@@ -78,6 +92,7 @@ def bench(arguments: argparse.Namespace) -> int:
     _raise_descriptor_limit()
     try:
         wanted = workload_spec(arguments)
+        check(wanted)
         measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _following))
         for note in measured.notes:
             print(f"llmd bench: {note}", file=sys.stderr)
@@ -95,9 +110,9 @@ def bench(arguments: argparse.Namespace) -> int:
 
 def _spec(arguments: argparse.Namespace) -> BenchSpec:
     if arguments.warm_up < 0 or arguments.max_len < 0:
-        raise BenchError("--warm-up and --max-len must not be below 0")
+        raise UsageError("--warm-up and --max-len must not be below 0")
     if not 0 <= arguments.timeout_s <= LONGEST_TIMEOUT_S:
-        raise BenchError(f"--timeout-s must be from 0 (none) to {LONGEST_TIMEOUT_S:g}")
+        raise UsageError(f"--timeout-s must be from 0 (none) to {LONGEST_TIMEOUT_S:g}")
     return BenchSpec(
         url=arguments.url,
         model=arguments.model,

@@ -18,7 +18,7 @@ from daemon.control.client import (
     resume,
 )
 from daemon.control.protocol import InstanceStatus, Reloaded, Snapshot
-from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.policies import POLICIES, meanings
 
 TIMEOUT_S = 5.0
 RELOAD_TIMEOUT_S = 30.0
@@ -70,7 +70,8 @@ def policies(snapshot: Snapshot) -> str:
     """Every policy in a line of its own, with a star where an instance uses it."""
     used = {instance.policy for instance in snapshot.instances}
     names = [*POLICIES, *sorted(used - set(POLICIES))]
-    return "\n".join(f"{'*' if name in used else ' '} {name}" for name in names)
+    lines = dict(zip(POLICIES, meanings(), strict=True))
+    return "\n".join(f"{'*' if name in used else ' '} {lines.get(name, name)}" for name in names)
 
 
 def as_json(snapshot: Snapshot) -> str:

@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     # Imported here, where a signal finds somebody who knows how to end.
+    from daemon.cli.faults import UsageError, told
     from daemon.cli.parser import build_parser
     from daemon.config.load import ConfigError
 
@@ -27,6 +28,9 @@ def _run(words: Sequence[str]) -> int:
     except ConfigError as error:
         for fault in error.faults:
             print(f"llmd: {fault}", file=sys.stderr)
+        return 2
+    except UsageError as error:
+        print(f"llmd: {told(error)}", file=sys.stderr)
         return 2
 
 

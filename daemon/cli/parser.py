@@ -7,34 +7,56 @@ from pathlib import Path
 from typing import Any
 
 from daemon import __version__
+from daemon.cli.defaults import POLICIES_BELOW, by_default
 from daemon.cli.printed import add_printing, asks_for_all
+from daemon.cli.words import FILE, Parser, offer
 from daemon.config.checks import DTYPES
 from daemon.config.instances import parse_instance
-from daemon.config.load import parse_value
+from daemon.config.load import flatten, parse_value
+from daemon.config.schema import Config
 from daemon.config.unknown import ONE_MODEL
 from daemon.predict.lengths import LIVE
 from daemon.scheduler.policies import POLICIES
 
-_FLAGS: tuple[tuple[str, str, type, str, str], ...] = (
-    ("--host", "server.host", str, "H", "address of the HTTP API"),
-    ("--port", "server.port", int, "N", "port of the HTTP API; 0 takes a free one"),
-    ("--socket", "control.socket", str, "PATH", "control socket, read by llmd-top and llmd ctl"),
-    ("--policy", "scheduler.policy", str, "P", f"who runs when: {', '.join(POLICIES)}"),
-    ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}"),
-    ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool, instead of the formula"),
-    ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}"),
-    ("--max-batch-tokens", "scheduler.max_batch_tokens", int, "N", "token budget of a step"),
-    ("--prefill-chunk", "scheduler.prefill_chunk", int, "N", "prompt tokens of a step, at most"),
+SOCKET = "in the runtime folder, as llmd check says"
+ATTACHED = "the one of a daemon that runs here"
+EMBEDDED = "the embedded one"
+
+_FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
+    ("--host", "server.host", str, "H", "address of the HTTP API", ""),
+    ("--port", "server.port", int, "N", "port of the HTTP API; 0 takes a free one", ""),
+    ("--socket", "control.socket", str, "PATH", "control socket of llmd-top and llmd ctl", SOCKET),
+    ("--policy", "scheduler.policy", str, "P", "who runs when: one of the policies below", ""),
+    ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}", ""),
+    ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
+    ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
+    (
+        *("--max-batch-tokens", "scheduler.max_batch_tokens", int, "N"),
+        *("token budget of a step", "the policy's own"),
+    ),
+    (
+        *("--prefill-chunk", "scheduler.prefill_chunk", int, "N"),
+        *("prompt tokens of one sequence in a step, at most", "as the budget"),
+    ),
 )
+"""Flag, dotted key, type, metavar, what it is, and what a default of 0 or nothing stands for."""
+
+_OFFERED: dict[str, Sequence[str] | str] = {
+    "control.socket": FILE,
+    "scheduler.policy": tuple(POLICIES),
+    "predict.kind": LIVE,
+    "model.dtype": DTYPES,
+}
+"""What completion offers for the values of keys."""
+
+_INSTANCES = ("cpu", *(f"cuda:{number}" for number in range(8)))
 
 
 def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     """The parser of every command. Those of the workbench bring libraries along, and their flags:
     only the ones whose names are among `asked` are filled in, so that `serve` starts fast.
     """
-    parser = argparse.ArgumentParser(
-        prog="llmd", description="Serve language models on this machine."
-    )
+    parser = Parser(prog="llmd", description="Serve language models on this machine.")
     parser.add_argument("--version", action="version", version=f"llmd {__version__}")
     add_printing(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -77,34 +99,42 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmd serve`, for every command that starts what it would start."""
     parser.add_argument("--config", type=Path, metavar="F", help="TOML file; flags override it")
-    for flag, key, kind, metavar, help_text in _FLAGS:
-        parser.add_argument(flag, dest=key, type=kind, metavar=metavar, help=help_text)
-    parser.add_argument(
+    for flag, key, kind, metavar, what, otherwise in _FLAGS:
+        help_text = f"{what} {by_default(key, otherwise)}"
+        action = parser.add_argument(flag, dest=key, type=kind, metavar=metavar, help=help_text)
+        if key in _OFFERED:
+            offer(action, _OFFERED[key])
+    model = parser.add_argument(
         "--model",
         dest="model.path",
         action=_OneModel,
         metavar="FOLDER|FILE.gguf",
-        help="model; without it the embedded one",
+        help=f"model {by_default('model.path', EMBEDDED)}",
     )
-    parser.add_argument(
+    offer(model, FILE)
+    instance = parser.add_argument(
         "--instance",
         nargs="+",
         action="extend",
         metavar="DEVICE:ROLE",
-        help="workers, such as cpu:mixed or cuda:0:mixed",
+        help="workers, such as cpu:mixed or cuda:0:mixed (default: cpu)",
     )
-    parser.add_argument(
+    offer(instance, _INSTANCES)
+    value = parser.add_argument(
         "--set",
         type=_assignment,
         action="append",
         default=[],
         metavar="section.key=value",
-        help="any other value of the configuration, in TOML",
+        help="any other value of the configuration, in TOML; once for each",
     )
+    offer(value, [f"{key}=" for key in flatten(Config()) if "." in key])
+    parser.epilog = POLICIES_BELOW
 
 
 def _add_ctl(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--socket", type=Path, metavar="PATH", help="the daemon's control socket")
+    socket_help = f"the daemon's control socket {by_default('control.socket', ATTACHED)}"
+    parser.add_argument("--socket", type=Path, metavar="PATH", help=socket_help)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
     status.add_argument("--json", action="store_true", help="one JSON object")
@@ -116,7 +146,9 @@ def _add_ctl(parser: argparse.ArgumentParser) -> None:
         "a step stays as configured; what becomes of victims is the policy's own choice unless "
         "memory.swap is set. A restarted daemon has its configured policy again.",
     )
-    policy.add_argument("name", nargs="?", metavar="NAME", help=", ".join(POLICIES))
+    policy.epilog = POLICIES_BELOW
+    name = policy.add_argument("name", nargs="?", metavar="NAME", help="one of the policies below")
+    offer(name, tuple(POLICIES))
     reload = verbs.add_parser(
         "reload",
         help="read the configuration again",
@@ -131,7 +163,9 @@ def _add_ctl(parser: argparse.ArgumentParser) -> None:
     resume = verbs.add_parser("resume", help="take requests again, after drain")
     for verb in (status, policy, reload, drain, resume):
         # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
-        verb.add_argument("--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS)
+        verb.add_argument(
+            "--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS, help=socket_help
+        )
 
 
 class _OneModel(argparse.Action):

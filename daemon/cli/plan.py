@@ -6,9 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.cli.defaults import of_default
+from daemon.cli.faults import UsageError
 from daemon.cli.outputs import write_text
 from daemon.cli.poor import warn_of_named
 from daemon.cli.scenario_flags import scenario_of
+from daemon.cli.words import offer
 from daemon.planner.capacity import find_capacity
 from daemon.planner.errors import PlannerError
 from daemon.planner.goal import Goal, Trial
@@ -16,10 +19,13 @@ from daemon.planner.pareto import Point, plot_pareto
 from daemon.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar, rent_per_hour
 from daemon.planner.sweep import Key, Row, grid, sweep, table
 from daemon.profiles.errors import ProfileError
+from daemon.profiles.load import names
 from daemon.report.numbers import aligned, percent, plain, seconds, three_digits
 from daemon.report.render import as_json, as_text
 from daemon.report.report import Report
+from daemon.scheduler.policies import POLICIES
 from daemon.simulator.scenario import Scenario
+from daemon.workload.build import check
 
 _BELONGS = {
     "--sweep": ("--rates", "--policies", "--profiles", "--workers", "--prices", "--pareto"),
@@ -42,7 +48,11 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         "asked tokens are unserved",
     )
     for flag, what in (
-        ("--attainment", "share of each class's requests that must keep their promises (0.9)"),
+        (
+            "--attainment",
+            "share of each class's requests that must keep their promises "
+            f"{of_default(Goal().attainment)}",
+        ),
         ("--slo-p99-normalized-latency", "bound on its 99th percentile, in seconds"),
         ("--slo-p99-queueing", "bound on the 99th percentile of queueing, in seconds"),
     ):
@@ -52,12 +62,26 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="every combination of --rates, --policies and --profiles, on all cores",
     )
-    group.add_argument("--rates", type=_floats, metavar="R,R,...")
-    group.add_argument("--policies", type=_words, metavar="P,P,...")
-    group.add_argument("--profiles", type=_words, metavar="NAME,NAME,...")
-    group.add_argument("--workers", type=int, metavar="N", help="processes of a sweep")
     group.add_argument(
-        "--prices", type=Path, metavar="FILE", help="TOML with dollars per device-hour in [price]"
+        "--rates", type=_floats, metavar="R,R,...", help="of a sweep (default: --rate)"
+    )
+    policies = group.add_argument(
+        "--policies", type=_words, metavar="P,P,...", help="of a sweep (default: --policy)"
+    )
+    offer(policies, tuple(POLICIES))
+    profiles = group.add_argument(
+        "--profiles", type=_words, metavar="NAME,NAME,...", help="of a sweep (default: --profile)"
+    )
+    offer(profiles, names())
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="processes of a sweep (default: one a core)"
+    )
+    group.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="TOML with dollars per device-hour in [price] (default: "
+        f"{', '.join(f'{name} {price:.2f}' for name, price in DEFAULT_PRICES.items())})",
     )
     group.add_argument(
         "--pareto", type=Path, metavar="FILE", help="draw cost against latency; .svg or .png"
@@ -65,16 +89,16 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_plan_flags(arguments: argparse.Namespace) -> None:
-    """Refuse flags that would do nothing. Raises PlannerError."""
+    """Refuse flags that would do nothing. Raises UsageError."""
     for search, flags in _BELONGS.items():
         for flag in flags:
             if _given(arguments, flag) and not _given(arguments, search):
-                raise PlannerError(f"{flag} needs {search}: without it there is nothing to search")
+                raise UsageError(f"{flag} needs {search}: without it there is nothing to search")
     if arguments.workers is not None and arguments.workers < 0:
-        raise PlannerError(f"--workers must not be below 0, got {arguments.workers}")
+        raise UsageError(f"--workers must not be below 0, got {arguments.workers}")
     for flag in _OF_ONE_RUN:
         if _given(arguments, flag) and (arguments.sweep or arguments.capacity):
-            raise PlannerError(
+            raise UsageError(
                 f"{flag} is of one run, and --sweep and --capacity make many: simulate the point "
                 "that matters by itself"
             )
@@ -95,6 +119,9 @@ def sweep_all(arguments: argparse.Namespace) -> int:
     points = grid(
         scenario, arguments.rates or (), arguments.policies or (), arguments.profiles or ()
     )
+    if not arguments.capacity:
+        for point in points.values():
+            check(point.workload)
     warn_of_named(group.profile for point in points.values() for group in point.instance)
     goal = _goal(arguments) if arguments.capacity else None
     rents = _rents(arguments, points)

@@ -5,6 +5,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from daemon.cli.words import FILE, FOLDER
+
+_PREAMBLE = {"bash": "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"}
+"""A profile's name, opt-13b@h100, is one word."""
+
 SHELLS = ("bash", "zsh")
 EVERYTHING = "--print-"
 """What the flags begin with: whoever asks for one needs the whole parser."""
@@ -33,9 +38,12 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     import shtab
 
     for action in _actions(parser):
-        if action.type is Path:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
-    text: str = shtab.complete(parser, shell)
+        offered = getattr(action, "offered", FILE if action.type is Path else None)
+        if offered in (FILE, FOLDER):
+            action.complete = shtab.FILE if offered == FILE else shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif offered is not None:
+            action.choices = offered
+    text: str = shtab.complete(parser, shell, preamble=_PREAMBLE.get(shell, ""))
     return text
 
 

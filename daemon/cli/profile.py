@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daemon.cli.faults import told
+from daemon.cli.faults import UsageError, told
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
+from daemon.cli.words import offer
 from daemon.config.cuda import DeviceError
 from daemon.config.load import load
 from daemon.config.paths import default_cache
@@ -22,8 +23,12 @@ from daemon.control.place import nearest_folder
 from daemon.cost.profile import Profile
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
-from daemon.profiles.errors import ProfileError, unknown
-from daemon.profiles.load import load_profile, save_profile
+from daemon.nearest import unknown
+from daemon.profiles.devices import DEVICES
+from daemon.profiles.errors import ProfileError
+from daemon.profiles.importers import IMPORTERS
+from daemon.profiles.load import load_profile, names, save_profile
+from daemon.profiles.models import MODELS
 from daemon.profiles.table import error_words
 
 if TYPE_CHECKING:
@@ -36,29 +41,56 @@ LEAST_BUDGET_S = 2.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmd profile` and of `llmd profile import`."""
     add_config_flags(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: in the cache folder")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to (default: in the cache folder)"
+    )
     parser.add_argument(
         "--budget-s",
         type=float,
         default=BUDGET_S,
         metavar="S",
-        help="seconds to spend, the model's loading included; less of them measure less",
+        help="seconds to spend, the model's loading included; less of them measure less "
+        "(default: %(default)g)",
     )
     parser.add_argument(
-        "--name", default="", help="such as smollm2-135m-instruct@cpu-2, the default"
+        "--name",
+        default="",
+        help="its name (default: model and device, as smollm2-135m-instruct@cpu-2)",
     )
     group = parser.add_argument_group("from live steps, instead of measuring")
     group.add_argument("--journal", type=Path, metavar="FILE", help="a daemon's journal")
-    group.add_argument("--profile", metavar="P", help="the profile whose terms are scaled to it")
+    scaled = group.add_argument(
+        "--profile", metavar="P", help="the profile whose terms are scaled to it"
+    )
+    offer(scaled, names())
     verbs = parser.add_subparsers(dest="verb", metavar="import")
     importing = verbs.add_parser("import", help="convert a published table")
-    importing.add_argument("kind", metavar="KIND", help="distserve, vidur, splitwise, ...")
+    kind = importing.add_argument("kind", metavar="KIND", help=", ".join(IMPORTERS))
+    offer(kind, tuple(IMPORTERS))
     importing.add_argument("source", type=Path, metavar="SOURCE", help="its file or folder")
-    importing.add_argument("--model", dest="import_model", required=True, metavar="M")
-    importing.add_argument("--device", default="a100-80g", metavar="D")
-    importing.add_argument("--tp", type=int, default=1, metavar="N", help="tensor parallel degree")
+    model = importing.add_argument(
+        "--model", dest="import_model", required=True, metavar="M", help="whose times they are"
+    )
+    offer(model, tuple(MODELS))
+    device = importing.add_argument(
+        "--device", default="a100-80g", metavar="D", help="and on which (default: %(default)s)"
+    )
+    offer(device, tuple(DEVICES))
+    importing.add_argument(
+        "--tp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tensor parallel degree (default: %(default)s)",
+    )
     # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
-    importing.add_argument("--out", type=Path, metavar="FILE", default=argparse.SUPPRESS)
+    importing.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="where to (default: the profile's name, here)",
+    )
 
 
 def profile(arguments: argparse.Namespace) -> int:
@@ -78,7 +110,7 @@ def profile(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     if not arguments.budget_s >= LEAST_BUDGET_S:
-        raise ProfileError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
+        raise UsageError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
     config = load(arguments.config, overrides(arguments)).config
     _check_place(arguments.out or _default_folder(config) / "any")
     from daemon.profiler.run import profile_machine  # here: a wrong configuration is told at once
@@ -95,7 +127,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 def _refit(arguments: argparse.Namespace) -> int:
     if arguments.journal is None or arguments.profile is None or arguments.out is None:
-        raise ProfileError("fitting anew needs all of --journal, --profile and --out")
+        raise UsageError("fitting anew needs all of --journal, --profile and --out")
     from daemon.profiler.refit import observations, refit
 
     made = refit(load_profile(arguments.profile), observations(arguments.journal))
@@ -112,13 +144,11 @@ def _refit(arguments: argparse.Namespace) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from daemon.profiles.importers import IMPORTERS
-
     convert = IMPORTERS.get(arguments.kind)
     if convert is None:
-        raise ProfileError(unknown("kind of table", arguments.kind, IMPORTERS))
+        raise UsageError(unknown("kind of table", arguments.kind, IMPORTERS))
     if arguments.tp < 1:
-        raise ProfileError(f"--tp must be at least 1, got {arguments.tp}")
+        raise UsageError(f"--tp must be at least 1, got {arguments.tp}")
     made = convert(arguments.source, arguments.import_model, arguments.device, arguments.tp)
     print(f"{made.name}: {made.fit.num_points:,} points, error {error_words(made.fit)}")
     _write(made, arguments.out or Path(f"{made.name}.json"))

@@ -7,23 +7,31 @@ from typing import Any
 
 import msgspec
 
+from daemon.cli.defaults import POLICIES_BELOW, of_default
+from daemon.cli.words import offer
 from daemon.cli.workload_flags import workload_spec
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.predict.lengths import CHOICES
+from daemon.predict.lengths import CHOICES, KINDS
+from daemon.profiles.load import names
 from daemon.scheduler.policies import POLICIES
 from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
 from daemon.simulator.scenario_file import read_scenario
 
-_LIMITS: tuple[tuple[str, int, str], ...] = (
-    ("max-running", 1, "sequences in a batch (256)"),
-    ("max-batch-tokens", 0, "token budget of a step (the policy's own)"),
-    ("prefill-chunk", 0, "prompt tokens of a sequence in a step (as the budget)"),
-    ("max-waiting", 0, "sequences that may queue before requests are rejected (no bound)"),
-    ("max-len", 0, "tokens of the longest sequence (the model's context)"),
-    ("block-size", 1, "tokens of a KV block (16)"),
-    ("depth", 0, "steps in flight (chosen from the step time)"),
+_LIMITS: tuple[tuple[str, int, str, str], ...] = (
+    ("max-running", 1, "sequences in a batch", ""),
+    ("max-batch-tokens", 0, "token budget of a step", "the policy's own"),
+    ("prefill-chunk", 0, "prompt tokens of a sequence in a step", "as the budget"),
+    (
+        "max-waiting",
+        0,
+        "sequences that may queue before requests are rejected",
+        "no bound, unlike a daemon",
+    ),
+    ("max-len", 0, "tokens of the longest sequence", "the model's context"),
+    ("block-size", 1, "tokens of a KV block", ""),
+    ("depth", 0, "steps in flight", "chosen from the step time"),
 )
-"""Each flag, its least value and what it is; 0 gives the choice back to what stands in brackets."""
+"""Each flag, its least value, what it is and what 0 gives the choice back to."""
 
 
 def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
@@ -32,36 +40,61 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
         "scenario", nargs="?", type=Path, metavar="SCENARIO.toml", help="flags override its values"
     )
     group = parser.add_argument_group("instances")
-    group.add_argument(
+    profile = group.add_argument(
         "--profile", metavar="NAME|FILE", help="model and device, such as opt-13b@a100-80g"
     )
-    group.add_argument("--instances", type=int, metavar="N", help="how many of them (1)")
-    group.add_argument(
-        "--kv-bytes", type=float, metavar="B", help="KV memory of each (from the memory formula)"
+    offer(profile, names())
+    for name, kind, metavar, what in (
+        ("instances", int, "N", f"how many of them {_default(InstanceGroup, 'count')}"),
+        ("kv-bytes", float, "B", "KV memory of each (default: the memory formula's)"),
+        (
+            *("host-bytes", float, "B"),
+            f"host memory of each to swap KV to {_default(InstanceGroup, 'host_bytes')}",
+        ),
+        (
+            *("power-cap", float, "X"),
+            f"share of the devices' power limit {_default(InstanceGroup, 'power_cap')}",
+        ),
+    ):
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
+    _add_scheduling(parser)
+
+
+def _add_scheduling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("scheduling, as a daemon has it where nothing is said")
+    policy = group.add_argument(
+        "--policy", metavar="P", help=f"one of those below {_default(Scenario, 'policy')}"
     )
-    group.add_argument(
-        "--host-bytes", type=float, metavar="B", help="host memory of each to swap KV to (64e9)"
+    offer(policy, tuple(POLICIES))
+    predictor = group.add_argument(
+        "--predictor", metavar="P", help=f"{CHOICES} {_default(Scenario, 'predictor')}"
     )
-    group.add_argument(
-        "--power-cap", type=float, metavar="X", help="share of the devices' power limit (1)"
-    )
-    group = parser.add_argument_group("scheduling")
-    group.add_argument("--policy", metavar="P", help=f"{', '.join(POLICIES)} (sarathi)")
-    group.add_argument("--predictor", metavar="P", help=f"{CHOICES} (mean)")
+    offer(predictor, KINDS)
     group.add_argument(
         "--swap",
         choices=SWAP_MODES,
         help="of those who give way: copied ahead of need, copied at need, computed again, or "
-        "nobody gives way to a newcomer (the policy's own)",
+        "nobody gives way to a newcomer (default: the policy's own)",
     )
     group.add_argument(
-        "--starve-s", type=float, metavar="S", help="wait before a promotion of mlfq (0.3)"
+        "--starve-s",
+        type=float,
+        metavar="S",
+        help=f"wait before a promotion of mlfq {_default(Limits, 'starve_s')}",
     )
-    for name, least, what in _LIMITS:
-        group.add_argument(f"--{name}", type=_from(least), metavar="N", help=what)
+    for name, least, what, otherwise in _LIMITS:
+        default = _default(Limits, name.replace("-", "_"), otherwise)
+        group.add_argument(f"--{name}", type=_from(least), metavar="N", help=f"{what} {default}")
     group.add_argument(
         "--no-noise", action="store_true", help="step times exactly as the profile's fit says"
     )
+    parser.epilog = POLICIES_BELOW
+
+
+def _default(kind: type[msgspec.Struct], name: str, otherwise: str = "") -> str:
+    """What a scenario has where the flag is not given."""
+    fields = {field.name: field.default for field in msgspec.structs.fields(kind)}
+    return of_default(fields[name], otherwise)
 
 
 def scenario_of(arguments: argparse.Namespace) -> Scenario:

@@ -10,6 +10,7 @@ from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_al
 from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
+from daemon.cli.words import FOLDER, offer
 from daemon.cli.workload_flags import add_workload_flags
 from daemon.journal.reader import JournalError
 from daemon.planner.errors import PlannerError
@@ -22,17 +23,17 @@ from daemon.simulator.scenario import ScenarioError
 from daemon.simulator.simulator import SimulationError
 from daemon.workload.workload import WorkloadError
 
-FAULTS = (
-    PlannerError,
+WRONG = (
     ScenarioError,
     WorkloadError,
     ProfileError,
     PredictorError,
-    ReportError,
     JournalError,
-    SimulationError,
-    OSError,
+    PlannerError,
 )
+"""What was asked for cannot be: flags, or a file that they name."""
+
+FAILED = (ReportError, SimulationError, OSError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,16 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a daemon's journal instead of a workload: repeated exactly, or simulated with "
         "--policy (recorded step times) or --profile (its cost model)",
     )
-    group.add_argument(
+    kept = group.add_argument(
         "--journal-out", type=Path, metavar="FOLDER", help="keep the simulated Core's journal"
     )
+    offer(kept, FOLDER)
     group.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev"
     )
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Simulate and report. 0: done; 1: it cannot be simulated."""
+    """Simulate and report. 0: done; 1: it came to nothing; 2: what was asked is wrong."""
     try:
         check_plan_flags(arguments)
         if arguments.sweep:
@@ -73,7 +75,10 @@ def simulate(arguments: argparse.Namespace) -> int:
             write_trace(run, arguments.perfetto)
     except BrokenPipeError:  # of stdout: whoever calls knows what it means
         raise
-    except FAULTS as error:
+    except WRONG as error:
+        print(f"llmd: {told(error)}", file=sys.stderr)
+        return 2
+    except FAILED as error:
         print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
     return 0

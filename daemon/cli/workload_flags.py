@@ -6,6 +6,10 @@ from typing import Any
 
 import msgspec
 
+from daemon.cli.defaults import of_default
+from daemon.cli.words import offer
+from daemon.workload.arrivals import PROCESSES
+from daemon.workload.build import DEFAULT_REQUESTS, names
 from daemon.workload.slo import parse_class
 from daemon.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
@@ -18,22 +22,35 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trace", type=Path, metavar="FILE", help="requests of an Azure, Mooncake or length file"
     )
-    group.add_argument("--workload", metavar="NAME", help=f"or a named one: {_names()}")
+    workload = group.add_argument("--workload", metavar="NAME", help=f"or a named one: {_names()}")
+    offer(workload, [name for name, _ in names()])
     group.add_argument(
-        "--requests", type=int, metavar="N", help="how many; all of a trace, else 1000"
+        "--requests",
+        type=int,
+        metavar="N",
+        help=f"how many (default: all of a trace, else {DEFAULT_REQUESTS})",
     )
-    group.add_argument(
+    arrivals = group.add_argument(
         "--arrivals",
         metavar="HOW",
-        help="poisson, gamma:CV, closed (all at once), uniform, burst:SIZE or diurnal:DEPTH; "
-        "without it a trace keeps its own times, and lengths alone arrive as poisson",
+        help="poisson, gamma:CV, closed (all at once), uniform, burst:SIZE or diurnal:DEPTH "
+        "(default: a trace's own times, and poisson for lengths alone)",
     )
+    offer(arrivals, [how.partition(":")[0] + ":" * (":" in how) for how in PROCESSES])
     rate = group.add_mutually_exclusive_group()
-    rate.add_argument("--rate", type=float, metavar="R", help="requests/s on average")
     rate.add_argument(
-        "--rate-scale", type=float, metavar="X", help="a trace's times, X times faster"
+        "--rate",
+        type=float,
+        metavar="R",
+        help="requests/s on average; needed where requests have no times of their own",
     )
-    group.add_argument("--seed", type=int, metavar="S", help="of lengths and times (0)")
+    rate.add_argument(
+        "--rate-scale", type=float, metavar="X", help="a trace's times, X times faster (default: 1)"
+    )
+    seed = WorkloadSpec().seed
+    group.add_argument(
+        "--seed", type=int, metavar="S", help=f"of lengths and times {of_default(seed)}"
+    )
     group.add_argument(
         "--slo",
         type=_slo_class,
@@ -101,6 +118,4 @@ def _slo_class(text: str) -> SloClass:
 
 
 def _names() -> str:
-    from daemon.workload.build import names
-
     return ", ".join(name for name, _ in names())

@@ -14,6 +14,7 @@ from daemon.config.schema import Config
 from daemon.logs import FORMATS
 from daemon.memory.sizing import KV_DTYPES
 from daemon.memory.swap_space import SWAP_MODES
+from daemon.nearest import not_one_of
 from daemon.predict.lengths import VECTOR_KINDS, live_fault
 from daemon.scheduler.policies import POLICIES
 
@@ -109,7 +110,7 @@ def _choices(config: Config) -> Iterator[Fault]:
     ):
         value = _value(config, key)
         if value not in choices:
-            yield key, f"must be one of {', '.join(choices)}, got {value!r}"
+            yield key, not_one_of(value, choices)
 
 
 def _memory(config: Config) -> Iterator[Fault]:
@@ -118,7 +119,7 @@ def _memory(config: Config) -> Iterator[Fault]:
     if not 8 <= size <= 256 or size & (size - 1):
         yield "memory.block_size", f"must be a power of two from 8 to 256, got {size}"
     if memory.swap and memory.swap not in SWAP_MODES:
-        yield "memory.swap", f"must be one of {', '.join(SWAP_MODES)}, got {memory.swap!r}"
+        yield "memory.swap", not_one_of(memory.swap, SWAP_MODES)
     if memory.kv_blocks and memory.kv_bytes:
         yield "memory.kv_blocks", "is given together with memory.kv_bytes: give one of them"
     if memory.compress and memory.kv_dtype != "auto":
@@ -146,7 +147,7 @@ def _instances(config: Config) -> Iterator[Fault]:
         if not _DEVICE.fullmatch(spec.device):
             yield f"{place}.device", f"must be cpu or cuda:N, got {spec.device!r}"
         if spec.role not in ROLES:
-            yield f"{place}.role", f"must be one of {', '.join(ROLES)}, got {spec.role!r}"
+            yield f"{place}.role", not_one_of(spec.role, ROLES)
         elif spec.role != "mixed":
             yield f"{place}.role", f"{spec.role!r} is not supported yet: {_NO_HANDOFF}"
         if spec.name in names[:number]:

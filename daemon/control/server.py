@@ -33,6 +33,7 @@ from daemon.control.protocol import (
     ToViewer,
     Watch,
 )
+from daemon.nearest import unknown
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame
@@ -200,8 +201,7 @@ class ControlServer:
         match order:
             case ChoosePolicy(policy=policy):
                 if policy not in POLICIES:
-                    known = ", ".join(POLICIES)
-                    raise RefusalError(f"unknown policy {policy[:40]!r}; there are {known}")
+                    raise RefusalError(unknown("policy", policy, POLICIES))
                 orders.choose_policy(policy)
             case Drain():
                 orders.drain()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from daemon.nearest import did_you_mean, not_one_of
 from daemon.predict.adversary import Adversary
 from daemon.predict.conditional_mean import ConditionalMean
 from daemon.predict.errors import PredictorError
@@ -41,6 +42,10 @@ _MAKERS: dict[str, Callable[[VectorStore], Predictor]] = {
 }
 
 
+KINDS = ("none", *_MAKERS, "noisy")
+"""Those of the simulator, without what may follow a colon."""
+
+
 def length_predictor(name: str, store: VectorStore | None = None) -> Predictor | None:
     """The predictor of a flag's text; None for `none`. Raises PredictorError.
 
@@ -53,7 +58,8 @@ def length_predictor(name: str, store: VectorStore | None = None) -> Predictor |
     if kind == "ranges" and colon:
         return Learned(store, Ranges(store, _granularity(value)))
     if colon or kind not in {*_MAKERS, "none"}:
-        raise PredictorError(f"no predictor {name!r}: choose {CHOICES}")
+        meant = did_you_mean(kind, KINDS) if kind not in KINDS else ""
+        raise PredictorError(f"unknown predictor {name!r}: choose {CHOICES}{meant}")
     return _MAKERS[kind](store) if kind in _MAKERS else None
 
 
@@ -62,7 +68,7 @@ def live_fault(name: str) -> str:
     if name in LIVE:
         return ""
     if not name.startswith("noisy:"):
-        return f"must be one of {', '.join(LIVE)}, got {name!r}"
+        return not_one_of(name, LIVE)
     try:
         length_predictor(name)
     except PredictorError as error:

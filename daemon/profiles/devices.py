@@ -6,7 +6,8 @@ bytes/s and copy at about 85 % of it. Idle power is typical, the limit is the da
 """
 
 from daemon.cost.profile import DeviceSpec, LinkSpec
-from daemon.profiles.errors import ProfileError, unknown
+from daemon.nearest import unknown
+from daemon.profiles.errors import ProfileError
 
 _MIB = 1 << 20
 

@@ -7,7 +7,8 @@ import msgspec
 
 from daemon.cost.profile import Profile
 from daemon.files import TABLE_BYTES, read_whole, write_whole
-from daemon.profiles.errors import ProfileError, unknown
+from daemon.nearest import unknown
+from daemon.profiles.errors import ProfileError
 from daemon.profiles.pipeline import staged
 
 _FOLDER = Path(__file__).parent
@@ -37,7 +38,7 @@ def load_profile(name_or_path: str) -> Profile:
         whole = _read(_FOLDER / f"{found['whole']}{_SUFFIX}")
         stages = int(found["stages"])
         return whole if stages == 1 else staged(whole, stages)
-    raise ProfileError(unknown("profile", name_or_path, shipped))
+    raise ProfileError(unknown("profile", name_or_path, shipped, most=3))
 
 
 def save_profile(profile: Profile, path: Path) -> None:

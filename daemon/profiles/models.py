@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from daemon.cost.profile import ModelSpec
-from daemon.profiles.errors import ProfileError, unknown
+from daemon.nearest import unknown
+from daemon.profiles.errors import ProfileError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from daemon.cost.profile import Profile
 from daemon.memory.swap_space import SWAP_MODES
+from daemon.nearest import not_one_of
 from daemon.predict.lengths import length_predictor
 from daemon.scheduler.policies import POLICIES
 from daemon.simulator.links import transfer_s
@@ -58,7 +59,7 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     if not scenario.instance:
         yield "a scenario needs at least one [[instance]] with a profile"
     if scenario.policy not in POLICIES:
-        yield f"policy must be one of {', '.join(POLICIES)}, got {scenario.policy!r}"
+        yield f"policy {not_one_of(scenario.policy, POLICIES)}"
     if scenario.seed < 0:
         yield f"seed must be at least 0, got {scenario.seed}"
 
@@ -72,7 +73,7 @@ def _limits(scenario: Scenario) -> Iterator[str]:
     if not 0.0 < limits.starve_s < math.inf:
         yield f"limits.starve_s must be a number above 0, got {limits.starve_s}"
     if limits.swap not in ("", *SWAP_MODES):
-        yield f"limits.swap must be one of {', '.join(SWAP_MODES)}, got {limits.swap!r}"
+        yield f"limits.swap {not_one_of(limits.swap, SWAP_MODES)}"
 
 
 def _instances(scenario: Scenario) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from daemon.core.events import Configured, Event, PolicyChosen, Predicted
 from daemon.cost.profile import Profile
 from daemon.journal.reader import JournalError
+from daemon.nearest import not_one_of
 from daemon.report.records import Outcome, RunLog
 from daemon.scheduler.policies import POLICIES
 from daemon.simulator.journal import Home, Incident, Stream
@@ -74,7 +75,7 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
     """
     config = incident.config
     if policy and policy not in POLICIES:
-        raise ScenarioError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+        raise ScenarioError(f"policy {not_one_of(policy, POLICIES)}")
     if policy and policy != config.policy:
         budget = POLICIES[policy].budget(0)
         config = msgspec.structs.replace(

@@ -2,7 +2,11 @@
 
 import msgspec
 
+from daemon.config.schema import MemoryConfig, PredictConfig, SchedulerConfig
 from daemon.workload.workload import WorkloadSpec
+
+_SCHEDULER, _MEMORY, _PREDICT = SchedulerConfig(), MemoryConfig(), PredictConfig()
+"""What is left open is as a daemon has it, or figures of the two would not be of one thing."""
 
 
 class ScenarioError(ValueError):
@@ -15,7 +19,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     profile: str  # a name such as opt-13b@a100-80g, or a file
     count: int = 1
     kv_bytes: float = 0.0  # of each; 0: from the memory formula
-    host_bytes: float = 64e9  # host memory of each, that KV blocks are swapped to
+    host_bytes: float = 64e9  # host memory of each to swap KV to; a daemon asks its machine
     power_cap: float = 1.0  # share of the devices' limit
     role: str = "mixed"
 
@@ -23,16 +27,16 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[limits]`: as `[scheduler]` and `[memory]` of the daemon's configuration."""
 
-    max_running: int = 256
-    max_batch_tokens: int = 0  # 0: the policy's own
-    prefill_chunk: int = 0  # 0: as max_batch_tokens
-    max_waiting: int = 0  # 0: no bound
+    max_running: int = _SCHEDULER.max_running
+    max_batch_tokens: int = _SCHEDULER.max_batch_tokens  # 0: the policy's own
+    prefill_chunk: int = _SCHEDULER.prefill_chunk  # 0: as max_batch_tokens
+    max_waiting: int = 0  # 0: no bound, so that what cannot be served shows as waiting
     max_len: int = 0  # 0: the model's context
-    block_size: int = 16
-    prefix_cache: bool = True
-    depth: int = 0
-    swap: str = ""  # "": the policy's own
-    starve_s: float = 0.3
+    block_size: int = _MEMORY.block_size
+    prefix_cache: bool = _SCHEDULER.prefix_cache
+    depth: int = _SCHEDULER.depth
+    swap: str = _MEMORY.swap  # "": the policy's own
+    starve_s: float = _SCHEDULER.starve_s
     exact_max_tokens: bool = (
         False  # clients ask for as many tokens as they get, as `llmd bench` does
     )
@@ -51,8 +55,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     workload: WorkloadSpec
     instance: tuple[InstanceGroup, ...]
-    policy: str = "sarathi"
-    predictor: str = "mean"
+    policy: str = _SCHEDULER.policy
+    predictor: str = _PREDICT.kind
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
     noise: bool = True  # step times vary as the profile measured it
     limits: Limits = Limits()

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from daemon.nearest import not_one_of
 from daemon.workload.workload import Float64, WorkloadError
 
 Process = Callable[[int, float, np.random.Generator], Float64]
@@ -76,7 +77,7 @@ def parse_arrivals(text: str) -> Process:
     if name in _PLAIN and not colon:
         return _PLAIN[name]
     if name not in _SHAPED:
-        raise WorkloadError(f"arrivals: must be one of {', '.join(PROCESSES)}, got {text!r}")
+        raise WorkloadError(f"arrivals: {not_one_of(text, PROCESSES)}")
     shaped, least, most = _SHAPED[name]
     try:
         value = float(argument)

@@ -5,6 +5,7 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
+from daemon.nearest import unknown
 from daemon.workload.arrivals import draw_arrivals
 from daemon.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT
 from daemon.workload.marginals import whole
@@ -14,7 +15,7 @@ from daemon.workload.workload import Float64, Workload, WorkloadError, WorkloadS
 
 AZURE_CONV = "azure-conv"
 _AZURE_FILE = "data/AzureLLMInferenceTrace_conv.csv.gz"
-_DEFAULT_REQUESTS = 1000
+DEFAULT_REQUESTS = 1000
 _CHUNK = 4096  # rows drawn at a time, always: a longer run begins with the shorter one
 _HOPELESS_SHARE = 0.001  # of draws that fit
 _HOPELESS_DRAWS = 16 * _CHUNK
@@ -35,7 +36,9 @@ def build(spec: WorkloadSpec, max_len: int) -> Workload:
     Changing arrivals, rate or classes leaves the lengths as they are. Raises WorkloadError for a
     specification or a trace that cannot be used, OSError for a trace that cannot be read.
     """
-    _check(spec, max_len)
+    check(spec)
+    if max_len < 2:
+        raise WorkloadError(f"a context of {max_len} tokens holds no prompt with an answer")
     streams = np.random.SeedSequence(spec.seed).spawn(3)
     lengths, arrivals, classes = (np.random.default_rng(stream) for stream in streams)
     kept = _kept(spec, max_len, lengths)
@@ -59,14 +62,14 @@ def names() -> list[tuple[str, str]]:
     return [azure, *((name, make().summary) for name, make in DISTRIBUTIONS.items())]
 
 
-def _check(spec: WorkloadSpec, max_len: int) -> None:
+def check(spec: WorkloadSpec) -> None:
+    """Refuse what can be seen to be wrong before anything is read. Raises WorkloadError."""
     if spec.trace is not None and spec.name not in ("", "skew"):
         raise WorkloadError(f"workload: give a trace or the name {spec.name!r}, not both")
     if spec.trace is None and spec.name not in (AZURE_CONV, *DISTRIBUTIONS):
-        known = ", ".join((AZURE_CONV, *DISTRIBUTIONS))
-        raise WorkloadError(f"workload: give a trace or one of {known}; got {spec.name!r}")
-    if max_len < 2:
-        raise WorkloadError(f"a context of {max_len} tokens holds no prompt with an answer")
+        if not spec.name:
+            raise WorkloadError("which requests? give --trace FILE or --workload NAME")
+        raise WorkloadError(unknown("workload", spec.name, (AZURE_CONV, *DISTRIBUTIONS)))
     if spec.requests < 0 or spec.seed < 0:
         raise WorkloadError("workload: requests and seed must not be below 0")
     for key in ("rate", "rate_scale"):
@@ -75,6 +78,17 @@ def _check(spec: WorkloadSpec, max_len: int) -> None:
             raise WorkloadError(f"{key}: must be a finite number above 0, got {value}")
     if spec.rate and spec.rate_scale:
         raise WorkloadError("rate_scale: is given together with rate: give one of them")
+    if spec.trace is None and spec.name in DISTRIBUTIONS and not spec.rate_scale:
+        _check_rate(spec, spec.name)
+
+
+def _check_rate(spec: WorkloadSpec, source: str) -> None:
+    process = spec.arrivals or "poisson"
+    if process != "closed" and not spec.rate:
+        raise WorkloadError(
+            f"{process} arrivals need a rate: give --rate R (requests/s; in a file, rate = R), "
+            f"or --arrivals closed for all of {source} at once"
+        )
 
 
 def _kept(spec: WorkloadSpec, max_len: int, rng: np.random.Generator) -> _Kept:
@@ -89,7 +103,7 @@ def _kept(spec: WorkloadSpec, max_len: int, rng: np.random.Generator) -> _Kept:
     if spec.name == AZURE_CONV:
         with as_file(files("daemon.workload").joinpath(_AZURE_FILE)) as path:
             return _first(read_trace(path), AZURE_CONV, spec.requests, max_len)
-    return _drawn(spec.name, spec.requests or _DEFAULT_REQUESTS, max_len, rng)
+    return _drawn(spec.name, spec.requests or DEFAULT_REQUESTS, max_len, rng)
 
 
 def _again(trace: Trace, source: str, requests: int, max_len: int) -> tuple[Trace, str]:
@@ -138,10 +152,13 @@ def _times(spec: WorkloadSpec, kept: _Kept, rng: np.random.Generator) -> tuple[F
     """Times from the run's start, and the words for them."""
     own_s, count = kept.trace.time_s, len(kept.trace)
     if spec.rate_scale and (own_s is None or spec.arrivals):
-        reason = "leave arrivals out" if own_s is not None else f"{kept.source} has none; use rate"
+        reason = (
+            "leave arrivals out" if own_s is not None else f"{kept.source} has none; use --rate"
+        )
         raise WorkloadError(f"rate_scale: makes a trace's own times faster: {reason}")
     if own_s is None or spec.arrivals:
         process = spec.arrivals or "poisson"
+        _check_rate(spec, kept.source)
         at = "closed (all at once)"
         if process != "closed":
             at = f"{process} at {spec.rate:g} requests/s"

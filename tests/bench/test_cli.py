@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemon.cli import bench, compare
+from daemon.cli.faults import UsageError
 from daemon.cli.workload_flags import workload_spec
 from daemon.workload.workload import WorkloadError
 from tests.bench.scripted import ScriptedServer
@@ -77,10 +78,11 @@ def test_faults_are_one_line(lengths: Path, capsys: pytest.CaptureFixture[str]) 
     trace = ["--trace", str(lengths), "--rate", "1"]
     assert bench.bench(parse(bench, "--url", "127.0.0.1:1", *trace)) == 1
     assert bench.bench(given()) == 2
-    assert bench.bench(given(*trace, "--warm-up", "-1")) == 1
+    with pytest.raises(UsageError, match="--warm-up and --max-len must not be below 0"):
+        bench.bench(given(*trace, "--warm-up", "-1"))
     assert compare.compare(parse(compare, str(lengths), str(lengths))) == 1
     error = capsys.readouterr().err
-    assert error.count("\n") == 4 and error.count("llmd: ") == 4
+    assert error.count("\n") == 3 and error.count("llmd: ") == 3
 
 
 def test_workload_flags_become_a_specification(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from daemon.control.protocol import (
     Snapshot,
 )
 from daemon.control.server import ControlServer
-from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.policies import POLICIES, meanings
 from tests.control.orders import Written
 
 CHOSEN: list[str] = []
@@ -160,8 +160,8 @@ def test_without_a_name_every_policy_is_listed_and_nothing_chosen(
 ) -> None:
     assert main(["ctl", "--socket", str(socket_path), "policy"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line[2:] for line in lines] == list(POLICIES)
-    assert [line for line in lines if line.startswith("*")] == ["* sarathi"]
+    assert [line[2:] for line in lines] == meanings()
+    assert [line for line in lines if line.startswith("*")] == [f"* {meanings()[1]}"]
     assert CHOSEN == ["sarathi"]
 
 
@@ -169,7 +169,7 @@ def test_a_name_changes_the_policy(socket_path: Path, capsys: pytest.CaptureFixt
     assert main(["ctl", "policy", "srtf", "--socket", str(socket_path)]) == 0
     assert CHOSEN == ["sarathi", "srtf"]
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("*")] == ["* srtf"]
+    assert [line.split()[1] for line in lines if line.startswith("*")] == ["srtf"]
 
 
 def test_an_unknown_policy_is_one_line_with_the_names_and_status_1(
@@ -179,8 +179,10 @@ def test_an_unknown_policy_is_one_line_with_the_names_and_status_1(
     assert CHOSEN == ["sarathi"]
     streams = capsys.readouterr()
     assert streams.out == ""
-    names = ", ".join(POLICIES)
-    assert streams.err == f"llmd: the daemon refused: unknown policy 'best'; there are {names}\n"
+    names = ", ".join(sorted(POLICIES))
+    assert streams.err == f"llmd: the daemon refused: unknown policy 'best'; known are {names}\n"
+    assert main(["ctl", "--socket", str(socket_path), "policy", "sarthi"]) == 1
+    assert "'sarthi'; did you mean 'sarathi'?" in capsys.readouterr().err
 
 
 def test_reload_says_what_changed_and_what_needs_a_restart(

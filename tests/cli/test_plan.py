@@ -31,7 +31,7 @@ def ours(folder: Path, server: list[str]) -> list[str]:
 
 
 def refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["simulate", *flags]) == 1
+    assert main(["simulate", *flags]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.startswith("llmd: ") and shown.err.count("\n") == 1
     return shown.err
@@ -101,7 +101,7 @@ def test_without_a_price_a_sweep_shows_what_it_knows(
     shown = capsys.readouterr()
     head, missing, row = (line.split() for line in shown.out.splitlines())
     assert head[0] == "PROFILE" and row[-1] == "-" and row[1] == "vllm"
-    assert missing[0] == "none" and "called" in missing
+    assert missing[0] == "none" and "'none';" in missing
     assert shown.err.count("no price for the device 'ours'") == 1
 
 

@@ -60,13 +60,51 @@ def test_every_programs_texts_are_written_where_they_are_looked_for(tmp_path: Pa
             assert word in (tmp_path / place).read_text().replace("\\", "")
 
 
-def test_bash_completes_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    script = printed(capsys, "--print-completion=bash")
-    asked = "COMP_WORDS=(llmd ctl rel); COMP_CWORD=2; _shtab_llmd; echo ${COMPREPLY[@]}"
+COMPLETED = [
+    ("ctl rel", {"reload"}),
+    ("serve --poli", {"--policy"}),
+    ("serve --policy s", {"sarathi", "static", "sjf", "srtf", "speculative"}),
+    ("serve --predictor r", {"retrieval", "ranges"}),
+    ("serve --dtype b", {"bfloat16"}),
+    ("serve --instance cu", {f"cuda:{number}" for number in range(8)}),
+    ("serve --set scheduler.pol", {"scheduler.policy="}),
+    ("serve --config W/a", {"W/a.toml"}),
+    ("serve --model W/", {"W/a.toml", "W/folder"}),
+    ("ctl policy ml", {"mlfq"}),
+    ("simulate --policy ml", {"mlfq"}),
+    ("simulate --profile opt-66b@h", {"opt-66b@h100-tp2", "opt-66b@h200-tp2"}),
+    ("simulate --profiles llama-3", {f"llama-3-8b@{d}" for d in ("a100-80g", "h100", "h200")}),
+    ("simulate --workload sh", {"sharegpt"}),
+    ("simulate --predictor or", {"oracle"}),
+    ("simulate --swap re", {"reactive", "recompute"}),
+    ("simulate --arrivals g", {"gamma:"}),
+    ("simulate --journal-out W/", {"W/folder"}),
+    ("bench --url x --workload al", {"alpaca"}),
+    ("profile import v", {"vidur"}),
+    ("compare W/a", {"W/a.toml"}),
+]
+"""What is typed, its last word unfinished, and what is offered; W is a folder."""
+
+
+def test_bash_completes_names_values_and_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.toml").touch()
+    (tmp_path / "folder").mkdir()
+    script = tmp_path / "folder" / "completion"
+    script.write_text(printed(capsys, "--print-completion=bash"))
+    lines = [f"source {script}"]
+    for typed, _ in COMPLETED:
+        count = len(typed.split())
+        words = f"COMP_WORDS=(llmd {typed.replace('W/', f'{tmp_path}/')}); COMP_CWORD={count}"
+        lines.append(f"{words}; _shtab_llmd; echo ${{COMPREPLY[@]}}")
     done = subprocess.run(
-        ["bash"], input=f"{script}\n{asked}\n", text=True, capture_output=True, check=True
+        ["bash", "-c", "\n".join(lines)], text=True, capture_output=True, check=True
     )
-    assert done.stdout.split() == ["reload"]
+    assert done.stderr == ""
+    offered = done.stdout.replace(f"{tmp_path}/", "W/").splitlines()
+    found = {typed: set(row.split()) for (typed, _), row in zip(COMPLETED, offered, strict=True)}
+    assert found == dict(COMPLETED)
 
 
 def test_the_manual_page_names_every_word(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def test_four_points_are_four_single_runs_and_a_bad_one_a_row(tmp_path: Path) ->
 
     assert [row.key for row in rows] == list(points)
     assert rows[-1].report is None
-    assert rows[-1].error.startswith("no profile is called 'none'")
+    assert rows[-1].error.startswith("unknown profile 'none'")
     for row in rows[:-1]:
         single = prepare(points[row.key])
         assert _timeless(row.report) == _timeless(report_of(single, run(single)))

@@ -283,7 +283,7 @@ def test_flags_that_would_do_nothing_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
     eventful(tmp_path)
-    assert command("--journal", tmp_path / FILE_NAME, "--policy", "vllm", *flags) == 1
+    assert command("--journal", tmp_path / FILE_NAME, "--policy", "vllm", *flags) == 2
     name = "a scenario file" if flags[0] == "scenario.toml" else flags[0]
     assert f"{name} has no effect with --journal" in capsys.readouterr().err
 
@@ -309,7 +309,7 @@ def test_the_command_repeats_and_runs_again(
         assert len(steps) == sum(one.steps for one in was.instances)
     assert (tmp_path / "again" / FILE_NAME).exists()
     for flags in (["--seed", "3"], ["--journal-out", "elsewhere"]):
-        assert command("--journal", path, *flags) == 1
+        assert command("--journal", path, *flags) == 2
         assert f"{flags[0]} needs --p" in capsys.readouterr().err
 
 

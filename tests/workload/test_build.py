@@ -174,14 +174,16 @@ def test_draws_beyond_the_context_are_counted() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({}, "give a trace or one of"),
-        ({"name": "nothing"}, "got 'nothing'"),
-        ({"name": "sharegpt"}, "need a rate above 0"),
+        ({}, "give --trace FILE or --workload NAME"),
+        ({"name": "nothing"}, "unknown workload 'nothing'; known are alpaca, "),
+        ({"name": "sharegot"}, "did you mean 'sharegpt'"),
+        ({"name": "sharegpt"}, "poisson arrivals need a rate: give --rate R"),
+        ({"name": "lphd", "arrivals": "gamma:4"}, "gamma:4 arrivals need a rate: give --rate R"),
         ({"name": "sharegpt", "rate": -1.0}, "rate: must be"),
         ({"name": "sharegpt", "rate": float("nan")}, "rate: must be"),
         ({"name": "sharegpt", "rate": 1.0, "requests": -1}, "must not be below 0"),
         ({"name": "sharegpt", "rate": 1.0, "seed": -1}, "must not be below 0"),
-        ({"name": "sharegpt", "rate_scale": 2.0}, "has none; use rate"),
+        ({"name": "sharegpt", "rate_scale": 2.0}, "has none; use --rate"),
         ({"name": "azure-conv", "rate_scale": 2.0, "rate": 1.0}, "give one of them"),
         (
             {"name": "azure-conv", "rate_scale": 2.0, "arrivals": "poisson"},

@@ -15,3 +15,9 @@ POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (Vllm, Sarathi, Orca, Static, Priority, Sjf, Srtf, Mlfq, Speculative)
 }
+
+
+def meanings() -> list[str]:
+    """A line for each policy: its name, and what it means."""
+    width = max(map(len, POLICIES))
+    return [f"{name:<{width}}  {policy.meaning}" for name, policy in POLICIES.items()]

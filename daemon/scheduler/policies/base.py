@@ -16,6 +16,8 @@ class Policy:
     """
 
     name: ClassVar[str]
+    meaning: ClassVar[str]
+    """In a line, for whoever chooses one."""
     prefill_alone: ClassVar[bool] = False
     """A step with a prompt in it carries no decodes."""
     whole_prompts: ClassVar[bool] = False

@@ -33,6 +33,7 @@ class Mlfq(Policy):
     """Short steps first; whoever used up a quantum falls behind, whoever starves comes first."""
 
     name = "mlfq"
+    meaning = "short steps first; long answers fall behind, starving ones rise"
     swap = PROACTIVE
     displaces = True
     reviews = True

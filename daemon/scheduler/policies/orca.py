@@ -7,6 +7,7 @@ class Orca(Policy):
     """Iteration-level batching with max allocation."""
 
     name = "orca"
+    meaning = "arrival order, prompts whole; room for the longest answer is kept"
     whole_prompts = True
     reserve_limit = True
     batch_tokens = 2560

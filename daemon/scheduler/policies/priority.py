@@ -9,6 +9,7 @@ class Priority(Policy):
     """Stall-free mixing ordered by (priority, arrival), with preemption."""
 
     name = "priority"
+    meaning = "the client's number, then arrival; a better one displaces"
     displaces = True
 
     def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:

@@ -7,3 +7,4 @@ class Sarathi(Policy):
     """Stall-free mixing, first come first served."""
 
     name = "sarathi"
+    meaning = "arrival order; decodes in every step, prompts in chunks beside"

@@ -10,6 +10,7 @@ class Sjf(Policy):
     """Stall-free mixing; of those that wait, the shortest comes next, and nobody gives way."""
 
     name = "sjf"
+    meaning = "shortest predicted first; nobody who runs gives way to it"
 
     def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
         """Seconds left."""

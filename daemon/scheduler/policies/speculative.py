@@ -37,6 +37,7 @@ class Speculative(Policy):
     """
 
     name = "speculative"
+    meaning = "least predicted time left first, weighed by memory and age"
     swap = PROACTIVE
     displaces = True
     reviews = True

@@ -11,6 +11,7 @@ class Srtf(Policy):
     """Stall-free mixing ordered by the time that is left; a shorter one takes a longer's place."""
 
     name = "srtf"
+    meaning = "least predicted time left first; a shorter one displaces"
     swap = PROACTIVE
     displaces = True
     counts_down = True

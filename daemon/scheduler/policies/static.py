@@ -7,6 +7,7 @@ class Static(Policy):
     """Run to completion: finished sequences leave, nobody joins until all have left."""
 
     name = "static"
+    meaning = "a batch runs until its last answer is done; nobody joins it"
     prefill_alone = True
     whole_prompts = True
     reserve_limit = True

@@ -7,6 +7,7 @@ class Vllm(Policy):
     """Prompts first, alone in their step; decodes stall meanwhile."""
 
     name = "vllm"
+    meaning = "arrival order; whole prompts first, while decodes wait"
     prefill_alone = True
     whole_prompts = True
     batch_tokens = 2560

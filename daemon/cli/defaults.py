@@ -1,0 +1,21 @@
+"""What stands where a flag is not given, for its help: taken from the configuration's schema."""
+
+from daemon.config.load import flatten
+from daemon.config.schema import Config
+from daemon.scheduler.policies import meanings
+
+POLICIES_BELOW = "policies:\n  " + "\n  ".join(meanings())
+"""For the end of a help text."""
+
+_DEFAULTS = flatten(Config())
+
+
+def by_default(key: str, otherwise: str = "") -> str:
+    """`(default: 8000)` of a dotted key; `otherwise` says what its 0 or empty text stands for."""
+    return of_default(_DEFAULTS[key], otherwise)
+
+
+def of_default(value: object, otherwise: str = "") -> str:
+    """The same of a value."""
+    shown = f"{value:g}".replace("e+", "e") if isinstance(value, float) else str(value)
+    return f"(default: {otherwise or shown})"

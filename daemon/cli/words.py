@@ -1,0 +1,74 @@
+"""The parser of llmd's programs: one sentence for wrong words, with what was probably meant."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from daemon.nearest import did_you_mean, not_one_of, unknown
+
+FILE, FOLDER = "file", "folder"
+"""What shell completion looks for where a value is a path."""
+
+
+def offer(action: argparse.Action, values: Sequence[str] | str) -> None:
+    """Say which values shell completion offers for a flag: these words, a FILE or a FOLDER.
+
+    Other values are not refused, unlike with `choices`: who reads them says what is wrong.
+    """
+    action.offered = values  # type: ignore[attr-defined]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but that it tells one sentence instead of the whole usage, and the nearest."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        named.setdefault("formatter_class", _Lines)
+        super().__init__(*arguments, **named)
+
+    def error(self, message: str) -> NoReturn:
+        """Tell it, and end with status 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, after a look at the flags: it would name a wrong one last, behind those
+        that lack, and knows no better one.
+        """
+        words = sys.argv[1:] if args is None else list(args)
+        for flag in self._own_flags(words):
+            if not any(known.startswith(flag) for known in self._option_string_actions):
+                flags = [one for one in self._option_string_actions if one.startswith("--")]
+                meant = did_you_mean(flag, flags) or f"; {self.prog} --help names all"
+                self.error(f"unknown flag {flag!r}{meant}")
+        return super().parse_known_args(words, namespace)
+
+    def _own_flags(self, words: Sequence[str]) -> Iterator[str]:
+        """The long flags among the words that are this parser's, and no command's below it."""
+        below = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+        for word in words:
+            if word == "--":
+                return
+            if not word.startswith("-") and any(
+                one.required or word in one.choices for one in below
+            ):
+                return
+            if word.startswith("--") and " " not in word.partition("=")[0]:
+                yield word.partition("=")[0]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(unknown(action.dest, value, list(action.choices)))
+        raise argparse.ArgumentError(
+            action, not_one_of(value, [str(one) for one in action.choices])
+        )
+
+
+class _Lines(argparse.HelpFormatter):
+    """Leaves the lines of a description or epilog that has several as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "\n".join(f"{indent}{line}" for line in text.splitlines())

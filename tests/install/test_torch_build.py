@@ -99,7 +99,6 @@ def test_without_a_driver_the_build_for_cpus_is_installed(machine: Machine) -> N
     ("env", "build", "why"),
     [
         ({"DRIVER_CUDA": "13020"}, "cu130", "the NVIDIA driver supports CUDA 13.2"),
-        ({"DRIVER_CUDA": "13000"}, "cu130", "the NVIDIA driver supports CUDA 13.0"),
         ({"DRIVER_CUDA": "12060"}, "cu126", "the NVIDIA driver supports CUDA 12.6"),
         ({"DRIVER_CUDA": "12000"}, "cu126", "the NVIDIA driver supports CUDA 12.0"),
         ({"DRIVER_CUDA": "11040"}, "cpu", OLD_DRIVER),
@@ -189,6 +188,22 @@ def test_wishes_that_cannot_be_met(machine: Machine) -> None:
     assert "build cu130: asked for as TORCH=cuda, but there is no NVIDIA driver here" in said
 
 
+def would_run(*arguments: str) -> str:
+    """What make would do."""
+    command = ["make", "--dry-run", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_run_installs_for_serving_and_a_test_for_work(tmp_path: Path) -> None:
+    new = f"VENV={tmp_path}"
+    for target, purpose in (("run", "serve"), ("venv", "serve"), ("test", "dev"), ("check", "dev")):
+        assert f"make_venv.sh {tmp_path} {purpose}\n" in would_run(target, new)
+    for stamp in (".made-to-serve", ".made-to-develop"):
+        (tmp_path / stamp).touch()
+    assert "make_venv.sh" not in would_run("run", new) + would_run("test", new)
+    assert "make_venv.sh" in would_run("run", new, "TORCH=cpu"), "a wish is never up to date"
+
+
 @pytest.fixture
 def packages(machine: Machine) -> Callable[..., list[str]]:
     """What scripts/packages.sh has pip install for a purpose."""
@@ -219,5 +234,5 @@ def test_a_machine_with_a_gpu_gets_the_extra_for_it(
     packages: Callable[..., list[str]], library: Path
 ) -> None:
     assert "--editable .[gpu]" in packages("serve", **driver(library))[-2]
-    assert "--upgrade .[gpu]" in packages("service", **driver(library))[-2]
+    assert "--upgrade .[gpu,man]" in packages("service", **driver(library))[-2]
     assert "--editable .[gpu,dev]" in packages("dev", **driver(library))[-2]

@@ -2,7 +2,14 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.made-from
+# What serving needs, and what work on llmd needs besides: two stamps, one virtual environment.
+SERVE := $(VENV)/.made-to-serve
+DEV := $(VENV)/.made-to-develop
+PACKAGES := pyproject.toml constraints.txt scripts/make_venv.sh scripts/packages.sh scripts/torch_build.py
+# Which build of torch: cpu, cuda, or an index's address. Without it the NVIDIA driver decides, or
+# what was given before.
+TORCH ?=
+export TORCH
 # Commands on a bare GPU machine use its own python3, or the one given as PYTHON=...
 PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 WHEELS := .wheels
@@ -14,19 +21,27 @@ WHEELS_PLATFORM ?= manylinux_2_31_x86_64 manylinux_2_28_x86_64 manylinux2014_x86
 GPU_PACKAGES := msgspec uvloop aiohttp prometheus-client jinja2 llguidance gguf nvidia-ml-py \
   pytest pytest-asyncio pytest-timeout hypothesis
 
-.PHONY: help venv run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
+.PHONY: help venv venv-dev torch-wish run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-venv: $(STAMP)  ## .venv with everything in it
+venv: $(SERVE)  ## .venv with all that serving needs (TORCH=cpu|cuda|URL)
 
-$(STAMP): pyproject.toml constraints.txt scripts/make_venv.sh
-	bash scripts/make_venv.sh $(VENV)
+venv-dev: $(DEV)  ## and with what tests, checks and benchmarks need
+
+$(SERVE): $(PACKAGES) $(if $(TORCH),torch-wish)
+	bash scripts/make_venv.sh $(VENV) serve
 	@touch $@
 
-run: $(STAMP)  ## serve the embedded model (ARGS="--port 9000 ...")
-	@bash scripts/hint.sh
+$(DEV): $(PACKAGES) $(if $(TORCH),torch-wish)
+	bash scripts/make_venv.sh $(VENV) dev
+	@touch $(SERVE) $@
+
+torch-wish:
+
+run: $(SERVE)  ## serve the embedded model (ARGS="--port 9000 ...")
+	@$(BIN)/python scripts/torch_build.py check $(VENV)
 	$(BIN)/llmd serve $(ARGS)
 
 test: style  ## checks, then every suite with its budget
@@ -35,16 +50,16 @@ test: style  ## checks, then every suite with its budget
 check: style  ## style, types, import contracts, house rules
 	$(BIN)/python -m pytest -q tests/house
 
-style: $(STAMP)
+style: $(DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak: $(STAMP)  ## the long runs: 10,000 aborts and more (minutes)
+soak: $(DEV)  ## the long runs: 10,000 aborts and more (minutes)
 	LLMD_SOAK=1 $(BIN)/python -m tests.run_suites $(SUITES)
 
-bench-cpu: $(STAMP)  ## Core's cost, SSE fan-out, llmd-top, and the peers installed here
+bench-cpu: $(DEV)  ## Core's cost, SSE fan-out, llmd-top, and the peers installed here
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.fanout
 	$(BIN)/python -m benchmarks.top
@@ -56,7 +71,7 @@ gpu-check:  ## kernels and engine against references, on this machine's GPU
 gpu-bench:  ## its limits, and kernels, engine and daemon against them (docs/gpu.md)
 	$(PYTHON) -m benchmarks.gpu_bench $(ARGS)
 
-gpu-wheels: $(STAMP)  ## wheels that a bare GPU machine lacks, into .wheels/
+gpu-wheels: $(SERVE)  ## wheels that a bare GPU machine lacks, into .wheels/
 	mkdir -p $(WHEELS)
 	$(BIN)/pip download --dest $(WHEELS) --constraint constraints.txt --only-binary :all: \
 	  --python-version $(WHEELS_PYTHON) --implementation cp \

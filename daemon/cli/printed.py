@@ -1,6 +1,7 @@
 """What a program can print of its own command line: shell completion, and a page for man."""
 
 import argparse
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ _PREAMBLE = {"bash": "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"}
 SHELLS = ("bash", "zsh")
 EVERYTHING = "--print-"
 """What the flags begin with: whoever asks for one needs the whole parser."""
+
+
+class PrintError(Exception):
+    """What would make the text is not installed; the message is one sentence."""
 
 
 def add_printing(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +53,14 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def man_page(parser: argparse.ArgumentParser) -> str:
-    """The parser's program as a page of man's section 1."""
-    from argparse_manpage.manpage import Manpage
+    """The parser's program as a page of man's section 1. Raises PrintError without the package."""
+    try:
+        from argparse_manpage.manpage import Manpage
+    except ImportError as error:
+        raise PrintError(
+            "a manual page needs argparse-manpage, which is not installed: "
+            f"{sys.executable} -m pip install argparse-manpage"
+        ) from error
 
     from daemon import __version__
 
@@ -81,5 +92,8 @@ class _Print(argparse.Action):
         if isinstance(values, str):
             print(completion(parser, values))
         else:
-            print(man_page(parser))
+            try:
+                print(man_page(parser))
+            except PrintError as error:
+                parser.exit(1, f"{parser.prog}: {error}\n")
         parser.exit()

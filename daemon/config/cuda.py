@@ -84,7 +84,10 @@ def torch_fault() -> str:
     if not _WITHOUT_CUDA.search(text):
         return ""
     version = _VERSION.search(text)
-    return f"torch {version[1] if version else ''} is installed, which is built without CUDA"
+    return (
+        f"torch {version[1] if version else ''} is installed, which is built without CUDA; "
+        "`make venv TORCH=cuda`, or `make install TORCH=cuda` for the service, replaces it"
+    )
 
 
 def _ask() -> Devices:

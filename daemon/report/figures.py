@@ -1,5 +1,6 @@
 """How figures look, and how they are written: the same data give the same bytes."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,10 @@ def save(draw: "Callable[[], Figure]", path: Path) -> None:
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise ReportError("plots need matplotlib: pip install 'llmd-server[plots]'") from error
+        raise ReportError(
+            "plots need matplotlib, which is not installed: "
+            f"{sys.executable} -m pip install matplotlib"
+        ) from error
     with rc_context(_STYLE):
         undated = {"Date": None} if suffix == ".svg" else {"Software": None}
         try:

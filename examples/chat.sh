@@ -2,7 +2,7 @@
 # Streams one chat answer as text, with curl and python3: chat.sh "Your question".
 set -euo pipefail
 url=${LLMD_URL:-http://127.0.0.1:8000}
-auth="Authorization: Bearer ${OPENAI_API_KEY:-unused}"
+auth="Authorization: Bearer ${LLMD_API_KEY:-unused}"
 models=$(curl -fsS "$url/v1/models" -H "$auth")
 body=$(python3 -c '
 import json, sys

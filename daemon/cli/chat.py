@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--api-key", default="", metavar="K", help="(default: LLMD_API_KEY if set)")
     parser.add_argument("--model", default="", metavar="M", help="(default: the first one served)")
-    parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
+    parser.add_argument(
+        "--system", default="", metavar="TEXT", help="system prompt (default: none)"
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
     parser.add_argument("--temperature", type=float, metavar="T", help="0: always the same answer")
     parser.add_argument("--seed", type=int, metavar="S", help="of what is drawn by chance")

@@ -210,7 +210,7 @@ def _draw(arguments: argparse.Namespace, rows: list[Row], rents: Rents) -> None:
             shown.append(Point(_named(row.key), 1.0 / (3600.0 * per_dollar), latency_s))
     hourly = sorted({f"{row.key.profile} {rents[row.key]:.2f}" for row in rows if rents[row.key]})
     prices = ", ".join(hourly) if len(hourly) <= 3 else f"{len(hourly)} rents, see the table"
-    cost = f"dollars per request (dollars an hour: {prices})"
+    cost = f"dollars per request\n(dollars an hour: {prices})"
     plot_pareto(shown, arguments.pareto, cost, "mean latency per output token (s)")
 
 

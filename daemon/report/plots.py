@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,7 +85,7 @@ def _distribution(axes: "Axes", title: str, values: Float64) -> None:
     is_wide = low > 0 and high > 10 * low
     middle = (low * high) ** 0.5 if is_wide else (low + high) / 2
     above = float((known <= middle).mean()) > 0.45  # the curve leaves the lower right free
-    at = {"x": 0.97, "y": 0.06, "ha": "right", "va": "bottom"}
+    at: dict[str, Any] = {"x": 0.97, "y": 0.06, "ha": "right", "va": "bottom"}
     if not above:
         at = {"x": 0.03, "y": 0.97, "ha": "left", "va": "top"}
     axes.text(s=text, transform=axes.transAxes, fontsize=9, linespacing=1.5, **at)

@@ -134,7 +134,7 @@ def sweep_all(arguments: argparse.Namespace) -> int:
     cells = [list(_HEAD), *(_cells(row, rents[row.key]) for row in rows)]
     write_text(arguments, msgspec.json.format(found.decode(), indent=2), "\n".join(aligned(cells)))
     if arguments.pareto is not None:
-        _draw(arguments.pareto, rows, rents)
+        _draw(arguments, rows, rents)
     return 1 if any(row.report is None for row in rows) else 0
 
 
@@ -198,7 +198,7 @@ def _per_dollar(report: Report, rent: float | None) -> float | None:
     return None if rent is None else qps_per_dollar(_rate(report), rent)
 
 
-def _draw(path: Path, rows: list[Row], rents: Rents) -> None:
+def _draw(arguments: argparse.Namespace, rows: list[Row], rents: Rents) -> None:
     shown = []
     for row in rows:
         report = row.report
@@ -208,7 +208,10 @@ def _draw(path: Path, rows: list[Row], rents: Rents) -> None:
         if per_dollar:
             latency_s = report.normalized_latency_s.mean
             shown.append(Point(_named(row.key), 1.0 / (3600.0 * per_dollar), latency_s))
-    plot_pareto(shown, path, "dollars per request", "mean latency per output token (s)")
+    hourly = sorted({f"{row.key.profile} {rents[row.key]:.2f}" for row in rows if rents[row.key]})
+    prices = ", ".join(hourly) if len(hourly) <= 3 else f"{len(hourly)} rents, see the table"
+    cost = f"dollars per request\n(dollars an hour: {prices})"
+    plot_pareto(shown, arguments.pareto, cost, "mean latency per output token (s)")
 
 
 def _goal(arguments: argparse.Namespace) -> Goal:

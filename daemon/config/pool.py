@@ -89,17 +89,7 @@ def _device_pool(
     config: Config, model: Model, device: str, dtype: str
 ) -> tuple[Demand, Room | None, PoolSize | None]:
     """What the device's own pool must serve, the room there is for it, and its size."""
-    demand = Demand(
-        dtype=dtype,
-        kv_dtype=config.memory.kv_dtype,
-        block_size=config.memory.block_size,
-        max_running=config.scheduler.max_running,
-        max_len=longest(config, model.context_len),
-        max_batch_tokens=config.scheduler.max_batch_tokens,
-        required_len=longest(config, model.context_len) if config.model.max_len else 0,
-        kv_blocks=config.memory.kv_blocks,
-        kv_bytes=config.memory.kv_bytes,
-    )
+    demand = demand_of(config, model, dtype)
     weight_bytes = model.weight_bytes(dtype)
     if device == "cpu":
         weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
@@ -112,6 +102,21 @@ def _device_pool(
         return demand, None, None
     unknown = Room(weight_bytes=0, total_bytes=0, free_bytes=0, is_cpu=False)
     return demand, None, size_pool(model, demand, unknown)
+
+
+def demand_of(config: Config, model: Model, dtype: str) -> Demand:
+    """What the pool of an instance must serve that computes in `dtype`, on any device."""
+    return Demand(
+        dtype=dtype,
+        kv_dtype=config.memory.kv_dtype,
+        block_size=config.memory.block_size,
+        max_running=config.scheduler.max_running,
+        max_len=longest(config, model.context_len),
+        max_batch_tokens=config.scheduler.max_batch_tokens,
+        required_len=longest(config, model.context_len) if config.model.max_len else 0,
+        kv_blocks=config.memory.kv_blocks,
+        kv_bytes=config.memory.kv_bytes,
+    )
 
 
 def refuse_too_long(config: Config, model: Model) -> None:

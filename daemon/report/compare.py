@@ -19,7 +19,17 @@ LATENCIES = {
     "JCT / token": "normalized_latency_s",
     "queueing": "queueing_s",
 }
-CIRCUMSTANCES = ("kind", "label", "policy", "profile", "predictor", "seed", "requests", "rate_rps")
+CIRCUMSTANCES = {
+    "kind": "kind",
+    "workload": "label",
+    "policy": "policy",
+    "model and machine": "profile",
+    "predictor": "predictor",
+    "seed": "seed",
+    "number of requests": "requests",
+    "rate": "rate_rps",
+}
+"""What must be the same for the figures to be of the same thing, and its field."""
 
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 
@@ -69,24 +79,24 @@ def compare(a: Report, b: Report) -> Comparison:
     rows.append(_row("SLO attainment", "share", a.slo_attainment, b.slo_attainment))
     rows.append(_row("preemptions", "", a.preemptions, b.preemptions))
     notes = tuple(
-        f"{name}: A {getattr(a, name)}, B {getattr(b, name)}"
-        for name in CIRCUMSTANCES
-        if getattr(a, name) != getattr(b, name)
+        f"{name}: A {getattr(a, field)}, B {getattr(b, field)}"
+        for name, field in CIRCUMSTANCES.items()
+        if getattr(a, field) != getattr(b, field)
     )
     return Comparison(tuple(rows), notes)
 
 
 def as_text(comparison: Comparison) -> str:
-    """The comparison for people, within 100 columns."""
+    """The comparison for people, within 100 columns; what makes the runs unlike comes first."""
     table = [["", "A", "B", "B against A"]]
     table += [
         [row.measure, _value(row.a, row.unit), _value(row.b, row.unit), _change(row.difference)]
         for row in comparison.rows
     ]
-    lines = wrapped(aligned(table, gap=4), WIDTH)
+    lines: list[str] = []
     if comparison.notes:
-        lines += ["", "The runs also differ in", *wrapped(comparison.notes, WIDTH)]
-    return "\n".join(lines)
+        lines = ["The two runs are not alike:", *wrapped(comparison.notes, WIDTH), ""]
+    return "\n".join([*lines, *wrapped(aligned(table, gap=4), WIDTH)])
 
 
 def _row(measure: str, unit: str, a: float | None, b: float | None) -> Row:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,10 +81,15 @@ def _distribution(axes: "Axes", title: str, values: Float64) -> None:
     axes.plot(marked, MARKED, "o", color=BLUE, markersize=4.5)
     named = [f"p{100 * s:.0f}  {seconds(v)}" for s, v in zip(MARKED, marked.tolist(), strict=True)]
     text = "\n".join([f"mean  {seconds(float(known.mean()))}", *named])
-    axes.text(0.97, 0.06, text, transform=axes.transAxes, ha="right", fontsize=9, linespacing=1.5)
-
     low, high = float(known.min()), float(known.max())
-    if low > 0 and high > 10 * low:
+    is_wide = low > 0 and high > 10 * low
+    middle = (low * high) ** 0.5 if is_wide else (low + high) / 2
+    above = float((known <= middle).mean()) > 0.45  # the curve leaves the lower right free
+    at: dict[str, Any] = {"x": 0.97, "y": 0.06, "ha": "right", "va": "bottom"}
+    if not above:
+        at = {"x": 0.03, "y": 0.97, "ha": "left", "va": "top"}
+    axes.text(s=text, transform=axes.transAxes, fontsize=9, linespacing=1.5, **at)
+    if is_wide:
         axes.set_xscale("log")
         ticks = (1, 2, 5) if high < 30 * low else (1, 3) if high < 1000 * low else (1,)
         axes.xaxis.set_major_locator(LogLocator(subs=ticks))
@@ -110,6 +115,7 @@ def _tick(value: float) -> str:
 def _queues(axes: "Axes", run: RunLog) -> None:
     """Sequences that run and that wait, over all instances."""
     axes.set_title("Sequences")
+    axes.set_ylabel("number")
     axes.set_xlabel("seconds")
     edges = _edges(run)
     logs = [log for log in run.instances if log.sample_s]
@@ -127,6 +133,7 @@ def _queues(axes: "Axes", run: RunLog) -> None:
 def _memory(axes: "Axes", run: RunLog) -> None:
     """Shares of KV memory allocated and written, the mean of the instances."""
     axes.set_title("KV memory")
+    axes.set_ylabel("share of blocks")
     axes.set_xlabel("seconds")
     edges = _edges(run)
     logs = [log for log in run.instances if log.sample_allocated]

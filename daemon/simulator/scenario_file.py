@@ -1,5 +1,6 @@
 """Scenario files: TOML, unknown keys refused; relative traces are looked for beside the file."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,19 @@ from typing import Any
 import msgspec
 
 from daemon.files import read_whole
-from daemon.simulator.scenario import Scenario, ScenarioError
+from daemon.nearest import did_you_mean
+from daemon.simulator.scenario import (
+    InstanceGroup,
+    Limits,
+    Scenario,
+    ScenarioError,
+    WorkerFault,
+)
+from daemon.workload.workload import SloClass, WorkloadSpec
+
+_UNKNOWN = re.compile(r"unknown field `(.+?)`")
+_KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, Limits, WorkerFault)
+_NAMES = {field.name for kind in _KINDS for field in msgspec.structs.fields(kind)}
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -27,4 +40,6 @@ def read_scenario(path: Path) -> Scenario:
     try:
         return msgspec.convert(data, Scenario, dec_hook=to_path)
     except msgspec.ValidationError as error:
-        raise ScenarioError(f"{path}: {error}") from None
+        wrong = _UNKNOWN.search(str(error))
+        meant = did_you_mean(wrong[1], _NAMES) if wrong else ""
+        raise ScenarioError(f"{path}: {error}{meant}") from None

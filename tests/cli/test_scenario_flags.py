@@ -183,3 +183,10 @@ def test_sizes_that_no_machine_has(
     with pytest.raises(SystemExit):
         parse(flag, value)
     assert f"{flag}: must be at least" in capsys.readouterr().err
+
+
+def test_a_mistyped_key_of_a_file_is_told_with_what_was_meant(path: Path) -> None:
+    for right, wrong in (("policy", "polcy"), ("max_waiting", "max_wating"), ("ttft_s", "tfft_s")):
+        path.write_text(FILE.replace(right, wrong))
+        with pytest.raises(ScenarioError, match=f"{wrong}.*; did you mean '{right}'"):
+            scenario_of(parse(str(path)))

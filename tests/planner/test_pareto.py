@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
-from daemon.planner.pareto import Point, pareto_front, plot_pareto
+from daemon.planner.pareto import Point, _draw, pareto_front, plot_pareto
 from daemon.report.errors import ReportError
 
 NUMBERS = st.integers(0, 8).map(float) | st.floats(0, 1e6) | st.just(float("nan"))
@@ -56,3 +58,30 @@ def test_a_plot_that_cannot_be_made_says_why(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ReportError, match=r"llmd-server\[plots\]"):
         plot_pareto(SOME, tmp_path / "front.svg")
+
+
+def overlapping(figure: Figure) -> list[tuple[str, str]]:
+    """Texts of a figure that lie over each other."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    texts = [one for axes in figure.axes for one in axes.texts if one.get_text()]
+    boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts]
+    return [
+        (name, other)
+        for index, (name, box) in enumerate(boxes)
+        for other, below in boxes[:index]
+        if box.overlaps(below)
+    ]
+
+
+def test_no_label_lies_over_another() -> None:
+    twins = [
+        Point(f"opt-13b@{device} {policy} {rate}/s", cost / rate, latency_s * (1 + 0.001 * rate))
+        for device, cost, latency_s in (("a100", 0.01, 0.03), ("h100", 0.02, 0.012))
+        for policy in ("vllm", "sarathi", "speculative")
+        for rate in (1, 2, 3)
+    ]
+    figure = _draw(twins, "dollars per request", "latency (s)")
+    shown = "\n".join(text.get_text() for text in figure.axes[1].texts)
+    assert all(point.label in shown for point in twins)
+    assert overlapping(figure) == []

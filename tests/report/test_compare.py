@@ -74,7 +74,7 @@ def test_other_circumstances_are_noted() -> None:
     other = report(kind="measured", label="else", policy="sarathi", seed=8)
     assert compare(report(), other).notes == (
         "kind: A simulated, B measured",
-        "label: A by hand, B else",
+        "workload: A by hand, B else",
         "policy: A vllm, B sarathi",
         "seed: A 7, B 8",
     )
@@ -84,10 +84,12 @@ def test_text() -> None:
     other = report(label="far " * 60, jct_s=Stats(3.3, 3, 4, 5, None))
     text = as_text(compare(report(), other))
     assert max(map(len, text.splitlines())) <= WIDTH
-    rows = {line[:12].strip(): " ".join(line[12:].split()) for line in text.splitlines()}
+    table = text.partition("\n\n")[2]
+    rows = {line[:12].strip(): " ".join(line[12:].split()) for line in table.splitlines()}
     assert rows["JCT mean"] == "3.00 s 3.30 s +10.0 %"
     assert rows["JCT p99"] == "4.96 s - -"
-    assert "The runs also differ in\nlabel: A by hand, B far far" in text
+    assert text.startswith("The two runs are not alike:\nworkload: A by hand, B far far")
+    assert not as_text(compare(report(), report())).startswith("The two")
 
 
 def test_a_report_is_read_back(tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""Which model fits which card: the pool that `llmd serve` would have, by `llmd check`'s formula.
+
+    python -m benchmarks.sizing [--kv-dtype int8] [--in-use 0.5] [--each 4096] [--write]
+
+Each cell has the tokens of the longest sequence, and how many answers of `--each` tokens, prompt
+included, have room at once. `--write` puts the tables into docs/sizing.md. Nothing is measured.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from daemon.config.load import load
+from daemon.config.pool import demand_of
+from daemon.memory.sizing import KV_DTYPES, PoolSize, Room, SizingError, size_pool
+from daemon.models.shape import ModelShape
+
+PAGE = Path(__file__).parent.parent / "docs" / "sizing.md"
+BEGIN, END = "<!-- sizing: begin -->\n", "<!-- sizing: end -->\n"
+CARDS_GIB = (8, 12, 16, 24, 32, 48, 80, 96)
+IN_USE_GIB = 0.5
+"""Of a card's memory, what its driver and a desktop take."""
+EACH_TOKENS = 4096
+
+
+def _shape(
+    sizes: tuple[int, int, int, int, int, int],
+    vocab_size: int,
+    context_len: int,
+    *,
+    is_tied: bool = False,
+    norms_heads: bool = False,
+) -> ModelShape:
+    """A decoder with a gated MLP and no biases, of layers, width, heads, KV heads, head size and
+    MLP width, as its config.json has them; parameters are counted.
+    """
+    num_layers, hidden, num_heads, num_kv_heads, head_dim, ffn = sizes
+    attention = 2 * hidden * (num_heads + num_kv_heads) * head_dim
+    norms = 2 * hidden + (2 * head_dim if norms_heads else 0)
+    layer = attention + 3 * hidden * ffn + norms
+    embeddings = (1 if is_tied else 2) * vocab_size * hidden
+    return ModelShape(
+        model_type="decoder",
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        hidden_size=hidden,
+        vocab_size=vocab_size,
+        context_len=context_len,
+        num_params=num_layers * layer + embeddings + hidden,
+        dtype="bfloat16",
+    )
+
+
+QWEN, LLAMA = 151_936, 128_256
+MODELS = {
+    "SmolLM2-135M": _shape((30, 576, 9, 3, 64, 1536), 49_152, 8192, is_tied=True),
+    "Qwen3-0.6B": _shape(
+        (28, 1024, 16, 8, 128, 3072), QWEN, 40_960, is_tied=True, norms_heads=True
+    ),
+    "SmolLM2-1.7B": _shape((24, 2048, 32, 32, 64, 8192), 49_152, 8192, is_tied=True),
+    "Mistral-7B-v0.3": _shape((32, 4096, 32, 8, 128, 14_336), 32_768, 32_768),
+    "Llama-3.1-8B": _shape((32, 4096, 32, 8, 128, 14_336), LLAMA, 131_072),
+    "Qwen3-8B": _shape((36, 4096, 32, 8, 128, 12_288), QWEN, 40_960, norms_heads=True),
+    "Qwen3-14B": _shape((40, 5120, 40, 8, 128, 17_408), QWEN, 40_960, norms_heads=True),
+    "Qwen3-32B": _shape((64, 5120, 64, 8, 128, 25_600), QWEN, 40_960, norms_heads=True),
+    "Llama-3.1-70B": _shape((80, 8192, 64, 8, 128, 28_672), LLAMA, 131_072),
+}
+
+
+def pool(model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float) -> PoolSize | None:
+    """The pool with the default configuration; None where it would be of no use."""
+    config = load(None, {"memory.kv_dtype": kv_dtype}).config
+    total_bytes = int(card_gib * 2**30)
+    room = Room(
+        weight_bytes=model.weight_bytes(model.dtype),
+        total_bytes=total_bytes,
+        free_bytes=total_bytes - int(in_use_gib * 2**30),
+        is_cpu=False,
+        utilization=config.memory.utilization,
+    )
+    try:
+        return size_pool(model, demand_of(config, model, model.dtype), room)
+    except SizingError:
+        return None
+
+
+def table(kv_dtype: str, in_use_gib: float = IN_USE_GIB, each: int = EACH_TOKENS) -> Iterator[str]:
+    """Lines of a table in Markdown."""
+    block_size, max_running = load().config.memory.block_size, load().config.scheduler.max_running
+    yield "| Model | Weights | " + " | ".join(f"{card} GB" for card in CARDS_GIB) + " |"
+    yield "|---|---:|" + "---:|" * len(CARDS_GIB)
+    for name, model in MODELS.items():
+        cells = []
+        for card in CARDS_GIB:
+            size = pool(model, card, kv_dtype, in_use_gib)
+            if size is None:
+                cells.append("-")
+                continue
+            blocks = -(-min(each, size.max_len) // block_size)
+            at_once = min(size.num_blocks // blocks, max_running)
+            cells.append(f"{size.max_len / 1000:.3g}k, {at_once}")
+        gib = model.weight_bytes(model.dtype) / 2**30
+        yield f"| {name} | {gib:.1f} GiB | " + " | ".join(cells) + " |"
+
+
+def tables() -> str:
+    """What docs/sizing.md shows."""
+    own = "\n".join(table("auto"))
+    return f'{own}\n\nWith `memory.kv_dtype = "int8"`:\n\n' + "\n".join(table("int8")) + "\n"
+
+
+def main() -> None:
+    """Print a table, or write both into the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing", description=__doc__)
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="auto")
+    parser.add_argument("--in-use", type=float, default=IN_USE_GIB, metavar="GIB")
+    parser.add_argument("--each", type=int, default=EACH_TOKENS, metavar="TOKENS")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
+    given = parser.parse_args()
+    if not given.write:
+        print("\n".join(table(given.kv_dtype, given.in_use, given.each)))
+        return
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(head + BEGIN + tables() + END + tail, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Installs into a virtual environment what it is for: `scripts/packages.sh VENV PURPOSE`.
+# Installs into a virtual environment what it is for: `scripts/packages.sh VENV PURPOSE`,
+# VENV as seen from the root of the repository.
 #   serve    what serving needs; llmd itself stays in this folder
 #   dev      that, and what its tests, checks and benchmarks need
 #   service  what serving needs and what makes manual pages, llmd included
 # TORCH=cpu|cuda|URL is the build of torch that is wished for; without it, the driver decides.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
 python=$venv/bin/python
 

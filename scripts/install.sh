@@ -29,7 +29,7 @@ make_venv() {
   esac
   "$python" -m venv "$root/venv" || die "$python cannot make a virtual environment; on Debian: apt install python3-venv"
   bash scripts/packages.sh "$root/venv" service
-  # The service may not write there.
+  # All of it: the service may not write there.
   "$root/venv/bin/python" -m compileall -qq -j 0 -s "$destdir" "$root/venv/lib" || true
   # Programs name their interpreter: the one that will be there once the files are in place.
   if [ -n "$destdir" ]; then

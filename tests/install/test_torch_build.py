@@ -78,7 +78,7 @@ def driver(library: Path, **env: str) -> dict[str, str]:
 
 def from_index(build: str, *, forced: bool = False) -> str:
     force = "--force-reinstall " if forced else ""
-    return f"--retries 2 --index-url {INDEXES}/{build} --no-deps {force}torch==2.13.0"
+    return f"--retries 2 --index-url {INDEXES}/{build} --no-deps {force}torch==2.13.0+{build}"
 
 
 DEPENDENCIES = "torch==2.13.0 setuptools"
@@ -129,6 +129,8 @@ def test_an_index_of_the_user_s_own_is_trusted(machine: Machine, library: Path) 
     said = machine.install(**driver(library), **OWN_INDEX, PIP_GIVES="13.0")
     assert machine.asked() == ["--no-deps torch==2.13.0", DEPENDENCIES]
     assert "no GPU will be used" not in said
+    machine.install("cpu", **OWN_INDEX)
+    assert machine.asked() == [from_index("cpu", forced=True), DEPENDENCIES], "but for a wish"
 
 
 def test_an_index_with_the_wrong_build_is_told_of_once(machine: Machine, library: Path) -> None:

@@ -7,6 +7,8 @@ import matplotlib as mpl
 import msgspec
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.path import Path as MplPath
 
 from daemon.report.errors import ReportError
 from daemon.report.plots import draw, plot
@@ -89,3 +91,20 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         plot(run, report, tmp_path / "a.svg")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("times_s", [[1.0, 9.0, 9.5, 9.8, 10.0], [1.0, 1.1, 1.2, 1.3, 10.0]])
+def test_the_figures_stand_where_the_curve_is_not(times_s: list[float]) -> None:
+    run = by_hand()
+    run.requests.arrival_s[:] = 0
+    run.requests.first_s[:] = times_s
+    run.requests.last_s[:] = times_s
+    figure = draw(run, summarize(run, ABOUT))
+    panel = figure.axes[0]
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    box = panel.texts[0].get_window_extent(renderer)
+    curve = panel.get_lines()[0]
+    shown = panel.transData.transform(np.column_stack([curve.get_xdata(), curve.get_ydata()]))
+    path = MplPath(shown).interpolated(50)
+    assert not any(box.contains(x, y) for x, y in path.vertices)

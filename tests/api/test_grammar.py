@@ -4,6 +4,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,3 +226,17 @@ async def test_what_costs_a_worker_too_much_is_wrong(
     gc.unfreeze()
     monkeypatch.setattr(grammar_process, limit, 0.0)
     assert "it takes longer than 0.0 s" in what_is_wrong(compiler, lengths, 'start: "a"')
+
+
+async def test_a_fork_imports_nothing_in_a_grammar_s_time(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from daemon.api import grammar_process as one;"
+        "from daemon.models.grammar import Compiler; compiler = Compiler(Path(sys.argv[1]), 400);"
+        "lengths = compiler.token_lengths(); one.rehearse(compiler, lengths);"
+        "before = set(sys.modules);"
+        "assert one.what_is_wrong(compiler, lengths, 'start: /[a-z ]+/') == '';"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pty
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -60,6 +61,8 @@ class Terminal:
     def __init__(self, url: str) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            # Tests that are a shell's background job hear no Ctrl-C, which is inherited.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [*LLMD, "chat"], {**os.environ, "LLMD_URL": url})
         self.seen = ""
         os.set_blocking(self._fd, False)

@@ -15,7 +15,7 @@ from daemon.engine.process import keep_to
 from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
-from daemon.engine.sampler import Sampler
+from daemon.engine.sampler import Sampler, means_of
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
@@ -76,14 +76,15 @@ def assemble(
     progress("kv cache", 0.7)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
-    swap = swap_link(cache, load.num_host_blocks, load.compress)
+    swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)
     max_blocks = -(-load.max_len // load.block_size) + 1
+    means = means_of(shape.vocab_size, device, backend.by_torch)
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
         model=fastest(model, shape, load, Pool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
-        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
+        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, means),
         grammars=SlotGrammars(
             lambda: Compiler(Path(load.model), shape.vocab_size, shape.eos_token_ids),
             shape.vocab_size,

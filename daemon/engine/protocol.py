@@ -35,6 +35,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
     cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
     cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
+    kernels: str = "auto"  # of a GPU: "torch" trusts none but torch's own
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):

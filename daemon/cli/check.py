@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from daemon.cli.faults import told
+from daemon.cli.kernels import KEY, kernel_notes
 from daemon.cli.parser import overrides
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
@@ -94,6 +95,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
             found.cannot(text, key)
         else:
             found.notes.append(Fault("", key, text))
+    found.notes += [Fault("", KEY, text) for text in kernel_notes(config)]
     _examine_model(found, config)
     return found
 

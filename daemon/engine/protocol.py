@@ -3,7 +3,8 @@
 Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, `Shutdown` at
 the end.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
-`Copied` as swap copies end, `Compiling` where a step takes long because of that, or `Failed`.
+`Copied` as swap copies end, `Fallback` where torch stands in for kernels, `Compiling` where a step
+takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -131,6 +132,14 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
     in_s: float
 
 
+class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """From now on torch computes what a family of GPU kernels should; said before `Ready`, or later
+    where something shows only then."""
+
+    family: str  # a key of `daemon.engine.selftest.families.FAMILIES`
+    why: str
+
+
 class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A compiler is at work in the middle of serving; said once a second while it is."""
 
@@ -144,4 +153,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToWorker = Ping | Load | Plan | Shutdown
-FromWorker = Loading | Alive | Ready | Reply | Copied | Compiling | Failed
+FromWorker = Loading | Alive | Ready | Reply | Copied | Fallback | Compiling | Failed

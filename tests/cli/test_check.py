@@ -5,8 +5,10 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -14,7 +16,9 @@ from safetensors.numpy import save_file
 from daemon.cli.main import main
 from daemon.config import cuda
 from daemon.control import client
+from daemon.engine.selftest import kept
 from tests.e2e.live import free_port
+from tests.engine.subject import SUBJECT
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -175,6 +179,38 @@ def test_a_gpu_that_cannot_be_asked_for_its_memory_is_said_so(
     out = capsys.readouterr().out
     assert re.search(r"instance cuda0 on cuda:0\n +cores +any cpu .*\n +computes in +bfloat16", out)
     assert "the worker sizes its pool at its start" in out
+
+
+def test_what_a_self_test_left_to_torch_is_told(
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    versions = {name: version(name) for name in ("torch", "triton")}
+    card = kept.Card("Fake 9000", "9.0", "580.1", cuda="13.0", **versions)
+    faults = {"decode": "it was not done within 60 s"}
+    subject = msgspec.structs.replace(SUBJECT, device="cuda:0")
+    for tried, told in (
+        (card, faults),
+        (msgspec.structs.replace(card, triton="0.1"), {"norm": "of other libraries"}),
+    ):
+        kept.keep(tmp_path, kept.Verdict(tried, subject, kept.code(), told))
+    other = msgspec.structs.replace(subject, device="cuda:7")
+    kept.keep(tmp_path, kept.Verdict(card, other, kept.code(), {"norm": "of another card"}))
+    flags = ["--model", str(model), "--instance", "cuda:0", "--set", f"daemon.cache={tmp_path}"]
+    assert main([*CHECK, "--json", *flags]) == 0
+    notes = [one["text"] for one in json.loads(capsys.readouterr().out)["notes"]]
+    (note,) = [one for one in notes if "torch computes" in one]
+    assert "decode (attention of single tokens" in note and faults["decode"] in note
+    assert str(tmp_path / "kernels") in note
+    assert main([*CHECK, "--json", *flags, "--set", "engine.kernels=torch"]) == 0
+    notes = [one["text"] for one in json.loads(capsys.readouterr().out)["notes"]]
+    assert [one for one in notes if "torch" in one] == [
+        "torch computes all, slower than llmd's own kernels"
+    ]
+    assert main([*CHECK, *flags, "--set", "engine.kernels=cuda"]) == 2
 
 
 @pytest.mark.parametrize(

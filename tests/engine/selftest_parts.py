@@ -20,8 +20,8 @@ from daemon.engine.selftest import graph_cases
 from daemon.engine.selftest.bench import Bench
 from daemon.engine.selftest.compare import WrongError, alike
 from daemon.engine.selftest.families import NONE
+from tests.engine.subject import SUBJECT
 from tests.engine.test_backends import batch_of
-from tests.engine.test_selftest import SUBJECT
 
 KERNELS = {
     "norm": (ops, "add_norm"),

@@ -13,6 +13,7 @@ from torch import nn
 
 from daemon.config.paths import default_cache
 from daemon.engine.protocol import Load
+from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.selftest import kept
 from daemon.engine.selftest.families import ALL, FAMILIES, NONE, ByTorch, Fallen
 from daemon.engine.selftest.kept import Card, Verdict
@@ -39,8 +40,8 @@ def by_torch(load: Load, model: Any, shape: ModelShape, tell: Tell, fallen: Fall
     where the card was not tried yet.
     """
     device = torch.device(load.device)
-    if device.type != "cuda":
-        return NONE
+    if device.type != "cuda" or kv_fault(KV_DTYPES[load.kv_dtype], device):
+        return NONE  # no kernels, or a pool that the start refuses
     if load.kernels == BY_TORCH:
         why = f"engine.kernels = {BY_TORCH!r}"
         log.warning("torch computes all on %s: %s", device, why)

@@ -60,7 +60,7 @@ class InstanceScreen(LiveScreen):
         link = links[self.instance]
         self.facts.border_title = printable(one.name)
         self.facts.update(
-            facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(gpu), *_kernels(one)])
+            facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(gpu), *kernels(one)])
         )
         gauges = watched.history.gauges(self.instance)
         self.step.update_from([g.step_s for g in gauges], one.step_s if one.steps else None)
@@ -130,7 +130,7 @@ def _gpu(gpu: GpuStatus | None) -> Facts:
     return [*words, *[("", one) for one in gpu_words(gpu)]]
 
 
-def _kernels(one: InstanceStatus) -> Facts:
+def kernels(one: InstanceStatus) -> Facts:
     """What torch computes in place of kernels that are not trusted, and why."""
     if not one.fallbacks:
         return []

@@ -29,8 +29,8 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 _NUMBER = re.compile(r"\d+\.\d+(\.\d+)*")
 _MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that `fuse` makes one of."""
-_ROWS = 32
-"""Most rows that products are tried for: beyond, the same kernels have wider tiles."""
+_ROWS = 256
+"""Most rows that products are tried for: beyond, the library computes them all."""
 
 
 def by_torch(load: Load, model: Any, shape: ModelShape, tell: Tell, fallen: Fallen) -> ByTorch:

@@ -114,3 +114,42 @@ def test_a_call_that_must_be_made_is_made_and_its_result_goes_back(daemon: LiveD
     ]
     choice = remote.create(**asked, messages=history, tool_choice="none", max_tokens=6).choices[0]
     assert choice.message.content and not choice.message.tool_calls
+
+
+PERSON = {  # as instructor 1.17 makes it of a class with four fields, the last with a default
+    "properties": {
+        "name": {"maxLength": 40, "title": "Name", "type": "string"},
+        "age": {"maximum": 150, "minimum": 0, "title": "Age", "type": "integer"},
+        "kind": {"enum": ["adult", "child"], "title": "Kind", "type": "string"},
+        "email": {
+            "anyOf": [{"maxLength": 40, "type": "string"}, {"type": "null"}],
+            "default": None,
+            "title": "Email",
+        },
+    },
+    "required": ["age", "kind", "name"],
+    "type": "object",
+}
+
+
+def test_instructor_s_objects_are_whole_and_hold_nothing_else(daemon: LiveDaemon) -> None:
+    question = "Anna Smith is 31 years old and lives in Oslo. Who is she?"
+    asked = {
+        "model": daemon.model()["id"],
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 120,
+    }
+    named = {"name": "Person", "description": "Somebody."}
+    form = {"type": "json_schema", "json_schema": {"name": "Person", "schema": PERSON}}
+    call = {
+        "tools": [{"type": "function", "function": {**named, "parameters": PERSON}}],
+        "tool_choice": {"type": "function", "function": {"name": "Person"}},
+    }
+    create = client(daemon).chat.completions.create
+    (made,) = create(**asked, **call).choices[0].message.tool_calls or ()
+    answer = create(**asked, response_format=form).choices[0].message.content
+    for text in (made.function.arguments, answer):
+        person = json.loads(text)
+        assert {"name", "age", "kind"} <= person.keys() <= PERSON["properties"].keys()
+        assert person["kind"] in ("adult", "child") and 0 <= person["age"] <= 150

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -29,10 +30,11 @@ from daemon.api.model import Model
 from daemon.api.predictions import Predictions
 from daemon.api.request_id import WithRequestId
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
+from daemon.api.status import ServerStatus
 from daemon.api.tally import Tally
 from daemon.api.templates import Templates
 from daemon.api.threads import Threads
-from daemon.runtime.protocol import Access, Serving, Settings
+from daemon.runtime.protocol import Access, Gauges, Serving, Settings
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +61,14 @@ class ApiProcess:
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._model = Model(config.model, self._pool)
         self._metrics = Metrics(config.model)
+        self._status = ServerStatus(self._model)
         self._keys = Keyring()
         self._link = Link(
             channel,
             self._let_in,
             self._settle,
             self._serve,
+            self._measure,
             self._stop.set,
             lambda: self._model.settled,
             self._metrics,
@@ -88,7 +92,7 @@ class ApiProcess:
             self._grammars,
             self._templates,
         )
-        self._about = About(self._model, self._link, self._metrics)
+        self._about = About(self._model, self._link, self._metrics, self._status)
 
     async def run(self) -> None:
         """Serve until SIGTERM or the channel's end; then finish what is open."""
@@ -120,6 +124,10 @@ class ApiProcess:
         self._model.update(serving)
         if serving.root and serving.ready and self._warming is None:
             self._warming = asyncio.create_task(self._templates.warm(serving.root))
+
+    def _measure(self, gauges: Gauges) -> None:
+        self._metrics.gauges(gauges)
+        self._status.update(gauges, time.monotonic())
 
     def _let_in(self, access: Access) -> None:
         self._keys.update(access.keys)

@@ -124,7 +124,7 @@ class DaemonStatus:
         )
 
     def gauges(self, lag_s: float) -> Gauges | None:
-        """What `/metrics` shows of the Core; None before there is one."""
+        """What `/metrics` and `/status` show of the Core; None before there is one."""
         if self._runtime is None:
             return None
         core = self._runtime.core
@@ -139,6 +139,7 @@ class DaemonStatus:
             gpus=self.gpus(),
             api_deaths=self.api().deaths,
             journal_dropped=self._runtime.journal_dropped,
+            uptime_s=time.monotonic() - self._started_s,
         )
 
     def snapshot(self) -> Snapshot:

@@ -28,7 +28,14 @@ class Hosts:
         """
         allowed = frozenset(name.lower() for name in names)
         self._all = ANY in allowed or not (self.is_loopback or allowed)
-        self._names = self._own | allowed
+        self._names = self._own | allowed - {ANY}
+
+    def is_sure(self, host: str) -> bool:
+        """Whether nobody can have this name point here but who is meant to: it is an address, this
+        machine's own name, or one that is configured.
+        """
+        name = _name(host)
+        return name in self._names or _is_address(name)
 
     def check(self, host: str | None) -> None:
         """Raises ApiError 403 for a name that is not ours. Browsers always send one; who sends
@@ -50,3 +57,11 @@ def _name(host: str) -> str:
     if not colon or not port.isdigit():
         name = host.strip()
     return name.lower().removeprefix("[").removesuffix("]").removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -27,6 +27,7 @@ from daemon.api.link import Link
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
 from daemon.api.model import Model
+from daemon.api.page.page import PATH, Page
 from daemon.api.predictions import Predictions
 from daemon.api.request_id import WithRequestId
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
@@ -78,7 +79,8 @@ class ApiProcess:
         self._tally = Tally()
         self._connections = Connections(config, self._tally)
         self._hosts = Hosts(listener.getsockname()[0])
-        self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused)
+        page = PATH if config.page else ""
+        self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused, page)
         self._grammars = Grammars(self._model)
         self._templates = Templates()
         self._warming: asyncio.Task[None] | None = None
@@ -151,6 +153,8 @@ class ApiProcess:
         app.on_response_prepare.append(self._front.add_headers)
         self._api.add_routes(app.router)
         self._about.add_routes(app.router)
+        if self._config.page:
+            Page().add_routes(app.router)
         return web.AppRunner(
             app,
             handle_signals=False,

@@ -52,3 +52,12 @@ PIECES = st.sampled_from(["localhost", "127.0.0.1", ".", "-", "evil", "example",
 def test_no_other_name_is_ours(name: str, port: str):
     ours = name.lower().removesuffix(".") in {"localhost", "127.0.0.1"} and port != ":"
     assert answers(Hosts("127.0.0.1"), name + port) == ours
+
+
+@pytest.mark.parametrize("bound_to", ["127.0.0.1", "0.0.0.0"])
+def test_a_name_that_nobody_else_can_have_is_sure(bound_to: str):
+    hosts = Hosts(bound_to)
+    assert all(hosts.is_sure(name) for name in [*LOCAL, "10.1.2.3:80", "[fe80::1]:80"])
+    hosts.allow(["*", "LLM.example"])
+    assert hosts.is_sure("llm.example:443")
+    assert not any(hosts.is_sure(name) for name in ["evil.example", "localhost.evil.example", "*"])

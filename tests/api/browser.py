@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+MISSING = "" if PROGRAM else "there is no Chromium here: apt install chromium"
 START_S = 30.0
 WAIT_S = 30.0
 FLAGS = (

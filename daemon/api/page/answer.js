@@ -49,7 +49,7 @@ class Answer {
 
   take(delta) {
     const thought = delta.reasoning_content || delta.reasoning;
-    if (thought) this.fold("thoughts", "Reasoning").appendData(thought);
+    if (thought) this.think(thought);
     for (const piece of delta.tool_calls || []) this.call(piece);
     if (delta.content) {
       this.content += delta.content;
@@ -58,10 +58,15 @@ class Answer {
   }
 
   end() {
-    if (this.stage === "thinking") this.fold("thoughts", "Reasoning").appendData(this.held);
+    if (this.stage === "thinking") this.think(this.held);
     else if (this.held) this.write(this.held);
     if (this.line && !this.closes(this.line)) this.append(this.line);
     this.held = this.line = "";
+  }
+
+  think(text) {
+    const node = this.fold("thoughts", "Reasoning");
+    node.appendData(node.length ? text : text.trimStart());
   }
 
   call(piece) {
@@ -88,15 +93,15 @@ class Answer {
       const begun = this.held.trimStart();
       if (begun.length < THINK.length && THINK.startsWith(begun)) return;
       this.stage = begun.startsWith(THINK) ? "thinking" : "saying";
-      if (this.stage === "thinking") this.held = begun.slice(THINK.length).trimStart();
+      if (this.stage === "thinking") this.held = begun.slice(THINK.length);
     }
     if (this.stage === "thinking") {
       const end = this.held.indexOf(THOUGHT);
       const sure = end < 0 ? Math.max(0, this.held.length - THOUGHT.length + 1) : end;
-      this.fold("thoughts", "Reasoning").appendData(this.held.slice(0, sure));
+      this.think(this.held.slice(0, sure));
       this.held = this.held.slice(sure);
       if (end < 0) return;
-      this.held = this.held.slice(THOUGHT.length).trimStart();
+      this.held = this.held.slice(THOUGHT.length);
       this.stage = "saying";
     }
     this.write(this.held);

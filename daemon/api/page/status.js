@@ -9,9 +9,11 @@ const board = {
   model: "",
   timer: 0,
   asking: false,
+  outdated: false, // what is asked was asked with another key, perhaps
 
   async refresh() {
     clearTimeout(this.timer);
+    this.outdated = this.asking;
     if (document.hidden || this.asking) return;
     this.asking = true;
     let waitMs = POLL_MS;
@@ -21,6 +23,7 @@ const board = {
       waitMs = this.fail(error);
     }
     this.asking = false;
+    if (this.outdated) waitMs = 1;
     if (waitMs) this.timer = setTimeout(() => this.refresh(), waitMs);
   },
 

@@ -64,7 +64,7 @@ async def test_an_answer_stands_as_the_model_said_it(
     await tab.until("document.querySelector('.end')")
     assert await tab.text(".turn.user .text") == "one\ntwo"
     texts = "[...document.querySelectorAll('.turn.assistant .text')].map((p) => p.textContent)"
-    assert await tab.evaluate(texts) == ["Two lines,\nand  blanks <b>kept</b>:\n", "The end."]
+    assert await tab.evaluate(texts) == ["Two lines,\nand  blanks <b>kept</b>:", "The end."]
     assert await tab.text(".code code") == 'if a < b:\n    print("`")\n'
     assert await tab.text(".bar span") == "python"
     said = await tab.text(".end span")
@@ -192,7 +192,7 @@ TEXTS = [
     ("<thing> is\n\nno mark", ["<thing> is\n\nno mark"]),
     ("a ``` b\n``` x ` y\nc", ["a ``` b\n``` x ` y\nc"]),
     ("````\n```x\n````\nafter", ["codeCopy```x\n", "after"]),
-    ("1.\n   ````c++\n   x\n  ````\n", ["1.\n", "c++Copy   x\n"]),
+    ("1.\n   ````c++\n   x\n  ````\n", ["1.", "c++Copy   x\n"]),
     ("```sh\nls", ["shCopyls"]),
     ("``", ["``"]),
     ("<thi", ["<thi"]),

@@ -132,6 +132,7 @@ class Answer {
   open(fence, language) {
     const block = make("div", "code"), bar = make("div", "bar"), pre = make("pre");
     const code = pre.appendChild(make("code"));
+    if (this.node) this.node.data = this.node.data.trimEnd();
     pre.tabIndex = 0; // so that keys can scroll it
     this.node = code.appendChild(document.createTextNode(""));
     bar.append(make("span", "", language || "code"), copyButton("Copy this code", () => code.textContent));

@@ -32,8 +32,8 @@ const board = {
     $("model").textContent = status.model;
     document.title = `${status.model} – llmd`;
     const context = status.max_model_len ? `context ${status.max_model_len.toLocaleString("en")} tokens` : "";
-    const devices = status.instances.map(device).join(", ");
-    this.say([status.ready ? "" : status.detail, context, devices].filter(Boolean).join(" · "), false);
+    const said = [status.ready ? "" : status.detail, context, devices(status.instances)];
+    this.say(said.filter(Boolean).join(" · "), false);
     $("running").textContent = status.running;
     $("waiting").textContent = status.waiting;
     $("kv").textContent = share(status);
@@ -62,6 +62,16 @@ function wantKey() {
   $("key-field").hidden = false;
   $("settings").open = true;
   $("key").focus();
+}
+
+// What computes, equal devices together: the table has each one.
+function devices(instances) {
+  const counts = new Map();
+  for (const one of instances) {
+    const name = one.device_name || one.device;
+    counts.set(name, (counts.get(name) || 0) + 1);
+  }
+  return [...counts].map(([name, count]) => (count > 1 ? `${count} × ${name}` : name)).join(", ");
 }
 
 function device(one) {

@@ -58,10 +58,11 @@ class Tab:
         return result
 
     async def evaluate(self, script: str) -> Any:
-        """The value of an expression in the page; of what it resolves to, if it is a promise."""
-        said = await self.call(
-            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
-        )
+        """The value of an expression in the page, as if a person had caused it; of what it
+        resolves to, if it is a promise.
+        """
+        how = {"awaitPromise": True, "returnByValue": True, "userGesture": True}
+        said = await self.call("Runtime.evaluate", expression=script, **how)
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
 
@@ -83,6 +84,10 @@ class Tab:
     async def type(self, text: str) -> None:
         """Put a text in where the focus is."""
         await self.call("Input.insertText", text=text)
+
+    async def paste(self) -> None:
+        """Put what was copied in where the focus is."""
+        await self.call("Input.dispatchKeyEvent", type="keyDown", commands=["paste"])
 
     async def press(self, key: str, *, shift: bool = False) -> None:
         """Press and release a key of KEYS."""

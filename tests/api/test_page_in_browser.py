@@ -53,6 +53,17 @@ async def ask(tab: Tab, question: str = "hello there") -> None:
     await tab.press("Enter")
 
 
+async def copies(tab: Tab, button: str, text: str) -> None:
+    """A click has the text pasted into the question, which is emptied again."""
+    await tab.evaluate(f"document.querySelector('{button}').click()")
+    await tab.until(f"document.querySelector('{button}').innerText === 'Copied'")
+    await tab.evaluate("document.querySelector('#question').focus()")
+    await tab.paste()
+    await tab.until("document.querySelector('#question').value")
+    assert await tab.evaluate("document.querySelector('#question').value") == text
+    await tab.evaluate("document.querySelector('#question').value = ''")
+
+
 async def test_an_answer_stands_as_the_model_said_it(
     tab: Tab, runtime: ScriptedRuntime, words: Tokenizer
 ):
@@ -67,6 +78,9 @@ async def test_an_answer_stands_as_the_model_said_it(
     assert await tab.evaluate(texts) == ["Two lines,\nand  blanks <b>kept</b>:", "The end."]
     assert await tab.text(".code code") == 'if a < b:\n    print("`")\n'
     assert await tab.text(".bar span") == "python"
+    await copies(tab, ".bar button", 'if a < b:\n    print("`")\n')
+    await tab.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined}) && 0")
+    await copies(tab, ".end button", ANSWER)  # as over plain HTTP, where there is no clipboard
     said = await tab.text(".end span")
     num_tokens = len(words.encode(ANSWER, add_special_tokens=False).ids) + 1  # and the end's
     assert said.startswith(f"{num_tokens} tokens, ")

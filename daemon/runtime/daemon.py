@@ -296,7 +296,8 @@ class Daemon:
         gc.freeze()
         self._operations.tell_serving()
         if self._status.ready:
-            log.info("%s is served at %s", self._status.model, self._status.url)
+            for line in self._status.greeting():
+                log.info("%s", line)
             self._status.started = True
             notify.ready(self._status.serves)
 

@@ -91,15 +91,17 @@ class GpuWatch:
     every `REOPEN_S`.
     """
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._cards = [card_of(device, os.environ) for device in devices]
-        self.latest: tuple[GpuStatus | None, ...] = (None,) * len(self._cards)
+    def __init__(self) -> None:
+        self._cards: list[int | str | None] = []
+        self.latest: tuple[GpuStatus | None, ...] = ()
         self._stopped = threading.Event()
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
-    def start(self) -> None:
+    def start(self, devices: Sequence[str]) -> None:
         """Begin to read, if there is any GPU among the devices."""
+        self._cards = [card_of(device, os.environ) for device in devices]
+        self.latest = (None,) * len(self._cards)
         if any(card is not None for card in self._cards):
             self._thread.start()
 

@@ -1,7 +1,7 @@
 """What stands in the way of serving a configuration, found without starting or taking anything.
 
 What a daemon finds out by trying, its sockets for one, is tried or looked at here in the same way;
-its model and memory are `daemon.runtime.model`'s affair.
+its devices, model and memory are `daemon.runtime.model`'s affair.
 """
 
 import errno
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.config.cuda import missing
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
@@ -31,14 +30,12 @@ class Obstacle(NamedTuple):
 
 
 def obstacles(config: Config) -> Iterator[Obstacle]:
-    """Everything but the model and its memory."""
+    """Everything but devices, the model and its memory."""
     try:
         faults()
         worker_module()
     except FaultError as error:
         yield Obstacle("", str(error))
-    for fault in missing([spec.device for spec in config.instance]):
-        yield Obstacle("instance", fault)
     yield from _sockets(config)
     yield from folders(config)
 

@@ -33,11 +33,14 @@ FLOAT32_BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
 
 
 CHECK = ("check", "--port", "0")
+DARK = cuda.Card("NVIDIA X", (9, 0), 80 << 30)
+"""A card whose free memory nobody tells."""
 
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other daemon's socket, and folders that nobody else writes."""
+    """No other daemon's socket, folders that nobody else writes, and no GPU."""
+    monkeypatch.setenv(cuda.VISIBLE, "")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setattr(client, "SERVICE_SOCKET", tmp_path / "none")
 
@@ -169,8 +172,7 @@ def test_an_override_replaces_the_formula(model: Path, capsys: pytest.CaptureFix
 def test_a_gpu_that_cannot_be_asked_for_its_memory_is_said_so(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices((DARK,)))
     assert main([*CHECK, "--model", str(model), "--instance", "cuda:0"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"instance cuda0 on cuda:0\n +cores +any cpu .*\n +computes in +bfloat16", out)
@@ -225,7 +227,7 @@ def faults(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices((DARK,)))
     flags = [*CHECK, "--json", "--model", str(model), "--instance", "cpu", "cpu", "cuda:1"]
     flags += ["--kv-blocks", "100000000", "--set", "model.max_len=100000"]
     assert main([*flags, "--set", f"memory.host_bytes={1 << 60}"]) == 1
@@ -240,7 +242,7 @@ def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
 def test_nothing_is_converted_for_a_gpu_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(0, "no driver"))
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(fault="no driver"))
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"GGUF")
     flags = ["--json", "--model", str(gguf), "--instance", "cuda:0"]

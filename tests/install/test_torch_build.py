@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from scripts import torch_build
+from tests.config.driver import HAS_DRIVER, build_driver
 from tests.house.source import ROOT
 
 HERE = Path(__file__).parent
-HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 INDEXES = "https://download.pytorch.org/whl"
 OWN_INDEX = {"PIP_LIST": "global.index-url='https://packages.example'"}
 OLD_DRIVER = (
@@ -34,14 +34,7 @@ no_driver = pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a driver's library."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    target = folder / torch_build.LIBRARY
-    command = [compiler, "-shared", "-fPIC", "-o", str(target), str(HERE / "driver.c")]
-    subprocess.run(command, check=True)
-    return folder
+    return build_driver(tmp_path_factory.mktemp("driver"))
 
 
 class Machine:

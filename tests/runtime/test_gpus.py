@@ -98,9 +98,8 @@ def test_a_card_says_all_that_it_supports(nvml: FakeNvml) -> None:
 
 
 def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None:
-    watch = GpuWatch(["cuda:0", "cpu"])
-    assert watch.latest == (None, None)
-    watch.start()
+    watch = GpuWatch()
+    watch.start(["cuda:0", "cpu"])
     until(lambda: watch.latest == (FULL, None))
     nvml.lost = True
     until(lambda: watch.latest == (None, None))
@@ -112,8 +111,8 @@ def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None
 
 
 def test_one_card_that_does_not_answer_leaves_the_others(nvml: FakeNvml) -> None:
-    watch = GpuWatch(["cuda:7", "cuda:0"])
-    watch.start()
+    watch = GpuWatch()
+    watch.start(["cuda:7", "cuda:0"])
     until(lambda: watch.latest == (None, FULL))
     watch.stop()
     assert nvml.num_opened == 1
@@ -123,15 +122,15 @@ def test_without_the_package_there_are_no_figures(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watch = GpuWatch(["cuda:0"])
-    watch.start()
+    watch = GpuWatch()
+    watch.start(["cuda:0"])
     watch.stop()
     assert watch.latest == (None,)
 
 
 def test_a_driver_is_not_touched_where_no_gpu_is_used(nvml: FakeNvml) -> None:
-    watch = GpuWatch(["cpu"])
-    watch.start()
+    watch = GpuWatch()
+    watch.start(["cpu"])
     watch.stop()
     assert nvml.num_opened == 0
 

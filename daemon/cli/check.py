@@ -15,7 +15,7 @@ from daemon.cli.parser import overrides
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Devices, ask_for, missing
-from daemon.config.find import Found, find
+from daemon.config.find import Found, find, released
 from daemon.config.host_pool import HostPlan
 from daemon.config.load import ConfigError, Fault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
@@ -34,7 +34,7 @@ from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
 from daemon.models.shape import ModelError, ModelShape
 from daemon.runtime.model import cache_folder, with_instances
-from daemon.runtime.preflight import obstacles
+from daemon.runtime.preflight import holder, obstacles
 
 DISTRIBUTION = "llmd-server"
 
@@ -97,7 +97,8 @@ def examine(arguments: argparse.Namespace) -> Checked:
             found.notes.append(Fault("", key, text))
     _share_cores(found, Found(config.instance))
     named = [spec.device for spec in config.instance]
-    devices = ask_for(named)
+    now = holder(config)
+    devices = released(ask_for(named), [one.device for one in now.instances] if now else ())
     absent = missing(named, devices)
     for text in absent:
         found.cannot(text, "instance")

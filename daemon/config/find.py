@@ -5,7 +5,7 @@ A GPU can where its generation is supported, no other program keeps it, and wher
 memory. Devices that are named are taken as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -54,8 +54,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
     device: str
     card: str  # its name
-    fault: str = ""  # why it does not serve; empty: it does
-    room: str = ""  # what it needs and has, where that was looked at
+    fault: str = ""  # why it does not serve, its kind before a colon; empty: it does
+    room: str = ""  # what it needs and has, where it serves
 
     def __str__(self) -> str:
         """Such as `cuda:1 (NVIDIA L4) does not serve: too little memory: ...`."""
@@ -86,6 +86,17 @@ def find(config: Config, model: Model, devices: Devices) -> Found:
     return choose(devices, needs_of(config, model))
 
 
+def released(devices: Devices, held: Collection[str]) -> Devices:
+    """The devices as they will be once the daemon has ended that holds some of them: how much of
+    their memory is free then, nobody can tell now.
+    """
+    cards = tuple(
+        msgspec.structs.replace(card, free_bytes=None, taken="") if f"cuda:{n}" in held else card
+        for n, card in enumerate(devices.cards)
+    )
+    return msgspec.structs.replace(devices, cards=cards)
+
+
 def choose(devices: Devices, needs: Needs) -> Found:
     """One instance on each device that has what is needed, or one on the CPU."""
     if devices.fault:
@@ -99,7 +110,8 @@ def choose(devices: Devices, needs: Needs) -> Found:
         return Found(named(able), candidates)
     count = len(candidates)
     none = "the one GPU here cannot" if count == 1 else f"none of the {count} GPUs here can"
-    return Found(named((InstanceSpec("cpu"),)), candidates, f"{none} serve this model")
+    kinds = ", ".join(dict.fromkeys(one.fault.partition(":")[0] for one in candidates))
+    return Found(named((InstanceSpec("cpu"),)), candidates, f"{none} serve this model: {kinds}")
 
 
 def needs_of(config: Config, model: Model) -> Needs:
@@ -137,7 +149,7 @@ def _judged(device: str, card: Card, needs: Needs, torch_cuda: tuple[int, int] |
         fault = f"too little memory: {room}{_shorter(whole - in_use, needs)}"
     elif whole - in_use < needs.total_bytes:
         fault = f"taken: other programs hold {_gib(in_use)} of its memory: {room}"
-    return Candidate(device, card.name, fault, room)
+    return Candidate(device, card.name, fault, "" if fault else room)
 
 
 def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | None) -> str:

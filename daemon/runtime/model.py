@@ -102,8 +102,9 @@ def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
     folder = model_folder(config.model.path, cache)
     shape = checked_shape(folder, cache, ask)
     found = find(config, shape, devices)
+    in_place = bool(found.why_cpu and devices.cards)
     for line in found.lines():
-        log.info("%s", line)
+        log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
     config = with_instances(config, found)
     pools = tuple(plan_pool(config, shape, spec, devices) for spec in found.instances)
     return ServedModel(

@@ -44,16 +44,16 @@ def _sockets(config: Config) -> Iterator[Obstacle]:
     """A daemon that already serves this configuration is no fault: a restart takes its place."""
     server = config.server
     path = Path(config.control.socket) if config.control.socket else default_socket()
-    holder = _holder(_asked(config))
-    if holder is not None:
-        text = f"a daemon (process {holder.pid}) serves there now: this one would take its place"
+    held = holder(config)
+    if held is not None:
+        text = f"a daemon (process {held.pid}) serves there now: this one would take its place"
         yield Obstacle("control.socket", text, fatal=False)
     elif fault := place_fault(path):
         yield Obstacle("control.socket", fault)
     try:
         listen(server.host, server.port).close()
     except ListenError as error:
-        theirs = holder is not None and holder.url.endswith(f":{server.port}")
+        theirs = held is not None and held.url.endswith(f":{server.port}")
         if not (theirs and _in_use(error)):
             yield Obstacle("server.port", str(error))
 
@@ -92,9 +92,9 @@ def _asked(config: Config) -> Path:
     return attach_path() if os.geteuid() == 0 else default_socket()
 
 
-def _holder(path: Path) -> Snapshot | None:
-    """The daemon that answers at a control socket, if one does."""
+def holder(config: Config) -> Snapshot | None:
+    """The daemon that serves this configuration now, if one does: a restart takes its place."""
     try:
-        return fetch_snapshot(path)
+        return fetch_snapshot(_asked(config))
     except ControlError:
         return None

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.config.cuda import LIBRARY, NVML
+from daemon.config import cuda
 
 SOURCE = Path(__file__).with_name("driver.c")
+LARGE = "89:24576:24000:0:NVIDIA RTX 4090"
+SMALL = "86:1024:1000:0:NVIDIA GT 1030"
+"""Cards as driver.c reads them: one that holds a small model, and one that holds none."""
 HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 
 
@@ -19,10 +22,22 @@ def build_driver(folder: Path) -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(folder / LIBRARY)]
+    command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(folder / cuda.LIBRARY)]
     subprocess.run([*command, str(SOURCE)], check=True)
-    shutil.copy(folder / LIBRARY, folder / NVML)
+    shutil.copy(folder / cuda.LIBRARY, folder / cuda.NVML)
     return folder
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, *cards: str, **settings: str) -> None:
+    """Makes this a machine with the driver in `folder`, such cards (driver.c says how they are
+    written), and a torch that can use them.
+    """
+    monkeypatch.delenv(cuda.VISIBLE, raising=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("DRIVER_CARDS", ",".join(cards))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cuda, "installed_torch", lambda: cuda.Torch((13, 0)))
 
 
 def torch_package(folder: Path, cuda: str | None) -> Path:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,13 +13,12 @@ from daemon.config.cuda import (
     Card,
     DeviceError,
     Devices,
-    Torch,
     ask_for,
     check_devices,
     cuda_devices,
     missing,
 )
-from tests.config.driver import HAS_DRIVER, build_driver, devices_seen_by, torch_package
+from tests.config.driver import HAS_DRIVER, build_driver, devices_seen_by, pretend, torch_package
 
 Cards = Callable[..., None]
 A = "86:24576:24000:0:NVIDIA A"
@@ -36,17 +36,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> Cards:
-    """Makes this a machine with such cards, and a torch that can use them."""
-
-    def make(*cards: str, **settings: str) -> None:
-        monkeypatch.delenv(cuda.VISIBLE, raising=False)
-        monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-        monkeypatch.setenv("DRIVER_CARDS", ",".join(cards))
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-
-    monkeypatch.setattr(cuda, "installed_torch", lambda: Torch((13, 0)))
-    return make
+    """Makes this a machine with such cards."""
+    return partial(pretend, monkeypatch, library)
 
 
 @pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.config.cuda import Card, Devices
-from daemon.config.find import Found, Needs, choose, find, needs_of
+from daemon.config.find import Found, Needs, choose, find, needs_of, released
 from daemon.config.load import load
 from daemon.config.pool import demand_of, plan_pool
 from daemon.memory.sizing import Room, SizingError, size_pool
@@ -113,6 +113,13 @@ def test_a_card_that_others_use_is_taken() -> None:
     ]
 
 
+def test_what_a_daemon_holds_comes_free_when_another_takes_its_place() -> None:
+    busy = card("H100", 80, 70)
+    alone = msgspec.structs.replace(busy, taken="another process has it to itself")
+    devices = released(Devices((busy, alone, busy)), ["cuda:0", "cuda:1", "cpu"])
+    assert chosen(choose(devices, NEEDS)) == ["cuda:0", "cuda:1"]
+
+
 def test_where_free_memory_is_unknown_all_of_it_counts() -> None:
     unknown = msgspec.structs.replace(L4, free_bytes=None)
     small = msgspec.structs.replace(RTX_3070, free_bytes=None)
@@ -125,8 +132,11 @@ def test_where_free_memory_is_unknown_all_of_it_counts() -> None:
     [
         (Devices(fault="there is no NVIDIA driver here"), "there is no NVIDIA driver here"),
         (Devices((H100,), "torch is built without CUDA"), "torch is built without CUDA"),
-        (Devices((T4,)), "the one GPU here cannot serve this model"),
-        (Devices((T4, RTX_3070)), "none of the 2 GPUs here can serve this model"),
+        (Devices((T4,)), "the one GPU here cannot serve this model: not supported"),
+        (
+            Devices((T4, RTX_3070, T4)),
+            "none of the 3 GPUs here can serve this model: not supported, too little memory",
+        ),
     ],
 )
 def test_without_a_card_that_can_the_cpu_serves_and_says_why(devices: Devices, why: str) -> None:

@@ -37,6 +37,7 @@ class Card(msgspec.Struct, frozen=True):
     """One CUDA device, as its driver describes it; a slice of a GPU is one, too."""
 
     name: str = ""
+    uuid: str = ""  # as NVML knows it; empty: it cannot be asked
     capability: tuple[int, int] = (0, 0)  # of computing: major, minor
     total_bytes: int = 0
     free_bytes: int | None = None  # None: NVML cannot be asked
@@ -49,6 +50,12 @@ class Devices(msgspec.Struct, frozen=True):
     cards: tuple[Card, ...] = ()
     fault: str = ""
     torch_cuda: tuple[int, int] | None = None  # the version that torch is built with, if known
+
+    def uuid_of(self, device: str) -> str:
+        """What NVML knows a device by; empty for one that it does not know, as the CPU."""
+        kind, _, number = device.partition(":")
+        known = kind == "cuda" and int(number) < len(self.cards)
+        return self.cards[int(number)].uuid if known else ""
 
 
 class DeviceError(Exception):
@@ -159,9 +166,13 @@ def _card(driver: ctypes.CDLL, nvml: ctypes.CDLL | None, index: int) -> Card:
     driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     number = uuid.UUID(bytes=bytes(raw))
-    memory = _memory(nvml, f"GPU-{number}") or _memory(nvml, f"MIG-{number}")  # a slice's own
+    known, memory = "", None
+    for known in (f"GPU-{number}", f"MIG-{number}"):  # a slice has one of its own
+        if memory := _memory(nvml, known):
+            break
     return Card(
         name=name.value.decode(errors="replace"),
+        uuid=known if memory else "",
         capability=(_attribute(driver, device, _MAJOR), _attribute(driver, device, _MINOR)),
         total_bytes=memory[0] if memory else total.value,
         free_bytes=memory[1] if memory else None,

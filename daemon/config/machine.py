@@ -1,7 +1,6 @@
-"""What this machine has: available RAM, and which card is behind a device."""
+"""What this machine has of RAM."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from daemon.config.cgroup import ROOT, limits
@@ -14,25 +13,6 @@ def available_ram_bytes(root: Path = ROOT) -> int:
         if text.isdigit():
             available = min(available, int(text) - _number(folder / "memory.current"))
     return max(available, 0)
-
-
-def card_of(device: str, environment: Mapping[str, str]) -> int | str | None:
-    """The card behind a device ("cuda:1"), by index or UUID; None for one that is no GPU.
-
-    CUDA_VISIBLE_DEVICES is followed. Where cards differ, CUDA counts them in NVML's order only
-    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-    """
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdigit():
-        return None
-    index = int(number or "0")
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return index
-    cards = [card.strip() for card in visible.split(",")]
-    if index >= len(cards) or not cards[index]:
-        return None
-    return int(cards[index]) if cards[index].isdigit() else cards[index]
 
 
 def _meminfo_bytes(root: Path, name: str) -> int:

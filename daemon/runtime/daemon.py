@@ -209,7 +209,7 @@ class Daemon:
         self._runtime.api = self._api
         self._operations.runtime = self._runtime
         self._status.begin(self._runtime, model)
-        self._gpus.start([spec.device for spec in model.instances])
+        self._gpus.start(model.cards)
         hooks = WorkerHooks(
             self._on_loading,
             self._on_ready,

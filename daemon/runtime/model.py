@@ -30,6 +30,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     shape: ModelShape
     max_len: int  # tokens of the longest sequence, before the pools have their say
     instances: tuple[InstanceSpec, ...]  # as configured, or as found
+    cards: tuple[str, ...]  # as instances: their GPUs' UUIDs, empty for none
     pools: tuple[PoolPlan, ...]  # as instances
     cores: tuple[CoreShare, ...]  # as instances
 
@@ -113,6 +114,7 @@ def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
         shape=shape,
         max_len=longest(config, shape.context_len),
         instances=found.instances,
+        cards=tuple(devices.uuid_of(spec.device) for spec in found.instances),
         pools=pools,
         cores=core_shares(config, read_cores()),
     )

@@ -36,7 +36,7 @@ FLOAT32_BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
 
 
 CHECK = ("check", "--port", "0")
-DARK = cuda.Card("NVIDIA X", (9, 0), 80 << 30)
+DARK = cuda.Card("NVIDIA X", "", (9, 0), 80 << 30)
 """A card whose free memory nobody tells."""
 
 

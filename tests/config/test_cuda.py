@@ -24,9 +24,10 @@ Cards = Callable[..., None]
 A = "86:24576:24000:0:NVIDIA A"
 B = "75:8192:8000:0:NVIDIA B"
 C = "90:81920:1024:0:NVIDIA C"
-CARD_A = Card("NVIDIA A", (8, 6), 24576 << 20, 24000 << 20)
-CARD_B = Card("NVIDIA B", (7, 5), 8192 << 20, 8000 << 20)
-CARD_C = Card("NVIDIA C", (9, 0), 81920 << 20, 1024 << 20)
+UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
+CARD_A = Card("NVIDIA A", UUID.format(0), (8, 6), 24576 << 20, 24000 << 20)
+CARD_B = Card("NVIDIA B", UUID.format(1), (7, 5), 8192 << 20, 8000 << 20)
+CARD_C = Card("NVIDIA C", UUID.format(2), (9, 0), 81920 << 20, 1024 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +79,8 @@ def test_each_card_is_described_by_its_driver(driver: Cards) -> None:
     ("visible", "cards"),
     [
         ("2,0", (CARD_C, CARD_A)),
-        ("GPU-00000000-0000-0000-0000-000000000001", (CARD_B,)),
-        ("GPU-00000000-0000-0000-0000-000000000002,1", (CARD_C, CARD_B)),
+        (UUID.format(1), (CARD_B,)),
+        (f"{UUID.format(2)},1", (CARD_C, CARD_B)),
         ("1,7,0", (CARD_B,)),  # the driver counts to the first that is not there
     ],
 )
@@ -88,6 +89,12 @@ def test_what_is_visible_alone_is_described_with_its_own_memory(
 ) -> None:
     driver(A, B, C, CUDA_VISIBLE_DEVICES=visible)
     assert cuda_devices().cards == cards
+
+
+def test_figures_are_of_the_card_behind_a_device() -> None:
+    found = Devices((CARD_B, msgspec.structs.replace(CARD_A, uuid="")))
+    assert found.uuid_of("cuda:0") == CARD_B.uuid
+    assert [found.uuid_of(device) for device in ("cpu", "cuda:1", "cuda:2")] == ["", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ def test_a_card_that_others_keep_is_known(driver: Cards, mode: int, taken: str) 
 
 def test_without_nvml_free_memory_is_unknown(driver: Cards) -> None:
     driver(A, NVML_STATUS="9")
-    assert cuda_devices().cards == (msgspec.structs.replace(CARD_A, free_bytes=None),)
+    assert cuda_devices().cards == (msgspec.structs.replace(CARD_A, uuid="", free_bytes=None),)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def card(
     name: str, gib: float, in_use_gib: float = 0.0, capability: tuple[int, int] = (9, 0)
 ) -> Card:
     total_bytes = int(gib * GIB)
-    return Card(f"NVIDIA {name}", capability, total_bytes, total_bytes - int(in_use_gib * GIB))
+    return Card(f"NVIDIA {name}", "", capability, total_bytes, total_bytes - int(in_use_gib * GIB))
 
 
 H100, L4, L40 = card("H100", 80), card("L4", 24, 0.5, (8, 9)), card("L40", 48, 0.0, (8, 9))
@@ -196,7 +196,7 @@ def test_it_fits_where_the_formula_has_a_pool_for_a_full_context(
     model = msgspec.structs.replace(MODEL, context_len=context_len)
     total_bytes = total_mib << 20
     free_bytes = total_bytes - int(in_use_share * total_bytes)
-    devices = Devices((Card("NVIDIA", (9, 0), total_bytes, free_bytes),))
+    devices = Devices((Card("NVIDIA", "", (9, 0), total_bytes, free_bytes),))
     room = Room(
         weight_bytes=model.weight_bytes("bfloat16"),
         total_bytes=total_bytes,

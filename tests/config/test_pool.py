@@ -23,7 +23,7 @@ SHAPE = ModelShape(
     dtype="bfloat16",
 )
 GIB = 1 << 30
-GPU_OF_80_GIB = Devices((Card("NVIDIA", (9, 0), 80 * GIB, 80 * GIB),))
+GPU_OF_80_GIB = Devices((Card("NVIDIA", "", (9, 0), 80 * GIB, 80 * GIB),))
 CPU = ({"device": "cpu"},)
 
 
@@ -87,7 +87,7 @@ def test_a_pool_that_was_asked_for_must_fit_beside_the_weights(
 
 
 def test_blocks_that_were_asked_for_need_no_gpu_to_be_read() -> None:
-    dark = Devices((Card("NVIDIA", (9, 0), 80 * GIB, None),))
+    dark = Devices((Card("NVIDIA", "", (9, 0), 80 * GIB, None),))
     (unknown,) = plans(dark, instance=devices("cuda:0"))
     assert unknown.size is None
     (asked,) = plans(dark, instance=devices("cuda:0"), memory__kv_blocks=64)

@@ -95,7 +95,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
             found.cannot(text, key)
         else:
             found.notes.append(Fault("", key, text))
-    _share_cores(found, Found(config.instance))
+    _serve_by(found, config, Found(config.instance))
     named = [spec.device for spec in config.instance]
     now = holder(config)
     devices = released(ask_for(named), [one.device for one in now.instances] if now else ())
@@ -106,10 +106,11 @@ def examine(arguments: argparse.Namespace) -> Checked:
     return found
 
 
-def _share_cores(found: Checked, served: Found) -> None:
-    assert found.loaded is not None
-    found.served = served
-    found.cores = core_shares(with_instances(found.loaded.config, served), read_cores())
+def _serve_by(found: Checked, config: Config, served: Found) -> Config:
+    """Remember which instances serve, and on which cores; the configuration with them."""
+    config = with_instances(config, served)
+    found.served, found.cores = served, core_shares(config, read_cores())
+    return config
 
 
 def _examine_model(found: Checked, config: Config, devices: Devices, *, convert: bool) -> None:
@@ -122,8 +123,7 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
     except (ModelError, OSError) as error:
         found.cannot(told(error))
         return
-    _share_cores(found, find(config, found.shape, devices))
-    config = with_instances(config, found.served)
+    config = _serve_by(found, config, find(config, found.shape, devices))
     for spec in found.served.instances:
         try:
             found.plans[spec.name] = plan_pool(config, found.shape, spec, devices)

@@ -166,10 +166,10 @@ def _card(driver: ctypes.CDLL, nvml: ctypes.CDLL | None, index: int) -> Card:
     driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     number = uuid.UUID(bytes=bytes(raw))
-    known, memory = "", None
-    for known in (f"GPU-{number}", f"MIG-{number}"):  # a slice has one of its own
-        if memory := _memory(nvml, known):
-            break
+    whole, part = f"GPU-{number}", f"MIG-{number}"
+    memory, known = _memory(nvml, whole), whole
+    if memory is None:
+        memory, known = _memory(nvml, part), part
     return Card(
         name=name.value.decode(errors="replace"),
         uuid=known if memory else "",

@@ -124,7 +124,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control: ControlConfig = ControlConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     memory: MemoryConfig = MemoryConfig()
-    instance: tuple[InstanceSpec, ...] = ()
+    instance: tuple[InstanceSpec, ...] = ()  # empty: found when the daemon starts
     journal: JournalConfig = JournalConfig()
     predict: PredictConfig = PredictConfig()
     daemon: DaemonConfig = DaemonConfig()

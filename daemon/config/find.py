@@ -2,7 +2,8 @@
 
 A GPU can where its generation is supported, no other program keeps it, and where, by the formula of
 `daemon.memory.sizing`, the model, a step's work and the KV cache of one full context fit its free
-memory. Devices that are named are taken as they are.
+memory. Where that is true of none, a context that is shorter than the model's is better than a CPU.
+Devices that are named are taken as they are.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,6 +29,8 @@ there, too.
 """
 BLACKWELL, FIRST_CUDA_OF_BLACKWELL = (10, 0), (12, 8)
 """Builds of torch with an older CUDA have no kernels for it."""
+LEAST_CONTEXT = 4096
+"""Tokens below which a GPU's pool is too short for what people ask."""
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +58,8 @@ class Candidate(msgspec.Struct, frozen=True):
     device: str
     card: str  # its name
     fault: str = ""  # why it does not serve, its kind before a colon; empty: it does
-    room: str = ""  # what it needs and has, where it serves
+    room: str = ""  # what it needs and has, where that was looked at
+    tokens: int = 0  # of the longest context that it would do for, if for a useful one
 
     def __str__(self) -> str:
         """Such as `cuda:1 (NVIDIA L4) does not serve: too little memory: ...`."""
@@ -105,6 +109,8 @@ def choose(devices: Devices, needs: Needs) -> Found:
         _judged(f"cuda:{number}", card, needs, devices.torch_cuda)
         for number, card in enumerate(devices.cards)
     )
+    if all(one.fault for one in candidates):
+        candidates = tuple(_shortened(candidates))
     able = tuple(InstanceSpec(one.device) for one in candidates if not one.fault)
     if able:
         return Found(named(able), candidates)
@@ -112,6 +118,16 @@ def choose(devices: Devices, needs: Needs) -> Found:
     none = "the one GPU here cannot" if count == 1 else f"none of the {count} GPUs here can"
     kinds = ", ".join(dict.fromkeys(one.fault.partition(":")[0] for one in candidates))
     return Found(named((InstanceSpec("cpu"),)), candidates, f"{none} serve this model: {kinds}")
+
+
+def _shortened(candidates: tuple[Candidate, ...]) -> Iterator[Candidate]:
+    """The same, but those serve that hold the longest context of all, or at least half of it."""
+    longest = max(one.tokens for one in candidates)
+    for one in candidates:
+        if LEAST_CONTEXT <= one.tokens >= longest / 2:
+            room = f"contexts of up to {one.tokens:,} tokens; for the model's own it {one.room}"
+            one = msgspec.structs.replace(one, fault="", room=room)  # noqa: PLW2901
+        yield one
 
 
 def needs_of(config: Config, model: Model) -> Needs:
@@ -145,11 +161,14 @@ def _judged(device: str, card: Card, needs: Needs, torch_cuda: tuple[int, int] |
     room = f"needs {_gib(needs.total_bytes)}, has {_gib(max(whole - in_use, 0))}"
     if whole < card.total_bytes:
         room += f" of {_gib(card.total_bytes)} (memory.utilization = {needs.utilization:g})"
+    tokens = 0
     if whole < needs.total_bytes:
-        fault = f"too little memory: {room}{_shorter(whole - in_use, needs)}"
+        tokens = _fitting(whole - in_use, needs)
+        fault = f"too little memory: {room}"
+        fault += f"; it would do for model.max_len = {tokens}" if tokens else ""
     elif whole - in_use < needs.total_bytes:
         fault = f"taken: other programs hold {_gib(in_use)} of its memory: {room}"
-    return Candidate(device, card.name, fault, "" if fault else room)
+    return Candidate(device, card.name, fault, room, tokens)
 
 
 def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | None) -> str:
@@ -164,16 +183,14 @@ def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | No
     return ""
 
 
-def _shorter(usable_bytes: int, needs: Needs) -> str:
-    """With which shorter context the card would do, if with any."""
+def _fitting(usable_bytes: int, needs: Needs) -> int:
+    """Tokens of the longest context that fits; 0: none of any use, or it is not ours to choose."""
     if not needs.tokens:
-        return ""
+        return 0
     block = needs.kv_bytes * needs.block_size // needs.tokens
     left_bytes = usable_bytes - needs.weight_bytes - needs.work_bytes
     tokens = left_bytes // block * needs.block_size
-    if tokens < needs.least_tokens:
-        return ""
-    return f"; it would do for model.max_len = {tokens}"
+    return tokens if tokens >= needs.least_tokens else 0
 
 
 def _gib(size_bytes: int) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.config.cuda import Card, Devices
-from daemon.config.find import Found, Needs, choose, find, needs_of, released
+from daemon.config.find import LEAST_CONTEXT, Found, Needs, choose, find, needs_of, released
 from daemon.config.load import load
 from daemon.config.pool import demand_of, plan_pool
 from daemon.memory.sizing import Room, SizingError, size_pool
@@ -157,20 +157,42 @@ def test_devices_that_are_named_are_taken_as_they_are() -> None:
     assert chosen(find(config(), MODEL, Devices((T4, H100)))) == ["cuda:1"]
 
 
-def test_a_context_that_is_too_long_is_told_with_the_longest_that_fits() -> None:
-    long = msgspec.structs.replace(MODEL, context_len=131_072)
-    found = find(config(), long, Devices((L4,)))
-    assert chosen(found) == ["cpu"]
+LONG = msgspec.structs.replace(MODEL, context_len=131_072)
+
+
+def test_a_card_that_is_too_small_for_the_model_s_context_beats_a_cpu() -> None:
+    found = find(config(), LONG, Devices((L4, RTX_3070)))
+    assert chosen(found) == ["cuda:0"] and found.why_cpu == ""
+    tokens = found.candidates[0].tokens
+    assert 8192 < tokens < 131_072
+    assert f"serves: contexts of up to {tokens:,} tokens; for the model's own it needs 3" in str(
+        found.candidates[0]
+    )
+    assert chosen(find(config(model__max_len=tokens), LONG, Devices((L4,)))) == ["cuda:0"]
+    assert chosen(find(config(model__max_len=tokens + 1), LONG, Devices((L4,)))) == ["cpu"]
+
+
+def test_it_stands_back_where_another_holds_the_whole_context() -> None:
+    found = find(config(), LONG, Devices((L4, H100)))
+    assert chosen(found) == ["cuda:1"]
     said = found.candidates[0].fault.rpartition("it would do for model.max_len = ")[2]
-    assert 8192 < int(said) < 131_072
-    assert chosen(find(config(model__max_len=int(said)), long, Devices((L4,)))) == ["cuda:0"]
-    assert chosen(find(config(model__max_len=int(said) + 1), long, Devices((L4,)))) == ["cpu"]
+    assert int(said) == found.candidates[0].tokens > 8192
+
+
+def test_where_no_context_is_whole_much_shorter_ones_stay_out() -> None:
+    cards = (card("near", 24.0), card("full", 24.0, 0.5), card("less", 18.5))
+    found = find(config(), LONG, Devices(cards))
+    tokens = [one.tokens for one in found.candidates]
+    assert tokens[0] > tokens[1] > tokens[0] / 2 > tokens[2] > 0
+    assert chosen(found) == ["cuda:0", "cuda:1"]
+    useless = card("useless", 17.4)
+    found = find(config(), LONG, Devices((useless,)))
+    assert chosen(found) == ["cpu"] and found.candidates[0].tokens < LEAST_CONTEXT
 
 
 def test_a_pool_of_a_size_that_was_asked_for_need_not_hold_a_full_context() -> None:
-    long = msgspec.structs.replace(MODEL, context_len=131_072)
-    assert chosen(find(config(memory__kv_blocks=64), long, Devices((L4,)))) == ["cuda:0"]
-    found = find(config(memory__kv_bytes=9 * GIB), long, Devices((L4,)))
+    assert chosen(find(config(memory__kv_blocks=64), LONG, Devices((L4,)))) == ["cuda:0"]
+    found = find(config(memory__kv_bytes=9 * GIB), LONG, Devices((L4,)))
     assert chosen(found) == ["cpu"]
     assert found.candidates[0].fault.startswith("too little memory: needs 25.")
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs one real client in a folder of its own and streams a chat with it from a running daemon:
-#   scripts/client_check.sh openai2|openai3|openai-suite|node|litellm|langchain|llm [URL]
-# It exits 0 if the streamed text is the whole answer, in several pieces. LLMD_CLIENTS names the
+#   scripts/client_check.sh openai2|openai3|openai-suite|node|litellm|langchain|instructor|llm [URL]
+# It exits 0 if the streamed text is the whole answer, in several pieces (instructor: if it gets
+# objects of the type that it asked for). LLMD_CLIENTS names the
 # folder that the clients are kept in.
 set -euo pipefail
 
@@ -29,6 +30,7 @@ case $client in
   openai3) run openai_chat.py 'openai>=3,<4' ;;
   litellm) LITELLM_LOCAL_MODEL_COST_MAP=True run litellm_chat.py litellm ;;
   langchain) run langchain_chat.py langchain-openai ;;
+  instructor) run instructor_chat.py instructor 'openai>=3,<4' ;;
   llm) run llm_cli.py llm ;;
   node)
     cp openai_chat.mjs "$home"

@@ -27,32 +27,55 @@ RECORD = ".torch-build"
 AUTO = "auto"
 NOT_INSTALLED = "torch could not be installed; what pip said stands above"
 _NO_DEVICE = 100
+_CAPABILITY = (75, 76)
+"""The driver's numbers of the attributes: major, minor."""
 _OWN_INDEX = re.compile(
     r"^(?:global|install|:env:)\.(?:index-url|extra-index-url|find-links|no-index)=", re.MULTILINE
 )
 
 
+Version = tuple[int, int]
+"""Of CUDA, or a card's compute capability: major, minor."""
+
+
 @dataclass(frozen=True)
 class CudaBuild:
-    """One of torch's CUDA builds, and which drivers run it."""
+    """One of torch's CUDA builds, which drivers run it, and which cards it has kernels for."""
 
     name: str
-    cuda: tuple[int, int]
+    cuda: Version
     """The driver's CUDA version at least: a build runs on every driver of its major version."""
     driver: int
     """The first driver series of that version."""
+    oldest: Version
+    newest: Version
+    """Compute capabilities: of the oldest card, and of the last generation. Within a generation
+    kernels run on later cards, too.
+    """
+
+    def has_kernels(self, capability: Version) -> bool:
+        """Whether a card of this compute capability can compute with it."""
+        return self.oldest <= capability and capability[0] <= self.newest[0]
 
 
-CUDA_BUILDS = (CudaBuild("cu130", (13, 0), 580), CudaBuild("cu126", (12, 0), 525))
-"""Those of the pinned torch, the best first; cu132 was an experiment in that release."""
+CUDA_BUILDS = (
+    CudaBuild("cu130", (13, 0), 580, (7, 5), (12, 0)),
+    CudaBuild("cu126", (12, 0), 525, (5, 0), (9, 0)),
+)
+"""Those of the pinned torch, the best first; cu132 was an experiment in that release. CUDA 13 has
+no Maxwell, Pascal and Volta any more, and CUDA 12.6 no Blackwell yet.
+"""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """What the NVIDIA driver says: the CUDA version it supports, or why it is of no use."""
+    """What the NVIDIA driver says: the CUDA version it supports and the compute capabilities of
+    its cards, or why it is of no use.
+    """
 
-    cuda: tuple[int, int] = (0, 0)
+    cuda: Version = (0, 0)
     fault: str = ""
+    cards: tuple[Version, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,17 +158,43 @@ def choose(wish: str) -> Choice:
     found = driver()
     best = _best(found)
     if best:
-        return Choice(best.name, f"the NVIDIA driver supports CUDA {_dotted(found.cuda)}")
-    why = found.fault
-    if not why:
-        least = CUDA_BUILDS[-1]
-        why = (
-            f"the NVIDIA driver supports CUDA {_dotted(found.cuda)}, and torch {pinned()} needs "
-            f"{_dotted(least.cuda)} at least, which comes with driver {least.driver}"
-        )
+        return Choice(best.name, _reason(best, found))
+    why = found.fault or _unusable(found)
     if wish == "cuda":
         return Choice(CUDA_BUILDS[0].name, f"asked for as TORCH=cuda, but {why}")
     return Choice("cpu", why)
+
+
+def _reason(best: CudaBuild, found: Driver) -> str:
+    """Why this build, and which cards it leaves out."""
+    text = f"the NVIDIA driver supports CUDA {_dotted(found.cuda)}"
+    newer = _runnable(found.cuda)[0]
+    if newer != best:
+        without = {one for one in found.cards if not newer.has_kernels(one)}
+        text += f", but {newer.name} has no kernels for {_capabilities(without)}"
+    lacking = {one for one in found.cards if not best.has_kernels(one)}
+    if lacking:
+        text += f"; {best.name} has no kernels for {_capabilities(lacking)}"
+    return text
+
+
+def _unusable(found: Driver) -> str:
+    """Why no build can be run by a driver that is there."""
+    text = f"the NVIDIA driver supports CUDA {_dotted(found.cuda)}"
+    runnable, oldest = _runnable(found.cuda), CUDA_BUILDS[-1]
+    if not runnable:
+        return (
+            f"{text}, and torch {pinned()} needs {_dotted(oldest.cuda)} at least, "
+            f"which comes with driver {oldest.driver}"
+        )
+    text += f", and no build of torch {pinned()} for it has kernels for "
+    text += _capabilities(set(found.cards))
+    other = next((one for one in CUDA_BUILDS if any(map(one.has_kernels, found.cards))), None)
+    return f"{text}; {other.name} has, and needs driver {other.driver}" if other else text
+
+
+def _capabilities(capabilities: set[Version]) -> str:
+    return f"compute capability {', '.join(map(_dotted, sorted(capabilities)))}"
 
 
 def driver(limit_s: float = INSTALL_LIMIT_S) -> Driver:
@@ -163,27 +212,40 @@ def driver(limit_s: float = INSTALL_LIMIT_S) -> Driver:
     except subprocess.TimeoutExpired:
         return Driver(fault=f"the NVIDIA driver did not answer in {limit_s:g} s")
     words = done.stdout.split()
-    if done.returncode or len(words) != 2:
+    if done.returncode or len(words) < 2:
         return Driver(fault="the NVIDIA driver's library crashed when it was asked for its version")
-    status, version = map(int, words)
+    status, version, *cards = map(int, words)
     if status == -1:
         return Driver(fault=f"there is no NVIDIA driver here ({LIBRARY})")
     if status == _NO_DEVICE:
         return Driver(fault="the NVIDIA driver shows no GPU")
     if status:
         return Driver(fault=f"the NVIDIA driver failed (error {status})")
-    return Driver((version // 1000, version % 1000 // 10))
+    capabilities = tuple(divmod(card, 10) for card in cards)
+    return Driver((version // 1000, version % 1000 // 10), cards=capabilities)
 
 
-def _ask() -> tuple[int, int]:
-    """The driver's status, -1 where there is none, and CUDA's version as 1000 major + 10 minor."""
-    version = ctypes.c_int()
+def _ask() -> tuple[int, ...]:
+    """The driver's status, -1 where there is none; CUDA's version as 1000 major + 10 minor; and of
+    each card the compute capability as 10 major + minor.
+    """
+    version, count = ctypes.c_int(), ctypes.c_int()
     try:
         library = ctypes.CDLL(LIBRARY)
         status = library.cuInit(0) or library.cuDriverGetVersion(ctypes.byref(version))
+        status = status or library.cuDeviceGetCount(ctypes.byref(count))
+        cards = [_capability(library, index) for index in range(count.value)]
     except (OSError, AttributeError):
         return -1, 0
-    return status, version.value
+    return status, version.value, *cards
+
+
+def _capability(library: ctypes.CDLL, index: int) -> int:
+    device, digits = ctypes.c_int(), [ctypes.c_int(), ctypes.c_int()]
+    library.cuDeviceGet(ctypes.byref(device), index)
+    for digit, attribute in zip(digits, _CAPABILITY, strict=True):
+        library.cuDeviceGetAttribute(ctypes.byref(digit), attribute, device)
+    return 10 * digits[0].value + digits[1].value
 
 
 def pinned() -> str:
@@ -194,7 +256,17 @@ def pinned() -> str:
 
 
 def _best(found: Driver) -> CudaBuild | None:
-    return next((build for build in CUDA_BUILDS if found.cuda >= build.cuda), None)
+    """Of the builds that the driver runs, the one with kernels for most of its cards."""
+
+    def count(build: CudaBuild) -> int:
+        return sum(map(build.has_kernels, found.cards))
+
+    best = max(_runnable(found.cuda), key=count, default=None)  # the first of those that are equal
+    return None if best and found.cards and not count(best) else best
+
+
+def _runnable(cuda: Version) -> list[CudaBuild]:
+    return [build for build in CUDA_BUILDS if cuda >= build.cuda]
 
 
 def _fetch(choice: Choice, *, wished: bool, replace: bool) -> bool:
@@ -265,7 +337,7 @@ def _is_address(wish: str) -> bool:
     return "://" in wish
 
 
-def _dotted(version: tuple[int, int]) -> str:
+def _dotted(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
 
 

@@ -238,7 +238,7 @@ def llmd_spec(program: Path, extra: list[str]) -> Spec:
     def command(setting: Setting) -> list[str]:
         socket_path = Path(tempfile.gettempdir()) / f"llmd-benchmark-{setting.port}.sock"
         line = [str(program), "serve", "--model", setting.model, "--port", str(setting.port)]
-        line += ["--socket", str(socket_path), *extra]
+        line += ["--instance", "cpu", "--socket", str(socket_path), *extra]
         if setting.limited:
             line += ["--kv-blocks", str(setting.kv_tokens // BLOCK_TOKENS)]
         return line

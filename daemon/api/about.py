@@ -9,15 +9,17 @@ from daemon.api.link import Link
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.model import Model
 from daemon.api.openapi.document import document
+from daemon.api.status import ServerStatus
 
 
 class About:
     """The routes that need no tokens."""
 
-    def __init__(self, model: Model, link: Link, metrics: Metrics) -> None:
+    def __init__(self, model: Model, link: Link, metrics: Metrics, status: ServerStatus) -> None:
         self._model = model
         self._link = link
         self._metrics = metrics
+        self._status = status
         self._document = document()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -29,6 +31,7 @@ class About:
         router.add_get("/ping", self.health)
         router.add_get("/ready", self.ready)
         router.add_get("/version", self.version)
+        router.add_get("/status", self.status)
         router.add_get("/metrics", self.metrics)
         router.add_get("/openapi.json", self.description)
 
@@ -62,6 +65,10 @@ class About:
     async def version(self, _request: web.Request) -> web.StreamResponse:
         """`GET /version`."""
         return json_answer(Version(__version__))
+
+    async def status(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /status`."""
+        return json_answer(self._status.answer(self.is_ready))
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`."""

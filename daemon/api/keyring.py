@@ -35,6 +35,11 @@ class Keyring:
             self._accounts.append((bytes.fromhex(key.hash), account))
         self.known = True
 
+    @property
+    def asked_for(self) -> bool:
+        """Whether nobody is let in without a key, as far as is known by now."""
+        return not self.known or bool(self._accounts)
+
     def admit(self, authorization: Sequence[str]) -> Account | None:
         """Whose request it is, by its Authorization headers; None where no keys are configured.
 

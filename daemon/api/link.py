@@ -48,6 +48,7 @@ class Link:
         on_access: Callable[[Access], None],
         on_settings: Callable[[Settings], None],
         on_serving: Callable[[Serving], None],
+        on_gauges: Callable[[Gauges], None],
         on_lost: Callable[[], None],
         settled: Callable[[], bool],
         metrics: Metrics,
@@ -57,6 +58,7 @@ class Link:
         self._on_access = on_access
         self._on_settings = on_settings
         self._on_serving = on_serving
+        self._on_gauges = on_gauges
         self._on_lost = on_lost
         self._settled = settled
         self._metrics = metrics
@@ -146,7 +148,7 @@ class Link:
         elif isinstance(message, Ping):
             self.tell(Alive(self._settled()))
         elif isinstance(message, Gauges):
-            self._metrics.gauges(message)
+            self._on_gauges(message)
         elif isinstance(message, Serving):
             self._on_serving(message)
         elif isinstance(message, Access):

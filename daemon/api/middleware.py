@@ -52,15 +52,24 @@ class Front:
     """
 
     def __init__(
-        self, hosts: Hosts, keys: Keyring, tally: Tally, count: Callable[[ApiError], None]
+        self,
+        hosts: Hosts,
+        keys: Keyring,
+        tally: Tally,
+        count: Callable[[ApiError], None],
+        page: str = "",
     ) -> None:
-        """`count` is told of every error that is answered."""
+        """`count` is told of every error that is answered; `page` is the path of the server's own
+        web page, if it has one: it needs no key, and may ask the server that it came from.
+        """
         self.num_open = 0
         self._hosts = hosts
         self._keys = keys
         self._tally = tally
         self._count = count
         self._origins: frozenset[str] = frozenset()
+        self._open_paths = OPEN_PATHS | {page} if page else OPEN_PATHS
+        self._has_page = bool(page)
 
     def allow(self, cors_origins: Sequence[str], allowed_hosts: Sequence[str]) -> None:
         """Web pages of these origins may ask from now on, and no others; `*`: all. And these are
@@ -118,11 +127,10 @@ class Front:
             origin = request.headers.get("Origin")
             # A web page may send here without asking; only those named in the configuration may.
             if origin is not None and not self._allows(origin):
-                message = "this origin is not in server.cors_origins"
-                raise ApiError(403, message, code="origin_not_allowed")
+                self._check_own(request, origin)
             if origin is not None and request.method == "OPTIONS":
                 return web.Response(status=204, headers=_PREFLIGHT)
-            if not _is_open(request):
+            if not self._is_open(request):
                 self._identify(request)
         except ApiError as error:
             self._tally.note(f"requests refused: {error.code}")
@@ -164,13 +172,30 @@ class Front:
             content_type="application/json",
         )
 
+    def _check_own(self, request: web.Request, origin: str) -> None:
+        """Raises ApiError 403 unless the origin is this server itself, which its own page has.
+
+        A foreign page whose name was made to point here says the same; but it has no key, and its
+        name is not one that is sure to be ours.
+        """
+        host = request.headers.get("Host", "")
+        if not (self._has_page and origin in {f"http://{host}", f"https://{host}"}):
+            message = "this origin is not in server.cors_origins"
+            raise ApiError(403, message, code="origin_not_allowed")
+        if not (self._keys.asked_for or self._hosts.is_sure(host)):
+            message = (
+                "a web page of this host name may ask once the name is in server.allowed_hosts, "
+                "or once there are API keys"
+            )
+            raise ApiError(403, message, code="origin_not_allowed")
+
+    def _is_open(self, request: web.Request) -> bool:
+        """Whether no key is needed. Compared as it came: what must be decoded first is not open."""
+        path = request.raw_path.partition("?")[0]
+        return request.method in {"GET", "HEAD"} and path in self._open_paths
+
     def _allows(self, origin: str) -> bool:
         return origin in self._origins or "*" in self._origins
-
-
-def _is_open(request: web.Request) -> bool:
-    """Whether no key is needed. Compared as it came: what has to be decoded first is not open."""
-    return request.method in {"GET", "HEAD"} and request.raw_path.partition("?")[0] in OPEN_PATHS
 
 
 def _in_shape(error: web.HTTPException) -> ApiError:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -26,13 +27,15 @@ from daemon.api.link import Link
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
 from daemon.api.model import Model
+from daemon.api.page.page import PATH, Page
 from daemon.api.predictions import Predictions
 from daemon.api.request_id import WithRequestId
 from daemon.api.routes import KEEP_ALIVE_TICKS, Api
+from daemon.api.status import ServerStatus
 from daemon.api.tally import Tally
 from daemon.api.templates import Templates
 from daemon.api.threads import Threads
-from daemon.runtime.protocol import Access, Serving, Settings
+from daemon.runtime.protocol import Access, Gauges, Serving, Settings
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +62,14 @@ class ApiProcess:
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._model = Model(config.model, self._pool)
         self._metrics = Metrics(config.model)
+        self._status = ServerStatus(self._model)
         self._keys = Keyring()
         self._link = Link(
             channel,
             self._let_in,
             self._settle,
             self._serve,
+            self._measure,
             self._stop.set,
             lambda: self._model.settled,
             self._metrics,
@@ -74,7 +79,8 @@ class ApiProcess:
         self._tally = Tally()
         self._connections = Connections(config, self._tally)
         self._hosts = Hosts(listener.getsockname()[0])
-        self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused)
+        page = PATH if config.page else ""
+        self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused, page)
         self._grammars = Grammars(self._model)
         self._templates = Templates()
         self._warming: asyncio.Task[None] | None = None
@@ -88,7 +94,7 @@ class ApiProcess:
             self._grammars,
             self._templates,
         )
-        self._about = About(self._model, self._link, self._metrics)
+        self._about = About(self._model, self._link, self._metrics, self._status)
 
     async def run(self) -> None:
         """Serve until SIGTERM or the channel's end; then finish what is open."""
@@ -121,6 +127,10 @@ class ApiProcess:
         if serving.root and serving.ready and self._warming is None:
             self._warming = asyncio.create_task(self._templates.warm(serving.root))
 
+    def _measure(self, gauges: Gauges) -> None:
+        self._metrics.gauges(gauges)
+        self._status.update(gauges, time.monotonic())
+
     def _let_in(self, access: Access) -> None:
         self._keys.update(access.keys)
         self._front.allow(access.cors_origins, access.allowed_hosts)
@@ -143,6 +153,8 @@ class ApiProcess:
         app.on_response_prepare.append(self._front.add_headers)
         self._api.add_routes(app.router)
         self._about.add_routes(app.router)
+        if self._config.page:
+            Page().add_routes(app.router)
         return web.AppRunner(
             app,
             handle_signals=False,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemon.api.errors import ApiError, invalid
+from daemon.api.json_schema import closed, decoded
 from daemon.api.schema import (
     GrammarFormat,
     JsonObjectFormat,
@@ -16,6 +17,7 @@ from daemon.api.schema import (
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+SCHEMA_FIELD = "response_format.json_schema.schema"
 WHITESPACE = r" |\n[ \t]{0,24}"
 """Between JSON's words, if anything: no small model shall fill its answer with blanks."""
 
@@ -29,7 +31,8 @@ def grammar_of(form: ResponseFormat | None) -> str:
         case JsonObjectFormat():
             return _of_schema(b'{"type": "object"}')
         case JsonSchemaFormat():
-            return _of_schema(msgspec.json.encode(form.json_schema.schema))
+            schema = closed(decoded(form.json_schema.schema, SCHEMA_FIELD))
+            return _of_schema(msgspec.json.encode(schema))
         case GrammarFormat():
             return _matcher().grammar_from_lark(form.grammar)
         case RegexFormat():
@@ -43,8 +46,7 @@ def _of_schema(schema: bytes) -> str:
             schema.decode(), defaults={"whitespace_pattern": WHITESPACE}
         )
     except ValueError as error:
-        param = "response_format.json_schema.schema"
-        raise invalid(f"`{param}` is no JSON schema: {error}", param) from None
+        raise invalid(f"`{SCHEMA_FIELD}` is no JSON schema: {error}", SCHEMA_FIELD) from None
 
 
 def _matcher() -> "type[LLMatcher]":

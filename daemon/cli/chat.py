@@ -12,8 +12,7 @@ from daemon.chat.endpoint import ChatError, Endpoint
 from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
-
-URL = "http://127.0.0.1:8000"
+from daemon.runtime.greeting import DEFAULT_URL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("question", nargs="*", metavar="WORD", help="the question, if only one")
     parser.add_argument(
-        "--url", default="", help=f"the server (default: LLMD_URL if set, else {URL})"
+        "--url", default="", help=f"the server (default: LLMD_URL if set, else {DEFAULT_URL})"
     )
     parser.add_argument("--api-key", default="", metavar="K", help="(default: LLMD_API_KEY if set)")
     parser.add_argument("--model", default="", metavar="M", help="(default: the first one served)")
@@ -59,7 +58,7 @@ def chat(arguments: argparse.Namespace) -> int:
 
 def _talk(arguments: argparse.Namespace) -> Talk:
     """Raises ChatError, BenchError."""
-    url = base_url(arguments.url or os.environ.get("LLMD_URL") or URL)
+    url = base_url(arguments.url or os.environ.get("LLMD_URL") or DEFAULT_URL)
     endpoint = Endpoint(url, arguments.api_key or os.environ.get("LLMD_API_KEY", ""))
     model = arguments.model
     if not model:

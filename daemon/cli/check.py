@@ -15,6 +15,8 @@ from daemon.cli.kernels import KEY, kernel_notes
 from daemon.cli.parser import overrides
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
+from daemon.config.cuda import Devices, ask_for, missing
+from daemon.config.find import Found, find, released
 from daemon.config.host_pool import HostPlan
 from daemon.config.load import ConfigError, Fault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
@@ -32,8 +34,8 @@ from daemon.memory.sizing import (
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
 from daemon.models.shape import ModelError, ModelShape
-from daemon.runtime.model import cache_folder
-from daemon.runtime.preflight import obstacles
+from daemon.runtime.model import cache_folder, with_instances
+from daemon.runtime.preflight import holder, obstacles
 
 DISTRIBUTION = "llmd-server"
 
@@ -56,16 +58,16 @@ class Checked(msgspec.Struct):
     loaded: Loaded | None = None
     folder: Path | None = None
     shape: ModelShape | None = None
-    cores: tuple[CoreShare, ...] = ()
+    served: Found = Found(())  # by which instances
+    cores: tuple[CoreShare, ...] = ()  # as served.instances
     plans: dict[str, PoolPlan] = {}  # by the instance's name
     faults: list[Fault] = []
     notes: list[Fault] = []  # it serves all the same
     status: int = 0
 
     def instances(self) -> Iterator[tuple[InstanceSpec, CoreShare]]:
-        """Each configured instance, and what it computes on."""
-        if self.loaded is not None:
-            yield from zip(self.loaded.config.instance, self.cores, strict=True)
+        """Each instance, and what it computes on."""
+        yield from zip(self.served.instances, self.cores, strict=True)
 
     def cannot(self, text: str, key: str = "") -> None:
         """Remember what is in the way."""
@@ -84,7 +86,6 @@ def examine(arguments: argparse.Namespace) -> Checked:
         found.faults, found.status = list(error.faults), 2
         return found
     config = found.loaded.config
-    found.cores = core_shares(config, read_cores())
     if owners := _foreign_owners():
         found.cannot(
             f"the distribution {owners} also installs a package named daemon: "
@@ -95,35 +96,52 @@ def examine(arguments: argparse.Namespace) -> Checked:
             found.cannot(text, key)
         else:
             found.notes.append(Fault("", key, text))
-    found.notes += [Fault("", KEY, text) for text in kernel_notes(config)]
-    _examine_model(found, config)
+    _serve_by(found, config, Found(config.instance))
+    named = [spec.device for spec in config.instance]
+    now = holder(config)
+    devices = released(ask_for(named), [one.device for one in now.instances] if now else ())
+    absent = missing(named, devices)
+    for text in absent:
+        found.cannot(text, "instance")
+    _examine_model(found, config, devices, convert=not absent)
+    found.notes += [Fault("", KEY, text) for text in kernel_notes(config, found.served.instances)]
     return found
 
 
-def _examine_model(found: Checked, config: Config) -> None:
-    """The model and the pools of each instance; where a device is missing, nothing is converted."""
+def _serve_by(found: Checked, config: Config, served: Found) -> Config:
+    """Remember which instances serve, and on which cores; the configuration with them."""
+    config = with_instances(config, served)
+    found.served, found.cores = served, core_shares(config, read_cores())
+    return config
+
+
+def _examine_model(found: Checked, config: Config, devices: Devices, *, convert: bool) -> None:
+    """The model, which instances serve it, and the pools of each."""
     try:
-        if any(fault.key == "instance" for fault in found.faults) and _needs_conversion(config):
+        if not convert and _needs_conversion(config):
             return
         found.folder = _folder(config)
         found.shape = checked_shape(found.folder, cache_folder(config))
     except (ModelError, OSError) as error:
         found.cannot(told(error))
         return
-    for spec in config.instance:
+    config = _serve_by(found, config, find(config, found.shape, devices))
+    for spec in found.served.instances:
         try:
-            found.plans[spec.name] = plan_pool(config, found.shape, spec)
+            found.plans[spec.name] = plan_pool(config, found.shape, spec, devices)
         except SizingError as error:
-            for text in (str(error), *pool_faults(config, found.shape, spec)):
+            for text in (str(error), *pool_faults(config, found.shape, spec, devices)):
                 found.cannot(text)
 
 
 def print_text(found: Checked) -> None:
     """For people: what is known on stdout, what is wrong on stderr."""
     if found.loaded is not None:
-        print("\n".join(values(found.loaded)))
+        print("\n".join(values(found.loaded, found.served)))
     if found.folder is not None and found.shape is not None:
         print("\n" + "\n".join(model_lines(found.folder, found.shape)))
+    if lines := list(found.served.lines()):
+        print("\n" + "\n".join(lines))
     for spec, cores in found.instances():
         print(f"\ninstance {spec.name} on {spec.device}")
         print(f"  cores        {cores} ({cores.why})")
@@ -136,15 +154,20 @@ def print_text(found: Checked) -> None:
 
 
 def as_json(found: Checked) -> str:
-    """For scripts: one object with ok, file, values, model, instances and faults."""
+    """For scripts: one object with ok, file, values, model, found, instances and faults."""
     loaded, shape = found.loaded, found.shape
     plain = {
         "ok": found.status == 0,
         "file": loaded.file if loaded is not None else "",
         "values": {
-            key: {"value": value, "source": source} for key, value, source in _shown(loaded)
+            key: {"value": value, "source": source}
+            for key, value, source in _shown(loaded, found.served)
         },
         "model": {"folder": str(found.folder), **msgspec.to_builtins(shape)} if shape else None,
+        "found": {
+            "gpus": msgspec.to_builtins(found.served.candidates),
+            "why_cpu": found.served.why_cpu,
+        },
         "instances": [
             {
                 **msgspec.to_builtins(spec),
@@ -159,14 +182,14 @@ def as_json(found: Checked) -> str:
     return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
 
 
-def values(loaded: Loaded) -> Iterator[str]:
+def values(loaded: Loaded, served: Found) -> Iterator[str]:
     """One line a value: key, value, source."""
-    for key, value, source in _shown(loaded):
+    for key, value, source in _shown(loaded, served):
         shown = " ".join(value) if isinstance(value, list) else json.dumps(value)
         yield f"{key:<28} {shown:<40} {source}"
 
 
-def _shown(loaded: Loaded | None) -> Iterator[tuple[str, Any, str]]:
+def _shown(loaded: Loaded | None, served: Found) -> Iterator[tuple[str, Any, str]]:
     """Key, value and source of every value; of API keys the names alone."""
     if loaded is None:
         return
@@ -176,14 +199,15 @@ def _shown(loaded: Loaded | None) -> Iterator[tuple[str, Any, str]]:
         "daemon.cache": default_cache(),
     }
     for key, value in flatten(loaded.config).items():
-        shown = value
+        shown, source = value, loaded.source(key)
         if key == "instance":
-            shown = [f"{spec.name}={spec.device}:{spec.role}" for spec in value]
+            shown = [f"{spec.name}={spec.device}:{spec.role}" for spec in served.instances]
+            source = source if value else "found"
         elif key == "key":
             shown = [one.name for one in value]
         elif value == "" and key in places:
             shown = str(places[key])
-        yield key, shown, loaded.source(key)
+        yield key, shown, source
 
 
 def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:

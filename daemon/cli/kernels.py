@@ -1,9 +1,9 @@
 """What `llmd check` says of a card's kernels: what earlier self-tests found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from daemon.config.schema import Config
+from daemon.config.schema import Config, InstanceSpec
 from daemon.engine.selftest.families import FAMILIES
 from daemon.engine.selftest.kept import Card, all_kept
 from daemon.runtime.model import cache_folder
@@ -11,9 +11,9 @@ from daemon.runtime.model import cache_folder
 KEY = "engine.kernels"
 
 
-def kernel_notes(config: Config) -> Iterator[str]:
-    """A sentence for each family of kernels that torch computes on a configured card."""
-    devices = {one.device for one in config.instance if one.device.startswith("cuda")}
+def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[str]:
+    """A sentence for each family of kernels that torch computes on a card that would serve."""
+    devices = {one.device for one in instances if one.device.startswith("cuda")}
     if not devices:
         return
     if config.engine.kernels == "torch":

@@ -117,7 +117,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="DEVICE:ROLE",
-        help="workers, such as cpu:mixed or cuda:0:mixed (default: cpu)",
+        help="workers, such as cpu:mixed or cuda:0:mixed (default: all GPUs that can, or the CPU)",
     )
     offer(instance, _INSTANCES)
     value = parser.add_argument(

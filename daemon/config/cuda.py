@@ -1,57 +1,90 @@
 """Which CUDA devices there are: `python -m daemon.config.cuda` asks the driver.
 
 It is asked in a process of its own, which ends: whoever has once asked it holds files and memory of
-every GPU. The driver counts as torch will: CUDA_VISIBLE_DEVICES and slices of GPUs included.
+every GPU. The driver counts as torch will: CUDA_VISIBLE_DEVICES and slices of GPUs included. Free
+memory is NVML's, asked for by UUID, since NVML counts in another order; it needs no CUDA context,
+which would itself take memory.
 """
 
 import ctypes
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 LIBRARY = "libcuda.so.1"
+NVML = "libnvidia-ml.so.1"
 TIMEOUT_S = 120.0
 """Without persistence a driver takes seconds for each GPU to begin."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NO_DEVICE = 100
-_WITHOUT_CUDA = re.compile(r"^cuda\b.*= *None *$", re.MULTILINE)
+_UNAVAILABLE = 46
+_MAJOR, _MINOR, _COMPUTE_MODE = 75, 76, 20
+"""The driver's numbers of a device's attributes."""
+_PROHIBITED, _EXCLUSIVE = 2, 3
+_CUDA = re.compile(r"^cuda\b.*= *(?:None|['\"](\d+)\.(\d+).*['\"]) *$", re.MULTILINE)
 _VERSION = re.compile(r"^__version__ *= *['\"](.+)['\"]", re.MULTILINE)
 
 
-class Devices(msgspec.Struct, frozen=True):
-    """How many there are, cuda:0 and on, and why there is none."""
+class Card(msgspec.Struct, frozen=True):
+    """One CUDA device, as its driver describes it; a slice of a GPU is one, too."""
 
-    count: int = 0
+    name: str = ""
+    uuid: str = ""  # as NVML knows it; empty: it cannot be asked
+    capability: tuple[int, int] = (0, 0)  # of computing: major, minor
+    total_bytes: int = 0
+    free_bytes: int | None = None  # None: NVML cannot be asked
+    taken: str = ""  # why no program can have it now; empty: it can be had
+
+
+class Devices(msgspec.Struct, frozen=True):
+    """cuda:0 and on, or why there is none that torch could use."""
+
+    cards: tuple[Card, ...] = ()
     fault: str = ""
+    torch_cuda: tuple[int, int] | None = None  # the version that torch is built with, if known
+
+    def uuid_of(self, device: str) -> str:
+        """What NVML knows a device by; empty for one that it does not know, as the CPU."""
+        kind, _, number = device.partition(":")
+        known = kind == "cuda" and int(number) < len(self.cards)
+        return self.cards[int(number)].uuid if known else ""
 
 
 class DeviceError(Exception):
     """A device is not there; the message names each that is missed, and says what there is."""
 
 
-def check_devices(devices: Collection[str]) -> None:
-    """Raise DeviceError unless every one of `devices` ("cpu", "cuda:1") is there; others are asked
-    for nothing.
+def ask_for(devices: Collection[str]) -> Devices:
+    """What the driver says, where a GPU is among `devices` ("cpu", "cuda:1"), or no device is
+    named and one must be found. For a CPU alone nobody is asked.
     """
-    faults = missing(devices)
+    named = bool(devices) and not any(device.startswith("cuda:") for device in devices)
+    return Devices() if named else cuda_devices()
+
+
+def check_devices(devices: Collection[str], found: Devices) -> None:
+    """Raise DeviceError unless every one of `devices` is there."""
+    faults = missing(devices, found)
     if faults:
         raise DeviceError("; ".join(faults))
 
 
-def missing(devices: Collection[str]) -> list[str]:
+def missing(devices: Collection[str], found: Devices) -> list[str]:
     """A sentence for each device that is not there."""
     wanted = sorted({device for device in devices if device.startswith("cuda:")})
-    if not wanted:
-        return []
-    found = cuda_devices()
-    if not found.count:
+    if wanted and found.fault:
         return [f"{', '.join(wanted)} cannot be used: {found.fault}"]
-    beyond = [one for one in wanted if int(one.partition(":")[2]) >= found.count]
-    there = "cuda:0 alone" if found.count == 1 else f"cuda:0 to cuda:{found.count - 1}"
+    count = len(found.cards)
+    beyond = [one for one in wanted if int(one.partition(":")[2]) >= count]
+    there = "cuda:0 alone" if count == 1 else f"cuda:0 to cuda:{count - 1}"
     return [f"{one} is not there: this machine has {there}" for one in beyond]
 
 
@@ -64,29 +97,45 @@ def cuda_devices() -> Devices:
         )
         found = msgspec.json.decode(done.stdout, type=Devices)
     except subprocess.TimeoutExpired:
-        return Devices(0, f"the NVIDIA driver did not answer in {TIMEOUT_S:g} s")
+        return Devices(fault=f"the NVIDIA driver did not answer in {TIMEOUT_S:g} s")
     except (OSError, msgspec.MsgspecError):
-        return Devices(0, "the process that asks the NVIDIA driver failed")
-    if found.count and (fault := torch_fault()):
-        return Devices(0, fault)
-    return found
+        return Devices(fault="the process that asks the NVIDIA driver failed")
+    if found.fault:
+        return found
+    torch = installed_torch()
+    if torch.fault:
+        names = ", ".join(card.name for card in found.cards)
+        return Devices(found.cards, f"{torch.fault}; this machine has {names}")
+    return msgspec.structs.replace(found, torch_cuda=torch.cuda)
 
 
-def torch_fault() -> str:
-    """Why torch as installed would not see a GPU; read without importing it."""
+class Torch(NamedTuple):
+    """What is installed of it, as far as GPUs are concerned."""
+
+    cuda: tuple[int, int] | None = None  # that it is built with, if known
+    fault: str = ""  # why it would not see a GPU
+
+
+def installed_torch() -> Torch:
+    """torch as its own version file describes it; it is not imported."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return "torch is not installed"
+        return Torch(fault="torch is not installed")
     try:
         text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return ""
-    if not _WITHOUT_CUDA.search(text):
-        return ""
-    version = _VERSION.search(text)
-    return (
-        f"torch {version[1] if version else ''} is installed, which is built without CUDA; "
-        "`make venv TORCH=cuda`, or `make install TORCH=cuda` for the service, replaces it"
+        return Torch()
+    cuda, version = _CUDA.search(text), _VERSION.search(text)
+    if cuda is None:
+        return Torch()
+    if cuda[1]:
+        return Torch((int(cuda[1]), int(cuda[2])))
+    # A clone has its environment beside its Makefile; what is elsewhere was installed.
+    here = (Path(sys.prefix).parent / "Makefile").exists()
+    command = "make venv TORCH=cuda" if here else "sudo make install TORCH=cuda"
+    return Torch(
+        fault=f"torch {version[1] if version else ''} is installed, which is built without CUDA: "
+        f"`{command}` replaces it"
     )
 
 
@@ -95,14 +144,80 @@ def _ask() -> Devices:
     try:
         driver = ctypes.CDLL(LIBRARY)
     except OSError:
-        return Devices(0, f"there is no NVIDIA driver here ({LIBRARY})")
+        return Devices(fault=f"there is no NVIDIA driver here ({LIBRARY})")
     count = ctypes.c_int()
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if status == _NO_DEVICE or (not status and not count.value):
-        return Devices(0, "the NVIDIA driver shows no GPU to this process")
+        visible = os.environ.get(VISIBLE)
+        why = "" if visible is None else f" ({VISIBLE}={visible!r})"
+        return Devices(fault=f"the NVIDIA driver shows no GPU to this process{why}")
     if status:
-        return Devices(0, f"the NVIDIA driver failed (error {status})")
-    return Devices(count.value)
+        return Devices(fault=f"the NVIDIA driver failed (error {status})")
+    nvml = _nvml()
+    return Devices(tuple(_card(driver, nvml, index) for index in range(count.value)))
+
+
+def _card(driver: ctypes.CDLL, nvml: ctypes.CDLL | None, index: int) -> Card:
+    """What the driver and NVML say of one device."""
+    device, name, raw = ctypes.c_int(), ctypes.create_string_buffer(256), (ctypes.c_ubyte * 16)()
+    total = ctypes.c_size_t()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceGetUuid_v2(ctypes.byref(raw), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    number = uuid.UUID(bytes=bytes(raw))
+    whole, part = f"GPU-{number}", f"MIG-{number}"
+    memory, known = _memory(nvml, whole), whole
+    if memory is None:
+        memory, known = _memory(nvml, part), part
+    return Card(
+        name=name.value.decode(errors="replace"),
+        uuid=known if memory else "",
+        capability=(_attribute(driver, device, _MAJOR), _attribute(driver, device, _MINOR)),
+        total_bytes=memory[0] if memory else total.value,
+        free_bytes=memory[1] if memory else None,
+        taken=_taken(driver, device),
+    )
+
+
+def _attribute(driver: ctypes.CDLL, device: ctypes.c_int, number: int) -> int:
+    value = ctypes.c_int()
+    driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    return value.value
+
+
+def _taken(driver: ctypes.CDLL, device: ctypes.c_int) -> str:
+    """Whether the compute mode keeps programs away. That somebody has an exclusive device shows in
+    no other way than by trying.
+    """
+    mode = _attribute(driver, device, _COMPUTE_MODE)
+    if mode == _PROHIBITED:
+        return "its compute mode lets no program use it"
+    if mode == _EXCLUSIVE:
+        context = ctypes.c_void_p()
+        if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == _UNAVAILABLE:
+            return "another process has it to itself (its compute mode is exclusive)"
+    return ""
+
+
+def _nvml() -> ctypes.CDLL | None:
+    try:
+        nvml = ctypes.CDLL(NVML)
+    except OSError:
+        return None
+    return None if nvml.nvmlInit_v2() else nvml
+
+
+def _memory(nvml: ctypes.CDLL | None, identity: str) -> tuple[int, int] | None:
+    """Total and free bytes; None for a device that NVML does not know."""
+    if nvml is None:
+        return None
+    handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()  # total, free, used
+    if nvml.nvmlDeviceGetHandleByUUID(identity.encode(), ctypes.byref(handle)):
+        return None
+    if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
+        return None
+    return memory[0], memory[1]
 
 
 if __name__ == "__main__":

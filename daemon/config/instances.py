@@ -14,10 +14,10 @@ def parse_instance(text: str) -> InstanceSpec:
 
 
 def named(specs: tuple[InstanceSpec, ...]) -> tuple[InstanceSpec, ...]:
-    """The instances, each with a name of its own; one on the CPU where none was asked for."""
+    """The instances, each with a name of its own."""
     taken = {spec.name for spec in specs}
     result = []
-    for spec in specs or (InstanceSpec(device="cpu"),):
+    for spec in specs:
         name = spec.name or _free_name(spec.device.replace(":", ""), taken)
         taken.add(name)
         result.append(InstanceSpec(device=spec.device, role=spec.role, name=name))

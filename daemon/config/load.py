@@ -58,7 +58,8 @@ class Loaded(msgspec.Struct, frozen=True):
 def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """The configuration from a TOML file (None: none) and overrides by dotted key.
 
-    After loading, `config.instance` is never empty and every instance has a name of its own.
+    After loading, every instance has a name of its own. Without any, devices are still to be found
+    (`daemon.config.find`).
     Raises ConfigError.
     """
     label = str(file) if file else ""

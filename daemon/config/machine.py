@@ -1,15 +1,9 @@
-"""What this machine has: RAM and GPU memory, read without loading a GPU library."""
+"""What this machine has of RAM."""
 
 import os
-import shutil
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from daemon.config.cgroup import ROOT, limits
-
-_QUERY = "--query-gpu=memory.total,memory.free"
-_MIB = 1 << 20
 
 
 def available_ram_bytes(root: Path = ROOT) -> int:
@@ -19,41 +13,6 @@ def available_ram_bytes(root: Path = ROOT) -> int:
         if text.isdigit():
             available = min(available, int(text) - _number(folder / "memory.current"))
     return max(available, 0)
-
-
-def gpu_memory_bytes(index: int) -> tuple[int, int] | None:
-    """Total and free bytes of cuda:`index`, as the driver's own tool says; None if it cannot be
-    asked.
-    """
-    program, card = shutil.which("nvidia-smi"), card_of(f"cuda:{index}", os.environ)
-    if program is None or card is None:
-        return None
-    command = [program, f"--id={card}", _QUERY, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        total, free = done.stdout.split(",")
-        return int(total) * _MIB, int(free) * _MIB
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-
-
-def card_of(device: str, environment: Mapping[str, str]) -> int | str | None:
-    """The card behind a device ("cuda:1"), by index or UUID; None for one that is no GPU.
-
-    CUDA_VISIBLE_DEVICES is followed. Where cards differ, CUDA counts them in NVML's order only
-    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-    """
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdigit():
-        return None
-    index = int(number or "0")
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return index
-    cards = [card.strip() for card in visible.split(",")]
-    if index >= len(cards) or not cards[index]:
-        return None
-    return int(cards[index]) if cards[index].isdigit() else cards[index]
 
 
 def _meminfo_bytes(root: Path, name: str) -> int:

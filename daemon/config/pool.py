@@ -5,8 +5,9 @@ from typing import Protocol
 
 import msgspec
 
+from daemon.config.cuda import Devices
 from daemon.config.host_pool import HostPlan, plan_host_pool
-from daemon.config.machine import available_ram_bytes, gpu_memory_bytes
+from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.sizing import (
     Demand,
@@ -56,23 +57,27 @@ def longest(config: Config, context_len: int) -> int:
     return min(config.model.max_len or context_len, context_len)
 
 
-def plan_pool(config: Config, model: Model, spec: InstanceSpec) -> PoolPlan:
-    """The pools of one instance. Raises SizingError where one would be of no use."""
+def plan_pool(config: Config, model: Model, spec: InstanceSpec, devices: Devices) -> PoolPlan:
+    """The pools of one instance of `config` on one of `devices` or the CPU. Raises SizingError
+    where one would be of no use.
+    """
     refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
-    demand, room, size = _device_pool(config, model, spec.device, dtype)
+    demand, room, size = _device_pool(config, model, spec.device, dtype, devices)
     return PoolPlan(
         dtype, demand, room, size, plan_host_pool(config, model, spec.device, dtype, size)
     )
 
 
-def pool_faults(config: Config, model: Model, spec: InstanceSpec) -> Iterator[str]:
+def pool_faults(
+    config: Config, model: Model, spec: InstanceSpec, devices: Devices
+) -> Iterator[str]:
     """All that `plan_pool` would raise, if it went on after a fault."""
     device, dtype = spec.device, instance_dtype(config, spec.device, model.dtype)
     size: list[PoolSize | None] = [None]
 
     def plan_device() -> None:
-        size[0] = _device_pool(config, model, device, dtype)[2]
+        size[0] = _device_pool(config, model, device, dtype, devices)[2]
 
     for plan in (
         lambda: refuse_too_long(config, model),
@@ -86,14 +91,14 @@ def pool_faults(config: Config, model: Model, spec: InstanceSpec) -> Iterator[st
 
 
 def _device_pool(
-    config: Config, model: Model, device: str, dtype: str
+    config: Config, model: Model, device: str, dtype: str, devices: Devices
 ) -> tuple[Demand, Room | None, PoolSize | None]:
     """What the device's own pool must serve, the room there is for it, and its size."""
     demand = demand_of(config, model, dtype)
     weight_bytes = model.weight_bytes(dtype)
     if device == "cpu":
         weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
-    room = _room(config, device, weight_bytes)
+    room = _room(config, device, weight_bytes, devices)
     if room is not None:
         size = size_pool(model, demand, room)
         _refuse_beyond(room, size)
@@ -147,16 +152,19 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:,.2f} GiB"
 
 
-def _room(config: Config, device: str, weight_bytes: int) -> Room | None:
+def _room(config: Config, device: str, weight_bytes: int, devices: Devices) -> Room | None:
     """The device's memory; instances on one device share it evenly."""
     sharing = max(sum(spec.device == device for spec in config.instance), 1)
     if device == "cpu":
         total, free = 0, available_ram_bytes()
     else:
-        memory = gpu_memory_bytes(int(device.partition(":")[2]))
-        if memory is None:
+        number = int(device.partition(":")[2])
+        if number >= len(devices.cards):
             return None
-        total, free = memory
+        card = devices.cards[number]
+        if card.free_bytes is None:
+            return None
+        total, free = card.total_bytes, card.free_bytes
     return Room(
         weight_bytes=weight_bytes,
         total_bytes=total // sharing,

@@ -26,6 +26,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_timeout_s: float = 30.0
     idle_timeout_s: float = 75.0  # between two requests of one connection
     stall_timeout_s: float = 30.0  # a client that takes nothing of its answer for so long is cut
+    page: bool = True  # a page to chat in a browser, at /
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,7 +130,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control: ControlConfig = ControlConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     memory: MemoryConfig = MemoryConfig()
-    instance: tuple[InstanceSpec, ...] = ()
+    instance: tuple[InstanceSpec, ...] = ()  # empty: found when the daemon starts
     journal: JournalConfig = JournalConfig()
     predict: PredictConfig = PredictConfig()
     engine: EngineConfig = EngineConfig()

@@ -49,8 +49,10 @@ class Singles:
         self._cache = cache
         lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
         tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
-        self._context = context_rows(cache, tables, int(lens.max()))
-        beyond = torch.arange(self._context.shape[1], device=device) >= lens.unsqueeze(1)
+        position = torch.arange(int(lens.max()), device=device).expand(len(rows), -1)
+        beyond = position >= lens.unsqueeze(1)
+        # Masked positions read the row's own first token: another's NaN, times zero, is NaN.
+        self._context = context_rows(cache, tables, position.masked_fill(beyond, 0))
         bias = torch.zeros(beyond.shape, dtype=cache.dtype, device=device)
         self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
 
@@ -85,7 +87,8 @@ class Chunks:
             # What an 8-bit cache has rounded is what later steps will read: so does this one.
             if cached or start or cache.scales is not None:
                 table = torch.from_numpy(batch.block_tables[row]).to(cache.blocks.device).long()
-                context = context_rows(cache, table, start + count)
+                position = torch.arange(start + count, device=table.device)
+                context = context_rows(cache, table, position)
             self._rows.append((offset, count, start, context))
 
     def attend(
@@ -107,10 +110,11 @@ class Chunks:
             output[tokens] = attend_causally(query[tokens], keys, values, start, scale)
 
 
-def context_rows(cache: KVCache, tables: torch.Tensor, length: int) -> torch.Tensor:
-    """Layer 0's key rows of the first `length` tokens: `tables` [..., blocks] to [..., length]."""
-    position = torch.arange(length, device=tables.device)
-    return cache.row_of(tables[..., position // cache.block_size], position % cache.block_size)
+def context_rows(cache: KVCache, tables: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """Layer 0's key rows of tokens: `tables` [..., blocks] and `position` [..., length] give rows
+    of `position`'s shape."""
+    blocks = tables.gather(-1, position // cache.block_size)
+    return cache.row_of(blocks, position % cache.block_size)
 
 
 def gather(cache: KVCache, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

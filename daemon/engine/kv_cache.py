@@ -19,8 +19,8 @@ from daemon.wire.columns import Column, Int64
 class KVCache:
     """Keys and values as `blocks` [block, layer, 2, block_size, kv_head, head_dim].
 
-    Zeroed at first: attention multiplies what lies beyond a sequence's end by zero, and memory
-    that was never written may hold NaN.
+    Zeroed at first. What a former owner left in a block stays there, NaN too: attention must not
+    read beyond a sequence's end, not even to multiply it by zero.
     """
 
     def __init__(

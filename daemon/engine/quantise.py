@@ -12,12 +12,12 @@ the same, bit by bit.
 
 import torch
 
+from daemon.memory.sizing import FP8_CAPABILITY
+
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 LARGEST = {INT8: 127.0, FP8: 448.0}
 """The largest number of each stored type."""
 SMALLEST_SCALE = 2.0**-24
-FP8_CAPABILITY = (8, 9)
-"""From which on a GPU rounds to fp8 (Ada, Hopper)."""
 KV_DTYPES = {"": None, "int8": INT8, "fp8": FP8}
 """torch's types by the names that a `Load` has for them; "": no 8-bit cache."""
 

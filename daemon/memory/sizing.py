@@ -16,6 +16,8 @@ import msgspec
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 KV_DTYPES = ("auto", "int8", "fp8")
 """How a KV cache holds its numbers: as the instance computes, or in 8 bits with scales."""
+FP8_CAPABILITY = (8, 9)
+"""The compute capability from which on a GPU rounds to fp8 (Ada, Hopper)."""
 SCALE_BYTES = 4
 """float32, one for each token and KV head of an 8-bit cache's keys and of its values."""
 MIN_BLOCKS = 2

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 import uvloop
 
-from daemon.config.machine import gpu_memory_bytes
 from daemon.config.schema import Config
 from daemon.cost.profile import DeviceSpec, Edges, LinkSpec, ModelSpec, Profile
 from daemon.engine.protocol import Load
@@ -79,14 +78,14 @@ def _model(served: ServedModel, load: Load) -> ModelSpec:
 
 def _device(served: ServedModel, load: Load, measured: Measurements) -> DeviceSpec:
     """Its memory is what the pool's formula was given, so that a simulation finds the same pool."""
+    room = served.pools[0].room
     if load.device != "cpu":
-        memory = gpu_memory_bytes(int(load.device.partition(":")[2] or 0))
+        pool_bytes = measured.num_blocks * measured.block_bytes
         return DeviceSpec(
             name=_device_name(load),
-            memory_bytes=memory[0] if memory else measured.num_blocks * measured.block_bytes,
+            memory_bytes=room.total_bytes if room is not None else pool_bytes,
             bandwidth_bytes_per_s=float(f"{2.0 * measured.copy_bytes_per_s:.4g}"),
         )
-    room = served.pools[0].room
     copied = float(f"{copy_bytes_per_s(measured.block_bytes):.4g}")
     return DeviceSpec(
         name=_device_name(load),

@@ -83,9 +83,11 @@ class Daemon:
         self._runtime: Runtime | None = None
         self._workers: list[WorkerProcess] = []
         self._spare: Spare | None = None
+        self._gpus = GpuWatch()
         self._num_given_up = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._status = DaemonStatus(loaded.config, served_name(loaded.config))
+        self._status.gpus = lambda: self._gpus.latest
         self._operations = Operations(loaded, read, self._status, self._hopeless)
 
     @property
@@ -117,9 +119,6 @@ class Daemon:
             return 0
         self._status.url = url_of(listener)
         self._spawn(watchdog.feed(self._status.stuck))
-        gpus = GpuWatch([spec.device for spec in self._config.instance])
-        self._status.gpus = lambda: gpus.latest
-        gpus.start()
         api = self._start_api(listener)
         try:
             await self._serve()
@@ -134,7 +133,7 @@ class Daemon:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._runtime is not None:
                 self._runtime.close()
-            gpus.stop()
+            self._gpus.stop()
             listener.close()
         if self._fault:
             log.error("%s", self._fault)
@@ -210,6 +209,7 @@ class Daemon:
         self._runtime.api = self._api
         self._operations.runtime = self._runtime
         self._status.begin(self._runtime, model)
+        self._gpus.start(model.cards)
         hooks = WorkerHooks(
             self._on_loading,
             self._on_ready,
@@ -220,9 +220,9 @@ class Daemon:
             self._status.fell_back,
         )
         if self._config.daemon.spare:
-            self._spare = Spare(self._config.instance[0].device)
+            self._spare = Spare(model.instances[0].device)
         names = []
-        for index, spec in enumerate(self._config.instance):
+        for index, spec in enumerate(model.instances):
             load, cores = model.load(self._config, index), model.cores[index]
             log.info("instance %s: %s (%s)", spec.name, cores, cores.why)
             names.append(f"{load.model} {load.dtype} {load.device}")
@@ -273,7 +273,7 @@ class Daemon:
     def _on_ready(self, instance: int, ready: Ready) -> None:
         runtime = self._running()
         runtime.worker_ready(instance, ready)
-        name = self._config.instance[instance].name
+        name = runtime.core.instances[instance].config.name
         log.info(
             "worker %s: %d blocks of %d bytes, weights %d bytes, ready after %.1f s (%s)",
             name,
@@ -297,7 +297,8 @@ class Daemon:
         gc.freeze()
         self._operations.tell_serving()
         if self._status.ready:
-            log.info("%s is served at %s", self._status.model, self._status.url)
+            for line in self._status.greeting():
+                log.info("%s", line)
             self._status.started = True
             notify.ready(self._status.serves)
 

@@ -1,13 +1,11 @@
 """The GPUs' own figures, read through NVML once a second in a thread; nothing is ever set."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from daemon.config.machine import card_of
 from daemon.control.protocol import GpuStatus
 
 INTERVAL_S = 1.0
@@ -31,13 +29,13 @@ class GpuReader:
         self._nvml: ModuleType = pynvml
         pynvml.nvmlInit()
 
-    def read_each(self, cards: Sequence[int | str | None]) -> tuple[GpuStatus | None, ...]:
+    def read_each(self, cards: Sequence[str]) -> tuple[GpuStatus | None, ...]:
         """Every card, None for one that does not answer. Raises LostError if none does."""
         statuses: list[GpuStatus | None] = []
         failure = ""
         for card in cards:
             try:
-                statuses.append(self.read(card) if card is not None else None)
+                statuses.append(self.read(card) if card else None)
             except self._nvml.NVMLError as error:
                 statuses.append(None)
                 failure = str(error)
@@ -45,13 +43,10 @@ class GpuReader:
             raise LostError(failure)
         return tuple(statuses)
 
-    def read(self, card: int | str) -> GpuStatus:
-        """One card, by NVML's index or by UUID; what it does not support is None."""
+    def read(self, card: str) -> GpuStatus:
+        """One card, by UUID; what it does not support is None."""
         nvml = self._nvml
-        if isinstance(card, int):
-            handle = nvml.nvmlDeviceGetHandleByIndex(card)
-        else:
-            handle = nvml.nvmlDeviceGetHandleByUUID(card)
+        handle = nvml.nvmlDeviceGetHandleByUUID(card)
         name = self._asked(nvml.nvmlDeviceGetName, handle)
         memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, handle)
         power_mw = self._asked(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -91,16 +86,18 @@ class GpuWatch:
     every `REOPEN_S`.
     """
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._cards = [card_of(device, os.environ) for device in devices]
-        self.latest: tuple[GpuStatus | None, ...] = (None,) * len(self._cards)
+    def __init__(self) -> None:
+        self._cards: tuple[str, ...] = ()
+        self.latest: tuple[GpuStatus | None, ...] = ()
         self._stopped = threading.Event()
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
-    def start(self) -> None:
-        """Begin to read, if there is any GPU among the devices."""
-        if any(card is not None for card in self._cards):
+    def start(self, cards: Sequence[str]) -> None:
+        """Begin to read these cards, by UUID; an empty one is of a device that has no figures."""
+        self._cards = tuple(cards)
+        self.latest = (None,) * len(self._cards)
+        if any(self._cards):
             self._thread.start()
 
     def stop(self) -> None:

@@ -1,21 +1,25 @@
 """What is to be served, and what each instance's worker is told: found before anything starts."""
 
+import logging
 from pathlib import Path
 
 import msgspec
 
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
-from daemon.config.cuda import check_devices
+from daemon.config.cuda import ask_for, check_devices
+from daemon.config.find import Found, find
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
-from daemon.config.schema import Config
+from daemon.config.schema import Config, InstanceSpec
 from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
+
+log = logging.getLogger(__name__)
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -25,15 +29,17 @@ class ServedModel(msgspec.Struct, frozen=True):
     folder: Path
     shape: ModelShape
     max_len: int  # tokens of the longest sequence, before the pools have their say
-    pools: tuple[PoolPlan, ...]  # as config.instance
-    cores: tuple[CoreShare, ...]  # as config.instance
+    instances: tuple[InstanceSpec, ...]  # as configured, or as found
+    cards: tuple[str, ...]  # as instances: their GPUs' UUIDs, empty for none
+    pools: tuple[PoolPlan, ...]  # as instances
+    cores: tuple[CoreShare, ...]  # as instances
 
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
         pool, cores = self.pools[instance], self.cores[instance]
         return Load(
             model=str(self.folder),
-            device=config.instance[instance].device,
+            device=self.instances[instance].device,
             dtype=pool.dtype,
             block_size=config.memory.block_size,
             num_blocks=pool.size.num_blocks if pool.size else 0,
@@ -58,7 +64,7 @@ class ServedModel(msgspec.Struct, frozen=True):
                 InstanceConfig(
                     spec.name, spec.role, spec.device, ahead=spec.device.startswith("cuda")
                 )
-                for spec in config.instance
+                for spec in self.instances
             ),
             policy=scheduler.policy,
             block_size=config.memory.block_size,
@@ -87,16 +93,34 @@ def cache_folder(config: Config) -> Path:
 
 
 def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
-    """The configured model, converted and checked; blocks.
+    """The configured model, converted and checked, and the instances that serve it; blocks.
 
     Raises DeviceError before anything is converted, ModelError, SizingError.
     """
-    check_devices([spec.device for spec in config.instance])
+    named = [spec.device for spec in config.instance]
+    devices = ask_for(named)
+    check_devices(named, devices)
     cache = cache_folder(config)
     folder = model_folder(config.model.path, cache)
     shape = checked_shape(folder, cache, ask)
-    pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
-    cores = core_shares(config, read_cores())
+    found = find(config, shape, devices)
+    in_place = bool(found.why_cpu and devices.cards)
+    for line in found.lines():
+        log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
+    config = with_instances(config, found)
+    pools = tuple(plan_pool(config, shape, spec, devices) for spec in found.instances)
     return ServedModel(
-        served_name(config), folder, shape, longest(config, shape.context_len), pools, cores
+        name=served_name(config),
+        folder=folder,
+        shape=shape,
+        max_len=longest(config, shape.context_len),
+        instances=found.instances,
+        cards=tuple(devices.uuid_of(spec.device) for spec in found.instances),
+        pools=pools,
+        cores=core_shares(config, read_cores()),
     )
+
+
+def with_instances(config: Config, found: Found) -> Config:
+    """The configuration with the instances that serve: pools and cores are shared out over them."""
+    return msgspec.structs.replace(config, instance=found.instances)

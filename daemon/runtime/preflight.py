@@ -1,7 +1,7 @@
 """What stands in the way of serving a configuration, found without starting or taking anything.
 
 What a daemon finds out by trying, its sockets for one, is tried or looked at here in the same way;
-its model and memory are `daemon.runtime.model`'s affair.
+its devices, model and memory are `daemon.runtime.model`'s affair.
 """
 
 import errno
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.config.cuda import missing
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
@@ -31,14 +30,12 @@ class Obstacle(NamedTuple):
 
 
 def obstacles(config: Config) -> Iterator[Obstacle]:
-    """Everything but the model and its memory."""
+    """Everything but devices, the model and its memory."""
     try:
         faults()
         worker_module()
     except FaultError as error:
         yield Obstacle("", str(error))
-    for fault in missing([spec.device for spec in config.instance]):
-        yield Obstacle("instance", fault)
     yield from _sockets(config)
     yield from folders(config)
 
@@ -47,16 +44,16 @@ def _sockets(config: Config) -> Iterator[Obstacle]:
     """A daemon that already serves this configuration is no fault: a restart takes its place."""
     server = config.server
     path = Path(config.control.socket) if config.control.socket else default_socket()
-    holder = _holder(_asked(config))
-    if holder is not None:
-        text = f"a daemon (process {holder.pid}) serves there now: this one would take its place"
+    held = holder(config)
+    if held is not None:
+        text = f"a daemon (process {held.pid}) serves there now: this one would take its place"
         yield Obstacle("control.socket", text, fatal=False)
     elif fault := place_fault(path):
         yield Obstacle("control.socket", fault)
     try:
         listen(server.host, server.port).close()
     except ListenError as error:
-        theirs = holder is not None and holder.url.endswith(f":{server.port}")
+        theirs = held is not None and held.url.endswith(f":{server.port}")
         if not (theirs and _in_use(error)):
             yield Obstacle("server.port", str(error))
 
@@ -95,9 +92,9 @@ def _asked(config: Config) -> Path:
     return attach_path() if os.geteuid() == 0 else default_socket()
 
 
-def _holder(path: Path) -> Snapshot | None:
-    """The daemon that answers at a control socket, if one does."""
+def holder(config: Config) -> Snapshot | None:
+    """The daemon that serves this configuration now, if one does: a restart takes its place."""
     try:
-        return fetch_snapshot(path)
+        return fetch_snapshot(_asked(config))
     except ControlError:
         return None

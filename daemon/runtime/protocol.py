@@ -100,7 +100,7 @@ class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What the runtime counts and holds, about once a second: for `/metrics`."""
+    """What the runtime counts and holds, about once a second: for `/metrics` and `/status`."""
 
     counters: Counters
     waiting: int  # sequences without a place, those that wait for their leader's prompt included
@@ -109,6 +109,7 @@ class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
     gpus: tuple[GpuStatus | None, ...] = ()  # of the instances; None where none can be asked
     api_deaths: int = 0  # API processes that died or hung
     journal_dropped: int = 0  # events that the journal misses
+    uptime_s: float = 0.0  # of the daemon
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -24,6 +24,7 @@ from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
 from daemon.engine.protocol import Fallback, Loading
+from daemon.runtime.greeting import how_to_talk
 from daemon.runtime.loads import Loads
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Gauges, Serving
@@ -87,6 +88,11 @@ class DaemonStatus:
         """What is served where, for `systemctl status`."""
         return f"{self.model} at {self.url}"
 
+    def greeting(self) -> list[str]:
+        """What is served where; the first time, also how to talk to it."""
+        served = f"{self.model} is served at {self.url}"
+        return [served, *([] if self.started else how_to_talk(self.url, self.config.server.page))]
+
     def stuck(self) -> str:
         """Why work that waits for a worker makes no progress, or nothing. Rest is no fault."""
         if self._runtime is None:
@@ -134,7 +140,7 @@ class DaemonStatus:
         )
 
     def gauges(self, lag_s: float) -> Gauges | None:
-        """What `/metrics` shows of the Core; None before there is one."""
+        """What `/metrics` and `/status` show of the Core; None before there is one."""
         if self._runtime is None:
             return None
         core = self._runtime.core
@@ -150,6 +156,7 @@ class DaemonStatus:
             gpus=self.gpus(),
             api_deaths=self.api().deaths,
             journal_dropped=self._runtime.journal_dropped,
+            uptime_s=time.monotonic() - self._started_s,
         )
 
     def snapshot(self) -> Snapshot:

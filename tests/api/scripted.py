@@ -54,6 +54,12 @@ def echo(message: Generate, _stream: int) -> Answer:
         yield prompt[index % len(prompt)], FinishReason.LENGTH if last else FinishReason.NONE
 
 
+def two_and_no_more(message: Generate, _stream: int) -> Answer:
+    """The prompt's first two tokens, of which only the second has text; then nothing comes."""
+    for token in message.tokens.tolist()[:2]:
+        yield token, FinishReason.NONE
+
+
 def saying(tokenizer: Tokenizer, text: str, end: int | None = 1) -> Script:
     """A script that says `text`, then `end`, which stops it."""
     tokens = tokenizer.encode(text, add_special_tokens=False).ids
@@ -77,7 +83,7 @@ class ScriptedRuntime:
         self.root = root
         self.script: Script = echo
         self.reject: Rejected | None = None
-        self.fail_at: int | None = None  # output token at which a sequence ends in an error
+        self.fail_at: int | None = None  # steps after which a sequence ends in an error
         self.fail_with = "the engine broke"
         self.may_complain = False  # to stderr
         self.paused = False  # take requests, start none
@@ -236,7 +242,7 @@ class ScriptedRuntime:
         sequences, tokens, reasons, depths = [], [], [], []
         for sequence, (message, answer) in list(self._running.items()):
             self._counts[sequence] += 1
-            if self._counts[sequence] == self.fail_at:
+            if self.fail_at is not None and self._counts[sequence] >= self.fail_at:
                 self._end(sequence, FinishReason.ERROR, self.fail_with)
                 continue
             drawn = next(answer, None)

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from daemon.runtime.protocol import Abort, Generate, Rejected
-from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
+from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, two_and_no_more
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -214,17 +214,12 @@ async def test_engine_error(runtime: ScriptedRuntime, client: openai.AsyncOpenAI
     runtime.fail_at = 3
     with pytest.raises(openai.InternalServerError, match="the engine broke"):
         await client.completions.create(model=MODEL, prompt="hello")
-    stream = await client.completions.create(model=MODEL, prompt="hello", stream=True)
-    texts: list[str] = []
+    runtime.script, runtime.fail_at = two_and_no_more, None
+    stream = await client.completions.create(model=MODEL, prompt="hello world", stream=True)
+    assert (await anext(stream)).choices[0].text
+    runtime.fail_at = 1
     with pytest.raises(openai.APIError, match="the engine broke"):
-        await collect(stream, texts)
-    assert len(texts) == 1  # the first of two tokens has no text
-
-
-async def collect(stream: openai.AsyncStream[Any], texts: list[str]) -> None:
-    """Add the texts of a stream's chunks."""
-    async for chunk in stream:
-        texts.append(chunk.choices[0].text)
+        await anext(stream)
 
 
 async def test_request_id(runtime, http: aiohttp.ClientSession):

@@ -1,11 +1,13 @@
 """Which names a server answers to, by where it listens and what is allowed."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.api.errors import ApiError
-from daemon.api.hosts import Hosts
+from daemon.api.hosts import Hosts, machine_names
 
 LOCAL = ["localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"]
 FOREIGN = ["evil.example", "evil.example:8000", "localhost.evil.example", "10.1.2.3", "[::2]:80"]
@@ -52,3 +54,18 @@ PIECES = st.sampled_from(["localhost", "127.0.0.1", ".", "-", "evil", "example",
 def test_no_other_name_is_ours(name: str, port: str):
     ours = name.lower().removesuffix(".") in {"localhost", "127.0.0.1"} and port != ":"
     assert answers(Hosts("127.0.0.1"), name + port) == ours
+
+
+@pytest.mark.parametrize("bound_to", ["127.0.0.1", "0.0.0.0"])
+def test_a_name_that_nobody_else_can_have_is_sure(bound_to: str):
+    hosts = Hosts(bound_to)
+    assert all(hosts.is_sure(name) for name in [*LOCAL, "10.1.2.3:80", "[fe80::1]:80"])
+    assert hosts.is_sure(f"{os.uname().nodename}:8000")
+    hosts.allow(["*", "LLM.example"])
+    assert hosts.is_sure("llm.example:443")
+    assert not any(hosts.is_sure(name) for name in ["evil.example", "localhost.evil.example", "*"])
+
+
+def test_what_a_network_calls_a_machine():
+    assert machine_names("Atlas.lab.example") == {"atlas.lab.example", "atlas", "atlas.local"}
+    assert machine_names("") == frozenset()

@@ -23,7 +23,7 @@ from daemon.control.protocol import GpuStatus
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.runtime.protocol import Gauges, Generate, Rejected
 from daemon.wire.columns import int32
-from tests.api.scripted import MODEL, ScriptedRuntime
+from tests.api.scripted import MODEL, ScriptedRuntime, two_and_no_more
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,9 +108,15 @@ async def test_answers_are_counted_and_timed(runtime: ScriptedRuntime, http):
     assert await complete(http, temperature=9) == 400
     runtime.reject = Rejected(0, "queue_full", "no", 2.2)
     assert await complete(http) == 429
+    streamed = {"model": MODEL, "prompt": "hello world", "max_tokens": 5, "stream": True}
     runtime.reject, runtime.fail_at = None, 3
     assert await complete(http) == 500
-    assert await complete(http, stream=True) == 200  # the error comes as an event
+    runtime.script, runtime.fail_at = two_and_no_more, None
+    async with http.post("/v1/completions", json=streamed) as answer:
+        assert answer.status == 200  # the error comes as an event
+        await answer.content.readline()
+        runtime.fail_at = 1
+        await answer.read()
     after = await scrape(http)
 
     def grown(name: str, **labels: str) -> float:

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from daemon.api.errors import ApiError
+from daemon.api.json_schema import MAX_DEPTH
 from daemon.api.schema import ChatRequest
 from daemon.api.tools.choice import MAX_TOOLS_BYTES, Toolbox, offered, toolbox
-from daemon.api.tools.format import LLAMA, MAX_DEPTH, SMOLLM, Format, MarkerTokens
+from daemon.api.tools.format import LLAMA, SMOLLM, Format, MarkerTokens
 
 TOKENS = MarkerTokens({}, {7: "<|python_tag|>"}, ())
 SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}

@@ -5,10 +5,8 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -16,9 +14,10 @@ from safetensors.numpy import save_file
 from daemon.cli.main import main
 from daemon.config import cuda
 from daemon.control import client
-from daemon.engine.selftest import kept
+from daemon.runtime import preflight
+from tests.config.driver import LARGE, SMALL, build_driver, pretend
 from tests.e2e.live import free_port
-from tests.engine.subject import SUBJECT
+from tests.tui import scenario
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -37,11 +36,14 @@ FLOAT32_BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
 
 
 CHECK = ("check", "--port", "0")
+DARK = cuda.Card("NVIDIA X", "", (9, 0), 80 << 30)
+"""A card whose free memory nobody tells."""
 
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other daemon's socket, and folders that nobody else writes."""
+    """No other daemon's socket, folders that nobody else writes, and no GPU."""
+    monkeypatch.setenv(cuda.VISIBLE, "")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setattr(client, "SERVICE_SOCKET", tmp_path / "none")
 
@@ -173,44 +175,11 @@ def test_an_override_replaces_the_formula(model: Path, capsys: pytest.CaptureFix
 def test_a_gpu_that_cannot_be_asked_for_its_memory_is_said_so(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices((DARK,)))
     assert main([*CHECK, "--model", str(model), "--instance", "cuda:0"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"instance cuda0 on cuda:0\n +cores +any cpu .*\n +computes in +bfloat16", out)
     assert "the worker sizes its pool at its start" in out
-
-
-def test_what_a_self_test_left_to_torch_is_told(
-    model: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
-    versions = {name: version(name) for name in ("torch", "triton")}
-    card = kept.Card("Fake 9000", "9.0", "580.1", cuda="13.0", **versions)
-    faults = {"decode": "it was not done within 60 s"}
-    subject = msgspec.structs.replace(SUBJECT, device="cuda:0")
-    for tried, told in (
-        (card, faults),
-        (msgspec.structs.replace(card, triton="0.1"), {"norm": "of other libraries"}),
-    ):
-        kept.keep(tmp_path, kept.Verdict(tried, subject, kept.code(), told))
-    other = msgspec.structs.replace(subject, device="cuda:7")
-    kept.keep(tmp_path, kept.Verdict(card, other, kept.code(), {"norm": "of another card"}))
-    flags = ["--model", str(model), "--instance", "cuda:0", "--set", f"daemon.cache={tmp_path}"]
-    assert main([*CHECK, "--json", *flags]) == 0
-    notes = [one["text"] for one in json.loads(capsys.readouterr().out)["notes"]]
-    (note,) = [one for one in notes if "torch computes" in one]
-    assert "decode (attention of single tokens" in note and faults["decode"] in note
-    assert str(tmp_path / "kernels") in note
-    assert main([*CHECK, "--json", *flags, "--set", "engine.kernels=torch"]) == 0
-    notes = [one["text"] for one in json.loads(capsys.readouterr().out)["notes"]]
-    assert [one for one in notes if "torch" in one] == [
-        "torch computes all, slower than llmd's own kernels"
-    ]
-    assert main([*CHECK, *flags, "--set", "engine.kernels=cuda"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -261,7 +230,7 @@ def faults(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(1))
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices((DARK,)))
     flags = [*CHECK, "--json", "--model", str(model), "--instance", "cpu", "cpu", "cuda:1"]
     flags += ["--kv-blocks", "100000000", "--set", "model.max_len=100000"]
     assert main([*flags, "--set", f"memory.host_bytes={1 << 60}"]) == 1
@@ -276,7 +245,7 @@ def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
 def test_nothing_is_converted_for_a_gpu_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(0, "no driver"))
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices(fault="no driver"))
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"GGUF")
     flags = ["--json", "--model", str(gguf), "--instance", "cuda:0"]
@@ -358,3 +327,72 @@ def test_cores_are_said(
     assert main([*flags, "--json"]) == 0
     first, _ = json.loads(capsys.readouterr().out)["instances"]
     assert (first["cores"]["threads"], first["cores"]["cpus"]) == (1, [])
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    """The folder of a driver's libraries."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return build_driver(folder)
+
+
+def told(capsys: pytest.CaptureFixture[str], what: str | tuple[str, ...]) -> list[str]:
+    """The lines of a report that begin so."""
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(what)]
+
+
+def test_every_gpu_that_can_serves_and_each_says_why(
+    model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = [*CHECK, "--model", str(model)]
+    pretend(monkeypatch, driver, LARGE, LARGE)
+    assert main(flags) == 0
+    lines = told(capsys, ("instance", "cuda:", "the CPU"))
+    room = "has 21.04 GiB of 24.00 GiB (memory.utilization = 0.9)"
+    assert re.sub(r"needs 1\.\d+ GiB", "needs", "\n".join(lines)).splitlines() == [
+        f"{'instance':<28} {'cuda0=cuda:0:mixed cuda1=cuda:1:mixed':<40} found",
+        f"cuda:0 (NVIDIA RTX 4090) serves: needs, {room}",
+        f"cuda:1 (NVIDIA RTX 4090) serves: needs, {room}",
+        "instance cuda0 on cuda:0",
+        "instance cuda1 on cuda:1",
+    ]
+
+    pretend(monkeypatch, driver, SMALL, LARGE)
+    assert main(flags) == 0
+    lines = told(capsys, ("instance ", "cuda:", "the CPU"))
+    assert lines[1].startswith("cuda:0 (NVIDIA GT 1030) does not serve: too little memory: needs 1")
+    assert lines[2].startswith("cuda:1 (NVIDIA RTX 4090) serves: ")
+    assert lines[3:] == ["instance cuda1 on cuda:1"]
+
+    assert main([*flags, "--instance", "cpu"]) == 0
+    assert told(capsys, ("instance ", "cuda:", "the CPU"))[1:] == ["instance cpu on cpu"]
+
+
+def test_where_no_gpu_can_the_cpu_serves_and_json_says_why_too(
+    model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, driver, SMALL, "61:24576:24000:0:Tesla P40")
+    assert main([*CHECK, "--json", "--model", str(model)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["device"] for one in found["instances"]] == ["cpu"]
+    assert found["values"]["instance"] == {"value": ["cpu=cpu:mixed"], "source": "found"}
+    why = "none of the 2 GPUs here can serve this model: too little memory, not supported"
+    assert found["found"]["why_cpu"] == why
+    assert [one["card"] for one in found["found"]["gpus"]] == ["NVIDIA GT 1030", "Tesla P40"]
+
+
+def test_a_gpu_that_the_running_daemon_holds_comes_free(
+    model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, driver, "90:81920:512:0:NVIDIA H100")
+    flags = [*CHECK, "--model", str(model)]
+    assert main(flags) == 0
+    (line,) = told(capsys, "cuda:0")
+    assert "does not serve: taken: other programs hold 79.50 GiB of its memory" in line
+    serving = scenario.snapshot(1)
+    assert "cuda:0" in [one.device for one in serving.instances]
+    monkeypatch.setattr(preflight, "fetch_snapshot", lambda _path: serving)
+    assert main(flags) == 0
+    (line,) = told(capsys, "cuda:0")
+    assert line.startswith("cuda:0 (NVIDIA H100) serves: needs 1.")

@@ -1,5 +1,6 @@
 """Files, flags and defaults come together, and every fault names its place."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,6 @@ def test_without_file_and_flags_all_is_default() -> None:
     assert loaded.config == msgspec.structs.replace(
         Config(),
         scheduler=SchedulerConfig(max_batch_tokens=512, prefill_chunk=512),
-        instance=(InstanceSpec(device="cpu", role="mixed", name="cpu"),),
     )
     assert {loaded.source(key) for key in flatten(loaded.config)} == {"default"}
 
@@ -44,7 +44,18 @@ def test_the_documented_example_is_the_default_configuration() -> None:
 def test_the_documented_example_names_every_value() -> None:
     loaded = load(ROOT / "docs" / "llmd.toml")
     named = {key for key in flatten(loaded.config) if loaded.source(key) != "default"}
-    assert named == set(flatten(loaded.config)) - {"key"}  # there is none by default: test_keys.py
+    # There are none of these by default: test_keys.py, and here below.
+    assert named == set(flatten(loaded.config)) - {"key", "instance"}
+
+
+def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
+    """The example is a comment: without one devices are found."""
+    text = (ROOT / "docs" / "llmd.toml").read_text(encoding="utf-8")
+    example = text[text.index("# [[instance]]") :].partition("\n\n")[0]
+    file = write(tmp_path, example.replace("\n# ", "\n").removeprefix("# "))
+    assert load(file).config.instance == (InstanceSpec("cuda:0", "mixed", "cuda0"),)
+    written = set(re.findall(r"^# (\w+) =", example, re.MULTILINE))
+    assert written == {field.name for field in msgspec.structs.fields(InstanceSpec)}
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from daemon.config import machine
 from tests.config.machines import machine as tree
 from tests.config.machines import put
@@ -25,31 +23,3 @@ def test_the_tightest_control_group_bounds_ram(tmp_path: Path) -> None:
     assert machine.available_ram_bytes(root) == 1 << 30
     put(root / "sys/fs/cgroup/slice/memory.max", "max")
     assert machine.available_ram_bytes(root) == 32 << 30
-
-
-def test_without_the_driver_no_gpu_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert machine.gpu_memory_bytes(0) is None
-
-
-def test_gpu_memory_is_read_from_the_drivers_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\n[ "$1" = "--id=1" ] && echo "24576, 24000"\n', encoding="utf-8")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.gpu_memory_bytes(1) == (24576 << 20, 24000 << 20)
-    assert machine.gpu_memory_bytes(0) is None
-
-
-def test_gpu_memory_is_of_the_card_that_is_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\n[ "$1" = "--id=3" ] && echo "24576, 24000"\n', encoding="utf-8")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert machine.gpu_memory_bytes(1) == (24576 << 20, 24000 << 20)
-    assert machine.gpu_memory_bytes(2) is None

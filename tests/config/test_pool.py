@@ -1,11 +1,11 @@
 """Pools from a configuration: dtype, lengths, and instances that share a device."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daemon.config import pool
+from daemon.config.cuda import Card, Devices
 from daemon.config.load import load
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelShape
@@ -23,14 +23,8 @@ SHAPE = ModelShape(
     dtype="bfloat16",
 )
 GIB = 1 << 30
-
-
-@pytest.fixture
-def gpu_of_80_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 81920, 81920\n", encoding="utf-8")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+GPU_OF_80_GIB = Devices((Card("NVIDIA", "", (9, 0), 80 * GIB, 80 * GIB),))
+CPU = ({"device": "cpu"},)
 
 
 @pytest.fixture
@@ -38,17 +32,17 @@ def ram_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "available_ram_bytes", lambda: 64 * GIB)
 
 
-def plans(**overrides: Any) -> list[pool.PoolPlan]:
+def plans(found: Devices = GPU_OF_80_GIB, **overrides: Any) -> list[pool.PoolPlan]:
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
-    config = load(None, keys).config
-    return [pool.plan_pool(config, SHAPE, spec) for spec in config.instance]
+    config = load(None, {"instance": CPU, **keys}).config
+    return [pool.plan_pool(config, SHAPE, spec, found) for spec in config.instance]
 
 
 def devices(*names: str) -> list[dict[str, str]]:
     return [{"device": name} for name in names]
 
 
-@pytest.mark.usefixtures("gpu_of_80_gib", "ram_of_64_gib")
+@pytest.mark.usefixtures("ram_of_64_gib")
 def test_auto_is_float32_on_cpu_and_the_models_own_on_cuda() -> None:
     cpu, gpu = plans(instance=devices("cpu", "cuda:0"), memory__kv_blocks=8)
     assert (cpu.dtype, gpu.dtype) == ("float32", "bfloat16")
@@ -56,7 +50,6 @@ def test_auto_is_float32_on_cpu_and_the_models_own_on_cuda() -> None:
     assert asked.dtype == "float16"
 
 
-@pytest.mark.usefixtures("gpu_of_80_gib")
 def test_instances_on_one_device_share_its_memory() -> None:
     (alone,) = plans(instance=devices("cuda:0"))
     first, second = plans(instance=devices("cuda:0", "cuda:0"))
@@ -65,7 +58,6 @@ def test_instances_on_one_device_share_its_memory() -> None:
     assert first.room.total_bytes == second.room.total_bytes == 40 * GIB
 
 
-@pytest.mark.usefixtures("gpu_of_80_gib")
 def test_an_asked_length_is_required_and_may_not_be_beyond_the_context() -> None:
     (plan,) = plans(instance=devices("cuda:0"), model__max_len=8192)
     assert plan.size is not None
@@ -81,7 +73,7 @@ def test_an_asked_length_is_required_and_may_not_be_beyond_the_context() -> None
     ("asked", "key"),
     [({"kv_blocks": 100_000_000}, "kv_blocks"), ({"kv_bytes": 60 * GIB}, "kv_bytes")],
 )
-@pytest.mark.usefixtures("ram_of_64_gib", "gpu_of_80_gib")
+@pytest.mark.usefixtures("ram_of_64_gib")
 def test_a_pool_that_was_asked_for_must_fit_beside_the_weights(
     asked: dict[str, int], key: str
 ) -> None:
@@ -94,12 +86,10 @@ def test_a_pool_that_was_asked_for_must_fit_beside_the_weights(
         plans(instance=devices("cuda:0", "cuda:0"), memory__kv_bytes=32 * GIB)
 
 
-def test_blocks_that_were_asked_for_need_no_gpu_to_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    (unknown,) = plans(instance=devices("cuda:0"))
+def test_blocks_that_were_asked_for_need_no_gpu_to_be_read() -> None:
+    dark = Devices((Card("NVIDIA", "", (9, 0), 80 * GIB, None),))
+    (unknown,) = plans(dark, instance=devices("cuda:0"))
     assert unknown.size is None
-    (asked,) = plans(instance=devices("cuda:0"), memory__kv_blocks=64)
+    (asked,) = plans(dark, instance=devices("cuda:0"), memory__kv_blocks=64)
     assert asked.room is None and asked.size is not None
     assert (asked.size.num_blocks, asked.size.max_len) == (64, 1024)

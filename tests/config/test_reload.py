@@ -51,6 +51,15 @@ def test_what_needs_a_restart_is_named_each_time_until_it_is_taken_back(tmp_path
     assert (back.changed, back.needs_restart) == (("daemon.drain_s",), ())
 
 
+def test_instances_stay_whether_they_were_named_or_found(tmp_path: Path) -> None:
+    named = "[[instance]]\ndevice = 'cuda:0'\n"
+    for before, after in (("", named), (named, ""), (named, named.replace("0", "1"))):
+        running = read(tmp_path, before)
+        found = change(running, read(tmp_path, f"{after}[scheduler]\nmax_waiting = 7\n"))
+        assert (found.changed, found.needs_restart) == (("scheduler.max_waiting",), ("instance",))
+        assert found.loaded.config.instance == running.config.instance
+
+
 def test_another_policys_own_budget_is_no_difference(tmp_path: Path) -> None:
     running = read(tmp_path, "")
     found = change(running, read(tmp_path, "[scheduler]\npolicy = 'vllm'\n"))

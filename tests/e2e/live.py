@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from daemon.config.cuda import VISIBLE
 from daemon.control.client import fetch_snapshot
 from daemon.control.protocol import Snapshot
 
@@ -29,7 +30,9 @@ def free_port() -> int:
 
 
 class LiveDaemon:
-    """`llmd serve` with its own port, control socket, journal, log and memory of answers."""
+    """`llmd serve` with its own port, control socket, journal, log and memory of answers. It sees
+    no GPU, so that it serves on the CPU wherever it runs.
+    """
 
     def __init__(
         self, *flags: str, env: dict[str, str] | None = None, folder: Path | None = None
@@ -44,10 +47,14 @@ class LiveDaemon:
         command += ["--port", str(self.port), "--socket", str(self.socket)]
         command += ["--set", f'journal.folder="{self.folder / "journal"}"']
         command += ["--set", "daemon.spare=false", *flags]  # it takes a core that tests want
-        state = {"STATE_DIRECTORY": str(self.folder)}  # what it learns is not the user's
+        # What it learns is not the user's.
+        own = {VISIBLE: "", "STATE_DIRECTORY": str(self.folder), **(env or {})}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **state, **(env or {})}
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **own},
             )
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The official client and a plain one against the daemon with the embedded model."""
+"""The official client, a plain one and a browser against the daemon with the embedded model."""
 
 import json
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.api.browser import MISSING, browser
 from tests.e2e.live import LiveDaemon
 
 QUESTION = [{"role": "user", "content": "Name three rivers of Europe."}]
@@ -114,3 +115,74 @@ def test_a_call_that_must_be_made_is_made_and_its_result_goes_back(daemon: LiveD
     ]
     choice = remote.create(**asked, messages=history, tool_choice="none", max_tokens=6).choices[0]
     assert choice.message.content and not choice.message.tool_calls
+
+
+PERSON = {  # as instructor 1.17 makes it of a class with four fields, the last with a default
+    "properties": {
+        "name": {"maxLength": 40, "title": "Name", "type": "string"},
+        "age": {"maximum": 150, "minimum": 0, "title": "Age", "type": "integer"},
+        "kind": {"enum": ["adult", "child"], "title": "Kind", "type": "string"},
+        "email": {
+            "anyOf": [{"maxLength": 40, "type": "string"}, {"type": "null"}],
+            "default": None,
+            "title": "Email",
+        },
+    },
+    "required": ["age", "kind", "name"],
+    "type": "object",
+}
+
+
+def test_instructor_s_objects_are_whole_and_hold_nothing_else(daemon: LiveDaemon) -> None:
+    question = "Anna Smith is 31 years old and lives in Oslo. Who is she?"
+    asked = {
+        "model": daemon.model()["id"],
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 120,
+    }
+    named = {"name": "Person", "description": "Somebody."}
+    form = {"type": "json_schema", "json_schema": {"name": "Person", "schema": PERSON}}
+    call = {
+        "tools": [{"type": "function", "function": {**named, "parameters": PERSON}}],
+        "tool_choice": {"type": "function", "function": {"name": "Person"}},
+    }
+    create = client(daemon).chat.completions.create
+    (made,) = create(**asked, **call).choices[0].message.tool_calls or ()
+    answer = create(**asked, response_format=form).choices[0].message.content
+    for text in (made.function.arguments, answer):
+        person = json.loads(text)
+        assert {"name", "age", "kind"} <= person.keys() <= PERSON["properties"].keys()
+        assert person["kind"] in ("adult", "child") and 0 <= person["age"] <= 150
+
+
+def test_a_ready_daemon_says_how_to_talk_to_it(daemon: LiveDaemon) -> None:
+    assert f"llmd chat --url {daemon.url}\n" in daemon.text()
+    assert f"in a browser: {daemon.url}/\n" in daemon.text()
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+async def test_a_person_with_a_browser(daemon: LiveDaemon) -> None:
+    """An answer grows before their eyes, is stopped, and the next one comes whole."""
+    body = "document.querySelector('.turn.assistant .body').innerText"
+    async with browser() as chromium, chromium.tab(daemon.url) as tab:
+        await tab.until("document.querySelector('#state').innerText.includes('cpu')")
+        await tab.type("Tell me a long story about a river.")
+        await tab.press("Enter")
+        await tab.until(f"{body}.length > 10")
+        seen = await tab.evaluate(body)
+        await tab.until(f"{body}.length > {len(seen) + 10}")
+        assert (await tab.evaluate(body)).startswith(seen)
+        await tab.until("document.querySelector('#running').innerText === '1'")
+        await tab.press("Escape")
+        await tab.until("document.querySelector('.end')")
+        assert (await tab.text(".end")).startswith("about ")
+        daemon.idle_snapshot()
+        await tab.until("document.querySelector('#running').innerText === '0'")
+        await tab.evaluate("document.querySelector('#max-tokens').value = '12'")
+        await tab.type("And then?")
+        await tab.press("Enter")
+        await tab.until("document.querySelectorAll('.end').length === 2")
+        assert "12 tokens, first after" in await tab.text("#log")
+        assert tab.complaints == []
+        assert {one for one in tab.asked if not one.startswith(f"{daemon.url}/")} == set()

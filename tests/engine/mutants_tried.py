@@ -19,9 +19,9 @@ def tried(folder: Path) -> str:
     The daemon expects ModelError and SizingError alone. The API shows what a tokenizer's reader
     raised, and a worker tells its daemon; a library's panic is no Exception, and ends this process.
     """
-    config = load(
-        None, {"model.path": str(folder), "memory.kv_blocks": 64, "daemon.cache": str(folder)}
-    ).config
+    places = {"model.path": str(folder), "daemon.cache": str(folder)}
+    cpu = {"instance": [{"device": "cpu"}], "memory.kv_blocks": 64}
+    config = load(None, {**places, **cpu}).config
     try:
         find_model(config, resolve_here)  # as the daemon's child process does
     except (ModelError, SizingError) as error:

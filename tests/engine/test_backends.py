@@ -105,6 +105,23 @@ def test_attention_over_pages(heads: tuple[int, int, int]) -> None:
     assert torch.equal(caches[0].blocks, caches[1].blocks)
 
 
+@pytest.mark.parametrize("name", ["numba", "torch"])
+def test_what_another_left_in_a_block_reaches_no_answer(name: str) -> None:
+    backend = torch_backend() if name == "torch" else choose(CPU, torch.float32)
+    clean = KVCache(48, 2, 8, 2, 16, torch.float32, CPU)
+    clean.blocks.normal_()
+    batch = batch_of(starts=[0, 7, 8, 30, 5, 0], counts=[1, 1, 1, 1, 9, 6], block_size=8)
+    soiled = KVCache(48, 2, 8, 2, 16, torch.float32, CPU)
+    soiled.blocks.fill_(torch.nan)
+    for table, start in zip(batch.block_tables, batch.starts, strict=True):
+        for position in range(start):
+            cell = int(table[position // 8]), slice(None), slice(None), position % 8
+            soiled.blocks[cell] = clean.blocks[cell]
+    query, key, value = (torch.randn(len(batch.tokens), heads, 16) for heads in (4, 2, 2))
+    expected = backend.attend(batch, clean)(1, query, key, value, 0.3)
+    assert torch.equal(backend.attend(batch, soiled)(1, query, key, value, 0.3), expected)
+
+
 def batch_of(starts: list[int], counts: list[int], block_size: int) -> FlatBatch:
     """Rows whose blocks are scattered over the pool and do not overlap."""
     used = max(s + c for s, c in zip(starts, counts, strict=True)) // block_size + 1

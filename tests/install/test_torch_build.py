@@ -11,15 +11,21 @@ from pathlib import Path
 import pytest
 
 from scripts import torch_build
+from tests.config.driver import HAS_DRIVER, build_driver
 from tests.house.source import ROOT
 
 HERE = Path(__file__).parent
-HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 INDEXES = "https://download.pytorch.org/whl"
 OWN_INDEX = {"PIP_LIST": "global.index-url='https://packages.example'"}
 OLD_DRIVER = (
     "the NVIDIA driver supports CUDA 11.4, and torch 2.13.0 needs 12.0 at least, which comes with "
     "driver 525"
+)
+CUDA_13 = "the NVIDIA driver supports CUDA 13.0"
+NO_KERNELS = "cu130 has no kernels for compute capability"
+BLACKWELL = (
+    "the NVIDIA driver supports CUDA 12.8, and no build of torch 2.13.0 for it has kernels for "
+    "compute capability 12.0; cu130 has, and needs driver 580"
 )
 
 no_driver = pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
@@ -28,14 +34,7 @@ no_driver = pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a driver's library."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    target = folder / torch_build.LIBRARY
-    command = [compiler, "-shared", "-fPIC", "-o", str(target), str(HERE / "driver.c")]
-    subprocess.run(command, check=True)
-    return folder
+    return build_driver(tmp_path_factory.mktemp("driver"))
 
 
 class Machine:
@@ -105,6 +104,13 @@ def test_without_a_driver_the_build_for_cpus_is_installed(machine: Machine) -> N
         ({"DRIVER_STATUS": "100"}, "cpu", "the NVIDIA driver shows no GPU"),
         ({"DRIVER_STATUS": "999"}, "cpu", "the NVIDIA driver failed (error 999)"),
         ({"DRIVER_CRASHES": "1"}, "cpu", "the NVIDIA driver's library crashed"),
+        ({"DRIVER_CARDS": "90,120"}, "cu130", "the NVIDIA driver supports CUDA 13.0"),
+        ({"DRIVER_CARDS": "75"}, "cu130", "the NVIDIA driver supports CUDA 13.0"),
+        ({"DRIVER_CARDS": "70"}, "cu126", f"{CUDA_13}, but {NO_KERNELS} 7.0"),
+        ({"DRIVER_CARDS": "61,86"}, "cu126", f"{CUDA_13}, but {NO_KERNELS} 6.1"),
+        ({"DRIVER_CARDS": "61,120"}, "cu130", f"{CUDA_13}; {NO_KERNELS} 6.1"),
+        ({"DRIVER_CARDS": "35"}, "cpu", f"{CUDA_13}, and no build of torch 2.13.0 for it has"),
+        ({"DRIVER_CARDS": "120", "DRIVER_CUDA": "12080"}, "cpu", BLACKWELL),
     ],
 )
 def test_the_driver_decides(

@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.gpu.checks.check_parts import PARTS, Part, resolved
 from benchmarks.gpu.checks.check_run import CheckRun
+from benchmarks.gpu.checks.device_checks import device_checks
 from benchmarks.gpu.checks.flight_checks import different, flight_checks
 from benchmarks.gpu.checks.swap_checks import plan as no_rows
 from benchmarks.gpu.parts import as_row
@@ -19,6 +20,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.backend import torch_backend
 from daemon.engine.protocol import Logprobs, Plan, Reply
 from daemon.wire.columns import int32
+from tests.config.driver import LARGE, build_driver, pretend
 
 FLOATS = np.array([-1.5], np.float32)
 
@@ -92,6 +94,33 @@ def test_no_time_left_is_not_right(tmp_path: Path) -> None:
 def test_every_part_is_there(part: Part) -> None:
     for function in part.functions:
         assert callable(resolved(function))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "free_mib", "wrong"),
+    [
+        ("NVIDIA RTX 4090", (8, 9), 23_600, []),
+        ("NVIDIA RTX 4080", (8, 9), 23_600, ["cuda:0 name, generation"]),
+        ("NVIDIA RTX 4090", (9, 0), 23_600, ["cuda:0 name, generation"]),
+        ("NVIDIA RTX 4090", (8, 9), 2_000, ["cuda:0 free memory, GiB"]),
+    ],
+)
+def test_what_the_driver_tells_is_compared_with_what_torch_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    capability: tuple[int, int],
+    free_mib: int,
+    wrong: list[str],
+) -> None:
+    pretend(monkeypatch, build_driver(tmp_path), LARGE)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_mib << 20, 24_200 << 20))
+    checks = list(device_checks("cuda:0"))
+    assert [check.name for check in checks if not check.ok] == wrong and len(checks) == 5
 
 
 def test_a_story_is_the_same_whether_steps_are_in_flight_or_not(

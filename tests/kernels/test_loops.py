@@ -71,7 +71,7 @@ async def test_requests_that_fail_are_told() -> None:
 def alone(folder: Path) -> CoreAlone:
     """A Core with the engine of a tiny model on the CPU."""
     settings = {"model.path": str(folder), "model.dtype": "bfloat16", "memory.kv_blocks": 64}
-    config = load(None, settings).config
+    config = load(None, {**settings, "instance": [{"device": "cpu"}]}).config
     return CoreAlone(find_model(config), config)
 
 

@@ -47,7 +47,9 @@ async def test_gauges_reach_the_api_process_and_never_fall(house_of: Build) -> N
     status = DaemonStatus(CONFIG, "tiny")
     assert status.gauges(0.0) is None
     house = house_of(max_running=1, num_blocks=64)
-    status.begin(house.runtime, ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), ()))
+    status.begin(
+        house.runtime, ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), (), (), ())
+    )
     status.gpus = lambda: (GpuStatus(power_w=250.0),)
     house.ready()
     house.paused = True

@@ -7,13 +7,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from daemon.config.machine import card_of
 from daemon.control.protocol import GpuStatus
 from daemon.runtime import gpus
 from daemon.runtime.gpus import GpuReader, GpuWatch
 
 FULL = GpuStatus("Fake 9000", 3 << 30, 8 << 30, 71.5, 250.0, 61, 37)
-UUID = "GPU-11111111-2222"
+UUID, NONE = "GPU-11111111-2222", "GPU-none"
 
 
 class FakeNvml(ModuleType):
@@ -43,7 +42,6 @@ class FakeNvml(ModuleType):
             "EnforcedPowerLimit": 250_000,
             "UtilizationRates": SimpleNamespace(gpu=37),
             "Temperature": 61,
-            "HandleByIndex": 0,
             "HandleByUUID": 0,
         }
         for name, answer in answers.items():
@@ -51,7 +49,7 @@ class FakeNvml(ModuleType):
 
     def _question(self, name: str, answer: object) -> Callable[..., object]:
         def asked(key: object, *_more: object) -> object:
-            if self.lost or key in (7, "GPU-none"):
+            if self.lost or key == NONE:
                 raise self.NVMLError("GPU is lost")
             if name in self.unsupported:
                 raise self.NVMLError_NotSupported("Not Supported")
@@ -75,7 +73,6 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.setattr(gpus, "INTERVAL_S", 0.01)
     monkeypatch.setattr(gpus, "REOPEN_S", 0.01)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
 
 
@@ -90,17 +87,16 @@ def until(happened: Callable[[], bool]) -> None:
 
 def test_a_card_says_all_that_it_supports(nvml: FakeNvml) -> None:
     reader = GpuReader()
-    assert reader.read(0) == reader.read(UUID) == FULL
+    assert reader.read(UUID) == FULL
     nvml.unsupported = {"PowerUsage", "EnforcedPowerLimit", "UtilizationRates", "MemoryInfo"}
-    assert reader.read(0) == GpuStatus("Fake 9000", temperature_c=61)
+    assert reader.read(UUID) == GpuStatus("Fake 9000", temperature_c=61)
     reader.close()
     assert nvml.num_open == 0
 
 
 def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None:
-    watch = GpuWatch(["cuda:0", "cpu"])
-    assert watch.latest == (None, None)
-    watch.start()
+    watch = GpuWatch()
+    watch.start([UUID, ""])
     until(lambda: watch.latest == (FULL, None))
     nvml.lost = True
     until(lambda: watch.latest == (None, None))
@@ -112,8 +108,8 @@ def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None
 
 
 def test_one_card_that_does_not_answer_leaves_the_others(nvml: FakeNvml) -> None:
-    watch = GpuWatch(["cuda:7", "cuda:0"])
-    watch.start()
+    watch = GpuWatch()
+    watch.start([NONE, UUID])
     until(lambda: watch.latest == (None, FULL))
     watch.stop()
     assert nvml.num_opened == 1
@@ -123,31 +119,14 @@ def test_without_the_package_there_are_no_figures(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watch = GpuWatch(["cuda:0"])
-    watch.start()
+    watch = GpuWatch()
+    watch.start([UUID])
     watch.stop()
     assert watch.latest == (None,)
 
 
 def test_a_driver_is_not_touched_where_no_gpu_is_used(nvml: FakeNvml) -> None:
-    watch = GpuWatch(["cpu"])
-    watch.start()
+    watch = GpuWatch()
+    watch.start([""])
     watch.stop()
     assert nvml.num_opened == 0
-
-
-@pytest.mark.parametrize(
-    ("device", "visible", "card"),
-    [
-        ("cuda:1", None, 1),
-        ("cuda", None, 0),
-        ("cpu", None, None),
-        ("cuda:1", "3,5", 5),
-        ("cuda:0", f"{UUID}, 1", UUID),
-        ("cuda:2", "3,5", None),
-        ("cuda:0", "", None),
-    ],
-)
-def test_the_card_behind_a_device(device: str, visible: str | None, card: int | str | None) -> None:
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert card_of(device, environment) == card

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from daemon.config.load import load
 from daemon.config.schema import Config, ModelConfig
+from daemon.engine.resolve import resolve_here
 from daemon.models.embedded import EMBEDDED_NAME
 from daemon.models.shape import ModelError
 from daemon.runtime.beside import in_thread
-from daemon.runtime.model import served_name
+from daemon.runtime.model import find_model, served_name
+from tests.config.driver import LARGE, SMALL, build_driver, pretend
+from tests.e2e.tiny import tiny_folder
 
 
 async def test_the_result_comes_and_the_loop_goes_on() -> None:
@@ -91,3 +95,39 @@ def test_a_thread_that_outlives_the_loop_is_silent(fails: bool) -> None:
 def test_the_name_that_clients_use(model: ModelConfig, name: str) -> None:
     assert served_name(Config(model=model)) == name
     assert Path(name).name == name
+
+
+def test_serving_finds_its_gpus_and_logs_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, library = tiny_folder(tmp_path / "tiny"), tmp_path / "driver"
+    library.mkdir()
+    build_driver(library)
+    settings = {"model.path": str(folder), "daemon.cache": str(tmp_path / "cache")}
+    config = load(None, settings).config
+
+    def log_of(*cards: str) -> list[tuple[str, str]]:
+        pretend(monkeypatch, library, *cards)
+        caplog.clear()
+        served = find_model(config, resolve_here)
+        devices.append([spec.device for spec in served.instances])
+        assert served.configured(config, 0.0).instances[0].device == served.load(config, 0).device
+        assert len(served.pools) == len(served.cores) == len(served.instances)
+        return [(one.levelname, one.getMessage().partition(": needs")[0]) for one in caplog.records]
+
+    devices: list[list[str]] = []
+    caplog.set_level("INFO", "daemon.runtime.model")
+    assert log_of(LARGE, SMALL, LARGE) == [
+        ("INFO", "cuda:0 (NVIDIA RTX 4090) serves"),
+        ("INFO", "cuda:1 (NVIDIA GT 1030) does not serve: too little memory"),
+        ("INFO", "cuda:2 (NVIDIA RTX 4090) serves"),
+    ]
+    assert log_of(SMALL) == [
+        ("WARNING", "cuda:0 (NVIDIA GT 1030) does not serve: too little memory"),
+        ("WARNING", "the CPU serves: the one GPU here cannot serve this model: too little memory"),
+    ]
+    assert log_of() == [
+        ("INFO", "the CPU serves: the NVIDIA driver shows no GPU to this process"),
+    ]
+    assert devices == [["cuda:0", "cuda:2"], ["cpu"], ["cpu"]]
+    assert config.instance == ()

@@ -16,14 +16,15 @@ from tests.runtime.ends import House, generate, until
 from tests.runtime.test_status import SERVED
 
 Build = Callable[..., House]
+CPU = "[[instance]]\ndevice = 'cpu'\n"
 
 
 class Operated:
     """A house whose orders are carried out, over a configuration file of its own."""
 
-    def __init__(self, folder: Path, house: House | None = None) -> None:
+    def __init__(self, folder: Path, house: House | None = None, text: str = "") -> None:
         self.file = folder / "llmd.toml"
-        self.write("")
+        self.write(text)
         self.faults: list[str] = []
         loaded = self.read()
         self.status = DaemonStatus(loaded.config, "tiny")
@@ -119,8 +120,8 @@ async def test_before_it_is_ready_a_reload_says_nothing_to_the_manager(
     tmp_path: Path, said: list[str]
 ) -> None:
     """READY=1 would be taken for the end of its start."""
-    operated = Operated(tmp_path)
-    operated.write("[scheduler]\npolicy = 'mlfq'\n")
+    operated = Operated(tmp_path, text=CPU)
+    operated.write(f"{CPU}[scheduler]\npolicy = 'mlfq'\n")
     assert (await operated.operations.reload()).changed == ("scheduler.policy",)
     assert said == []
     assert operated.operations.config.scheduler.policy == "mlfq", "what the Core will be built with"

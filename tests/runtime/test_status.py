@@ -51,7 +51,7 @@ SHAPE = ModelShape(
     num_params=1000,
     dtype="float32",
 )
-SERVED = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), ())
+SERVED = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), (), (), ())
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config.core_shares import CoreShare
+from daemon.config.cuda import Devices
 from daemon.config.load import load
 from daemon.config.pool import plan_pool
 from daemon.core.actions import Action
@@ -66,11 +67,13 @@ async def test_a_worker_s_words_become_the_core_s_events(
 def test_the_worker_is_told_how_large_its_host_pool_is(
     settings: dict[str, object], expected: tuple[int, bool]
 ) -> None:
-    config = load(None, {"memory.kv_blocks": 8, **settings}).config
-    pools = tuple(plan_pool(config, SHAPE, spec) for spec in config.instance)
-    cores = (CoreShare(1, (0,)),) * len(pools)
-    load_message = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, pools, cores).load(
-        config, 0
+    cpu = {"instance": [{"device": "cpu"}]}
+    config = load(None, {"memory.kv_blocks": 8, **cpu, **settings}).config
+    (spec,) = config.instance
+    pool, cores = plan_pool(config, SHAPE, spec, Devices()), CoreShare(1, (0,))
+    served = ServedModel(
+        "tiny", Path("/models/tiny"), SHAPE, 128, (spec,), ("",), (pool,), (cores,)
     )
+    load_message = served.load(config, 0)
     assert (load_message.num_host_blocks, load_message.compress) == expected
     assert load_message.kv_dtype == settings.get("memory.kv_dtype", "")

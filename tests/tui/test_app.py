@@ -187,6 +187,14 @@ async def test_loading_is_shown_as_progress() -> None:
         assert overview.sequences.has_focus
 
 
+async def test_a_daemon_whose_devices_are_not_found_yet_has_nothing_to_open() -> None:
+    early = msgspec.structs.replace(scenario.starting(0.0), instances=(), status="preparing")
+    async with watching(early) as top:
+        assert "preparing" in await top.picture()
+        await top.press("t", "escape", "k", "escape", "tab", "enter")
+        assert "25 %" in await top.tell(scenario.starting(0.25))
+
+
 async def test_the_help_fits_the_smallest_screen_and_closes() -> None:
     async with watching(size=(80, 24)) as top:
         text = await top.press("question_mark")

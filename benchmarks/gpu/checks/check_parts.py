@@ -63,6 +63,7 @@ PARTS = (
     Part("attention-floats", ("kernel_checks.attention_checks other-floats",), 180),
     Part("far", ("pool_checks.far_checks",), 90),
     Part("handoff", ("handoff_checks.handoff_checks",), 120, alone=True),
+    Part("devices", ("device_checks.device_checks",), 60, alone=True),
     Part("memory", ("memory_checks.memory_checks",), 120, alone=True),
     Part("killed", ("worker_checks.worker_checks",), 120, alone=True),
 )

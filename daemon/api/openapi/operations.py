@@ -15,6 +15,7 @@ from daemon.api.answers import (
     ModelCard,
     ModelList,
     Readiness,
+    Status,
     Tokenized,
     Version,
 )
@@ -140,6 +141,13 @@ OPERATIONS = (
         name="ready",
         summary="Whether requests are taken; 503 while not.",
         answer=Readiness,
+    ),
+    Operation(
+        method="get",
+        path="/status",
+        name="status",
+        summary="What is served on which devices, and how busy it is.",
+        answer=Status,
     ),
     Operation(
         method="get",

@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 
 from daemon.api.errors import ApiError, invalid
-from daemon.api.response_format import WHITESPACE
+from daemon.api.json_schema import MAX_DEPTH, closed, decoded, too_deep
+from daemon.api.response_format import SCHEMA_FIELD, WHITESPACE
 from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat, TextFormat
-from daemon.api.tools.format import MAX_DEPTH, Format, MarkerTokens, too_deep
+from daemon.api.tools.format import Format, MarkerTokens
 from daemon.api.tools.grammar import either, forced, held
 from daemon.api.tools.reader import CallReader
 from daemon.api.tools.schema import Function, NamedTool, Tool
@@ -83,7 +84,7 @@ def _of_choice(
         case JsonObjectFormat():
             answer = {"type": "object"}
         case JsonSchemaFormat(json_schema=wanted):
-            answer = _decoded(wanted.schema)
+            answer = closed(decoded(wanted.schema, SCHEMA_FIELD))
         case other:
             raise _not_both(other.type)
     if form.bare:
@@ -91,18 +92,6 @@ def _of_choice(
     own = answer.get("x-guidance")
     layout = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, dict) else {})}
     return either(functions, form, tokens, several, {**answer, "x-guidance": layout})
-
-
-def _decoded(schema: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, Any])
-        if not too_deep(found):
-            return found
-        what = f"it is nested deeper than {MAX_DEPTH}"
-    except (msgspec.DecodeError, RecursionError) as error:
-        what = str(error)
-    param = "response_format.json_schema.schema"
-    raise invalid(f"`{param}` cannot be used: {what}", param)
 
 
 def _not_both(kind: str) -> ApiError:

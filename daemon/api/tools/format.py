@@ -11,7 +11,6 @@ OPENING, CLOSING, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
 MARKERS = (OPENING, CLOSING, PYTHON)
 """What the parser looks for; many tokenizers have one token for each."""
 
-MAX_DEPTH = 64
 """Of schemas, and of arguments that are shown to a template as more than text."""
 
 
@@ -85,17 +84,6 @@ def marker_tokens(tokenizer: Tokenizer) -> MarkerTokens:
             if not token.special and token.content not in MARKERS
         ),
     )
-
-
-def too_deep(value: Any) -> bool:
-    """Whether JSON is nested deeper than `MAX_DEPTH`: Python could not write it everywhere."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for group in inner for one in group if isinstance(one, (dict, list))]
-        if not level:
-            return False
-    return True
 
 
 def to_json(value: Any) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from daemon.api.json_schema import closed
 from daemon.api.tools.format import MARKERS, PYTHON, Format, MarkerTokens
 from daemon.api.tools.schema import Function
 
@@ -95,7 +96,7 @@ def arguments_schema(function: Function) -> dict[str, Any]:
     """The schema of a function's arguments, which are an object whatever it says."""
     if function.parameters is None:
         return _NO_ARGUMENTS
-    return {**function.parameters, "type": "object"}
+    return closed({**function.parameters, "type": "object"})
 
 
 def _literal(text: str, tokens: MarkerTokens) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from daemon.api.errors import invalid
+from daemon.api.json_schema import too_deep
 from daemon.api.schema import Message
-from daemon.api.tools.format import SMOLLM, to_json, too_deep
+from daemon.api.tools.format import SMOLLM, to_json
 from daemon.api.tools.schema import Tool, ToolCall
 
 Messages = list[dict[str, Any]]

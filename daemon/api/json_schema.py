@@ -1,0 +1,143 @@
+"""JSON schemas that answers follow: decoded, within a depth, and closed.
+
+By JSON Schema an object may hold anything besides, unless `additionalProperties` forbids it. Who
+asks for an answer by a schema does not mean that, and a small model goes on inventing properties
+until its tokens are spent. An object is closed only where nothing else asks for properties of the
+same object, so that what fits the closed schema exists, and fits the given one too.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+
+from daemon.api.errors import invalid
+
+Schema = dict[str, Any]
+
+MAX_DEPTH = 64
+
+_DEFINITIONS = ("$defs", "definitions")
+_PARTS = ("items", "prefixItems", "additionalProperties")
+"""Keywords whose schemas describe parts of a value, like `properties`."""
+_SHAPING = frozenset((
+    "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "patternProperties",
+    "additionalProperties", "unevaluatedProperties", "dependentSchemas", "dependentRequired",
+    "dependencies", "propertyNames", "minProperties", "contains",
+))  # fmt: skip
+"""Keywords beside which `properties` does not say all of an object."""
+_VALUES = ("enum", "const", "default", "examples")
+_FINDING = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
+"""Keywords by which a schema may be referred to in ways that are not looked for here."""
+
+
+class _UnknownError(Exception):
+    """A reference that is not to the root or to a definition in it."""
+
+
+def decoded(schema: dict[str, msgspec.Raw], param: str) -> Schema:
+    """A schema of a request's field `param`. Raises ApiError 400."""
+    try:
+        found = msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, Any])
+        if not too_deep(found):
+            return found
+        what = f"it is nested deeper than {MAX_DEPTH}"
+    except (msgspec.DecodeError, RecursionError) as error:
+        what = str(error)
+    raise invalid(f"`{param}` cannot be used: {what}", param)
+
+
+def too_deep(value: Any) -> bool:
+    """Whether JSON is nested deeper than `MAX_DEPTH`: Python could not write it everywhere."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for group in inner for one in group if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def closed(schema: Schema) -> Schema:
+    """A copy whose objects hold the properties that they name alone, wherever that is clear."""
+    copy = deepcopy(schema)
+    try:
+        alone = _alone(copy)
+    except _UnknownError:
+        return schema
+    for each in alone:
+        if _says_all(each):
+            each["additionalProperties"] = False
+    return copy
+
+
+def _says_all(schema: Schema) -> bool:
+    """Whether its `properties` are all that it asks of an object's names."""
+    named, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(named, dict) or not isinstance(required, list):
+        return False
+    return _SHAPING.isdisjoint(schema) and all(name in named for name in required)
+
+
+def _alone(root: Schema) -> list[Schema]:
+    """The schemas in `root` that nowhere describe a value together with another schema."""
+    seen: dict[int, tuple[Schema, bool]] = {}
+    pending = [(root, True)]
+    while pending:
+        schema, alone = pending.pop()
+        _, before = seen.get(id(schema), (schema, None))
+        if before is False or before is alone:
+            continue
+        if not schema.keys().isdisjoint(_FINDING):
+            raise _UnknownError
+        seen[id(schema)] = schema, alone
+        pending += _below(root, schema, alone)
+    return [schema for schema, alone in seen.values() if alone]
+
+
+def _below(root: Schema, schema: Schema, alone: bool) -> Iterator[tuple[Schema, bool]]:
+    """The schemas that `schema` is made of, and whether each describes its value alone."""
+    for key, value in schema.items():
+        if key in _DEFINITIONS or key in _VALUES:
+            continue
+        if key == "$ref":
+            yield _target(root, value), alone and _only(key, schema)
+        elif key == "properties" and isinstance(value, dict):
+            yield from _schemas(list(value.values()), alone)
+        elif key in _PARTS:
+            yield from _schemas(value, alone)
+        elif key == "anyOf" or (key == "oneOf" and "discriminator" in schema):
+            yield from _schemas(value, alone and _only(key, schema))
+        else:
+            # Two that exclude each other as they are given might not once they are closed.
+            yield from _schemas(value, False)
+
+
+def _only(key: str, schema: Schema) -> bool:
+    """Whether nothing in `schema` but `key` says what its value is made of."""
+    return not any(
+        other != key and (other in _SHAPING or other in ("properties", "required"))
+        for other in schema
+    )
+
+
+def _schemas(value: Any, alone: bool) -> Iterator[tuple[Schema, bool]]:
+    """The dicts in a keyword's value, at any depth of lists."""
+    if isinstance(value, dict):
+        yield value, alone
+    elif isinstance(value, list):
+        yield from ((each, alone) for each in value if isinstance(each, dict))
+
+
+def _target(root: Schema, reference: Any) -> Schema:
+    if reference == "#":
+        return root
+    if isinstance(reference, str):
+        for key in _DEFINITIONS:
+            found = root.get(key)
+            name = reference.removeprefix(f"#/{key}/")
+            if name != reference and isinstance(found, dict) and isinstance(found.get(name), dict):
+                target: Schema = found[name]
+                return target
+    raise _UnknownError

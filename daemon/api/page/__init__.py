@@ -1,0 +1,1 @@
+"""`GET /`: a page to chat with the model in a browser."""

@@ -1,0 +1,201 @@
+"""Which devices serve where none is named: every GPU that can, or else the CPU.
+
+A GPU can where its generation is supported, no other program keeps it, and where, by the formula of
+`daemon.memory.sizing`, the model, a step's work and the KV cache of one full context fit its free
+memory. Where that is true of none, a context that is shorter than the model's is better than a CPU.
+Devices that are named are taken as they are.
+"""
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from daemon.config.cuda import Card, Devices
+from daemon.config.instances import named
+from daemon.config.pool import Model, demand_of, instance_dtype
+from daemon.config.schema import Config, InstanceSpec
+from daemon.memory.sizing import (
+    FP8_CAPABILITY,
+    GPU_RUNTIME_BYTES,
+    MIN_BLOCKS,
+    activation_bytes,
+    block_bytes,
+    blocks_for,
+)
+
+LEAST_CAPABILITY = (8, 0)
+"""Of the kernels: Ampere. They are compiled and tested from there on; Triton and bfloat16 begin
+there, too.
+"""
+BLACKWELL, FIRST_CUDA_OF_BLACKWELL = (10, 0), (12, 8)
+"""Builds of torch with an older CUDA have no kernels for it."""
+LEAST_CONTEXT = 4096
+"""Tokens below which a GPU's pool is too short for what people ask."""
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU must have for an instance, by the memory formula's terms."""
+
+    weight_bytes: int
+    work_bytes: int  # a step's largest intermediate results, and what CUDA itself takes
+    kv_bytes: int  # of one full context, or of the pool that was asked for
+    utilization: float = 1.0  # share of the card's memory that may be used
+    capability: tuple[int, int] = LEAST_CAPABILITY
+    what: str = "llmd's kernels need"  # that capability
+    tokens: int = 0  # in kv_bytes; 0: their number is not ours to choose
+    block_size: int = 1  # tokens
+    least_tokens: int = 0  # that a pool must hold to be of any use
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.work_bytes + self.kv_bytes
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A GPU that was looked at, and what came of it."""
+
+    device: str
+    card: str  # its name
+    fault: str = ""  # why it does not serve, its kind before a colon; empty: it does
+    room: str = ""  # what it needs and has, where that was looked at
+    tokens: int = 0  # of the longest context that it would do for, if for a useful one
+
+    def __str__(self) -> str:
+        """Such as `cuda:1 (NVIDIA L4) does not serve: too little memory: ...`."""
+        verdict = f"does not serve: {self.fault}" if self.fault else f"serves: {self.room}"
+        return f"{self.device} ({self.card}) {verdict}"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The instances that serve, and why they do."""
+
+    instances: tuple[InstanceSpec, ...]
+    candidates: tuple[Candidate, ...] = ()  # none where devices were named, or no driver answers
+    why_cpu: str = ""  # where the CPU serves although it was not named
+
+    def lines(self) -> Iterator[str]:
+        """A sentence for each GPU, and one where the CPU serves in their place."""
+        yield from map(str, self.candidates)
+        if self.why_cpu:
+            yield f"the CPU serves: {self.why_cpu}"
+
+
+def find(config: Config, model: Model, devices: Devices) -> Found:
+    """The instances of `config`: as named there, or else those of `devices` that can serve `model`,
+    or else one on the CPU.
+    """
+    if config.instance:
+        return Found(config.instance)
+    return choose(devices, needs_of(config, model))
+
+
+def released(devices: Devices, held: Collection[str]) -> Devices:
+    """The devices as they will be once the daemon has ended that holds some of them: how much of
+    their memory is free then, nobody can tell now.
+    """
+    cards = tuple(
+        msgspec.structs.replace(card, free_bytes=None, taken="") if f"cuda:{n}" in held else card
+        for n, card in enumerate(devices.cards)
+    )
+    return msgspec.structs.replace(devices, cards=cards)
+
+
+def choose(devices: Devices, needs: Needs) -> Found:
+    """One instance on each device that has what is needed, or one on the CPU."""
+    if devices.fault:
+        return Found(named((InstanceSpec("cpu"),)), why_cpu=devices.fault)
+    candidates = tuple(
+        _judged(f"cuda:{number}", card, needs, devices.torch_cuda)
+        for number, card in enumerate(devices.cards)
+    )
+    if all(one.fault for one in candidates):
+        candidates = tuple(_shortened(candidates))
+    able = tuple(InstanceSpec(one.device) for one in candidates if not one.fault)
+    if able:
+        return Found(named(able), candidates)
+    count = len(candidates)
+    none = "the one GPU here cannot" if count == 1 else f"none of the {count} GPUs here can"
+    kinds = ", ".join(dict.fromkeys(one.fault.partition(":")[0] for one in candidates))
+    return Found(named((InstanceSpec("cpu"),)), candidates, f"{none} serve this model: {kinds}")
+
+
+def _shortened(candidates: tuple[Candidate, ...]) -> Iterator[Candidate]:
+    """The same, but those serve that hold the longest context of all, or at least half of it."""
+    longest = max(one.tokens for one in candidates)
+    for one in candidates:
+        if LEAST_CONTEXT <= one.tokens >= longest / 2:
+            room = f"contexts of up to {one.tokens:,} tokens; for the model's own it {one.room}"
+            one = msgspec.structs.replace(one, fault="", room=room)  # noqa: PLW2901
+        yield one
+
+
+def needs_of(config: Config, model: Model) -> Needs:
+    """What an instance of `model` needs of a GPU."""
+    dtype = instance_dtype(config, "cuda", model.dtype)
+    demand = demand_of(config, model, dtype)
+    per_block = block_bytes(model, demand.block_size, dtype, demand.kv_dtype)
+    asked_bytes = demand.kv_blocks * per_block or demand.kv_bytes
+    num_blocks = max(blocks_for(demand.max_len, demand.block_size), MIN_BLOCKS)
+    fp8 = demand.kv_dtype == "fp8"
+    return Needs(
+        weight_bytes=model.weight_bytes(dtype),
+        work_bytes=activation_bytes(model, demand) + GPU_RUNTIME_BYTES,
+        kv_bytes=asked_bytes or num_blocks * per_block,
+        # As for a named device: a pool of a size that was asked for need only lie in free memory.
+        utilization=1.0 if asked_bytes else config.memory.utilization,
+        capability=FP8_CAPABILITY if fp8 else LEAST_CAPABILITY,
+        what='memory.kv_dtype = "fp8" needs' if fp8 else "llmd's kernels need",
+        tokens=0 if asked_bytes else num_blocks * demand.block_size,
+        block_size=demand.block_size,
+        least_tokens=max(demand.required_len, MIN_BLOCKS * demand.block_size),
+    )
+
+
+def _judged(device: str, card: Card, needs: Needs, torch_cuda: tuple[int, int] | None) -> Candidate:
+    fault = _generation_fault(card, needs, torch_cuda) or (card.taken and f"taken: {card.taken}")
+    if fault:
+        return Candidate(device, card.name, fault)
+    in_use = card.total_bytes - card.free_bytes if card.free_bytes is not None else 0
+    whole = int(needs.utilization * card.total_bytes)
+    room = f"needs {_gib(needs.total_bytes)}, has {_gib(max(whole - in_use, 0))}"
+    if whole < card.total_bytes:
+        room += f" of {_gib(card.total_bytes)} (memory.utilization = {needs.utilization:g})"
+    tokens = 0
+    if whole < needs.total_bytes:
+        tokens = _fitting(whole - in_use, needs)
+        fault = f"too little memory: {room}"
+        fault += f"; it would do for model.max_len = {tokens}" if tokens else ""
+    elif whole - in_use < needs.total_bytes:
+        fault = f"taken: other programs hold {_gib(in_use)} of its memory: {room}"
+    return Candidate(device, card.name, fault, room, tokens)
+
+
+def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | None) -> str:
+    own = f"not supported: its compute capability is {_dotted(card.capability)}"
+    if card.capability < needs.capability:
+        return f"{own}, and {needs.what} {_dotted(needs.capability)} or higher"
+    if torch_cuda and card.capability >= BLACKWELL and torch_cuda < FIRST_CUDA_OF_BLACKWELL:
+        return (
+            f"{own}, and torch's build for CUDA {_dotted(torch_cuda)} ends below "
+            f"{_dotted(BLACKWELL)}: driver 580 and `make venv TORCH=cuda` bring one that does not"
+        )
+    return ""
+
+
+def _fitting(usable_bytes: int, needs: Needs) -> int:
+    """Tokens of the longest context that fits; 0: none of any use, or it is not ours to choose."""
+    if not needs.tokens:
+        return 0
+    block = needs.kv_bytes * needs.block_size // needs.tokens
+    left_bytes = usable_bytes - needs.weight_bytes - needs.work_bytes
+    tokens = left_bytes // block * needs.block_size
+    return tokens if tokens >= needs.least_tokens else 0
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:,.2f} GiB"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

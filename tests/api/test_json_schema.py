@@ -1,0 +1,142 @@
+"""Objects hold what their schema names, where nothing else asks for more."""
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.api.json_schema import closed
+
+NUMBER = {"type": "integer"}
+
+
+def thing(*names: str, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": dict.fromkeys(names, NUMBER), **more}
+
+
+def shut(*names: str, **more: Any) -> dict[str, Any]:
+    return {**thing(*names, **more), "additionalProperties": False}
+
+
+def ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+CLOSED = {
+    "an object": (thing("a"), shut("a")),
+    "one in another": (
+        thing(properties={"a": thing("b")}),
+        shut(properties={"a": shut("b")}),
+    ),
+    "items": (
+        {"type": "array", "items": thing("a"), "prefixItems": [thing("b")]},
+        {"type": "array", "items": shut("a"), "prefixItems": [shut("b")]},
+    ),
+    "one or null": (
+        {"anyOf": [thing("a"), {"type": "null"}]},
+        {"anyOf": [shut("a"), {"type": "null"}]},
+    ),
+    "a definition": (
+        thing(properties={"a": ref("D")}, **{"$defs": {"D": thing("b")}}),
+        shut(properties={"a": ref("D")}, **{"$defs": {"D": shut("b")}}),
+    ),
+    "a tree": (
+        thing(properties={"child": {"$ref": "#"}}),
+        shut(properties={"child": {"$ref": "#"}}),
+    ),
+    "a union with a discriminator": (
+        {
+            "oneOf": [ref("A"), ref("B")],
+            "discriminator": {"propertyName": "k", "mapping": {"a": "#/$defs/A"}},
+            "$defs": {"A": thing("a", "k"), "B": thing("b", "k")},
+        },
+        {
+            "oneOf": [ref("A"), ref("B")],
+            "discriminator": {"propertyName": "k", "mapping": {"a": "#/$defs/A"}},
+            "$defs": {"A": shut("a", "k"), "B": shut("b", "k")},
+        },
+    ),
+    "a map of objects": (
+        {"type": "object", "additionalProperties": thing("a")},
+        {"type": "object", "additionalProperties": shut("a")},
+    ),
+}
+OPEN = {
+    "what says so itself": thing("a", additionalProperties=True),
+    "what names nothing": {"type": "object"},
+    "a required name without a schema": thing("a", required=["a", "b"]),
+    "inheritance": {
+        "allOf": [ref("Base"), thing("b", required=["b"])],
+        "$defs": {"Base": thing("a", required=["a"])},
+    },
+    "properties beside branches": thing("a", anyOf=[thing("b"), thing("c")]),
+    "branches that must exclude each other": {"oneOf": [thing("a"), thing("b")]},
+    "a condition": thing("a", **{"if": thing("a"), "then": thing("b")}),
+    "what must not be": {"not": thing("a")},
+    "patterns": thing("a", patternProperties={"^x": thing("b")}),
+    "at least two names": thing("a", minProperties=2),
+    "a definition that another place extends": {
+        "allOf": [{"properties": {"x": ref("D")}}, {"properties": {"x": thing("b")}}],
+        "$defs": {"D": {"properties": {"y": ref("E")}}, "E": thing("e")},
+    },
+    "a reference that is not looked for": thing("a", properties={"b": {"$ref": "#/properties/a"}}),
+    "a schema of another name": thing("a", **{"$id": "http://a"}),
+    "an example that looks like a schema": {"type": "object", "examples": [thing("a")]},
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_objects_are_closed(name: str) -> None:
+    given_schema, expected = CLOSED[name]
+    before = json.dumps(given_schema)
+    assert closed(given_schema) == expected
+    assert json.dumps(given_schema) == before
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_objects_stay_open(name: str) -> None:
+    assert closed(OPEN[name]) == OPEN[name]
+
+
+def test_a_definition_is_open_where_only_one_of_its_uses_is_a_part() -> None:
+    schema = {
+        "properties": {"whole": ref("D"), "part": {"allOf": [ref("D"), thing("b")]}},
+        "$defs": {"D": thing("a")},
+    }
+    assert closed(schema) == {**schema, "additionalProperties": False}
+
+
+names = st.sampled_from("ab")
+plain = st.sampled_from([NUMBER, {"type": "null"}, thing("a"), thing("b", required=["b"])])
+
+
+def grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(inner, min_size=1, max_size=2)
+    named = st.dictionaries(names, inner, max_size=2)
+    return st.one_of(
+        st.fixed_dictionaries({}, optional={"properties": named, "anyOf": lists, "allOf": lists}),
+        st.fixed_dictionaries(
+            {"properties": named}, optional={"required": st.lists(names, unique=True)}
+        ),
+        st.fixed_dictionaries({"items": inner, "type": st.just("array")}),
+        st.fixed_dictionaries({"oneOf": lists}, optional={"not": inner, "if": inner}),
+    )
+
+
+definitions = st.recursive(plain, grown, max_leaves=4)  # none refers to itself without end
+schemas = st.recursive(plain | st.just(ref("D")), grown, max_leaves=8)
+values = st.recursive(
+    st.none() | st.integers(0, 1),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=6,
+)
+
+
+@given(schemas, definitions, values)
+def test_what_fits_the_json_schema_fits_the_given_one(root: Any, shared: Any, value: Any) -> None:
+    schema = {**root, "$defs": {"D": shared}}
+    if jsonschema_rs.is_valid(closed(schema), value):
+        assert jsonschema_rs.is_valid(schema, value)

@@ -1,0 +1,224 @@
+"""The page in a real browser, in front of a real API process that follows a script."""
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from tokenizers import Tokenizer
+
+from daemon.runtime.protocol import Abort, Generate, Rejected
+from tests.api.browser import MISSING, Browser, Tab, browser
+from tests.api.scripted import ScriptedRuntime, saying
+from tests.api.test_disconnect import forever
+from tests.api.test_metrics import GAUGES
+from tests.api.test_page import KEY, KEYED, OPEN, let_in
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(bool(MISSING), reason=MISSING),
+]
+
+ANSWER = """Two lines,
+and  blanks <b>kept</b>:
+```python
+if a < b:
+    print("`")
+```
+
+The end."""
+ANSWERS = ".turn.assistant"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def tab(chromium: Browser, runtime: ScriptedRuntime) -> AsyncIterator[Tab]:
+    """The page, with the model's name on it; in the end it asked this server and no other."""
+    async with chromium.tab(f"{runtime.url}/") as opened:
+        await opened.until("document.querySelector('#model').innerText === 'tiny'")
+        yield opened
+        assert opened.asked and all(one.startswith(f"{runtime.url}/") for one in opened.asked)
+
+
+async def ask(tab: Tab, question: str = "hello there") -> None:
+    await tab.evaluate("document.querySelector('#question').focus()")
+    await tab.type(question)
+    await tab.press("Enter")
+
+
+async def copies(tab: Tab, button: str, text: str) -> None:
+    """A click has the text pasted into the question, which is emptied again."""
+    await tab.evaluate(f"document.querySelector('{button}').click()")
+    await tab.until(f"document.querySelector('{button}').innerText === 'Copied'")
+    await tab.evaluate("document.querySelector('#question').focus()")
+    await tab.paste()
+    await tab.until("document.querySelector('#question').value")
+    assert await tab.evaluate("document.querySelector('#question').value") == text
+    await tab.evaluate("document.querySelector('#question').value = ''")
+
+
+async def test_an_answer_stands_as_the_model_said_it(
+    tab: Tab, runtime: ScriptedRuntime, words: Tokenizer
+):
+    runtime.script = saying(words, ANSWER)
+    await tab.type("one")
+    await tab.press("Enter", shift=True)
+    await tab.type("two")
+    await tab.press("Enter")
+    await tab.until("document.querySelector('.end')")
+    assert await tab.text(".turn.user .text") == "one\ntwo"
+    texts = "[...document.querySelectorAll('.turn.assistant .text')].map((p) => p.textContent)"
+    assert await tab.evaluate(texts) == ["Two lines,\nand  blanks <b>kept</b>:", "The end."]
+    assert await tab.text(".code code") == 'if a < b:\n    print("`")\n'
+    assert await tab.text(".bar span") == "python"
+    await copies(tab, ".bar button", 'if a < b:\n    print("`")\n')
+    await tab.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined}) && 0")
+    await copies(tab, ".end button", ANSWER)  # as over plain HTTP, where there is no clipboard
+    said = await tab.text(".end span")
+    num_tokens = len(words.encode(ANSWER, add_special_tokens=False).ids) + 1  # and the end's
+    assert said.startswith(f"{num_tokens} tokens, ")
+    assert "first after" in said and "tokens/s" in said
+
+    # The next question takes the conversation along, settings too; a new chat forgets it.
+    first = runtime.of(Generate)[-1]
+    await tab.evaluate("document.querySelector('#system').value = 'six seven'")
+    await tab.evaluate("document.querySelector('#max-tokens').value = '5'")
+    await ask(tab, "three")
+    await tab.until("document.querySelectorAll('.end').length === 2")
+    second = runtime.of(Generate)[-1]
+    prompt = words.decode(second.tokens.tolist())
+    assert all(text in prompt for text in ("six seven", "one\ntwo", ANSWER, "three"))
+    assert first.max_tokens > second.max_tokens == 5
+    assert "cut off" in await tab.evaluate("[...document.querySelectorAll('.end')][1].innerText")
+    await tab.evaluate("document.querySelector('#new').click()")
+    await tab.until(f"!document.querySelector('{ANSWERS}')")
+    assert not tab.complaints
+
+
+async def test_escape_stops_an_answer_which_stays(tab: Tab, runtime: ScriptedRuntime):
+    runtime.script, runtime.interval_s = forever, 0.01
+    await ask(tab)
+    await tab.until(f"document.querySelector('{ANSWERS} .body').innerText.length > 20")
+    assert await tab.evaluate("document.querySelector('#send').hidden")
+    await tab.press("Escape")
+    await runtime.until(Abort)
+    await tab.until("!document.querySelector('#send').hidden")
+    assert (await tab.text(".end span")).endswith("stopped")
+    runtime.reset()
+    kept = await tab.text(f"{ANSWERS} .body")
+    await ask(tab, "three")
+    await tab.until("document.querySelectorAll('.end').length === 2")
+    assert kept[:20] in await tab.evaluate("turns[1].content")
+    assert not tab.complaints
+
+
+async def test_how_busy_it_is_is_shown_again_and_again(tab: Tab, runtime: ScriptedRuntime):
+    runtime.send(GAUGES)
+    await tab.until("document.querySelector('#running').innerText === '3'")
+    assert await tab.text("#waiting") == "6"
+    assert await tab.text("#kv") == "40 % of 400 KiB"
+    assert "cuda:0" in await tab.text("#state") and "context 256 tokens" in await tab.text("#state")
+    assert not tab.complaints
+
+
+REFUSALS = [
+    (Rejected(0, "queue_full", "no place", 7.0), "in about 7 s"),
+    (Rejected(0, "too_long", "300 tokens do not fit 256", 0.0), "too long for the model: 300"),
+    (Rejected(0, "not_ready", "loading weights 40 %", 1.0), "Loading weights 40 %. Send"),
+]
+
+
+async def test_a_refusal_is_said_in_words_and_loses_nothing(tab: Tab, runtime: ScriptedRuntime):
+    await tab.type("hello there")
+    for runtime.reject, words in REFUSALS:
+        await tab.press("Enter")
+        await tab.until(
+            f"document.querySelector('.error[role=alert]')?.innerText.includes('{words}')"
+        )
+        assert await tab.evaluate("document.querySelector('#question').value") == "hello there"
+    runtime.reject = None
+    await tab.press("Enter")
+    await tab.until("document.querySelector('.end')")
+    assert not await tab.text(".error")
+    # The browser itself notes each refusal; the page adds nothing.
+    assert all("Failed to load resource" in one for one in tab.complaints)
+
+
+async def test_an_answer_that_fails_midway_stays_with_the_reason(
+    tab: Tab, runtime: ScriptedRuntime
+):
+    runtime.fail_at, runtime.interval_s = 9, 0.01
+    await ask(tab)
+    await tab.until("document.querySelector('.error')")
+    assert await tab.text(".error") == "The engine broke."
+    assert "broken off" in await tab.text(".end")
+    assert await tab.text(f"{ANSWERS} .body")
+    assert not tab.complaints
+
+
+async def test_a_key_is_asked_for_and_kept_in_the_tab(chromium: Browser, runtime: ScriptedRuntime):
+    await let_in(runtime, KEYED)
+    try:
+        async with chromium.tab(f"{runtime.url}/") as tab:
+            await tab.until("document.activeElement.id === 'key'")
+            assert "wants an API key" in await tab.text("#state")
+            await tab.type("llmd-wrong")
+            await tab.press("Enter")
+            await tab.until("document.querySelector('#state').innerText.includes('not valid')")
+            await ask(tab)
+            await tab.until("document.querySelector('.error')")
+            assert "not valid here" in await tab.text(".error")
+            await tab.evaluate("document.querySelector('#key').select()")
+            await tab.type(KEY)
+            await tab.press("Enter")
+            await tab.until("document.querySelector('#model').innerText === 'tiny'")
+            assert await tab.evaluate("Object.values(sessionStorage)") == [KEY]
+            assert await tab.evaluate("localStorage.length + document.cookie.length") == 0
+            await tab.evaluate("document.querySelector('#question').focus()")
+            await tab.press("Enter")
+            await tab.until("document.querySelector('.end')")
+    finally:
+        await let_in(runtime, OPEN)
+
+
+PARTS = """(() => {
+    const body = document.createElement("div"), answer = new Answer(body);
+    for (const delta of %s) answer.take(delta);
+    answer.end();
+    return [...body.children].map((one) => one.textContent);
+})()"""
+
+
+async def parts(tab: Tab, deltas: list[dict[str, Any]]) -> Any:
+    """What the page makes of a stream's deltas, block by block."""
+    return await tab.evaluate(PARTS % msgspec.json.encode(deltas).decode())
+
+
+TEXTS = [
+    ("<think>\nhm</thi</think>\n\nHi", ["Reasoninghm</thi", "Hi"]),
+    ("<thing> is\n\nno mark", ["<thing> is\n\nno mark"]),
+    ("a ``` b\n``` x ` y\nc", ["a ``` b\n``` x ` y\nc"]),
+    ("````\n```x\n````\nafter", ["codeCopy```x\n", "after"]),
+    ("1.\n   ````c++\n   x\n  ````\n", ["1.", "c++Copy   x\n"]),
+    ("```sh\nls", ["shCopyls"]),
+    ("``", ["``"]),
+    ("<thi", ["<thi"]),
+]
+
+
+async def test_thoughts_calls_and_code_have_blocks_however_they_come(tab: Tab):
+    call = {"index": 0, "function": {"name": "add", "arguments": '{"a":'}}
+    rest = {"index": 0, "function": {"arguments": " 1}"}}
+    deltas = [{"reasoning_content": "Let "}, {"reasoning_content": "me."}, {"content": "Yes"}]
+    deltas += [{"tool_calls": [call]}, {"tool_calls": [rest]}]
+    assert await parts(tab, deltas) == ["ReasoningLet me.", "Yes", 'Call of add{"a": 1}']
+    for (text, blocks), size in itertools.product(TEXTS, (1, 3, 100)):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        assert await parts(tab, [{"content": piece} for piece in pieces]) == blocks, text

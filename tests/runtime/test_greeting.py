@@ -1,0 +1,55 @@
+"""What a daemon says once it serves: lines to copy."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemon.runtime import greeting
+from daemon.runtime.greeting import DEFAULT_URL, how_to_talk
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shell that finds `llmd`."""
+    program = tmp_path / "llmd"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return program
+
+
+@pytest.mark.parametrize(
+    ("url", "command", "page"),
+    [
+        (DEFAULT_URL, "llmd chat", "http://127.0.0.1:8000/"),
+        (
+            "http://127.0.0.1:9000",
+            "llmd chat --url http://127.0.0.1:9000",
+            "http://127.0.0.1:9000/",
+        ),
+        ("http://0.0.0.0:8000", "llmd chat", "http://127.0.0.1:8000/"),
+        ("http://[::]:9", "llmd chat --url 'http://[::1]:9'", "http://[::1]:9/"),
+        (
+            "http://192.0.2.1:80",
+            "llmd chat --url http://192.0.2.1:80",
+            "http://192.0.2.1:80/",
+        ),
+    ],
+)
+def test_lines_end_in_what_is_copied(url: str, command: str, page: str) -> None:
+    terminal, browser = how_to_talk(url, True)
+    assert terminal.endswith(f": {command}")
+    assert browser.endswith(f": {page}")
+    assert how_to_talk(url, False) == [terminal]
+
+
+def test_a_program_that_no_shell_finds_is_named_by_its_path(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [".venv/bin/llmd", "serve"])
+    assert how_to_talk(DEFAULT_URL, False)[0].endswith(": llmd chat")
+    installed.unlink()
+    assert how_to_talk(DEFAULT_URL, False)[0].endswith(": .venv/bin/llmd chat")
+    monkeypatch.setattr(sys, "argv", ["daemon/cli/main.py", "serve"])
+    assert how_to_talk(DEFAULT_URL, False)[0].endswith(f": {greeting.PROGRAM} chat")

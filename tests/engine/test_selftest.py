@@ -13,7 +13,7 @@ from daemon.engine.selftest import choose, kept, tries
 from daemon.engine.selftest.families import ALL, FAMILIES
 from daemon.engine.selftest.kept import Card, Verdict
 from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
-from daemon.engine.selftest.run import DEADLINES_S, SelfTestError, run
+from daemon.engine.selftest.run import DEADLINES_S, Found, SelfTestError, run
 from tests.engine.subject import SUBJECT
 
 CARD = Card("NVIDIA Fake 9000", "9.0", "580.1", "2.9", "3.5", "13.0")
@@ -74,6 +74,19 @@ def test_a_card_is_tried_once_and_again_where_anything_differs(
     monkeypatch.setattr(kept, "code", lambda: "of another day")
     assert trusted() == ALL
     assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+def test_what_says_nothing_of_a_card_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = {"products": "OutOfMemoryError: a full card"}
+    told: dict[str, str] = {}
+    for passing in (True, False):
+        found = Found(faults, passing)
+        monkeypatch.setattr(choose, "run", lambda *_, found=found, **__: found)
+        by_torch = choose.trusted(tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__)
+        assert by_torch == {"products"} and told == faults
+        assert bool(list(kept.all_kept(tmp_path))) is not passing
 
 
 def test_a_file_that_holds_no_verdict_is_not_believed(tmp_path: Path) -> None:

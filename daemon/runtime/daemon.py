@@ -210,6 +210,7 @@ class Daemon:
         self._runtime.api = self._api
         self._operations.runtime = self._runtime
         self._status.begin(self._runtime, model)
+        log.info("default sampling: %s", model.defaults)
         hooks = WorkerHooks(
             self._on_loading,
             self._on_ready,

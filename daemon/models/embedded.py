@@ -5,6 +5,7 @@ name carries a hash of it, so that a second checkout or environment converts not
 two starts apart, and a rename makes the result appear whole or not at all.
 """
 
+import contextlib
 import fcntl
 import importlib.util
 import logging
@@ -14,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +32,9 @@ CONVERTER_VERSION = 2
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 
-Convert = Callable[[Path, Path], None]
+Told = Callable[[float], None]
+"""Told which share of a conversion is done, 0..1."""
+Convert = Callable[[Path, Path, Told], None]
 
 
 def embedded_gguf() -> Path:
@@ -68,21 +72,26 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == ".gguf"
 
 
-def model_folder(path: str, cache: Path, convert: Convert | None = None) -> Path:
+def model_folder(
+    path: str,
+    cache: Path,
+    convert: Convert | None = None,
+    told: Told = lambda share: None,
+) -> Path:
     """The folder of safetensors for a configured model path; empty is the embedded model.
 
-    Blocks for the conversion, about half a minute, the first time that a GGUF file is named.
-    Raises ModelError.
+    Blocks for the conversion where a GGUF file's content is seen for the first time. Raises
+    ModelError.
     """
     source = Path(path).expanduser() if path else embedded_gguf()
     if not is_gguf(source):
         return source.absolute()
     if not source.is_file():
         raise ModelError(f"{source} is missing")
-    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter)
+    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, told)
 
 
-def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
+def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> Path:
     """The converted folder of `gguf`, converting it if no start before this one did."""
     target = converted_folder(gguf, cache)
     if target.exists():
@@ -93,7 +102,7 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
         if not target.exists():
             shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
             try:
-                convert(gguf, partial)
+                convert(gguf, partial, told)
                 os.rename(partial, target)
                 _tell_former(cache)
             finally:
@@ -108,15 +117,26 @@ def _tell_former(cache: Path) -> None:
         log.info("conversions of earlier versions of llmd can be removed: rm -r %s", names)
 
 
-def run_converter(gguf: Path, folder: Path) -> None:
+def run_converter(gguf: Path, folder: Path, told: Told) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
     command = [sys.executable, "-m", "daemon.engine.convert", str(gguf), str(folder)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise ModelError(f"{gguf} could not be converted: {last[0]}")
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=said, text=True) as child,
+    ):
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                with contextlib.suppress(ValueError):  # a library's own words
+                    told(float(line))
+        except BaseException:
+            child.kill()
+            raise
+        if child.wait():
+            said.seek(0)
+            last = said.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+            raise ModelError(f"{gguf} could not be converted: {last[0]}")
 
 
 @contextmanager

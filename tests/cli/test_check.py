@@ -246,7 +246,7 @@ def test_nothing_is_converted_for_a_gpu_that_is_not_there(
     flags = ["--json", "--model", str(gguf), "--instance", "cuda:0"]
     assert main([*CHECK, *flags, "--set", f"daemon.cache={tmp_path / 'cache'}"]) == 1
     assert faults(capsys) == ["instance: cuda:0 cannot be used: no driver"]
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "cache" / "models").exists()
 
 
 @pytest.fixture

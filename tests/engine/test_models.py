@@ -255,7 +255,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     gguf.write_bytes(b"GGUF")
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path) -> None:
+    def convert(source: Path, target: Path, _told: embedded.Told) -> None:
         calls.append(source)
         target.mkdir()
         (target / "config.json").write_text("{}")
@@ -279,7 +279,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
 def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path) -> None:
+    def convert(source: Path, target: Path, _told: embedded.Told) -> None:
         calls.append(source)
         target.mkdir()
 
@@ -321,7 +321,9 @@ def test_conversions_of_former_versions_are_named_and_stay(
     for folder in former + others:
         folder.mkdir(parents=True)
     with caplog.at_level("INFO"):
-        embedded.model_folder(str(gguf), tmp_path / "cache", lambda _, target: target.mkdir())
+        embedded.model_folder(
+            str(gguf), tmp_path / "cache", lambda _source, target, _told: target.mkdir()
+        )
     assert f"can be removed: rm -r {former[0]} {former[1]}" in caplog.text
     assert not any(str(one) in caplog.text for one in others)
     assert all(folder.exists() for folder in former)

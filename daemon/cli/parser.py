@@ -112,8 +112,8 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         "--model",
         dest="model.path",
         action=_OneModel,
-        metavar="FOLDER|FILE.gguf",
-        help=f"model {by_default('model.path', EMBEDDED)}",
+        metavar="FOLDER|FILE.gguf|ORG/NAME",
+        help=f"model; ORG/NAME is in Hugging Face's cache {by_default('model.path', EMBEDDED)}",
     )
     offer(model, FILE)
     instance = parser.add_argument(

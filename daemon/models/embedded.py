@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daemon.models.content import content_digest
+from daemon.models.hub import hub_folder, hub_name
 from daemon.models.shape import ModelError
 
 log = logging.getLogger(__name__)
@@ -78,12 +79,15 @@ def model_folder(
     convert: Convert | None = None,
     told: Told = lambda share: None,
 ) -> Path:
-    """The folder of safetensors for a configured model path; empty is the embedded model.
+    """The folder of safetensors for a configured model; empty is the embedded one.
 
+    `path`: a folder, a GGUF file, or a name on the Hub, which is looked for in its cache.
     Blocks for the conversion where a GGUF file's content is seen for the first time. Raises
     ModelError.
     """
     source = Path(path).expanduser() if path else embedded_gguf()
+    if hub_name(path):
+        return hub_folder(path)
     if not is_gguf(source):
         return source.absolute()
     if not source.is_file():

@@ -13,8 +13,9 @@ from daemon.config.schema import Config
 from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
-from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from daemon.models.embedded import EMBEDDED_NAME, is_gguf, model_folder
 from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.hub import hub_name
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 
@@ -79,7 +80,10 @@ def served_name(config: Config) -> str:
     """The name that clients use."""
     if config.model.name:
         return config.model.name
-    return Path(config.model.path).stem if config.model.path else EMBEDDED_NAME
+    if not config.model.path:
+        return EMBEDDED_NAME
+    path = Path(config.model.path)
+    return hub_name(config.model.path) or (path.stem if is_gguf(path) else path.name)
 
 
 def cache_folder(config: Config) -> Path:

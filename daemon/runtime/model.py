@@ -13,7 +13,7 @@ from daemon.config.schema import Config
 from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
-from daemon.models.embedded import EMBEDDED_NAME, is_gguf, model_folder
+from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
 from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.hub import hub_name
 from daemon.models.resolving import Ask, ask_child
@@ -26,10 +26,10 @@ class ServedModel(msgspec.Struct, frozen=True):
     name: str
     folder: Path
     shape: ModelShape
-    defaults: DefaultSampling
     max_len: int  # tokens of the longest sequence, before the pools have their say
     pools: tuple[PoolPlan, ...]  # as config.instance
     cores: tuple[CoreShare, ...]  # as config.instance
+    defaults: DefaultSampling = DefaultSampling()
 
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
@@ -91,14 +91,16 @@ def cache_folder(config: Config) -> Path:
     return Path(config.daemon.cache) if config.daemon.cache else default_cache()
 
 
-def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
-    """The configured model, converted and checked; blocks.
+def find_model(
+    config: Config, ask: Ask = ask_child, told: Told = lambda share: None
+) -> ServedModel:
+    """The configured model, converted and checked; blocks. `told` hears of the conversion.
 
     Raises DeviceError before anything is converted, ModelError, SizingError.
     """
     check_devices([spec.device for spec in config.instance])
     cache = cache_folder(config)
-    folder = model_folder(config.model.path, cache)
+    folder = model_folder(config.model.path, cache, told=told)
     shape = checked_shape(folder, cache, ask)
     pools = tuple(plan_pool(config, shape, spec) for spec in config.instance)
     cores = core_shares(config, read_cores())
@@ -106,8 +108,8 @@ def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
         name=served_name(config),
         folder=folder,
         shape=shape,
-        defaults=default_sampling(config.model.generation_config, folder),
         max_len=longest(config, shape.context_len),
         pools=pools,
         cores=cores,
+        defaults=default_sampling(config.model.generation_config, folder),
     )

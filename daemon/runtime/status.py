@@ -25,7 +25,7 @@ from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
 from daemon.engine.protocol import Loading
 from daemon.models.generation import DefaultSampling
-from daemon.runtime.loads import Loads
+from daemon.runtime.loads import CONVERSION, Loads
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Gauges, Serving
 from daemon.runtime.runtime import Runtime
@@ -104,7 +104,7 @@ class DaemonStatus:
         """Where the daemon stands, for a person."""
         if self.draining:
             return "draining"
-        return "ready" if self.ready else self.stage
+        return "ready" if self.ready else self.loads.sentence() or self.stage
 
     def serving(self) -> Serving:
         """What the API process must know."""
@@ -200,7 +200,7 @@ class DaemonStatus:
     def _planned(self) -> tuple[InstanceStatus, ...]:
         """The configured instances, before the Core exists."""
         policy = POLICIES[self.config.scheduler.policy]
-        return tuple(
+        planned = [
             InstanceStatus(
                 name=spec.name,
                 role=spec.role,
@@ -226,4 +226,5 @@ class DaemonStatus:
                 swap=self.config.memory.swap or policy.swap,
             )
             for spec in self.config.instance
-        )
+        ]
+        return tuple(self.loads.shown(CONVERSION, one) for one in planned)

@@ -150,7 +150,7 @@ class BesideHandler(logging.Handler):
         """See `show`."""
         if self.on_terminal and text != self._shown:
             self._shown = text
-            with contextlib.suppress(queue.Full):
+            if self._lines.empty():  # else it is drawn with the lines that wait
                 self._lines.put_nowait("")
 
     def flush(self) -> None:

@@ -6,9 +6,7 @@ import msgspec
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[model]`: which model, and how it is computed."""
 
-    path: str = (
-        ""  # a folder, a .gguf file, or org/name[@revision] in the Hub's cache; empty: embedded
-    )
+    path: str = ""  # a folder, a .gguf file, or org/name of the Hub; empty: the embedded model
     name: str = ""  # the name clients use; empty: the folder's or file's name
     dtype: str = "auto"  # auto: float32 on cpu, the model's own on cuda
     max_len: int = 0  # tokens of prompt + answer; 0: the model's own limit

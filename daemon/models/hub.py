@@ -3,6 +3,7 @@
 Nothing is downloaded: where a model is missing or incomplete, the command that gets it is said.
 """
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,8 @@ from daemon.models.shape import SAFETENSORS_INDEX, ModelError, weight_files
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w][\w./-]*))?", re.ASCII)
 _PATTERNS = ("model*.safetensors", "*.json", "*.jinja")
 """All that is read of a model: its weights, its configuration, its tokenizer and chat template."""
+_FIRST_FILES = ("config.json", "tokenizer.json", SAFETENSORS_INDEX, "model.safetensors")
+"""One of them is there wherever a download has got anywhere."""
 _MOST_NAMED = 4
 
 
@@ -29,17 +32,18 @@ def hub_folder(path: str) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     name, _, revision = path.partition("@")
-    try:
-        config = try_to_load_from_cache(name, "config.json", HF_HUB_CACHE, revision or None)
-    except ValueError:  # no name that the Hub could have
-        config = None
+    found: list[str] = []
+    with contextlib.suppress(ValueError):  # of a name that the Hub could not have
+        for file in _FIRST_FILES:
+            kept = try_to_load_from_cache(name, file, HF_HUB_CACHE, revision or None)
+            found += [kept] if isinstance(kept, str) else []
     command = _command(name, revision, HF_HUB_CACHE)
-    if not isinstance(config, str):
+    if not found:
         raise ModelError(
             f"{path} is no folder here and is not in Hugging Face's cache {HF_HUB_CACHE}; "
             f"this downloads it: {command}"
         )
-    folder = Path(config).parent
+    folder = Path(found[0]).parent
     if missing := _missing(folder):
         names = ", ".join(missing[:_MOST_NAMED])
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""

@@ -1,6 +1,5 @@
 """Workers that load: how far each is, how long it will take, and how long it took."""
 
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -91,7 +90,7 @@ class Loads:
             return ""
         progress, fraction, left_s = told
         done = round(_BAR_CELLS * fraction)
-        left = f"  {math.ceil(left_s)} s left" if left_s >= 0.0 else ""
+        left = f"  {left_s:.0f} s left" if left_s >= 1.0 else ""
         cells = "#" * done + "." * (_BAR_CELLS - done)
         return f"{progress.stage:<20} [{cells}] {fraction:>4.0%}{left}"
 

@@ -85,6 +85,7 @@ def test_what_is_not_there_is_said_with_the_command_that_downloads_it(cache: Pat
     [
         ({**SMALL}, "model.safetensors"),
         ({"config.json": "{}", "model.safetensors": ""}, "tokenizer.json"),
+        ({"model.safetensors": ""}, "config.json, tokenizer.json"),
         ({**SMALL, SHARDS[0]: ""}, "model.safetensors.index.json"),
         (
             {**SMALL, "model.safetensors.index.json": INDEX, SHARDS[1]: ""},

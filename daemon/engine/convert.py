@@ -36,7 +36,7 @@ Told = Callable[[float], None]
 
 
 def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
-    """Write the folder `target` from the GGUF file `source`; 10 s for 135M parameters."""
+    """Write the folder `target` from the GGUF file `source`."""
     size_bytes = source.stat().st_size
     whole_s = _READ_S + size_bytes * (_COMPUTE_S_PER_BYTE + _WRITE_S_PER_BYTE)
     told(0.0)

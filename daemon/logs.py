@@ -29,6 +29,9 @@ _PRIORITIES = (
     (logging.DEBUG, 7),
 )
 
+_ERASE = "\x1b[K"
+"""From the cursor to the end of its line."""
+
 MOST_LINES = 10_000
 """That may wait for whoever reads stderr."""
 FLUSH_S = 1.0
@@ -51,7 +54,7 @@ def set_up(
     """
     os.environ[_LEVEL] = level or os.environ.get(_LEVEL, "info")
     os.environ[_FORMAT] = form or os.environ.get(_FORMAT, "auto")
-    handler = BesideHandler()
+    handler = BesideHandler(os.environ[_FORMAT] != "json" and _stderr_is_terminal())
     handler.setFormatter(_formatter(process, os.environ[_FORMAT]))
     if context is not None:
         handler.addFilter(context)
@@ -68,6 +71,24 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
+def show(text: str) -> None:
+    """Keep a line at the end of a terminal, in place of the one before; empty: it goes.
+
+    Nothing where stderr is no terminal: files and journals hold log lines alone.
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, BesideHandler):
+            handler.show(text)
+
+
+def shows() -> bool:
+    """Whether `show` has a terminal."""
+    return any(
+        isinstance(handler, BesideHandler) and handler.on_terminal
+        for handler in logging.getLogger().handlers
+    )
+
+
 def _formatter(process: str, form: str) -> logging.Formatter:
     """For "auto" it is text: the journal keeps time, unit and process beside each line by itself,
     and takes the priority from a prefix, so that JSON there would only be harder to read.
@@ -75,6 +96,11 @@ def _formatter(process: str, form: str) -> logging.Formatter:
     if form == "json":
         return JsonFormatter(process)
     return TextFormatter(process, _stderr_is_journal())
+
+
+def _stderr_is_terminal() -> bool:
+    """Whether stderr goes to a terminal that can erase a line."""
+    return os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _stderr_is_journal() -> bool:
@@ -98,12 +124,17 @@ def _last_words(
 class BesideHandler(logging.Handler):
     """Writes lines to stderr in a thread. A terminal that is stopped (Ctrl-S), or a pipe that
     nobody reads, keeps that thread waiting and nobody else; lines beyond `MOST_LINES` are lost.
+
+    On a terminal one line may stand below the others. The cursor is left at its beginning, and
+    every process of llmd erases what stands there before it writes a line of its log.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_terminal: bool = False) -> None:
         super().__init__()
+        self.on_terminal = on_terminal
         self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
         self._num_lost = 0
+        self._shown = ""
         threading.Thread(target=self._work, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -114,6 +145,13 @@ class BesideHandler(logging.Handler):
             self._num_lost += 1
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
+
+    def show(self, text: str) -> None:
+        """See `show`."""
+        if self.on_terminal and text != self._shown:
+            self._shown = text
+            if self._lines.empty():  # else it is drawn with the lines that wait
+                self._lines.put_nowait("")
 
     def flush(self) -> None:
         """Wait until all is written, for `FLUSH_S` at most; the end of the process does."""
@@ -133,13 +171,24 @@ class BesideHandler(logging.Handler):
 
     def _write(self, lines: str) -> None:
         """Past `sys.stderr`, whose lock the end of the interpreter would wait for."""
-        rest = memoryview(f"{lines}\n".encode(errors="backslashreplace"))
+        text = f"{lines}\n" if lines else ""
+        if self.on_terminal:
+            below = self._shown[: max(0, _columns() - 1)]
+            text = f"{_ERASE}{text}{below}\r" if below else f"{_ERASE}{text}"
+        rest = memoryview(text.encode(errors="backslashreplace"))
         with contextlib.suppress(OSError):  # nobody is there to read it
             while rest:
                 try:
                     rest = rest[os.write(2, rest) :]
                 except BlockingIOError:
                     select.select([], [2], [])
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80
 
 
 class TextFormatter(logging.Formatter):

@@ -10,6 +10,7 @@ from daemon.api.metrics.metrics import Metrics
 from daemon.api.model import Model
 from daemon.api.openapi.document import document
 from daemon.api.status import ServerStatus
+from daemon.models.generation import DefaultSampling
 
 
 class About:
@@ -86,6 +87,7 @@ class About:
             created=self._model.created,
             root=serving.root if serving is not None else "",
             max_model_len=serving.max_len if serving is not None else 0,
+            default_sampling=serving.defaults if serving is not None else DefaultSampling(),
         )
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from daemon.models.generation import DefaultSampling
+
 
 class ErrorDetail(msgspec.Struct, frozen=True):
     """What went wrong; `param` names the field at fault."""
@@ -31,6 +33,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     created: int
     root: str
     max_model_len: int  # tokens of prompt and answer; 0 while it is not known
+    default_sampling: DefaultSampling  # what a request has where it says nothing
     object: Literal["model"] = "model"
     owned_by: str = "llmd"
 

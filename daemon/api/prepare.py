@@ -21,6 +21,7 @@ from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message, T
 from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
 from daemon.api.tools.history import check_messages
+from daemon.models.generation import DefaultSampling
 from daemon.request import SamplingParams
 from daemon.runtime.protocol import Serving
 
@@ -194,7 +195,7 @@ def _work(
         if num_tokens == 0:
             raise invalid(f"`{param}` has no tokens", param)
         room = serving.max_len - num_tokens
-        wanted = room if limit[0] is None else max(limit[0], 1)
+        wanted = _wanted(limit[0], room, serving.defaults)
         if room < 1 or wanted > room:
             raise _no_room(num_tokens, limit, serving.max_len, param)
         limits.append(wanted)
@@ -203,11 +204,18 @@ def _work(
         n=n,
         max_tokens=tuple(limits),
         priority=given(request.priority, 0),
-        sampling=sampling_params(request, serving.vocab_size),
+        sampling=sampling_params(request, serving.defaults, serving.vocab_size),
         stops=stop_strings(request),
         field=param,
         bound_by=_bound_by(request),
     )
+
+
+def _wanted(limit: int | None, room: int, defaults: DefaultSampling) -> int:
+    """The most tokens of an answer. A request's own limit must fit; a default one is cut to fit."""
+    if limit is not None:
+        return max(limit, 1)
+    return min(room, defaults.max_tokens or room)
 
 
 def _bound_by(request: Common) -> str:

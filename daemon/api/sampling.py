@@ -6,6 +6,7 @@ from typing import TypeVar
 from daemon.api.errors import ApiError, invalid
 from daemon.api.response_format import grammar_of
 from daemon.api.schema import ChatRequest, Common, CompletionRequest
+from daemon.models.generation import DefaultSampling
 from daemon.request import SamplingParams
 
 _INT64_MAX = 2**63 - 1
@@ -45,17 +46,17 @@ def _not_yet(param: str, what: str) -> ApiError:
     return invalid(f"{what} is not supported yet", param, "unsupported_parameter")
 
 
-def sampling_params(request: Common, vocab_size: int) -> SamplingParams:
+def sampling_params(request: Common, defaults: DefaultSampling, vocab_size: int) -> SamplingParams:
     """How the request's stream 0 is drawn. Raises ApiError 400."""
     seed = secrets.randbits(63) if request.seed is None else request.seed
     return SamplingParams(
-        temperature=given(request.temperature, 1.0),
-        top_k=min(max(given(request.top_k, 0), 0), vocab_size),
-        top_p=given(request.top_p, 1.0),
-        min_p=given(request.min_p, 0.0),
+        temperature=given(request.temperature, defaults.temperature),
+        top_k=min(max(given(request.top_k, defaults.top_k), 0), vocab_size),
+        top_p=given(request.top_p, defaults.top_p),
+        min_p=given(request.min_p, defaults.min_p),
         presence_penalty=given(request.presence_penalty, 0.0),
         frequency_penalty=given(request.frequency_penalty, 0.0),
-        repetition_penalty=given(request.repetition_penalty, 1.0),
+        repetition_penalty=given(request.repetition_penalty, defaults.repetition_penalty),
         logit_bias=_logit_bias(request.logit_bias or {}, vocab_size),
         seed=seed & _INT64_MAX,
         logprobs=_logprobs(request),

@@ -13,6 +13,7 @@ import msgspec
 from daemon.cli.faults import told
 from daemon.cli.kernels import KEY, kernel_notes
 from daemon.cli.parser import overrides
+from daemon.cli.progress import progress
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Devices, ask_for, missing
@@ -33,6 +34,7 @@ from daemon.memory.sizing import (
 )
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
+from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.shape import ModelError, ModelShape
 from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
@@ -60,6 +62,7 @@ class Checked(msgspec.Struct):
     shape: ModelShape | None = None
     served: Found = Found(())  # by which instances
     cores: tuple[CoreShare, ...] = ()  # as served.instances
+    sampling: DefaultSampling = DefaultSampling()
     plans: dict[str, PoolPlan] = {}  # by the instance's name
     faults: list[Fault] = []
     notes: list[Fault] = []  # it serves all the same
@@ -122,6 +125,7 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
             return
         found.folder = _folder(config)
         found.shape = checked_shape(found.folder, cache_folder(config))
+        found.sampling = default_sampling(config.model.generation_config, found.folder)
     except (ModelError, OSError) as error:
         found.cannot(told(error))
         return
@@ -140,6 +144,7 @@ def print_text(found: Checked) -> None:
         print("\n".join(values(found.loaded, found.served)))
     if found.folder is not None and found.shape is not None:
         print("\n" + "\n".join(model_lines(found.folder, found.shape)))
+        print(f"  default sampling: {found.sampling}")
     if lines := list(found.served.lines()):
         print("\n" + "\n".join(lines))
     for spec, cores in found.instances():
@@ -168,6 +173,7 @@ def as_json(found: Checked) -> str:
             "gpus": msgspec.to_builtins(found.served.candidates),
             "why_cpu": found.served.why_cpu,
         },
+        "default_sampling": msgspec.to_builtins(found.sampling) if shape else None,
         "instances": [
             {
                 **msgspec.to_builtins(spec),
@@ -297,9 +303,13 @@ def _number_bytes(demand: Demand) -> str:
 
 def _folder(config: Config) -> Path:
     """The model's folder, converting a GGUF file the first time, as `serve` would."""
-    if source := _needs_conversion(config):
-        print(f"llmd: converting {source.name}, once, for about half a minute", file=sys.stderr)
-    return model_folder(config.model.path, cache_folder(config))
+    path, cache = config.model.path, cache_folder(config)
+    source = _needs_conversion(config)
+    if source is None:
+        return model_folder(path, cache)
+    print(f"llmd: converting {source.name}, once", file=sys.stderr)
+    with progress() as told:
+        return model_folder(path, cache, told=lambda share: told(share, 1.0, "converting"))
 
 
 def _needs_conversion(config: Config) -> Path | None:

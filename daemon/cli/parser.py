@@ -31,6 +31,10 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
     (
+        *("--generation-config", "model.generation_config", str, "auto|llmd|FOLDER"),
+        *("default sampling: the model's own, neutral, or that of a folder's file", ""),
+    ),
+    (
         *("--max-batch-tokens", "scheduler.max_batch_tokens", int, "N"),
         *("token budget of a step", "the policy's own"),
     ),
@@ -108,8 +112,8 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         "--model",
         dest="model.path",
         action=_OneModel,
-        metavar="FOLDER|FILE.gguf",
-        help=f"model {by_default('model.path', EMBEDDED)}",
+        metavar="FOLDER|FILE.gguf|ORG/NAME",
+        help=f"model; ORG/NAME is in Hugging Face's cache {by_default('model.path', EMBEDDED)}",
     )
     offer(model, FILE)
     instance = parser.add_argument(

@@ -25,6 +25,11 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})")
 
+_PATHS = (
+    *("model.path", "model.generation_config", "server.host"),
+    *("control.socket", "journal.folder", "daemon.cache"),
+)
+
 Fault = tuple[str, str]
 """A dotted key and what is wrong with its value."""
 
@@ -96,7 +101,7 @@ def _short(value: float) -> str:
 
 def _paths(config: Config) -> Iterator[Fault]:
     """No file or host of the system has a name with a zero in it."""
-    for key in ("model.path", "server.host", "control.socket", "journal.folder", "daemon.cache"):
+    for key in _PATHS:
         if "\0" in _value(config, key):
             yield key, "must not hold a zero character"
 

@@ -6,10 +6,11 @@ import msgspec
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[model]`: which model, and how it is computed."""
 
-    path: str = ""  # a folder of safetensors or a .gguf file; empty: the embedded model
+    path: str = ""  # a folder, a .gguf file, or org/name of the Hub; empty: the embedded model
     name: str = ""  # the name clients use; empty: the folder's or file's name
     dtype: str = "auto"  # auto: float32 on cpu, the model's own on cuda
     max_len: int = 0  # tokens of prompt + answer; 0: the model's own limit
+    generation_config: str = "auto"  # default sampling: auto (the model's own) | llmd | a folder
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

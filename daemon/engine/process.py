@@ -9,6 +9,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+_STAMP = ".last-start"
+_BY_CONTENT = "daemon.engine.cpu.compiled.ByContent"
+
 UNUSED_S = 30 * 24 * 3600.0
 """What is compiled and was not read for so long is forgotten."""
 
@@ -51,14 +54,18 @@ def keep_compiled(cache: Path) -> None:
     """Have numba and Triton keep what they compile below a cache folder, beyond restarts.
 
     Call before they are imported. Both name what they keep by the code it was made from, their own
-    version and the processor, so another card or version never takes it by mistake; what older ones
-    left is removed after a month. Where the folder cannot be written they are left alone.
+    version and the processor, so another card or version never takes it by mistake, and another
+    checkout of the same code takes it; what older ones left is removed after a month. Where the
+    folder cannot be written they are left alone.
     """
     for variable, name in (("NUMBA_CACHE_DIR", "numba"), ("TRITON_CACHE_DIR", "triton")):
         folder = cache / name
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / _STAMP).touch()
             os.environ.setdefault(variable, str(folder))
+            if name == "numba":
+                os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", _BY_CONTENT)
             _forget_unused(folder)
 
 
@@ -68,9 +75,7 @@ def _forget_unused(folder: Path) -> None:
     By the file system's own clock. It notes the time of a read once a day at least, or never; then
     what is in use is compiled anew once in that time.
     """
-    stamp = folder / ".last-start"
-    stamp.touch()
-    since = stamp.stat().st_mtime - UNUSED_S
+    since = (folder / _STAMP).stat().st_mtime - UNUSED_S
     for entry in (one for one in folder.iterdir() if one.is_dir()):
         stats = [one.stat() for one in entry.rglob("*") if one.is_file()]
         used = [max(stat.st_atime, stat.st_mtime) for stat in stats] or [entry.stat().st_mtime]

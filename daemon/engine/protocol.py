@@ -61,6 +61,10 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Finish and exit 0."""
 
 
+WEIGHTS_END = 0.7
+"""The share of a whole start at which all weights are loaded."""
+
+
 class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Progress while loading, for STATUS= and llmd-top."""
 

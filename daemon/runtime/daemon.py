@@ -29,13 +29,15 @@ from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.runtime import notify, watchdog
 from daemon.runtime.api_link import ApiLink
-from daemon.runtime.beside import in_thread, unless
+from daemon.runtime.beside import heard, in_thread, unless
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.listen import ListenError, listen, url_of
+from daemon.runtime.loads import told_of
 from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
 from daemon.runtime.preflight import folders
 from daemon.runtime.runtime import Runtime
+from daemon.runtime.start_line import show_start
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import DaemonStatus
 from daemon.runtime.token_store import TokenStore
@@ -194,7 +196,11 @@ class Daemon:
             log.warning("%s: %s", lacking.key, lacking.text)
         self._say("preparing the model")
         starts = cache_folder(self._config) / "starts.json"
-        found = await self._unless_stopped(lambda: (find_model(self._config), StartTimes(starts)))
+        self._spawn(show_start(self._status))
+        told = heard(self._on_converting)
+        found = await self._unless_stopped(
+            lambda: (find_model(self._config, told=told), StartTimes(starts))
+        )
         if found is not None:
             self._start_runtime(*found)
         await self._stop.wait()
@@ -210,6 +216,7 @@ class Daemon:
         self._operations.runtime = self._runtime
         self._status.begin(self._runtime, model)
         self._gpus.start(model.cards)
+        log.info("default sampling: %s", model.defaults)
         hooks = WorkerHooks(
             self._on_loading,
             self._on_ready,
@@ -265,6 +272,10 @@ class Daemon:
     def _send_plan(self, instance: int, plan: Plan) -> None:
         self._workers[instance].send(plan)
 
+    def _on_converting(self, share: float) -> None:
+        if self._status.loads.converts(share):
+            self._tell_stage()
+
     def _on_loading(self, instance: int, progress: Loading) -> None:
         if self._status.loading(instance, progress):
             log.info("%s", self._status.stage)
@@ -274,23 +285,8 @@ class Daemon:
         runtime = self._running()
         runtime.worker_ready(instance, ready)
         name = runtime.core.instances[instance].config.name
-        log.info(
-            "worker %s: %d blocks of %d bytes, weights %d bytes, ready after %.1f s (%s)",
-            name,
-            ready.num_blocks,
-            ready.block_bytes,
-            ready.weight_bytes,
-            ready.load_s,
-            self._status.loads.ended(instance),
-        )
-        if ready.num_host_blocks:
-            log.info(
-                "worker %s: %d blocks of %d bytes in host memory, %.2f ms to copy one",
-                name,
-                ready.num_host_blocks,
-                ready.host_block_bytes,
-                1e3 * ready.copy_block_s,
-            )
+        for line in told_of(ready, self._status.loads.ended(instance)):
+            log.info("worker %s: %s", name, line)
         if self._spare is not None:
             self._spawn(self._spare.prepare())
         gc.collect()
@@ -342,7 +338,7 @@ class Daemon:
         self._tell_stage()
 
     def _tell_stage(self) -> None:
-        notify.starting(self._status.stage)
+        notify.starting(self._status.sentence)
         self._operations.tell_serving()
 
     async def _repeat_serving(self) -> None:

@@ -2,14 +2,21 @@
 
 import threading
 import time
+from collections.abc import Iterator
 
 import msgspec
 
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import InstanceStatus
-from daemon.engine.protocol import Loading
+from daemon.engine.protocol import WEIGHTS_END, Loading, Ready
 from daemon.runtime.start_times import LoadClock, StartTimes
 
+_COUNTED_STAGE = "weights"
+_BAR_CELLS = 30
+_MOST_SHOWN = 0.99
+"""What still goes on is not done, however long it takes."""
+CONVERSION = -1
+"""In the place of an instance: a model's conversion, before there is a worker."""
 _FIRST_STAGE = "imports"
 """What a spare has behind it: its start is no measure for others."""
 
@@ -34,8 +41,20 @@ class Loads:
         if instance not in self._clocks:
             last = self._times.last(self._names[instance]) if self._times is not None else {}
             self._clocks[instance] = LoadClock(last)
-        self._clocks[instance].reached(progress.stage, time.monotonic())
+        share = progress.fraction / WEIGHTS_END if progress.stage == _COUNTED_STAGE else 0.0
+        self._clocks[instance].reached(progress.stage, time.monotonic(), share)
         return before is None or before.stage != progress.stage
+
+    def converts(self, share: float) -> bool:
+        """A GGUF file is being converted; whether it is a percent further than was heard last."""
+        if share >= 1.0:
+            self.lost(CONVERSION)
+            return True
+        before = self._progress.get(CONVERSION)
+        self._progress[CONVERSION] = Loading("converting the model", share)
+        clock = self._clocks.setdefault(CONVERSION, LoadClock({}))
+        clock.reached("converting", time.monotonic(), share)
+        return before is None or int(100 * share) > int(100 * before.fraction)
 
     def ended(self, instance: int) -> str:
         """A worker is ready: what its stages took, in words."""
@@ -57,12 +76,35 @@ class Loads:
 
     def sentence(self) -> str:
         """What the one does that has furthest to go; empty where none loads."""
-        if not self._progress:
+        told = self._furthest()
+        if told is None:
             return ""
-        instance, least = min(self._progress.items(), key=lambda item: item[1].fraction)
-        text = f"loading: {least.stage} {least.fraction:.0%}"
-        left_s = self._clocks[instance].left_s(time.monotonic())
+        progress, _, left_s = told
+        text = f"loading: {progress.stage} {progress.fraction:.0%}"
         return text if left_s < 1.0 else f"{text}, about {left_s:.0f} s left"
+
+    def bar(self) -> str:
+        """The same as a line that is drawn again and again; empty where none loads."""
+        told = self._furthest()
+        if told is None:
+            return ""
+        progress, fraction, left_s = told
+        done = round(_BAR_CELLS * fraction)
+        left = f"  {left_s:.0f} s left" if left_s >= 1.0 else ""
+        cells = "#" * done + "." * (_BAR_CELLS - done)
+        return f"{progress.stage:<20} [{cells}] {fraction:>4.0%}{left}"
+
+    def _furthest(self) -> tuple[Loading, float, float] | None:
+        """Who has furthest to go, which share of that is done, by time if it is known, and seconds
+        left; -1.0: not known.
+        """
+        if not self._progress:
+            return None
+        instance, least = min(self._progress.items(), key=lambda item: item[1].fraction)
+        clock, now = self._clocks[instance], time.monotonic()
+        fraction = clock.fraction(now) if instance != CONVERSION else -1.0
+        shown = fraction if fraction >= 0.0 else least.fraction
+        return least, min(shown, _MOST_SHOWN), clock.left_s(now)
 
     def shown(self, instance: int, one: InstanceStatus) -> InstanceStatus:
         """An instance's status with how far its worker has loaded."""
@@ -74,4 +116,18 @@ class Loads:
             load_stage=progress.stage,
             load_fraction=progress.fraction,
             load_left_s=self._clocks[instance].left_s(time.monotonic()),
+        )
+
+
+def told_of(ready: Ready, stages: str) -> Iterator[str]:
+    """What a worker that is ready holds, and what its stages took."""
+    yield (
+        f"{ready.num_blocks} blocks of {ready.block_bytes} bytes, weights {ready.weight_bytes} "
+        f"bytes, ready after {ready.load_s:.1f} s ({stages})"
+    )
+    if ready.num_host_blocks:
+        copy_ms = 1e3 * ready.copy_block_s
+        yield (
+            f"{ready.num_host_blocks} blocks of {ready.host_block_bytes} bytes in host memory, "
+            f"{copy_ms:.2f} ms to copy one"
         )

@@ -15,7 +15,9 @@ from daemon.config.schema import Config, InstanceSpec
 from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
 from daemon.models.consistent import checked_shape
-from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
+from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.hub import hub_name
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 
@@ -33,6 +35,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     cards: tuple[str, ...]  # as instances: their GPUs' UUIDs, empty for none
     pools: tuple[PoolPlan, ...]  # as instances
     cores: tuple[CoreShare, ...]  # as instances
+    defaults: DefaultSampling = DefaultSampling()
 
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
@@ -84,7 +87,10 @@ def served_name(config: Config) -> str:
     """The name that clients use."""
     if config.model.name:
         return config.model.name
-    return Path(config.model.path).stem if config.model.path else EMBEDDED_NAME
+    if not config.model.path:
+        return EMBEDDED_NAME
+    path = Path(config.model.path)
+    return hub_name(config.model.path) or (path.stem if is_gguf(path) else path.name)
 
 
 def cache_folder(config: Config) -> Path:
@@ -92,8 +98,12 @@ def cache_folder(config: Config) -> Path:
     return Path(config.daemon.cache) if config.daemon.cache else default_cache()
 
 
-def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
+def find_model(
+    config: Config, ask: Ask = ask_child, told: Told = lambda share: None
+) -> ServedModel:
     """The configured model, converted and checked, and the instances that serve it; blocks.
+
+    `told` hears of the conversion.
 
     Raises DeviceError before anything is converted, ModelError, SizingError.
     """
@@ -101,7 +111,7 @@ def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
     devices = ask_for(named)
     check_devices(named, devices)
     cache = cache_folder(config)
-    folder = model_folder(config.model.path, cache)
+    folder = model_folder(config.model.path, cache, told=told)
     shape = checked_shape(folder, cache, ask)
     found = find(config, shape, devices)
     in_place = bool(found.why_cpu and devices.cards)
@@ -118,6 +128,7 @@ def find_model(config: Config, ask: Ask = ask_child) -> ServedModel:
         cards=tuple(devices.uuid_of(spec.device) for spec in found.instances),
         pools=pools,
         cores=core_shares(config, read_cores()),
+        defaults=default_sampling(config.model.generation_config, folder),
     )
 
 

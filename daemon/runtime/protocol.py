@@ -13,6 +13,7 @@ from daemon.config.schema import KeyConfig
 from daemon.control.protocol import GpuStatus, PredictorStatus
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.engine.protocol import Logprobs, PromptLogprobs, RowErrors
+from daemon.models.generation import DefaultSampling
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
 from daemon.wire.pulse import Alive, Ping
@@ -97,6 +98,7 @@ class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
     status: str  # a sentence for people: "loading weights 40 %", "ready", ...
     last_step_age_s: float = -1.0  # age of the newest engine step; -1: none yet
     fault: str = ""  # why work that waits makes no progress
+    defaults: DefaultSampling = DefaultSampling()
 
 
 class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -11,6 +11,9 @@ log = logging.getLogger(__name__)
 Stages = dict[str, float]
 """Seconds by stage, in the order of the stages."""
 
+_ENOUGH = 0.05
+"""So much of a stage tells how fast it goes."""
+
 MOST_KEPT = 64
 """Models and devices that are remembered."""
 
@@ -21,11 +24,14 @@ class LoadClock:
     def __init__(self, last: Stages) -> None:
         self._last = last
         self._began: list[tuple[str, float]] = []
+        self._share = 0.0
+        self._share_s = 0.0
 
-    def reached(self, stage: str, now: float) -> None:
-        """It does this now."""
+    def reached(self, stage: str, now: float, share: float = 0.0) -> None:
+        """It does this now. `share`: of the stage that is done, where that is counted."""
         if not self._began or self._began[-1][0] != stage:
             self._began.append((stage, now))
+        self._share, self._share_s = share, now
 
     def took(self, now: float) -> Stages:
         """Seconds of each stage so far."""
@@ -33,15 +39,32 @@ class LoadClock:
         return {stage: end - began for (stage, began), end in zip(self._began, ends, strict=True)}
 
     def left_s(self, now: float) -> float:
-        """Seconds until it is ready, if all goes as the last time; -1.0: nobody knows."""
+        """Seconds until it is ready; -1.0: nobody knows.
+
+        A stage whose share is counted goes on as it went, any other one as it did the last time.
+        What never came before takes no time here.
+        """
         if not self._began:
             return -1.0
         stage, began = self._began[-1]
         order = list(self._last)
-        if stage not in order:
+        later = order[order.index(stage) + 1 :] if stage in order else []
+        if self._share >= _ENOUGH and self._share_s > began:
+            rate_s = (self._share_s - began) / self._share
+            left_s = rate_s * (1.0 - self._share) - (now - self._share_s)
+        elif stage in order:
+            left_s = self._last[stage] - (now - began)
+        else:
             return -1.0
-        later = sum(self._last[one] for one in order[order.index(stage) + 1 :])
-        return max(0.0, self._last[stage] - (now - began)) + later
+        return max(0.0, left_s) + sum(self._last[one] for one in later)
+
+    def fraction(self, now: float) -> float:
+        """Of the whole start, by time; -1.0 where the time of the stages to come is not known."""
+        left_s = self.left_s(now)
+        if left_s < 0.0 or self._began[-1][0] not in self._last:
+            return -1.0
+        elapsed_s = now - self._began[0][1]
+        return elapsed_s / (elapsed_s + left_s) if elapsed_s + left_s > 0.0 else 0.0
 
 
 class StartTimes:

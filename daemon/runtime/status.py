@@ -24,8 +24,9 @@ from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
 from daemon.engine.protocol import Fallback, Loading
+from daemon.models.generation import DefaultSampling
 from daemon.runtime.greeting import how_to_talk
-from daemon.runtime.loads import Loads
+from daemon.runtime.loads import CONVERSION, Loads
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Gauges, Serving
 from daemon.runtime.runtime import Runtime
@@ -119,7 +120,7 @@ class DaemonStatus:
         """Where the daemon stands, for a person."""
         if self.draining:
             return "draining"
-        return "ready" if self.ready else self.stage
+        return "ready" if self.ready else self.loads.sentence() or self.stage
 
     def serving(self) -> Serving:
         """What the API process must know."""
@@ -137,6 +138,7 @@ class DaemonStatus:
             status=self.sentence,
             last_step_age_s=time.monotonic() - last_step_s if last_step_s >= 0.0 else -1.0,
             fault=self.stuck(),
+            defaults=served.defaults if served is not None else DefaultSampling(),
         )
 
     def gauges(self, lag_s: float) -> Gauges | None:
@@ -226,7 +228,7 @@ class DaemonStatus:
     def _planned(self) -> tuple[InstanceStatus, ...]:
         """The configured instances, before the Core exists."""
         policy = POLICIES[self.config.scheduler.policy]
-        return tuple(
+        planned = [
             InstanceStatus(
                 name=spec.name,
                 role=spec.role,
@@ -252,4 +254,5 @@ class DaemonStatus:
                 swap=self.config.memory.swap or policy.swap,
             )
             for spec in self.config.instance
-        )
+        ]
+        return tuple(self.loads.shown(CONVERSION, one) for one in planned)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from safetensors.numpy import save_file
 
 from daemon.cli.main import main
@@ -242,6 +243,24 @@ def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
     assert len(told) == 4
 
 
+def test_a_model_by_name_is_looked_for_in_the_hubs_cache(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert main([*CHECK, "--json", "--model", "org/small"]) == 1
+    (fault,) = faults(capsys)
+    assert f"not in Hugging Face's cache {tmp_path / 'hub'}" in fault
+    assert "hf download org/small --include" in fault
+    repo = tmp_path / "hub" / "models--org--small"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("c" * 40)
+    (repo / "snapshots").mkdir()
+    model.rename(repo / "snapshots" / ("c" * 40))
+    assert main([*CHECK, "--json", "--model", "org/small"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"]["folder"] == str(repo / "snapshots" / ("c" * 40))
+
+
 def test_nothing_is_converted_for_a_gpu_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +270,7 @@ def test_nothing_is_converted_for_a_gpu_that_is_not_there(
     flags = ["--json", "--model", str(gguf), "--instance", "cuda:0"]
     assert main([*CHECK, *flags, "--set", f"daemon.cache={tmp_path / 'cache'}"]) == 1
     assert faults(capsys) == ["instance: cuda:0 cannot be used: no driver"]
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "cache" / "models").exists()
 
 
 @pytest.fixture

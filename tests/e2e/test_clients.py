@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -41,8 +42,9 @@ async def test_several_streams_differ_by_seed_and_repeat(daemon: LiveDaemon) -> 
     remote = AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="unused", max_retries=0)
 
     async def texts(seed: int) -> list[str | None]:
+        asked: dict[str, Any] = {"messages": QUESTION, "temperature": 1.0, "top_p": 1.0}
         answer = await remote.chat.completions.create(
-            model=daemon.model()["id"], messages=QUESTION, max_tokens=12, n=3, seed=seed
+            model=daemon.model()["id"], **asked, max_tokens=12, n=3, seed=seed
         )
         return [choice.message.content for choice in answer.choices]
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from daemon.models.embedded import converted_folder, embedded_gguf
 from tests.e2e.live import LiveDaemon
 from tests.e2e.test_hangs import family, runs, until
 from tests.e2e.tiny import tiny_folder
+from tests.runtime.terminal import Terminal
 
 
 def ended(daemon: LiveDaemon, begun: Callable[[], object]) -> list[int]:
@@ -65,6 +67,19 @@ def test_while_a_worker_loads_and_all_of_its_processes_are_stopped(folder: Path)
         return True
 
     ended(daemon, all_stopped)
+
+
+def test_ctrl_c_while_a_terminal_shows_how_far_it_is(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "daemon.cli.main", "serve", "--model", str(folder)]
+    command += ["--port", "0", "--socket", str(tmp_path / "sock"), "--set", "daemon.spare=false"]
+    state = {"STATE_DIRECTORY": str(tmp_path)}
+    terminal = Terminal(command, {**os.environ, **state})
+    terminal.wait_for("imports              [")
+    everybody = family(terminal.process.pid)
+    terminal.interrupt()
+    assert terminal.ended() == 0, terminal.said
+    until(lambda: not any(map(runs, everybody)))
+    assert all(" INFO " in line for line in terminal.screen()), "what was drawn is gone"
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ from daemon.config.paths import default_cache
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import start
 from daemon.models.embedded import model_folder
+from daemon.models.generation import DefaultSampling, default_sampling
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
 from tests.engine.tiny import greedy
@@ -43,6 +44,11 @@ def test_its_files_say_what_serving_needs(folder: Path) -> None:
     config = json.loads((folder / "tokenizer_config.json").read_text())
     assert "<|im_start|>" in config["chat_template"]
     assert config["eos_token"] == "<|im_end|>"
+
+
+def test_it_is_sampled_as_its_authors_recommend(folder: Path) -> None:
+    defaults = default_sampling("auto", folder)
+    assert defaults == DefaultSampling(temperature=0.2, top_p=0.9)
 
 
 def test_its_tokenizer_splits_as_the_model_learned(folder: Path, tokenizer: Tokenizer) -> None:

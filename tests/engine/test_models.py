@@ -1,6 +1,8 @@
 """What is read of a model folder before anything is loaded, and where GGUF files are kept."""
 
+import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from safetensors.torch import save_file
 
 from daemon.engine.resolve import resolve_here, shape_here
 from daemon.models import embedded
+from daemon.models.content import content_digest
 from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError
@@ -252,7 +255,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     gguf.write_bytes(b"GGUF")
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path) -> None:
+    def convert(source: Path, target: Path, _told: embedded.Told) -> None:
         calls.append(source)
         target.mkdir()
         (target / "config.json").write_text("{}")
@@ -269,8 +272,61 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
         thread.join()
     assert calls == [gguf]
     assert len(set(found)) == 1 and (found[0] / "config.json").exists()
-    gguf.write_bytes(b"GGUF2")
+    gguf.write_bytes(b"GGU2")
     assert embedded.converted_folder(gguf, tmp_path / "cache") != found[0]
+
+
+def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:
+    calls: list[Path] = []
+
+    def convert(source: Path, target: Path, _told: embedded.Told) -> None:
+        calls.append(source)
+        target.mkdir()
+
+    places = [tmp_path / "one" / "model.gguf", tmp_path / "two" / "renamed.gguf"]
+    for number, place in enumerate(places):
+        place.parent.mkdir()
+        place.write_bytes(b"GGUF of one model")
+        os.utime(place, (number, number))
+    one, two = (embedded.model_folder(str(p), tmp_path / "cache", convert) for p in places)
+    assert one == two and calls == places[:1]
+
+
+def test_a_file_is_hashed_again_once_it_was_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, cache = tmp_path / "file", tmp_path / "cache"
+    file.write_bytes(b"before")
+    first = content_digest(file, cache)
+    with monkeypatch.context() as patched:
+        patched.setattr(hashlib, "file_digest", None)  # it is not read again
+        assert content_digest(file, cache) == first
+    then = file.stat()
+    file.write_bytes(b"behind")
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))  # of the same size and time
+    assert content_digest(file, cache) != first
+    (kept,) = (cache / "contents").iterdir()
+    kept.write_bytes(b"{")
+    file.write_bytes(b"before")
+    assert content_digest(file, cache) == first
+
+
+def test_conversions_of_former_versions_are_named_and_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gguf, models = tmp_path / "model.gguf", tmp_path / "cache" / "models"
+    gguf.write_bytes(b"GGUF")
+    former = [models / "model-0123456789ab", models / "model-0123456789abcdef-v1"]
+    others = [models / "own folder", models / ".model-0123456789ab.lock"]
+    for folder in former + others:
+        folder.mkdir(parents=True)
+    with caplog.at_level("INFO"):
+        embedded.model_folder(
+            str(gguf), tmp_path / "cache", lambda _source, target, _told: target.mkdir()
+        )
+    assert f"can be removed: rm -r {former[0]} {former[1]}" in caplog.text
+    assert not any(str(one) in caplog.text for one in others)
+    assert all(folder.exists() for folder in former)
 
 
 def test_a_failed_conversion_leaves_no_folder(tmp_path: Path) -> None:

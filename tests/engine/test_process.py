@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import daemon.engine.process
 from daemon.engine.process import UNUSED_S, keep_compiled, keep_to
 
 KEPT = """
@@ -32,11 +34,31 @@ print(json.dumps(masks))
 """
 
 VARIABLES = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
+LOCATORS = "NUMBA_CACHE_LOCATOR_CLASSES"
+
+COMPILED = """
+import sys
+from pathlib import Path
+from daemon.engine.process import keep_compiled
+
+keep_compiled(Path(sys.argv[1]))
+from daemon.engine.cpu.kernels import twice
+
+assert twice(4) == 8
+print(sum(twice.stats.cache_hits.values()))
+"""
+KERNELS = """
+from numba import njit
+
+@njit(cache=True)
+def twice(x):
+    return 2 * x
+"""
 
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in VARIABLES:
+    for variable in (*VARIABLES, LOCATORS):
         monkeypatch.setenv(variable, "x")  # so that it is put back afterwards
         monkeypatch.delenv(variable)
 
@@ -93,3 +115,26 @@ def test_a_folder_that_cannot_be_made_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     keep_compiled(tmp_path / "file")
     assert not any(one in os.environ for one in VARIABLES)
+
+
+def test_another_checkout_of_the_same_code_compiles_nothing(tmp_path: Path) -> None:
+    """One small function in place of the kernels, which take seconds."""
+    engine = Path(daemon.engine.process.__file__).parent
+    hits = []
+    for checkout, helpers in (("one", "A = 1"), ("two", "A = 1"), ("changed", "A = 2")):
+        package = tmp_path / checkout / "daemon" / "engine"
+        (package / "cpu").mkdir(parents=True)
+        shutil.copy(engine / "process.py", package)
+        shutil.copy(engine / "cpu" / "compiled.py", package / "cpu")
+        (package / "cpu" / "kernels.py").write_text(KERNELS)
+        (package / "cpu" / "team.py").write_text(helpers)  # kernels take functions from it
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILED, str(tmp_path / "cache")],
+            env={**os.environ, "PYTHONPATH": str(tmp_path / checkout)},
+            cwd=tmp_path / checkout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        hits.append(int(done.stdout))
+    assert hits == [0, 1, 0]

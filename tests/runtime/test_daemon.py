@@ -52,7 +52,7 @@ async def test_a_long_conversion_is_told_again_and_again(monkeypatch: pytest.Mon
     told: list[str] = []
     converted = threading.Event()
 
-    def find_model(_config: object) -> None:
+    def find_model(_config: object, told: object) -> None:
         converted.wait(5)
         raise ModelError("no model after all")
 
@@ -107,7 +107,7 @@ async def test_what_fails_while_it_is_told_to_stop_is_no_fault(
 ) -> None:
     daemon = Daemon(load(), load)
 
-    def find_model(_config: object) -> None:
+    def find_model(_config: object, told: object) -> None:
         asyncio.run_coroutine_threadsafe(_call(daemon._stop.set), loop).result()
         raise ModelError("no model after all")
 

@@ -35,6 +35,32 @@ def test_the_time_left_goes_by_the_last_start() -> None:
     assert LoadClock({}).left_s(0.0) == -1.0
 
 
+def test_a_counted_stage_goes_on_as_it_went() -> None:
+    clock = LoadClock(LAST)
+    clock.reached("imports", 0.0)
+    clock.reached("weights", 3.0, 0.0)
+    clock.reached("weights", 3.1, 0.01)
+    assert clock.left_s(4.0) == 11.0, "too little to go by"
+    clock.reached("weights", 23.0, 0.5)
+    assert clock.left_s(23.0) == 22.0 and clock.left_s(28.0) == 17.0
+    assert clock.fraction(28.0) == 28.0 / 45.0
+    first = LoadClock({})
+    first.reached("weights", 0.0, 0.0)
+    first.reached("weights", 6.0, 0.6)
+    assert first.left_s(6.0) == pytest.approx(4.0)
+    assert first.fraction(6.0) == -1.0, "what comes after is not known"
+
+
+def test_a_conversion_is_told_as_it_goes(clock: list[float]) -> None:
+    loads = Loads()
+    assert loads.converts(0.0) and loads.bar().startswith("converting the model [.")
+    clock[0] += 3.0
+    assert loads.converts(0.25) and not loads.converts(0.251)
+    assert loads.sentence() == "loading: converting the model 25%, about 9 s left"
+    assert loads.bar().endswith("]  25%  9 s left")
+    assert loads.converts(1.0) and loads.sentence() == loads.bar() == ""
+
+
 def keep(path: Path, what: str, stages: Stages) -> None:
     times = StartTimes(path)
     times.keep(what, stages)
@@ -94,13 +120,15 @@ def test_a_start_is_told_as_it_goes_and_kept_for_the_next(
     assert loads.came(0, Loading("weights", 0.1))
     clock[0] += 20.0
     assert not loads.came(0, Loading("weights", 0.6)), "the same stage"
-    assert loads.sentence() == "loading: weights 60%"
+    assert loads.sentence() == "loading: weights 60%, about 3 s left", "at the pace so far"
+    assert loads.bar().startswith("weights              [##################............]  60%")
     assert loads.ended(0) == "imports 3.0 s, weights 20.0 s"
     assert loads.ended(0) == "" and loads.sentence() == ""
 
     loads.came(0, Loading("imports", 0.0))
     clock[0] += 1.0
     assert loads.sentence() == "loading: imports 0%, about 22 s left"
+    assert loads.bar() == f"imports              [#{'.' * 29}]   4%  22 s left", "by time"
     loads.came(0, Loading("weights", 0.5))
     loads.came(1, Loading("weights", 0.2))
     assert loads.sentence() == "loading: weights 20%", "of the one that has furthest to go"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.logs import JsonFormatter, TextFormatter
+from tests.runtime.terminal import Terminal
 from tests.wire.descriptors import full_pipe
 
 PROGRAM = """
@@ -29,6 +30,27 @@ if os.fork() == 0:
     logs.set_up("child")
     raise ValueError("two\\nlines")
 os.wait()
+"""
+
+
+SHOWING = """
+import logging, os, sys, time
+from daemon import logs
+logs.set_up("parent", "info", sys.argv[1])
+log = logging.getLogger("a.b")
+logs.show("a bar that is " + "very " * 100 + "long")
+logging.getLogger().handlers[0].flush()
+log.info("while it stands")
+logs.show("a shorter bar")
+logging.getLogger().handlers[0].flush()
+if os.fork() == 0:
+    logs.set_up("child")
+    log.info("from beside")
+    logging.shutdown()
+    os._exit(0)
+os.wait()
+logs.show("")
+log.info("once it is gone")
 """
 
 
@@ -169,3 +191,35 @@ def test_a_terminal_that_is_stopped_holds_up_nobody(answer: str) -> None:
     if answer:
         assert "line 0" in said and "lines of the log are lost: nobody read stderr" in said
         assert said.index("the last") < said.index("no more"), "its last words as well"
+
+
+def showing(form: str) -> Terminal:
+    terminal = Terminal([sys.executable, "-c", SHOWING, form], dict(os.environ))
+    assert terminal.ended() == 0, terminal.said
+    return terminal
+
+
+def test_a_line_stands_below_the_log_and_goes_without_a_trace() -> None:
+    terminal = showing("text")
+    assert "a bar that is very" in terminal.said
+    assert "a shorter bar" in terminal.said and "long" not in terminal.said, "cut to the width"
+    seen = terminal.screen()
+    assert [line.partition("a.b: ")[2] for line in seen] == [
+        "while it stands",
+        "from beside",
+        "once it is gone",
+    ]
+
+
+def test_json_and_what_is_no_terminal_have_log_lines_alone() -> None:
+    said = showing("json").said
+    assert [json.loads(line)["message"] for line in said.splitlines()] == [
+        "while it stands",
+        "from beside",
+        "once it is gone",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWING, "text"], capture_output=True, text=True, check=True
+    )
+    assert "bar" not in done.stderr and "\x1b" not in done.stderr
+    assert len(done.stderr.splitlines()) == 3

@@ -1,5 +1,6 @@
 """What the daemon says of itself, from the first moment to the last."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from daemon.control.server import RefusalError
 from daemon.engine.protocol import Fallback, Loading
 from daemon.models.shape import ModelShape
 from daemon.request import sequence_id
+from daemon.runtime import start_line
 from daemon.runtime.model import ServedModel
 from daemon.runtime.protocol import Predicting
 from daemon.runtime.status import DaemonStatus
@@ -122,6 +124,31 @@ async def test_what_torch_stands_in_for_is_told_until_the_worker_dies(
     assert status.snapshot().instances[0].fallbacks == expected
     status.lost(0)
     assert status.snapshot().instances[0].fallbacks == ()
+
+
+async def test_while_a_model_is_converted(status: DaemonStatus) -> None:
+    status.stage = "preparing the model"
+    status.loads.converts(0.4)
+    assert status.serving().status == "loading: converting the model 40%"
+    (one,) = status.snapshot().instances
+    assert (one.load_stage, one.load_fraction) == ("converting the model", 0.4)
+    status.loads.converts(1.0)
+    assert status.serving().status == "preparing the model"
+
+
+async def test_a_log_says_now_and_then_how_far_a_start_is(
+    status: DaemonStatus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(start_line, "DRAW_S", 0.001)
+    monkeypatch.setattr(start_line, "LOG_S", 0.002)
+    status.loads.converts(0.4)
+    with caplog.at_level("INFO"):
+        async with asyncio.timeout(5):
+            showing = asyncio.create_task(start_line.show_start(status))
+            while "loading: converting the model 40%" not in caplog.text:
+                await asyncio.sleep(0.001)
+            status.started = True
+            await showing
 
 
 async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: Build) -> None:

@@ -34,6 +34,7 @@ MEANINGS = (
     ("pre", "how often the sequence gave up its place"),
     ("◧ 3/9", "of its 9 blocks the host has copies of 3"),
     ("pred", "predicted output tokens; ! exceeded already"),
+    ("ready ▼", "torch does what GPU kernels should, slower"),
     ("levels", "bars, then level:sequences; 0 is served first"),
     ("link", "share of time it copied, out and in together"),
     ("TTFT", "time to first token, mean of 30 s"),

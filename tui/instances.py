@@ -14,6 +14,8 @@ from tui.palette import ink, role_colour, state_look
 
 NEARLY_FULL, FULL = 0.80, 0.95
 HOT_C = 85
+FALLBACK = "▼"
+"""Behind a state: torch computes what some kernels of this card should, slower."""
 
 
 class InstanceRow(NamedTuple):
@@ -35,6 +37,8 @@ def pressure_colour(fraction: float) -> str:
 
 def _state(row: InstanceRow, _width: int) -> Cell:
     sign, colour = state_look(row.one.state)
+    if row.one.fallbacks:
+        return Cell(f"{sign} {row.one.state} {FALLBACK}", ink.warn)
     return Cell(f"{sign} {row.one.state}", colour)
 
 

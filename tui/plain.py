@@ -62,6 +62,7 @@ def _head(snapshot: Snapshot) -> str:
         ("since start", f"{means}, {count(per_s)} output tok/s"),
         *_when_any(snapshot),
         *_gpus(snapshot),
+        *_fallbacks(snapshot.instances),
     ]
     title = f"llmd {printable(snapshot.version)}, pid {snapshot.pid}"
     return "\n".join([title, *(f"  {name:<12}{value}" for name, value in pairs)])
@@ -93,6 +94,15 @@ def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("gpu", ", ".join([printable(one.name), printable(gpu.name or "unnamed"), *gpu_words(gpu)]))
         for one, gpu in pairs
         if gpu is not None
+    ]
+
+
+def _fallbacks(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
+    """A line for each family of kernels that torch stands in for, and why."""
+    return [
+        ("kernels", f"{printable(one.name)}: torch computes {printable(family)}: {printable(why)}")
+        for one in instances
+        for family, why in one.fallbacks
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from daemon.cli.faults import told
+from daemon.cli.kernels import KEY, kernel_notes
 from daemon.cli.parser import overrides
 from daemon.cli.progress import progress
 from daemon.config.core_shares import CoreShare, core_shares
@@ -106,6 +107,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
     for text in absent:
         found.cannot(text, "instance")
     _examine_model(found, config, devices, convert=not absent)
+    found.notes += [Fault("", KEY, text) for text in kernel_notes(config, found.served.instances)]
     return found
 
 

@@ -122,6 +122,10 @@ def _losses(snapshot: Snapshot) -> list[str]:
         lines.append(f"the API process was started again {snapshot.api.deaths} times")
     if snapshot.journal_dropped:
         lines.append(f"the journal misses {snapshot.journal_dropped} events")
+    for one in snapshot.instances:
+        if one.fallbacks:
+            families = ", ".join(family for family, _why in one.fallbacks)
+            lines.append(f"{one.name}: torch computes {families}: slower than its own kernels")
     return lines
 
 

@@ -19,6 +19,7 @@ from daemon.predict.lengths import VECTOR_KINDS, live_fault
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KERNELS = ("auto", "torch")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
@@ -110,6 +111,7 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("model.dtype", DTYPES),
         ("memory.kv_dtype", KV_DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
+        ("engine.kernels", KERNELS),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),
     ):

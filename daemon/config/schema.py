@@ -104,6 +104,12 @@ class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_text: bool = False  # of prompts, on disk; else embeddings and lengths only
 
 
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[engine]`: how workers compute."""
+
+    kernels: str = "auto"  # of a GPU: auto (those that a self-test found right) | torch
+
+
 class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[daemon]`: the process itself."""
 
@@ -128,4 +134,5 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance: tuple[InstanceSpec, ...] = ()  # empty: found when the daemon starts
     journal: JournalConfig = JournalConfig()
     predict: PredictConfig = PredictConfig()
+    engine: EngineConfig = EngineConfig()
     daemon: DaemonConfig = DaemonConfig()

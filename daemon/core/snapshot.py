@@ -40,6 +40,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     in_blocks: int = 0
     link_s: float = 0.0  # how long the swap link was busy, both directions; cumulative
     levels: tuple[int, ...] = ()  # sequences in each queue level, waiting or running; () if none
+    fallbacks: tuple[tuple[str, str], ...] = ()  # kernels that torch stands in for, and why
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):

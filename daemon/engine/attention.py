@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
-from transformers import AttentionInterface
 
 ATTENTION_NAME = "llmd_paged"
 
@@ -69,4 +68,7 @@ def paged_attention(
 
 def register() -> None:
     """Make `ATTENTION_NAME` known to transformers."""
+    # Not before: whoever only attends does without transformers.
+    from transformers import AttentionInterface
+
     AttentionInterface.register(ATTENTION_NAME, paged_attention)

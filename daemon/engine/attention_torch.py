@@ -16,21 +16,11 @@ class TorchAttention:
         blocks = torch.from_numpy(batch.blocks).to(device)
         self._written = cache.row_of(blocks, torch.from_numpy(batch.offsets).to(device))
         self._chunks = Chunks(batch, cache)
-        self._singles = torch.from_numpy(batch.single_rows).to(device)
+        self._singles: Singles | None = None
         if len(batch.single_rows):
-            self._prepare_singles(batch, device)
-
-    def _prepare_singles(self, batch: FlatBatch, device: torch.device) -> None:
-        rows = batch.single_rows
-        self._single_tokens = torch.from_numpy(batch.row_offsets[rows]).to(device).long()
-        lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
-        tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
-        position = torch.arange(int(lens.max()), device=device).expand(len(rows), -1)
-        beyond = position >= lens.unsqueeze(1)
-        # Masked positions read the row's own first token: another's NaN, times zero, is NaN.
-        self._context = context_rows(self._cache, tables, position.masked_fill(beyond, 0))
-        bias = torch.zeros(beyond.shape, dtype=self._cache.dtype, device=device)
-        self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
+            self._singles = Singles(batch, cache)
+            tokens = batch.row_offsets[batch.single_rows]
+            self._single_tokens = torch.from_numpy(tokens).to(device).long()
 
     def __call__(
         self,
@@ -44,18 +34,33 @@ class TorchAttention:
         cache = self._cache
         cache.write(layer, self._written, key, value)
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if len(self._singles):
-            self._attend_singles(layer, query, scale, output)
-        self._chunks.attend(layer, (query, key, value), scale, output)
+        if self._singles is not None:
+            tokens = self._single_tokens
+            output[tokens] = self._singles.attend(layer, query[tokens], scale)
+        self._chunks.attend(layer, query, (key, value), scale, output)
         return output
 
-    def _attend_singles(
-        self, layer: int, query: torch.Tensor, scale: float, output: torch.Tensor
-    ) -> None:
+
+class Singles:
+    """The rows of a batch with one token each, of which there is at least one."""
+
+    def __init__(self, batch: FlatBatch, cache: KVCache) -> None:
+        device, rows = cache.blocks.device, batch.single_rows
+        self._cache = cache
+        lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
+        tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
+        position = torch.arange(int(lens.max()), device=device).expand(len(rows), -1)
+        beyond = position >= lens.unsqueeze(1)
+        # Masked positions read the row's own first token: another's NaN, times zero, is NaN.
+        self._context = context_rows(cache, tables, position.masked_fill(beyond, 0))
+        bias = torch.zeros(beyond.shape, dtype=cache.dtype, device=device)
+        self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+        """Of these rows' `query` [S, heads, head_dim], as a tensor like it."""
         keys, values = gather(self._cache, layer, self._context)
-        heads, head_dim = query.shape[1:]
         # Query heads that share a key head become rows of one small product: nothing is repeated.
-        grouped = query[self._single_tokens].view(len(keys), keys.shape[2], -1, head_dim)
+        grouped = query.reshape(len(keys), keys.shape[2], -1, query.shape[2])
         attended = scaled_dot_product_attention(
             grouped,
             keys.transpose(1, 2),
@@ -63,13 +68,16 @@ class TorchAttention:
             attn_mask=self._bias,
             scale=scale,
         )
-        output[self._single_tokens] = attended.reshape(len(keys), heads, head_dim)
+        return attended.reshape(query.shape)
 
 
 class Chunks:
-    """The rows of a batch with several tokens: prompts, whole or in part."""
+    """The rows of a batch with several tokens: prompts, whole or in part.
 
-    def __init__(self, batch: FlatBatch, cache: KVCache) -> None:
+    `cached`: all keys and values are read from the cache, since nobody hands over the step's own.
+    """
+
+    def __init__(self, batch: FlatBatch, cache: KVCache, cached: bool = False) -> None:
         self._cache = cache
         self._rows: list[tuple[int, int, int, torch.Tensor | None]] = []
         for row in batch.chunk_rows.tolist():
@@ -77,7 +85,7 @@ class Chunks:
             count = int(batch.counts[row])
             context = None
             # What an 8-bit cache has rounded is what later steps will read: so does this one.
-            if start or cache.scales is not None:
+            if cached or start or cache.scales is not None:
                 table = torch.from_numpy(batch.block_tables[row]).to(cache.blocks.device).long()
                 position = torch.arange(start + count, device=table.device)
                 context = context_rows(cache, table, position)
@@ -86,17 +94,19 @@ class Chunks:
     def attend(
         self,
         layer: int,
-        states: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        query: torch.Tensor,
+        own: tuple[torch.Tensor, torch.Tensor] | None,
         scale: float,
         output: torch.Tensor,
     ) -> None:
-        """Fill these rows' tokens of `output`; query, key and value are those of the step."""
-        query, key, value = states
+        """Fill these rows' tokens of `output`; `own`: the step's keys and values."""
         for offset, count, start, context in self._rows:
             tokens = slice(offset, offset + count)
-            keys, values = key[tokens], value[tokens]
             if context is not None:
                 keys, values = gather(self._cache, layer, context)
+            else:
+                assert own is not None, "chunks that were made to read the cache need none"
+                keys, values = own[0][tokens], own[1][tokens]
             output[tokens] = attend_causally(query[tokens], keys, values, start, scale)
 
 

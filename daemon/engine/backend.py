@@ -13,11 +13,25 @@ from daemon.engine.forward import Forward, Programs
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Ops, TorchOps
+from daemon.engine.selftest.families import (
+    ALL,
+    CAPTURED,
+    DECODE,
+    GRAPHS,
+    NONE,
+    PREFILL,
+    PRODUCTS,
+    WRITE,
+    ByTorch,
+    Fallen,
+    unheard,
+)
 from daemon.engine.slots import Slots
 
 log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, KVCache], PagedAttention]
+Compile = Callable[[Forward, KVCache, Slots], Programs | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +41,29 @@ class Backend:
     name: str
     attend: Attend
     ops: Ops
-    compile: Callable[[Forward, KVCache, Slots], Programs | None] = lambda *_: None
+    compile: Compile = lambda *_: None
+    by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
 
 
 def torch_backend() -> Backend:
     """Plain torch: the reference, on every device."""
-    return Backend("torch", TorchAttention, TorchOps())
+    return Backend("torch", TorchAttention, TorchOps(), by_torch=ALL)
 
 
 def choose(
-    device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
+    device: torch.device,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype | None = None,
+    by_torch: ByTorch = NONE,
+    fallen: Fallen = unheard,
 ) -> Backend:
     """The fastest backend that this machine has for a device, a dtype and that of an 8-bit cache.
 
-    A CPU's compiled kernels read no 8-bit cache: torch computes it there.
+    A CPU's compiled kernels read no 8-bit cache: torch computes it there. On a GPU torch computes
+    the families `by_torch`, and `fallen` is told of those that it must compute later on.
     """
     if device.type == "cuda":
-        return _triton()
+        return torch_backend() if by_torch == ALL else _triton(by_torch, fallen)
     if dtype is torch.float32 and kv_dtype is None:
         try:
             return _compiled()
@@ -74,14 +94,30 @@ def _compiled() -> Backend:
     return Backend("numba", attend, CpuOps(team, constants), compile_steps)
 
 
-def _triton() -> Backend:
-    from daemon.engine.cuda.attention import CudaAttention
+def _triton(by_torch: ByTorch, fallen: Fallen) -> Backend:
     from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture, padded_sizes
-    from daemon.engine.cuda.ops import TritonOps
     from daemon.engine.cuda.products import choose_products
 
-    def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs:
-        choose_products(forward.products(), padded_sizes(len(slots.block_table)))
-        return DecodeGraphs(forward, cache, slots, cuda_capture())
+    def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs | None:
+        if PRODUCTS not in by_torch:
+            choose_products(forward.products(), padded_sizes(len(slots.block_table)))
+        if by_torch & {GRAPHS, *CAPTURED}:
+            return None
+        return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 
-    return Backend("triton", CudaAttention.of, TritonOps(), compile_steps)
+    return triton_backend(by_torch, compile_steps)
+
+
+def triton_backend(by_torch: ByTorch, compile_steps: Compile) -> Backend:
+    """Triton's kernels, but for the families that torch computes."""
+    from daemon.engine.cuda.attention import CudaAttention
+    from daemon.engine.cuda.mixed_attention import mixed
+    from daemon.engine.cuda.ops import TritonOps
+
+    def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
+        if by_torch & {WRITE, DECODE, PREFILL}:
+            return mixed(batch, cache, by_torch)
+        return CudaAttention.of(batch, cache)
+
+    name = " ".join(["triton", *(f"-{family}" for family in sorted(by_torch))])
+    return Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch)

@@ -12,6 +12,7 @@ import torch
 from daemon.engine import packing
 from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import KVCache
+from daemon.engine.selftest.families import NONE, PACK, ByTorch
 from daemon.wire.columns import Column
 
 STAGE_BYTES = {"cuda": 32 << 20, "cpu": 256 << 10}
@@ -28,9 +29,11 @@ class Copies(Protocol):
         """Places of the host pool to device blocks."""
 
 
-def copies_of(cache: KVCache, pool: HostPool) -> Copies:
-    """How this pool's blocks are copied."""
-    return PackedCopies(cache, pool) if pool.compressed else PlainCopies(cache, pool)
+def copies_of(cache: KVCache, pool: HostPool, by_torch: ByTorch = NONE) -> Copies:
+    """How this pool's blocks are copied; of a GPU's kernels not those that torch computes."""
+    if not pool.compressed:
+        return PlainCopies(cache, pool)
+    return PackedCopies(cache, pool, cache.raw.is_cuda and PACK not in by_torch)
 
 
 class PlainCopies:
@@ -59,7 +62,7 @@ class PackedCopies:
     by side in the host pool goes as one copy, wherever it lies on the device.
     """
 
-    def __init__(self, cache: KVCache, pool: HostPool) -> None:
+    def __init__(self, cache: KVCache, pool: HostPool, by_kernels: bool) -> None:
         self._blocks, self._rows = cache.blocks, pool.rows
         device = cache.blocks.device
         size = max(1, STAGE_BYTES[device.type] // pool.block_bytes)
@@ -67,7 +70,7 @@ class PackedCopies:
             (2, min(size, pool.num_blocks), pool.block_bytes), dtype=torch.uint8, device=device
         )
         self._pack, self._unpack = packing.pack_blocks, packing.unpack_blocks
-        if device.type == "cuda":
+        if by_kernels:
             from daemon.engine import kernels
 
             self._pack, self._unpack = kernels.pack_blocks, kernels.unpack_blocks

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from daemon.engine.kernels import available
+
 _PACKED_FOR = 32
 """Tokens that oneDNN lays weights out for; the layout serves other numbers as well."""
 _PRODUCT_TYPES = (torch.bfloat16, torch.float16)
@@ -68,7 +70,8 @@ def packed(layer: Any, keep_plain: bool) -> nn.Module:
     """
     if not isinstance(layer, nn.Linear):
         return layer
-    if layer.weight.device.type == "cuda" and layer.weight.dtype in _PRODUCT_TYPES:
+    on_gpu = layer.weight.device.type == "cuda" and layer.weight.dtype in _PRODUCT_TYPES
+    if on_gpu and available():
         # Not before it is needed: it brings Triton with it.
         from daemon.engine.cuda.products import Product
 

@@ -3,7 +3,8 @@
 Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, `Shutdown` at
 the end.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
-`Copied` as swap copies end, `Compiling` where a step takes long because of that, or `Failed`.
+`Copied` as swap copies end, `Fallback` where torch stands in for kernels, `Compiling` where a step
+takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -35,6 +36,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
     cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
     cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
+    kernels: str = "auto"  # of a GPU: "torch" trusts none but torch's own
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -134,6 +136,14 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
     in_s: float
 
 
+class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """From now on torch computes what a family of GPU kernels should; said before `Ready`, or later
+    where something shows only then."""
+
+    family: str  # a key of `daemon.engine.selftest.families.FAMILIES`
+    why: str
+
+
 class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A compiler is at work in the middle of serving; said once a second while it is."""
 
@@ -147,4 +157,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToWorker = Ping | Load | Plan | Shutdown
-FromWorker = Loading | Alive | Ready | Reply | Copied | Compiling | Failed
+FromWorker = Loading | Alive | Ready | Reply | Copied | Fallback | Compiling | Failed

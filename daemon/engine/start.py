@@ -15,8 +15,10 @@ from daemon.engine.process import keep_to
 from daemon.engine.protocol import WEIGHTS_END, Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
-from daemon.engine.sampler import Sampler
+from daemon.engine.sampler import Sampler, means_of
 from daemon.engine.scoring import PromptScorer
+from daemon.engine.selftest.choose import by_torch
+from daemon.engine.selftest.families import Fallen, unheard
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.streams import compute_stream
@@ -35,10 +37,11 @@ GPU_RESERVE = 0.9
 Progress = Callable[[str, float], None]
 
 
-def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
+def start(load: Load, progress: Progress, fallen: Fallen = unheard) -> tuple[Engine, float, float]:
     """The engine, the time of a warm decode step, and what a prompt token adds to one (seconds).
 
-    Raises ModelError, HostPoolError and others.
+    `fallen` is told which GPU kernels are not used, now and later. Raises ModelError,
+    HostPoolError and others.
     """
     if load.world_size != 1:
         raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
@@ -51,7 +54,10 @@ def start(load: Load, progress: Progress) -> tuple[Engine, float, float]:
     model = load_model(
         Path(load.model), load.dtype, device, lambda done: progress("weights", WEIGHTS_END * done)
     )
-    engine = assemble(model, shape_here(Path(load.model)), load, progress)
+    shape = shape_here(Path(load.model))
+    torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
+    kinds = torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype]
+    engine = assemble(model, shape, load, progress, choose(device, *kinds, torchs, fallen))
     progress("warm-up", 0.9)
     return engine, *warm_up(engine, load)
 
@@ -76,14 +82,15 @@ def assemble(
     progress("kv cache", WEIGHTS_END)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)
-    swap = swap_link(cache, load.num_host_blocks, load.compress)
+    swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)
     max_blocks = -(-load.max_len // load.block_size) + 1
+    means = means_of(shape.vocab_size, device, backend.by_torch)
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
         model=fastest(model, shape, load, Pool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
-        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids),
+        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, means),
         grammars=SlotGrammars(
             lambda: Compiler(Path(load.model), shape.vocab_size, shape.eos_token_ids),
             shape.vocab_size,

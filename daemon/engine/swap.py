@@ -23,6 +23,7 @@ from daemon.engine.copies import Copies, copies_of
 from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.protocol import Copied
+from daemon.engine.selftest.families import NONE, ByTorch
 from daemon.engine.streams import Event, Stream, Streams, Work, streams_of
 from daemon.wire.columns import Column
 
@@ -132,12 +133,14 @@ class SwapLink:
             self._failed(error)
 
 
-def swap_link(cache: KVCache, num_host_blocks: int, compress: bool) -> SwapLink | None:
+def swap_link(
+    cache: KVCache, num_host_blocks: int, compress: bool, by_torch: ByTorch = NONE
+) -> SwapLink | None:
     """The link to a new host pool of so many blocks; None for none. Raises HostPoolError."""
     if not num_host_blocks:
         return None
     pool = HostPool(num_host_blocks, cache, compress)
-    return SwapLink(cache, pool, streams_of(cache.blocks.device), copies_of(cache, pool))
+    return SwapLink(cache, pool, streams_of(cache.blocks.device), copies_of(cache, pool, by_torch))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from daemon.engine.protocol import (
     Compiling,
     Copied,
     Failed,
+    Fallback,
     FromWorker,
     Load,
     Loading,
@@ -106,7 +107,7 @@ class Worker:
 
         with torch.inference_mode():
             engine, step_s, token_s = start(
-                load, lambda stage, done: self._send(Loading(stage, done))
+                load, lambda stage, done: self._send(Loading(stage, done)), self._fallen
             )
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
@@ -164,6 +165,10 @@ class Worker:
         if self._rank == 0:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(copied)
+
+    def _fallen(self, family: str, why: str) -> None:
+        if self._rank == 0:
+            self._send(Fallback(family, why))
 
     def _compiles(self, compiler: str) -> None:
         """On a thread beside."""

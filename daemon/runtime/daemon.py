@@ -224,6 +224,7 @@ class Daemon:
             self._on_lost,
             self._on_hopeless,
             self._on_copied,
+            self._status.fell_back,
         )
         if self._config.daemon.spare:
             self._spare = Spare(model.instances[0].device)
@@ -304,13 +305,13 @@ class Daemon:
         self._running().copied(instance, copied)
 
     def _on_lost(self, instance: int, blamed: bool) -> None:
-        self._status.loads.lost(instance)
+        self._status.lost(instance)
         self._running().worker_lost(instance, blamed)
         self._operations.tell_serving()
 
     def _on_hopeless(self, instance: int, why: str) -> None:
         """A worker is given up. Others serve on; without any the daemon ends."""
-        self._status.loads.lost(instance)
+        self._status.lost(instance)
         self._num_given_up += 1
         if self._num_given_up == len(self._workers):
             self._hopeless(why)

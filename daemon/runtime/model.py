@@ -55,6 +55,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
             cache=str(cache_folder(config)),
             cpus=cores.cpus,
+            kernels=config.engine.kernels,
         )
 
     def configured(self, config: Config, now: float) -> Configured:

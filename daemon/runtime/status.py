@@ -23,7 +23,7 @@ from daemon.core.closer import block_owners, story
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.core.view import snapshot
-from daemon.engine.protocol import Loading
+from daemon.engine.protocol import Fallback, Loading
 from daemon.models.generation import DefaultSampling
 from daemon.runtime.greeting import how_to_talk
 from daemon.runtime.loads import CONVERSION, Loads
@@ -52,6 +52,7 @@ class DaemonStatus:
         self._served: ServedModel | None = None
         self._runtime: Runtime | None = None
         self.loads = Loads()
+        self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
         self._started_s = time.monotonic()
         self.gpus: Callable[[], tuple[GpuStatus | None, ...]] = tuple
         self.api: Callable[[], ApiStatus] = ApiStatus
@@ -66,6 +67,15 @@ class DaemonStatus:
         another = self.loads.came(instance, progress)
         self.stage = self.loads.sentence()
         return another
+
+    def fell_back(self, instance: int, fallback: Fallback) -> None:
+        """A worker has torch compute what some of its kernels should."""
+        self._fallbacks.setdefault(instance, {})[fallback.family] = fallback.why
+
+    def lost(self, instance: int) -> None:
+        """A worker died; another one begins anew, and finds out for itself what is trusted."""
+        self.loads.lost(instance)
+        self._fallbacks.pop(instance, None)
 
     @property
     def ready(self) -> bool:
@@ -141,7 +151,8 @@ class DaemonStatus:
             counters=core.counters,
             waiting=core.num_waiting,
             instances=tuple(
-                msgspec.structs.replace(one.status(), block_map=none) for one in core.instances
+                self._with_fallbacks(index, msgspec.structs.replace(one.status(), block_map=none))
+                for index, one in enumerate(core.instances)
             ),
             lag_s=lag_s,
             gpus=self.gpus(),
@@ -202,7 +213,17 @@ class DaemonStatus:
 
     def _with_progress(self, instances: tuple[InstanceStatus, ...]) -> list[InstanceStatus]:
         """The instances, with how far their workers have loaded."""
-        return [self.loads.shown(index, one) for index, one in enumerate(instances)]
+        return [
+            self._with_fallbacks(index, self.loads.shown(index, one))
+            for index, one in enumerate(instances)
+        ]
+
+    def _with_fallbacks(self, index: int, one: InstanceStatus) -> InstanceStatus:
+        """An instance's status with what torch computes in place of its kernels."""
+        known = self._fallbacks.get(index)
+        if not known:
+            return one
+        return msgspec.structs.replace(one, fallbacks=tuple(sorted(known.items())))
 
     def _planned(self) -> tuple[InstanceStatus, ...]:
         """The configured instances, before the Core exists."""

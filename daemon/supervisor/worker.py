@@ -13,6 +13,7 @@ from daemon.engine.protocol import (
     Compiling,
     Copied,
     Failed,
+    Fallback,
     FromWorker,
     Load,
     Loading,
@@ -54,6 +55,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     lost: Callable[[int, bool], None]
     hopeless: Callable[[int, str], None]
     copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
+    fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
 
 
 class WorkerProcess:
@@ -179,6 +181,8 @@ class WorkerProcess:
                 self._hooks.reply(self.instance, message)
             case Copied():
                 self._hooks.copied(self.instance, message)
+            case Fallback():
+                self._hooks.fallback(self.instance, message)
             case Compiling():
                 self._watch.compiles(time.monotonic())
                 log.info("worker %s compiles while it serves (%s)", self.name, message.compiler)

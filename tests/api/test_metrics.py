@@ -58,6 +58,7 @@ GPU = InstanceStatus(
     in_blocks=5,
     link_s=0.25,
     levels=(3, 2, 0),
+    fallbacks=(("decode", "it was not done within 60 s"),),
 )
 SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
 GAUGES = Gauges(
@@ -170,6 +171,7 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "host_cache_usage_perc", **gpu) == 0.25
     assert value(samples, "swapped_blocks_total", direction="out") == 7
     assert value(samples, "swap_link_busy_seconds_total", **gpu) == 0.25
+    assert value(samples, "kernel_fallback", **gpu, family="decode") == 1
     assert value(samples, "queue_level_sequences", level="0") == 3
     assert value(samples, "policy_info", policy="mlfq", swap="proactive", role="mixed") == 1
     assert value(samples, "engine_up", **gpu) == value(samples, "ready") == 1

@@ -139,6 +139,15 @@ def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixtu
     assert "gpu1" in lines[-1] and "weights 40%" in lines[-1]
 
 
+def test_text_tells_what_torch_stands_in_for() -> None:
+    told = snapshot()
+    slow = msgspec.structs.replace(
+        told.instances[0], fallbacks=(("decode", "a fault"), ("graphs", "needs decode"))
+    )
+    text = as_text(msgspec.structs.replace(told, instances=(slow, *told.instances[1:])))
+    assert "gpu0: torch computes decode, graphs: slower than its own kernels\n" in text
+
+
 def test_text_tells_how_lengths_are_predicted() -> None:
     CHOSEN[:] = ["sarathi"]
     assert "predictor" not in as_text(snapshot())

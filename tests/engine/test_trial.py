@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from daemon.engine import attention_torch
-from daemon.engine.attention_torch import TorchAttention
+from daemon.engine.attention_torch import Singles
 from daemon.engine.cpu import program
 from daemon.engine.fuse import recognised
 from daemon.engine.kv_cache import KVCache
@@ -171,13 +171,13 @@ def position_late(patch: pytest.MonkeyPatch) -> None:
 
 def mixed_company(patch: pytest.MonkeyPatch) -> None:
     """Decoded tokens that read their neighbour's context."""
-    true = TorchAttention._prepare_singles
+    true = Singles.__init__
 
-    def mixed(self: Any, batch: FlatBatch, device: torch.device) -> None:
-        true(self, batch, device)
+    def mixed(self: Any, batch: FlatBatch, cache: KVCache) -> None:
+        true(self, batch, cache)
         self._context = self._context.roll(1, 0)
 
-    patch.setattr(TorchAttention, "_prepare_singles", mixed)
+    patch.setattr(Singles, "__init__", mixed)
 
 
 def lost_border(patch: pytest.MonkeyPatch) -> None:
@@ -194,16 +194,16 @@ def lost_border(patch: pytest.MonkeyPatch) -> None:
 
 def short_context(patch: pytest.MonkeyPatch) -> None:
     """Decoded tokens that do not see themselves once a block is full."""
-    true = TorchAttention._prepare_singles
+    true = Singles.__init__
 
-    def short(self: Any, batch: FlatBatch, device: torch.device) -> None:
-        true(self, batch, device)
+    def short(self: Any, batch: FlatBatch, cache: KVCache) -> None:
+        true(self, batch, cache)
         starts = torch.from_numpy(batch.starts[batch.single_rows])
         for row, start in enumerate(starts.tolist()):
             if start % 8 == 0 and start:
                 self._bias[row, ..., start] = -torch.inf
 
-    patch.setattr(TorchAttention, "_prepare_singles", short)
+    patch.setattr(Singles, "__init__", short)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

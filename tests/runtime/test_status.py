@@ -25,7 +25,7 @@ from daemon.control.protocol import (
     Story,
 )
 from daemon.control.server import RefusalError
-from daemon.engine.protocol import Loading
+from daemon.engine.protocol import Fallback, Loading
 from daemon.models.shape import ModelShape
 from daemon.request import sequence_id
 from daemon.runtime import start_line
@@ -108,6 +108,22 @@ async def test_while_a_worker_loads(status: DaemonStatus, house_of: Build) -> No
     (one,) = status.snapshot().instances
     assert (one.state, one.load_stage, one.load_fraction) == ("loading", "weights", 0.4)
     assert one.load_left_s == -1.0, "never started before"
+
+
+async def test_what_torch_stands_in_for_is_told_until_the_worker_dies(
+    status: DaemonStatus, house_of: Build
+) -> None:
+    house = house_of(num_blocks=64)
+    status.begin(house.runtime, SERVED)
+    status.fell_back(0, Fallback("prefill", "no such card"))
+    house.ready()
+    status.fell_back(0, Fallback("graphs", "a step cannot be captured"))
+    expected = (("graphs", "a step cannot be captured"), ("prefill", "no such card"))
+    gauges = status.gauges(0.0)
+    assert gauges is not None and gauges.instances[0].fallbacks == expected
+    assert status.snapshot().instances[0].fallbacks == expected
+    status.lost(0)
+    assert status.snapshot().instances[0].fallbacks == ()
 
 
 async def test_while_a_model_is_converted(status: DaemonStatus) -> None:

@@ -4,13 +4,16 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
-from daemon.engine.protocol import Copied, Load, Loading, Ready, Reply
+from daemon.engine.protocol import Copied, Fallback, Load, Loading, Ready, Reply
+from daemon.engine.worker import Worker
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+from daemon.wire.blocking import BlockingChannel
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -131,6 +134,18 @@ async def test_a_worker_killed_while_it_loads_is_hopeless(folder: str) -> None:
     os.kill(told.worker.pid, signal.SIGKILL)
     await asyncio.wait_for(running, 10)
     assert told.why == "worker first: exit status -9"
+
+
+async def test_kernels_that_a_worker_does_without_are_told_of() -> None:
+    told: list[tuple[int, Fallback]] = []
+    nothing = [lambda *_: None] * 6
+    hooks = WorkerHooks(*nothing, fallback=lambda *said: told.append(said))
+    process = WorkerProcess(4, "first", cpu_load("nowhere"), hooks)
+    ours, theirs = socket.socketpair()
+    with ours:
+        Worker(BlockingChannel(theirs))._fallen("decode", "no such card")
+        process._frame(BlockingChannel(ours).receive() or b"")
+    assert told == [(4, Fallback("decode", "no such card"))]
 
 
 async def test_closing_while_the_process_is_being_started(folder: str) -> None:

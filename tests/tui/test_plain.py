@@ -4,6 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from daemon.control.server import ControlServer
@@ -43,6 +44,14 @@ def test_gpus_that_can_be_asked_are_in_the_frame() -> None:
     card = "NVIDIA Fake 9000, 21.0 GiB of 24.0 GiB, 72 of 250 W, 61 °C, 37 % busy"
     assert f"  gpu         gpu0, {card}\n" in text
     assert f"  gpu         gpu1, {card}\n" in text
+
+
+def test_kernels_that_torch_stands_in_for_are_in_the_frame() -> None:
+    one = scenario.snapshot(20)
+    slow = msgspec.structs.replace(one.instances[0], fallbacks=(("decode", "not done\nin 60 s"),))
+    text = frame(msgspec.structs.replace(one, instances=(slow, *one.instances[1:])))
+    assert "  kernels     gpu0: torch computes decode: not done" in text
+    assert sum("torch computes" in line for line in text.splitlines()) == 1
 
 
 def test_loading_shows_its_progress() -> None:

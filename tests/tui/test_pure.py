@@ -10,11 +10,14 @@ from tui import format as human
 from tui.blocks import fit_map, map_lines
 from tui.chart import chart_lines, nice_ceiling
 from tui.columns import fit
+from tui.instances import COLUMNS as INSTANCES
+from tui.instances import InstanceRow
 from tui.ordering import SORTS, arranged, next_sort
 from tui.palette import ink, residency_look
 from tui.queues import COLUMNS as QUEUES
 from tui.queues import QueueRow, has_queues, level_bars, level_counts
 from tui.rates import History, LinkRates, Moment, Swapped, link_rates_between, rates_between
+from tui.screens.instance import kernels
 from tui.sequences import COLUMNS, columns_without_news
 
 
@@ -282,3 +285,15 @@ def test_chart() -> None:
 )
 def test_nice_ceiling(value: float, ceiling: float) -> None:
     assert nice_ceiling(value) == pytest.approx(ceiling)
+
+
+def test_kernels_that_torch_stands_in_for_mark_the_state_and_have_their_reason() -> None:
+    one = scenario.instance("gpu0", 0)
+    slow = msgspec.structs.replace(one, fallbacks=(("decode", "not done\nin 60 s"),))
+    column = next(column for column in INSTANCES if column.key == "state")
+    plain, marked = (column.cell(InstanceRow(each, None), 12) for each in (one, slow))
+    assert (plain.text, marked.text) == ("● ready", "● ready ▼")
+    assert marked.style == ink.warn != plain.style
+    assert not kernels(one)
+    *_, (family, why) = kernels(slow)
+    assert family == "decode" and str(why).startswith("not done") and "\n" not in str(why)

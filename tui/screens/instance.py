@@ -59,7 +59,9 @@ class InstanceScreen(LiveScreen):
         links = [*watched.history.links(), *[LinkRates()] * (self.instance + 1)]
         link = links[self.instance]
         self.facts.border_title = printable(one.name)
-        self.facts.update(facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(gpu)]))
+        self.facts.update(
+            facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(gpu), *kernels(one)])
+        )
         gauges = watched.history.gauges(self.instance)
         self.step.update_from([g.step_s for g in gauges], one.step_s if one.steps else None)
         self.running.update_from([float(g.running) for g in gauges], float(one.running))
@@ -126,3 +128,11 @@ def _gpu(gpu: GpuStatus | None) -> Facts:
         return [("GPU", "none that can be asked")]
     words = [("GPU", printable(gpu.name or "unnamed"))]
     return [*words, *[("", one) for one in gpu_words(gpu)]]
+
+
+def kernels(one: InstanceStatus) -> Facts:
+    """What torch computes in place of kernels that are not trusted, and why."""
+    if not one.fallbacks:
+        return []
+    said = [(printable(family), Text(printable(why), ink.warn)) for family, why in one.fallbacks]
+    return [("", ""), ("kernels", Text("torch does what these should:", ink.warn)), *said]

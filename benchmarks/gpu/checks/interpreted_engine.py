@@ -7,32 +7,32 @@ from pathlib import Path
 
 import torch
 
-from daemon.engine.backend import Backend
-from daemon.engine.cuda.attention import CudaAttention
+from daemon.engine.backend import Backend, triton_backend
 from daemon.engine.cuda.graphs import DecodeGraphs, Work
-from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.forward import Forward
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model
 from daemon.engine.protocol import Load
 from daemon.engine.resolve import shape_here
+from daemon.engine.selftest.families import NONE, ByTorch
 from daemon.engine.slots import Slots
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
 from daemon.engine.trial.kept import Verdict
 
 
-def interpreted(load: Load) -> Engine:
+def interpreted(load: Load, by_torch: ByTorch = NONE) -> Engine:
     """A worker's engine with a GPU's backend; its first step has not been computed."""
     folder = Path(load.model)
     model = load_model(folder, load.dtype, torch.device(load.device))
     shape, verdict = shape_here(folder), Verdict(fused=True, compiled=True)  # a trial takes minutes
-    return assemble(model, shape, load, lambda _stage, _done: None, triton_backend(), verdict)
+    backend = interpreted_backend(by_torch)
+    return assemble(model, shape, load, lambda _stage, _done: None, backend, verdict)
 
 
-def triton_backend() -> Backend:
+def interpreted_backend(by_torch: ByTorch = NONE) -> Backend:
     """A GPU's backend for a CPU."""
-    return Backend("triton", CudaAttention.of, TritonOps(), _graphs)
+    return triton_backend(by_torch, _graphs)
 
 
 def _graphs(forward: Forward, cache: KVCache, slots: Slots) -> DecodeGraphs:

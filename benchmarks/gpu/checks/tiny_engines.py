@@ -11,7 +11,7 @@ import torch
 import triton
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTConfig
 
-from benchmarks.gpu.checks.interpreted_engine import triton_backend
+from benchmarks.gpu.checks.interpreted_engine import interpreted_backend
 from daemon.engine.backend import choose
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.protocol import Load
@@ -82,7 +82,7 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
     """
     device, verdict = torch.device(load.device), None
     if triton.knobs.runtime.interpret:
-        backend, verdict = triton_backend(), Verdict(fused=True, compiled=True)
+        backend, verdict = interpreted_backend(), Verdict(fused=True, compiled=True)
     else:
         backend = choose(device, torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype])
     if not captured:

@@ -164,14 +164,19 @@ class EngineMetrics(Collector):
         seconds = self._gauge("engine_step_seconds", "Smoothed time of a step.")
         rows = self._gauge("engine_batch_sequences", "Sequences in the newest step.")
         tokens = self._gauge("engine_batch_tokens", "Tokens in the newest step.")
+        fallback = self._gauge(
+            "kernel_fallback", "1 for kernels whose work torch does on this card.", "family"
+        )
         for one in instances:
             labels = [self._model, one.name]
+            for family, _why in one.fallbacks:
+                fallback.add_metric([*labels, family], 1)
             up.add_metric(labels, one.state == "ready")
             steps.add_metric(labels, one.steps)
             seconds.add_metric(labels, one.step_s)
             rows.add_metric(labels, one.batch_rows)
             tokens.add_metric(labels, one.batch_tokens)
-        yield from (up, steps, seconds, rows, tokens)
+        yield from (up, steps, seconds, rows, tokens, fallback)
 
     def _gauge(self, name: str, text: str, *more: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(PREFIX + name, text, labels=[MODEL, ENGINE, *more])

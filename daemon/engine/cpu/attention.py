@@ -55,7 +55,7 @@ class CpuAttention:
             address = self._constants.address(scale)
             call = calls.attend(self._cache, layer, query, self._contexts, address, output)
             self._team.run(call)
-        self._chunks.attend(layer, (query, key, value), scale, output)
+        self._chunks.attend(layer, query, (key, value), scale, output)
         return output
 
 

@@ -1,6 +1,7 @@
 """Paged attention through the Triton kernels."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -49,8 +50,8 @@ class CudaAttention:
         self.blocks, self.offsets = blocks, offsets
         self._singles, self._chunks = singles, chunks
 
-    @staticmethod
-    def of(batch: FlatBatch, cache: KVCache) -> "CudaAttention":
+    @classmethod
+    def of(cls, batch: FlatBatch, cache: KVCache) -> Self:
         """The attention of a batch that lies on the host."""
         single, chunk = batch.single_rows, batch.chunk_rows
         blocks, offsets, tokens, single_tables, lens, tables, *rest = upload_all(
@@ -69,9 +70,7 @@ class CudaAttention:
         )
         chosen = tokens if len(chunk) else None
         singles = Singles(chosen, single_tables, lens) if len(single) else None
-        return CudaAttention(
-            cache, blocks, offsets, singles, Chunks(tables, *rest) if len(chunk) else None
-        )
+        return cls(cache, blocks, offsets, singles, Chunks(tables, *rest) if len(chunk) else None)
 
     def __call__(
         self,
@@ -82,17 +81,28 @@ class CudaAttention:
         scale: float,
     ) -> torch.Tensor:
         """See `daemon.engine.attention.PagedAttention`."""
-        cache = self.cache
-        key, value = (_dense_heads(states) for states in (key, value))
-        write_kv(key, value, cache.blocks, layer, self.blocks, self.offsets, cache.scales)
+        self._write(layer, *(_dense_heads(states) for states in (key, value)))
         return self.attend(layer, _dense_heads(query), scale)
 
     def attend(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
         """Attention of `query` [T, heads, head_dim], whose keys and values are in the cache."""
         if self._chunks is None:
             return self._attend_singles(layer, query, scale)
-        chunks = self._chunks
-        output = paged_prefill_attention(
+        output = self._attend_chunks(self._chunks, layer, query, scale)
+        if self._singles is not None and self._singles.tokens is not None:
+            tokens = self._singles.tokens
+            output[tokens] = self._attend_singles(layer, query[tokens], scale)
+        return output
+
+    def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        cache = self.cache
+        write_kv(key, value, cache.blocks, layer, self.blocks, self.offsets, cache.scales)
+
+    def _attend_chunks(
+        self, chunks: Chunks, layer: int, query: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """A new tensor as `query`, of which the chunks' tokens are written."""
+        return paged_prefill_attention(
             query,
             self.cache.blocks,
             layer,
@@ -103,10 +113,6 @@ class CudaAttention:
             scale,
             kv_scales=self.cache.scales,
         )
-        if self._singles is not None and self._singles.tokens is not None:
-            tokens = self._singles.tokens
-            output[tokens] = self._attend_singles(layer, query[tokens], scale)
-        return output
 
     def _attend_singles(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
         assert self._singles is not None

@@ -6,6 +6,9 @@ tokens each has, and everything else (last tokens, block tables) is read from th
 on the device. Rows beyond a batch's own are padding: without tokens, they attend to nothing and
 write nothing.
 
+The first replay of each graph is compared with the same step launched kernel by kernel. Where they
+differ, what was launched is used, and no graph any more.
+
 A decoder's last matrix product is left outside, and the graphs write what they came to into one
 buffer of them all: logits of their own would be hundreds of megabytes.
 """
@@ -24,6 +27,8 @@ from daemon.engine.forward import Forward
 from daemon.engine.kernels import DecodeRows, prepare_decode
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.resolve import in_a_line
+from daemon.engine.selftest.families import GRAPHS, Fallen, unheard
 from daemon.engine.slots import Slots
 from daemon.engine.upload import upload
 
@@ -35,6 +40,8 @@ Capture = Callable[[Work], Work]
 
 MAX_ROWS = 512
 """Above so many rows a step is long enough to hide its launches."""
+TOLERANCE = 0.02
+"""Largest distance of a replayed row from the launched one, relative to its length."""
 _SPANS = (8192, 32_768)
 """Tokens of the longest row, where more are possible.
 
@@ -81,9 +88,17 @@ def cuda_capture() -> Capture:
 class DecodeGraphs:
     """One graph for each padded number of rows and length, captured when it is first wanted."""
 
-    def __init__(self, forward: Forward, cache: KVCache, slots: Slots, capture: Capture) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        cache: KVCache,
+        slots: Slots,
+        capture: Capture,
+        fallen: Fallen = unheard,
+    ) -> None:
+        """`fallen` is told where no graph is captured or used any more."""
         self._forward, self._cache, self._slots = forward, cache, slots
-        self._capture = capture
+        self._capture, self._fallen = capture, fallen
         self._outputs = Outputs()
         num_slots, num_blocks = slots.block_table.shape
         self._sizes = padded_sizes(num_slots)
@@ -102,7 +117,12 @@ class DecodeGraphs:
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [T, vocab] of a batch that it takes."""
         self._feed(batch)
-        self._steps[self._padded(batch)].replay(batch)
+        step = self._steps[self._padded(batch)]
+        step.feed(batch)
+        if step.compared:
+            step.again()
+        else:
+            self._compare(step, len(batch.tokens))
         return self._forward.head(self._outputs.first(len(batch.tokens)))
 
     def prepare(self) -> bool:
@@ -135,12 +155,33 @@ class DecodeGraphs:
             except torch.OutOfMemoryError as error:
                 log.warning("no CUDA graph of %d rows: %s", padded.size, error)
                 self._refused.add(padded)
-            except RuntimeError:
-                log.exception("no more CUDA graphs: steps are launched kernel by kernel")
-                self._refused.update(_Padded(*one) for one in product(self._sizes, self._spans))
+            except RuntimeError as error:
+                self._end(f"a step cannot be captured: {in_a_line(error)}")
             else:
                 self._steps[padded] = step
         return self._steps.get(padded)
+
+    def _compare(self, step: "_Step", rows: int) -> None:
+        """Compute a step launched and replayed; leave the outputs of the replay if it is right.
+
+        Twice is as good as once: a step writes the same keys and values to the same places.
+        """
+        launched = step.launched()
+        step.again()
+        if _distance(self._outputs.first(rows), launched[:rows]) > TOLERANCE:
+            again = step.launched()
+            self._outputs.put(again, self._sizes[-1])
+            # What does not repeat itself cannot be compared.
+            if _distance(again[:rows], launched[:rows]) <= TOLERANCE:
+                self._end("a captured step replays something else than was captured")
+        step.compared = True
+
+    def _end(self, why: str) -> None:
+        """From now on every step is launched kernel by kernel."""
+        log.warning("no more CUDA graphs, steps are launched kernel by kernel: %s", why)
+        self._steps.clear()
+        self._refused.update(_Padded(*one) for one in product(self._sizes, self._spans))
+        self._fallen(GRAPHS, why)
 
     def _feed(self, batch: FlatBatch) -> None:
         """Tokens that the plan names become their slots' last ones, where the graph reads them."""
@@ -185,20 +226,25 @@ class _Step:
         # Row 0: the slots; row 1: the tokens that each has in the cache, -1 for padding.
         nobody = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
         self._inputs = upload(nobody, cache.blocks.device)
-        self._again: Work = _nothing
+        self.again: Work = _nothing
+        """Compute what was fed."""
+        self.compared = False
 
     def capture(self, capture: Capture, outputs: Outputs, largest: int) -> None:
         """Compute padding alone, and remember how."""
-        self._again = capture(lambda: outputs.put(self._compute(), largest))
+        self.again = capture(lambda: outputs.put(self._compute(), largest))
 
-    def replay(self, batch: FlatBatch) -> None:
-        """Compute a batch of at most `size` rows, and padding."""
+    def feed(self, batch: FlatBatch) -> None:
+        """Compute a batch of at most `size` rows, and padding, from now on."""
         inputs = np.zeros((2, self._size), np.int64)
         inputs[1] = -1
         inputs[0, : len(batch.slots)] = batch.slots
         inputs[1, : len(batch.slots)] = batch.starts
         self._inputs.copy_(upload(inputs, self._inputs.device))
-        self._again()
+
+    def launched(self) -> torch.Tensor:
+        """What was fed, computed kernel by kernel: states [size, width] of their own."""
+        return self._compute()
 
     def _compute(self) -> torch.Tensor:
         rows, slots = self._rows, self._slots
@@ -207,6 +253,20 @@ class _Step:
         singles = Singles(None, rows.tables, rows.lens)
         paged = CudaAttention(self._cache, rows.blocks, rows.offsets, singles)
         return self._forward.normed(rows.tokens, rows.positions, paged)
+
+
+def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest distance of a row from the expected one, over that one's length.
+
+    Numbers that are NaN in both are alike.
+    """
+    lost = found.isnan() & expected.isnan()
+    if bool(((found == expected) | lost).all()):
+        return 0.0
+    found, expected = found.masked_fill(lost, 0.0), expected.masked_fill(lost, 0.0)
+    lengths = expected.float().norm(dim=-1).clamp_(min=1e-12)
+    away = (found.float() - expected.float()).norm(dim=-1) / lengths
+    return float(away.nan_to_num(torch.inf).max())
 
 
 def _nothing() -> None:

@@ -1,15 +1,20 @@
-"""`daemon.engine.ops.Ops` on a GPU: each one Triton kernel, but for attention itself."""
+"""`daemon.engine.ops.Ops` on a GPU: Triton kernels, or torch where these are not trusted."""
 
 import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.kernels import add_norm, place, silu_mul
-from daemon.engine.ops import Angles, Heads
+from daemon.engine.ops import Angles, Heads, TorchOps, attend_in_steps
+from daemon.engine.selftest.families import ACTIVATION, NONE, NORM, QKV, ByTorch
 
 
 class TritonOps:
     """See `Ops`. Nothing here waits for the device, so CUDA graphs can hold it."""
+
+    def __init__(self, by_torch: ByTorch = NONE) -> None:
+        self._torch = TorchOps()
+        self._by_torch = by_torch
 
     def norm(
         self,
@@ -19,6 +24,8 @@ class TritonOps:
         epsilon: float,
     ) -> torch.Tensor:
         """See `Ops`."""
+        if NORM in self._by_torch:
+            return self._torch.norm(states, added, weight, epsilon)
         return add_norm(states, added, weight, epsilon)
 
     def attend(
@@ -30,6 +37,8 @@ class TritonOps:
         angles: Angles,
     ) -> torch.Tensor:
         """See `Ops`; `paged` must be a `CudaAttention`, or TypeError."""
+        if QKV in self._by_torch:
+            return attend_in_steps(self._torch, paged, layer, projected, heads, angles)
         if not isinstance(paged, CudaAttention):
             raise TypeError(f"{type(paged).__name__} does not say where keys and values go")
         cache = paged.cache
@@ -42,4 +51,6 @@ class TritonOps:
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
+        if ACTIVATION in self._by_torch:
+            return self._torch.silu_mul(states)
         return silu_mul(states)

@@ -16,6 +16,7 @@ from daemon.engine.handoff.ring import NUM_SLOTS, SharedRing, new_memory, slot_b
 from daemon.engine.handoff.routes import PeerRoute, RingRoute, Route
 from daemon.engine.handoff.sender import Sender
 from daemon.engine.kv_cache import KVCache
+from daemon.engine.selftest.families import MOVE, NONE, ByTorch
 from daemon.engine.streams import compute_stream
 
 log = logging.getLogger(__name__)
@@ -33,12 +34,14 @@ def connect_sender(
     direct: bool = True,
     num_slots: int = NUM_SLOTS,
     slot_bytes: int = 0,
+    by_torch: ByTorch = NONE,
 ) -> Sender:
     """The sending end over one end of a Unix socketpair, which it owns from now on.
 
-    Call it on the thread that computes: its current stream is the one of the steps. `direct`:
-    write into the receiver's pool where that is possible; the ring's sizes are for tests. Blocks
-    until the receiver answers; raises HandoffError where it does not, or where the pools differ.
+    Call it on the thread that computes: its current stream is the one of the steps. `direct`: write
+    into the receiver's pool where that is possible, by a kernel that torch has nothing like; the
+    ring's sizes are for tests. Blocks until the receiver answers; raises HandoffError where it does
+    not, or where the pools differ.
     """
     layout = layout_of(cache)
     slot_bytes = slot_bytes or slot_bytes_for(cache.block_bytes)
@@ -47,18 +50,18 @@ def connect_sender(
         link.send(Hello(layout, num_slots, slot_bytes))
         pool = _expect(link, Pool)
         layout.check(pool.layout)
-        memory = _opened(pool.shared, cache) if direct else None
+        memory = _opened(pool.shared, cache) if direct and MOVE not in by_torch else None
         link.send(Way(direct=memory is not None))
         route: Route
         if memory is not None:
             route = _straight(layout, cache, memory)
         else:
-            route = RingRoute(layout, *_ring(layout, cache, fd, (num_slots, slot_bytes)))
+            route = RingRoute(layout, *_ring(layout, cache, fd, (num_slots, slot_bytes), by_torch))
         counts = cache.num_blocks, pool.num_blocks
         return Sender(link, layout, counts, compute_stream(cache.raw.device), route)
 
 
-def connect_receiver(sock: socket.socket, cache: KVCache) -> Receiver:
+def connect_receiver(sock: socket.socket, cache: KVCache, by_torch: ByTorch = NONE) -> Receiver:
     """The receiving end over the other end of the socketpair; see `connect_sender`."""
     layout = layout_of(cache)
     with _meeting(sock) as link, _descriptors(sock) as (fd, process):
@@ -67,7 +70,7 @@ def connect_receiver(sock: socket.socket, cache: KVCache) -> Receiver:
         layout.check(hello.layout)
         ring = None
         if not _expect(link, Way).direct:
-            ring = _ring(layout, cache, fd, (hello.num_slots, hello.slot_bytes))
+            ring = _ring(layout, cache, fd, (hello.num_slots, hello.slot_bytes), by_torch)
         return Receiver(
             link,
             cache,
@@ -134,12 +137,12 @@ def _expect(link: Link, kind: type[Expected]) -> Expected:
 
 
 def _ring(
-    layout: Layout, cache: KVCache, fd: int, sizes: tuple[int, int]
+    layout: Layout, cache: KVCache, fd: int, sizes: tuple[int, int], by_torch: ByTorch
 ) -> tuple[SharedRing, Movers]:
     """The ring in a memfd, and what moves blocks to it and back."""
     ring = SharedRing(fd, *sizes, cache.raw.device)
     try:
-        return ring, movers_of(layout, cache.raw, ring.slot_bytes)
+        return ring, movers_of(layout, cache.raw, ring.slot_bytes, by_torch)
     except BaseException:
         ring.close()
         raise

@@ -16,6 +16,7 @@ from daemon.engine.copies import runs
 from daemon.engine.handoff import rows
 from daemon.engine.handoff.layout import Layout
 from daemon.engine.handoff.rows import Spans
+from daemon.engine.selftest.families import MOVE, NONE, ByTorch
 from daemon.engine.streams import (
     CudaStream,
     Event,
@@ -43,16 +44,21 @@ class Movers(Protocol):
         """Finish what is queued."""
 
 
-def movers_of(layout: Layout, pool: torch.Tensor, slot_bytes: int) -> Movers:
+def movers_of(
+    layout: Layout, pool: torch.Tensor, slot_bytes: int, by_torch: ByTorch = NONE
+) -> Movers:
     """How rows of a pool, uint8 [block, block_bytes], get to slots and back."""
     if not pool.is_cuda:
         return HostMovers(pool)
-    from daemon.engine.handoff import gpu_rows
+    gather, scatter = rows.gather, rows.scatter
+    if MOVE not in by_torch:
+        from daemon.engine.handoff import gpu_rows
 
-    gpu_rows.warm_up(layout, pool.device)
+        gpu_rows.warm_up(layout, pool.device)
+        gather, scatter = gpu_rows.gather, gpu_rows.scatter
     copies, others, kernels = (CudaStream(torch.cuda.Stream(pool.device)) for _ in range(3))
     streams = (copies, others), kernels
-    movers = GpuMovers(pool, slot_bytes, streams, gpu_rows.gather, gpu_rows.scatter)
+    movers = GpuMovers(pool, slot_bytes, streams, gather, scatter)
     # The stages may lie where a step that is still computing has its states.
     made = compute_stream(pool.device).record()
     for stream in (copies, others, kernels):

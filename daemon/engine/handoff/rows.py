@@ -18,7 +18,7 @@ Spans = Sequence[Span]
 
 def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor) -> None:
     """Copy spans of blocks to a slot."""
-    index, rows, packed = _index(blocks), slot.view(len(blocks), -1), 0
+    index, rows, packed = _index(blocks, pool.device), slot.view(len(blocks), -1), 0
     for start, size in spans:
         rows[:, packed : packed + size] = pool[:, start : start + size].index_select(0, index)
         packed += size
@@ -26,11 +26,11 @@ def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor)
 
 def scatter(slot: torch.Tensor, pool: torch.Tensor, spans: Spans, blocks: Column) -> None:
     """Copy a slot to spans of blocks."""
-    index, rows, packed = _index(blocks), slot.view(len(blocks), -1), 0
+    index, rows, packed = _index(blocks, pool.device), slot.view(len(blocks), -1), 0
     for start, size in spans:
         pool[:, start : start + size].index_copy_(0, index, rows[:, packed : packed + size])
         packed += size
 
 
-def _index(blocks: Column) -> torch.Tensor:
-    return torch.from_numpy(blocks.astype(np.int64))
+def _index(blocks: Column, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(blocks.astype(np.int64)).to(device)

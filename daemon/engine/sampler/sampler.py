@@ -21,6 +21,8 @@ from daemon.engine.sampler.drawn import Drawn
 from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
+from daemon.engine.sampler.on_host import HostMeans, PartedMeans
+from daemon.engine.selftest.families import DRAW, EDIT, NONE, ByTorch
 from daemon.engine.upload import upload
 from daemon.request import SamplingParams
 
@@ -44,7 +46,7 @@ class Sampler:
         self.device = torch.device(device)
         self._eos_ids = eos_ids
         self._columns = SlotColumns(vocab_size)
-        self._means = means or _means(vocab_size, self.device)
+        self._means = means or means_of(vocab_size, self.device)
 
     def join(
         self, slot: int, sampling: SamplingParams, num_prompt_tokens: int, history: Integers = ()
@@ -130,9 +132,19 @@ class Sampler:
         return self._means.choose(logits, others, positions).index_copy_(1, index, chosen)
 
 
-def _means(vocab_size: int, device: torch.device) -> Means:
+def means_of(vocab_size: int, device: torch.device, by_torch: ByTorch = NONE) -> Means:
+    """What works for the sampler on a device; of a GPU's kernels not those that torch computes."""
     if device.type != "cuda":
         return TorchMeans(vocab_size)
+    if by_torch >= {DRAW, EDIT}:
+        return HostMeans(vocab_size)
     from daemon.engine.cuda.sampling import CudaMeans
 
-    return CudaMeans(vocab_size, device)
+    return parted(CudaMeans(vocab_size, device), HostMeans(vocab_size), by_torch)
+
+
+def parted(means: Means, host: Means, by_torch: ByTorch) -> Means:
+    """A device's means, but for what the host computes in their place."""
+    if not by_torch & {DRAW, EDIT}:
+        return means
+    return PartedMeans(host if EDIT in by_torch else means, host if DRAW in by_torch else means)

@@ -1,0 +1,36 @@
+"""The self-test of a card's first use, as a worker runs it, in the shapes of an 8B model."""
+
+from collections.abc import Iterator
+
+from benchmarks.gpu.report import Check
+from daemon.engine.selftest.families import FAMILIES
+from daemon.engine.selftest.run import run
+from daemon.engine.selftest.subject import Subject
+
+_PRODUCTS = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
+
+
+def selftest_checks(device: str) -> Iterator[Check]:
+    """Families that torch would compute on this card: none should be."""
+    subject = Subject(
+        device=device,
+        dtype="bfloat16",
+        kv_dtype="",
+        block_size=16,
+        max_blocks=513,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        rotary_dim=128,
+        head_norms=False,
+        hidden=4096,
+        gated=14_336,
+        vocab=128_256,
+        products=tuple((*sizes, False) for sizes in _PRODUCTS),
+        compress=True,
+        most_rows=64,
+    )
+    found = run(subject, lambda _family: None)
+    for family in FAMILIES:
+        why = found.faults.get(family, "")
+        yield Check(f"self-test of {family}", int(bool(why)), 0, why)

@@ -1,0 +1,42 @@
+"""The self-test's process: `python -m daemon.engine.selftest.child --fd N`, a `Request` on stdin.
+
+It imports what the kernels need and never opens the device: its forks do. All that they find out
+goes down the pipe to the worker.
+"""
+
+import argparse
+import faulthandler
+import sys
+
+import msgspec
+
+from daemon.engine.process import share_cores
+from daemon.engine.selftest.forks import try_in_forks
+from daemon.engine.selftest.lines import write
+from daemon.engine.selftest.messages import Broken, Imported, Request
+from daemon.wire.parent import die_with_parent
+
+
+def main() -> int:
+    """Try what the request names; 1 where nothing can be tried."""
+    parser = argparse.ArgumentParser(prog="daemon.engine.selftest.child")
+    parser.add_argument("--fd", type=int, required=True, help="the pipe to the worker")
+    fd = parser.parse_args().fd
+    die_with_parent()
+    faulthandler.enable()
+    share_cores()
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    try:
+        # Both bring much along; Triton may be missing.
+        import daemon.engine.kernels.norm  # noqa: F401
+        from daemon.engine.selftest.tries import try_all
+    except (ImportError, OSError, RuntimeError) as error:
+        write(fd, Broken(f"{type(error).__name__}: {error}"))
+        return 1
+    write(fd, Imported())
+    try_in_forks(request, try_all, lambda message: write(fd, message))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Forks that try families: one that dies or is late costs its family, and another goes on."""
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from signal import SIGKILL
+
+import msgspec
+
+from daemon.engine.selftest.lines import Lines, write
+from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
+from daemon.wire.parent import die_with_parent
+
+OPEN_S = 120.0
+"""For a fork to open its device, and to begin the next family."""
+_ENDING_S = 10.0
+"""One that hung up, or was killed, is waited for so long: a device may keep it."""
+_LOOK_S = 0.01
+
+Try = Callable[[Request, Callable[[Message], None]], None]
+Tell = Callable[[Message], None]
+
+
+def try_in_forks(request: Request, work: Try, tell: Tell) -> None:
+    """Try each family that is asked for; `tell` hears of every beginning and end, in order.
+
+    Call it in a process that has imported all that is needed, has no other thread, and has not
+    opened the device: a fork of any other cannot use it.
+    """
+    waiting, by_torch = list(request.families), set(request.by_torch)
+    while waiting:
+        rest = msgspec.structs.replace(
+            request, families=tuple(waiting), by_torch=tuple(sorted(by_torch))
+        )
+        before = len(waiting)
+        fork = _Fork(rest, work)
+        for message in fork.messages():
+            tell(message)
+            if isinstance(message, Ended):
+                waiting.remove(message.family)
+                if message.fault:
+                    by_torch.add(message.family)
+        if len(waiting) == before:
+            return  # it could not open the device, and has said so
+
+
+class _Fork:
+    """One process, which is dead or given up when its messages have ended."""
+
+    def __init__(self, request: Request, work: Try) -> None:
+        self._deadlines_s = request.deadlines_s
+        self._reading, writing = os.pipe()
+        self._lines = Lines(self._reading)
+        self._pid = os.fork()
+        if not self._pid:
+            _be(request, work, writing)
+        os.close(writing)
+
+    def messages(self) -> Iterator[Message]:
+        """What it says, and last the end of the family that ended it, if one did."""
+        tried, limit_s, said = "", OPEN_S, False
+        while (message := self._lines.next(limit_s)) is not None:
+            tried, limit_s, said = "", OPEN_S, True
+            if isinstance(message, Begun):
+                tried = message.family
+                limit_s = self._deadlines_s[tried]
+            yield message
+        os.close(self._reading)
+        late = not self._lines.hung_up
+        ended = self._end(late)
+        why = f"it was not done within {limit_s:g} s" if late else f"its process {ended}"
+        if tried:
+            yield Ended(tried, why)
+        elif not said:
+            yield Broken(f"the device cannot be opened: {why}")
+
+    def _end(self, by_force: bool) -> str:
+        """Have it end; how it did, for a person."""
+        if by_force:
+            os.kill(self._pid, SIGKILL)
+        deadline_s = time.monotonic() + _ENDING_S
+        while time.monotonic() < deadline_s:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                return f"died of signal {-code}" if code < 0 else f"ended with status {code}"
+            time.sleep(_LOOK_S)
+        os.kill(self._pid, SIGKILL)  # and goes on without it
+        return "does not end"
+
+
+def _be(request: Request, work: Try, fd: int) -> None:
+    """In the fork, which never returns from here."""
+    status = 1
+    try:
+        die_with_parent()
+        work(request, lambda message: write(fd, message))
+        status = 0
+    except BaseException:  # noqa: BLE001 - a fork goes no further up than here
+        traceback.print_exc()
+    finally:
+        # A device that faulted may keep an orderly exit waiting.
+        os._exit(status)

@@ -1,0 +1,25 @@
+"""What the kernels will be asked for: shapes and types of one model in one pool on one device."""
+
+import msgspec
+
+
+class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Enough to try every family; a child process is told it as JSON."""
+
+    device: str  # "cuda:0", ...; "cpu" where Triton interprets
+    dtype: str  # of states
+    kv_dtype: str  # of an 8-bit pool: "int8" or "fp8"; empty: `dtype`
+    block_size: int  # tokens
+    max_blocks: int  # of a sequence
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    head_norms: bool  # whether queries and keys are normed
+    hidden: int
+    gated: int  # width between a gated MLP's products
+    vocab: int
+    products: tuple[tuple[int, int, bool], ...]  # out_features, in_features, whether there is bias
+    compress: bool = False  # blocks are packed for the host pool
+    most_rows: int = 1  # sequences of a step
+    longest: int = 1500  # tokens of the longest context that is tried

@@ -1,0 +1,139 @@
+"""A card's first use: kernels that fail in every way, by the real child; what is kept and told."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from daemon.engine.selftest import choose, kept, tries
+from daemon.engine.selftest.families import ALL, FAMILIES
+from daemon.engine.selftest.kept import Card, Verdict
+from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
+from daemon.engine.selftest.run import DEADLINES_S, Found, SelfTestError, run
+from tests.engine.subject import SUBJECT
+
+CARD = Card("NVIDIA Fake 9000", "9.0", "580.1", "2.9", "3.5", "13.0")
+FAULTY = (sys.executable, "-m", "tests.engine.selftest_child")
+SHORT = {**DEADLINES_S, "decode": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In child processes alone: this one has Triton imported, or will."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
+    begun: list[str] = []
+    found = run(SUBJECT, begun.append, command=FAULTY, deadlines_s=SHORT)
+    assert begun == list(FAMILIES)
+    whys = {
+        "norm": "RuntimeError: CUDA error: an illegal instruction was encountered",
+        "activation": "no such card",
+        "qkv": "queries: row ",
+        "write": "keys and values: row ",
+        "decode": "it was not done within 1 s",
+        "prefill": f"its process died of signal {int(signal.SIGSEGV)}",
+        "draw": f"its process died of signal {int(signal.SIGABRT)}",
+        "graphs": "torch computes decode, qkv, write, which no graph can hold",
+    }
+    assert found.faults.keys() == whys.keys()
+    for family, why in whys.items():
+        assert why in found.faults[family]
+    assert not found.passing
+
+
+def test_a_card_is_tried_once_and_again_where_anything_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = {"decode": "it was not done within 60 s"}
+    kept.keep(tmp_path, Verdict(CARD, SUBJECT, kept.code(), faults))
+    told: list[tuple[str, str]] = []
+
+    def trusted(card: Card = CARD, subject: Any = SUBJECT) -> frozenset[str]:
+        told.clear()
+        nothing = (sys.executable, "-c", "pass")
+        return choose.trusted(
+            tmp_path, card, subject, lambda _: None, lambda *said: told.append(said), nothing
+        )
+
+    assert trusted() == {"decode"}
+    assert told == [*faults.items()]
+    # A child that tells nothing: whatever is not known is not trusted, and not kept.
+    for card, subject in (
+        (msgspec.structs.replace(CARD, driver="581.0"), SUBJECT),
+        (CARD, msgspec.structs.replace(SUBJECT, head_dim=32)),
+    ):
+        assert trusted(card, subject) == ALL
+        assert {family for family, _ in told} == ALL
+        assert all("process ended" in why for _, why in told)
+    monkeypatch.setattr(kept, "code", lambda: "of another day")
+    assert trusted() == ALL
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+def test_what_says_nothing_of_a_card_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = {"products": "OutOfMemoryError: a full card"}
+    told: dict[str, str] = {}
+    for passing in (True, False):
+        found = Found(faults, passing)
+        monkeypatch.setattr(choose, "run", lambda *_, found=found, **__: found)
+        by_torch = choose.trusted(tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__)
+        assert by_torch == {"products"} and told == faults
+        assert bool(list(kept.all_kept(tmp_path))) is not passing
+
+
+def test_a_file_that_holds_no_verdict_is_not_believed(tmp_path: Path) -> None:
+    kept.keep(tmp_path, Verdict(CARD, SUBJECT, kept.code(), {}))
+    (path,) = (tmp_path / "kernels").iterdir()
+    assert [one for one, _ in kept.all_kept(tmp_path)] == [path]
+    path.write_bytes(path.read_bytes()[:-40])
+    assert kept.read(tmp_path, CARD, SUBJECT) is None
+    assert not list(kept.all_kept(tmp_path))
+
+
+def test_a_child_that_cannot_start_says_why() -> None:
+    with pytest.raises(SelfTestError, match="no child process"):
+        run(SUBJECT, lambda _: None, command=("/nonexistent/python",))
+    with pytest.raises(SelfTestError, match="process ended"):
+        run(SUBJECT, lambda _: None, command=(sys.executable, "-c", "raise SystemExit(3)"))
+
+
+def tried(work: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[Message]:
+    """What a fork would say, if `work` tried its families."""
+    monkeypatch.setattr(tries, "_try", work)
+    said: list[Message] = []
+    subject = msgspec.structs.replace(SUBJECT, **changes)
+    tries.try_all(Request(subject, ("norm", "qkv"), {}), said.append)
+    return said
+
+
+def test_a_lack_of_memory_says_nothing_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(*_: Any) -> None:
+        raise torch.OutOfMemoryError("a full card")
+
+    said = tried(lacks, monkeypatch)
+    why = "OutOfMemoryError: a full card"
+    assert said[:2] == [Begun("norm"), Ended("norm", why, passing=True)]
+
+
+def test_nothing_is_tried_on_a_device_that_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: Any) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(tries, "_answers", lambda _device: False)
+    said = tried(raises, monkeypatch)
+    assert [type(one) for one in said] == [Begun, Ended]
+
+
+def test_a_device_that_cannot_be_opened_is_one_that_nothing_is_known_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = tried(lambda *_: None, monkeypatch, device="cuda:0")
+    assert len(said) == 1 and isinstance(said[0], Broken)

@@ -135,6 +135,6 @@ async def test_a_false_description_is_found_out(runtime: ScriptedRuntime, tmp_pa
     del document["paths"]["/v1/completions"]
     properties = document["components"]["schemas"]["ChatChunk"]["properties"]
     properties["object"] = {"const": "another"}
-    flags = ("--checks", ",".join(CHECKS), "--phases", "fuzzing", "-n", "4", *STEADY)
+    flags = ("--checks", ",".join(CHECKS), "--phases", "fuzzing", "-n", "40", *STEADY)
     found = await run(document, runtime.url, tmp_path, *flags)
     assert "SSE event violates schema" in found.said

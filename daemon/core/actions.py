@@ -7,14 +7,14 @@ from daemon.cost.work import StepWork
 from daemon.wire.columns import Column
 
 
-class Submit(msgspec.Struct, frozen=True, gc=False):
+class Submit(msgspec.Struct, frozen=True, tag="Submit", gc=False):
     """Send a step to its instance's worker, after filling in token ids."""
 
     batch: Batch
     work: StepWork
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True, tag="Started"):
     """A sequence got its first place in a batch."""
 
     sequence: int
@@ -22,7 +22,7 @@ class Started(msgspec.Struct, frozen=True):
     num_cached_tokens: int
 
 
-class Deliver(msgspec.Struct, frozen=True, gc=False):
+class Deliver(msgspec.Struct, frozen=True, tag="Deliver", gc=False):
     """Tokens of an answered step that count; rows not named here are dropped.
 
     A row whose reason is ERROR has no token: its sequence failed.
@@ -35,7 +35,7 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
     reasons: Column  # uint8 [T]: FinishReason; not NONE ends the sequence
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(msgspec.Struct, frozen=True, tag="Finished"):
     """A sequence ended without a further token."""
 
     sequence: int
@@ -43,7 +43,7 @@ class Finished(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class Rejected(msgspec.Struct, frozen=True, tag="Rejected"):
     """A request was not taken; nothing of it is kept."""
 
     request: int
@@ -52,7 +52,7 @@ class Rejected(msgspec.Struct, frozen=True):
     retry_after_s: float
 
 
-class WakeAt(msgspec.Struct, frozen=True):
+class WakeAt(msgspec.Struct, frozen=True, tag="WakeAt"):
     """Send a `Tick` at this time, unless another `WakeAt` replaces it."""
 
     time_s: float

@@ -52,7 +52,7 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     scheduler: SchedulerState
 
 
-class Checkpoint(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
     """All that an idle Core's next actions depend on, besides its Configured."""
 
     now: float

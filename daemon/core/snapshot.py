@@ -96,7 +96,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     other: int
 
 
-class Story(msgspec.Struct, frozen=True, tag=True):
+class Story(msgspec.Struct, frozen=True, tag="Story"):
     """One sequence from its arrival on; without marks if nobody knows it (any more)."""
 
     sequence: int
@@ -108,7 +108,7 @@ class Story(msgspec.Struct, frozen=True, tag=True):
     first_token_s: float = -1.0  # as `time_s`; -1: not yet
 
 
-class BlockOwners(msgspec.Struct, frozen=True, tag=True):
+class BlockOwners(msgspec.Struct, frozen=True, tag="BlockOwners"):
     """Who owns the blocks of one instance, cell by cell of its `block_map`."""
 
     instance: int

@@ -13,8 +13,8 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.reserve import BurstReserve
 from daemon.scheduler.moves import Moves
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.scheduler import Scheduler
-from daemon.scheduler.swapper import Swapper
 from daemon.scheduler.trust import Trust
 from daemon.wire.columns import Column, int32
 
@@ -114,9 +114,9 @@ def _instance(instance: Instance) -> InstanceState:
 
 
 def _scheduler(scheduler: Scheduler) -> SchedulerState:
-    seats, swapper = scheduler.seats, scheduler.swapper
+    seats, residency = scheduler.seats, scheduler.residency
     free, cached, digests = scheduler.kv.pool.idle_state()
-    space = swapper.space
+    space = residency.space
     host_free, _, _ = space.pool.idle_state()
     return SchedulerState(
         policy=scheduler.policy.name,
@@ -131,9 +131,9 @@ def _scheduler(scheduler: Scheduler) -> SchedulerState:
         num_host_blocks=space.pool.num_blocks,
         host_free=host_free,
         done_copies=space.done_step,
-        swapped=(swapper.num_out, swapper.num_in, swapper.link_s),
-        copy_time=swapper.copy_time.state(),
-        reserve=swapper.reserve.state(),
+        swapped=(residency.num_out, residency.num_in, residency.link_s),
+        copy_time=residency.copy_time.state(),
+        reserve=residency.reserve.state(),
         trust=seats.trust.state(),
     )
 
@@ -157,13 +157,13 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     seats.trust = Trust.restored(written.trust)
     scheduler.slots.vacant[:] = written.vacant
     scheduler.kv.pool.restore_idle(written.free, written.cached, written.digests)
-    _restore_swapper(scheduler.swapper, written)
+    _restore_residency(scheduler.residency, written)
 
 
-def _restore_swapper(swapper: Swapper, written: SchedulerState) -> None:
-    space = swapper.space
+def _restore_residency(residency: Residency, written: SchedulerState) -> None:
+    space = residency.space
     space.pool.restore_idle(written.host_free, int32(), b"")
     space.done_step = written.done_copies
-    swapper.num_out, swapper.num_in, swapper.link_s = written.swapped
-    swapper.copy_time = CopyTime.restored(written.copy_time)
-    swapper.reserve = BurstReserve.restored(written.reserve)
+    residency.num_out, residency.num_in, residency.link_s = written.swapped
+    residency.copy_time = CopyTime.restored(written.copy_time)
+    residency.reserve = BurstReserve.restored(written.reserve)

@@ -282,7 +282,7 @@ class Core:
 
     def _on_copied(self, event: Copied) -> None:
         scheduler = self.instances[event.instance].scheduler
-        scheduler.swapper.observe(event.num_out, event.out_s, event.num_in, event.in_s)
+        scheduler.residency.observe(event.num_out, event.out_s, event.num_in, event.in_s)
         scheduler.copied(event.step, event.now)
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:

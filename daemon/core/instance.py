@@ -13,8 +13,8 @@ from daemon.cost.work import NO_WORK
 from daemon.memory.kv_cache import KVCache
 from daemon.placement.least_loaded import Load
 from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.scheduler import Limits, Scheduler
-from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from daemon.story import What
 
@@ -60,7 +60,7 @@ class Instance:
                 config.stages,
             ),
             self._memory(0),
-            Swapper(core.swap or policy.swap),
+            Residency(core.swap or policy.swap),
         )
         self.reconfigure(core)
 
@@ -143,8 +143,7 @@ class Instance:
         """A copy of what a viewer wants to know."""
         pool = self.scheduler.kv.pool
         ledger = pool.ledger()
-        swapper = self.scheduler.swapper
-        host = swapper.space.pool.ledger()
+        swap = self.scheduler.residency.stats()
         return InstanceStatus(
             name=self.config.name,
             role=self.config.role,
@@ -165,12 +164,12 @@ class Instance:
             step_s=self.step_time.mean_s,
             batch_rows=self.batch_rows,
             batch_tokens=self.newest_work.num_tokens,
-            swap=swapper.mode,
-            host_blocks=host.total,
-            host_held=host.held + host.fenced,
-            out_blocks=swapper.num_out,
-            in_blocks=swapper.num_in,
-            link_s=swapper.link_s,
+            swap=swap.mode,
+            host_blocks=swap.host.total,
+            host_held=swap.host.held + swap.host.fenced,
+            out_blocks=swap.num_out,
+            in_blocks=swap.num_in,
+            link_s=swap.link_s,
             levels=_levels(self.scheduler),
         )
 

@@ -7,7 +7,15 @@ import msgspec
 from daemon.core.core import Core
 from daemon.core.snapshot import MAX_SEQUENCES_SHOWN, CoreSnapshot, SequenceStatus
 from daemon.request import State
-from daemon.sequence import Sequence
+from daemon.sequence import Sequence, Where
+
+_SHOWN = {
+    Where.NOWHERE: "",
+    Where.DEVICE: "gpu",
+    Where.BOTH: "both",
+    Where.HOST: "host",
+    Where.RETURNING: "moving",
+}
 
 
 def snapshot(core: Core, now: float) -> CoreSnapshot:
@@ -25,8 +33,7 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
 
 def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
     """What viewers see of one living sequence."""
-    computed = blocks = num_host_blocks = 0
-    residency = ""
+    computed = blocks = 0
     outputs = sequence.num_output_tokens
     state = sequence.state.name.lower()
     instance = core.instances[sequence.instance] if sequence.instance >= 0 else None
@@ -36,15 +43,6 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         outputs = int(table.delivered[sequence.slot]) - sequence.num_prompt_tokens
         blocks = int(instance.scheduler.kv.table.held[sequence.slot])
         state = "decode" if computed >= table.fed_until[sequence.slot] else "prefill"
-    if instance is not None:
-        swapper = instance.scheduler.swapper
-        num_host_blocks = len(swapper.space.places(sequence.id))
-        if swapper.is_returning(sequence.slot):
-            residency = "moving"
-        elif blocks:
-            residency = "both" if num_host_blocks else "gpu"
-        elif num_host_blocks:
-            residency = "host"
     return SequenceStatus(
         sequence=sequence.id,
         state=state,
@@ -59,6 +57,6 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         preemptions=sequence.preemptions,
         predicted_tokens=sequence.predicted_tokens,
         level=sequence.level,
-        num_host_blocks=num_host_blocks,
-        residency=residency,
+        num_host_blocks=len(sequence.residence.host_blocks),
+        residency=_SHOWN[sequence.residence.where],
     )

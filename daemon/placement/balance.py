@@ -51,7 +51,7 @@ def _moves(giver: Scheduler, takers: list[tuple[Home, Room]]) -> Iterator[tuple[
     """Who goes where; those behind the first that finds no room are not looked at."""
     for sequence in _stuck(giver):
         able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
-        if not able or not _may_leave(sequence, giver):
+        if not able or not _may_leave(sequence):
             continue
         taker = next((home for home, room in able if room.take(sequence)), None)
         if taker is None:
@@ -68,6 +68,6 @@ def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
             yield sequence
 
 
-def _may_leave(sequence: Sequence, scheduler: Scheduler) -> bool:
+def _may_leave(sequence: Sequence) -> bool:
     """Whether nothing keeps it: no KV of its own in the host, no suspicion to be cleared of."""
-    return not sequence.strikes and not scheduler.swapper.num_copied(sequence)
+    return not sequence.strikes and not sequence.residence.host_blocks

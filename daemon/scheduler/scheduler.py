@@ -17,11 +17,11 @@ from daemon.scheduler.answer import Answer
 from daemon.scheduler.in_flight import InFlight, InFlightStep
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.seats import Seats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import StepBuilder, chunk_of
 from daemon.scheduler.suspects import Suspects
-from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
@@ -46,10 +46,10 @@ class Scheduler:
     """One instance's queue, running slots and KV memory under one policy."""
 
     def __init__(
-        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, swapper: Swapper
+        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, residency: Residency
     ) -> None:
         self.instance = instance
-        self.seats = Seats(instance, policy, limits.max_running, kv, swapper)
+        self.seats = Seats(instance, policy, limits.max_running, kv, residency)
         self.in_flight = InFlight()
         self.suspects = Suspects()
         self._answered_step = 0
@@ -78,9 +78,9 @@ class Scheduler:
         return self.seats.kv
 
     @property
-    def swapper(self) -> Swapper:
-        """The host's share of it."""
-        return self.seats.swapper
+    def residency(self) -> Residency:
+        """Where the sequences' KV is."""
+        return self.seats.residency
 
     @property
     def num_running(self) -> int:
@@ -90,14 +90,14 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step or a swap copy is in flight."""
-        return bool(len(self.in_flight) or self.swapper.space.num_flying)
+        return bool(len(self.in_flight) or self.residency.space.num_flying)
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence that is new here; one that waited elsewhere waits since then."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
         self.suspects.meet(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
-        self.swapper.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
+        self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
         self.seats.meet(sequence, since_s)
 
     def predict(self, sequence: Sequence, now: float) -> None:
@@ -109,26 +109,26 @@ class Scheduler:
         """Change the policy and the swap mode; nobody loses anything but a place in the order."""
         self.seats.now = now
         self.seats.choose(policy)
-        self.swapper.mode = swap
+        self.residency.mode = swap
 
     def remove(self, sequence: Sequence) -> None:
         """End a sequence at whatever stage; its blocks come back when no step names them."""
         if sequence.state is State.RUNNING:
-            self.seats.vacate([sequence.slot])
+            self.seats.retire([sequence.slot])
         else:
             self.waiting.remove(sequence)
+            self.residency.forget(sequence)
         self._end(sequence)
 
     def _end(self, sequence: Sequence) -> None:
         self.suspects.leave(sequence)
-        self.swapper.leave(sequence)
         sequence.move(State.FINISHED)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Give up a waiting sequence to another instance."""
         self.waiting.remove(sequence)
         self.suspects.leave(sequence)
-        self.swapper.leave(sequence)
+        self.residency.forget(sequence)
 
     def lose(
         self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
@@ -138,10 +138,8 @@ class Scheduler:
         seats.now = now
         for slot in self.slots.order().tolist():
             seats.preempt(slot, None)
-        for sequence in seats.waiting:
-            sequence.parked_tokens = 0
         seats.kv = kv
-        seats.swapper.empty(num_host_blocks, copy_block_s)
+        seats.residency.reset(seats.waiting, num_host_blocks, copy_block_s)
         seats.left.clear()
         seats.joined.clear()
         self.in_flight = InFlight()
@@ -149,12 +147,12 @@ class Scheduler:
     def copied(self, step: int, now: float) -> None:
         """Every swap copy of the plans up to `step` has ended."""
         self.kv.pool.copies_done(step)
-        self.swapper.copies_done(step, self.slots, now)
+        self.residency.on_copied(step, now)
 
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when there is nothing that can run or move now."""
         seats = self.seats
-        policy, swapper = seats.policy, seats.swapper
+        policy, residency = seats.policy, seats.residency
         seats.now, seats.num_promised = now, 0
         if policy.promotes:
             seats.promote()
@@ -166,10 +164,10 @@ class Scheduler:
         self._fill(step, alone)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self._fill(step, -1)
-        if swapper.mode == PROACTIVE:
-            swapper.copy_ahead(seats.slots, seats.kv, seats.step + 1, seats.pace.mean_s, now)
+        if residency.mode == PROACTIVE:
+            residency.copy_ahead(seats.slots, seats.kv, seats.step + 1, seats.pace.mean_s, now)
         slots, counts = step.rows()
-        if not slots.size and not swapper.space.has_orders:
+        if not slots.size and not residency.space.has_orders:
             return None
         batch = self._emit(slots, counts)
         if step.prompts:
@@ -215,7 +213,7 @@ class Scheduler:
         seats = self.seats
         if seats.policy.reviews:
             seats.review()
-        order = seats.swapper.here(table.order())
+        order = seats.residency.on_device(table.order())
         if alone >= 0:
             order = order[order == alone]
         pending = table.known[order] - table.computed[order]
@@ -288,7 +286,7 @@ class Scheduler:
             if not count or not seats.make_room(sequence, place):
                 return
             slot = seats.seat(sequence, place)
-            if not self.swapper.is_returning(slot):
+            if not self.residency.is_returning(sequence):
                 step.add_prompt(slot, count)
 
     # Sending and answering
@@ -311,7 +309,7 @@ class Scheduler:
         if seats.joined:
             joined = int32(seats.joined)
             sequences = table.sequence[joined]
-        awaits = seats.swapper.awaited(seats.step)
+        awaits = seats.residency.awaited(seats.step)
         batch = Batch(
             self.instance,
             seats.step,
@@ -325,7 +323,7 @@ class Scheduler:
             int32(seats.left) if seats.left else _NONE,
             joined,
             sequences,
-            *seats.swapper.space.take_orders(seats.step),
+            *seats.residency.space.take_orders(seats.step),
             awaits=awaits,
         )
         seats.left.clear()
@@ -380,7 +378,7 @@ class Scheduler:
         if not ends:
             return Answer(rows, sequences, why, first, [], [], flown.work)
         ending = why != 0
-        ended = self.seats.vacate(slots[ending].tolist())
+        ended = self.seats.retire(slots[ending].tolist())
         for sequence in ended:
             self._end(sequence)
         return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)

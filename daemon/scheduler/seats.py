@@ -10,9 +10,9 @@ from daemon.scheduler.moves import Moves
 from daemon.scheduler.place import Place
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.starvation import Starvation
-from daemon.scheduler.swapper import Swapper
 from daemon.scheduler.trust import Trust
 from daemon.sequence import Sequence
 from daemon.story import What
@@ -30,12 +30,12 @@ class Seats:
     """
 
     def __init__(
-        self, instance: int, policy: Policy, max_running: int, kv: KVCache, swapper: Swapper
+        self, instance: int, policy: Policy, max_running: int, kv: KVCache, residency: Residency
     ) -> None:
         self.instance = instance
         self.policy = policy
         self.kv = kv
-        self.swapper = swapper
+        self.residency = residency
         self.pace = StepTimeModel()
         self.slots = SlotTable(max_running)
         self.waiting = WaitingQueue()
@@ -187,9 +187,9 @@ class Seats:
         their places; none if they give fewer, or if the host has no room for what they hold: to
         compute it all again costs more than a place is worth. Who leaves anyway is left alone.
         """
-        if not self.policy.displaces or self.swapper.mode == DEFER:
+        if not self.policy.displaces or self.residency.mode == DEFER:
             return []
-        room = self.swapper.room()
+        room = self.residency.host_room()
         # Seconds left differ by a step at least: less is an error of the pace, and no gain.
         shift = self.now + self.pace.mean_s if self.policy.counts_down else 0.0
         found = []
@@ -202,7 +202,7 @@ class Seats:
             if slot in self.joined:  # this plan gave it its place; ranks change with the pace
                 return []
             held = int(self.kv.table.held[slot])
-            room -= held - self.swapper.num_copied(member)
+            room -= held - len(member.residence.host_blocks)
             if room < 0:
                 return []
             found.append(slot)
@@ -230,8 +230,8 @@ class Seats:
             return Place(leader, [], shared, num_blocks, shared // kv.block_size)
         matched = kv.match(sequence)
         num_cached = len(matched) * kv.block_size
-        if sequence.parked_tokens > num_cached:
-            parked = sequence.parked_tokens
+        parked = sequence.residence.parked_tokens
+        if parked > num_cached:
             return Place(-1, matched, parked, num_blocks, len(matched), returns=True)
         return Place(-1, matched, num_cached, num_blocks, len(matched))
 
@@ -240,10 +240,10 @@ class Seats:
         leader = sequence.leader
         if leader is None or leader.slot < 0 or leader.instance != self.instance:
             return -1
-        if self.swapper.is_returning(leader.slot):
+        if self.residency.is_returning(leader):
             return -1
         computed = self.slots.computed[leader.slot] >= sequence.num_prompt_tokens
-        fresh = not sequence.num_output_tokens and not sequence.parked_tokens
+        fresh = not sequence.num_output_tokens and not sequence.residence.parked_tokens
         return leader.slot if computed and fresh else -1
 
     def make_room(self, sequence: Sequence, place: Place) -> bool:
@@ -302,17 +302,15 @@ class Seats:
         sequence.move(State.RUNNING)
         sequence.num_sealed_blocks = place.num_reusable
         self.joined.append(slot)
-        if place.returns:
-            first = len(place.matched)
-            self.swapper.bring(sequence, self.kv, first, self.step + 1, self.now)
-            self.moves.swaps_in += 1
+        fetched = len(place.matched) if place.returns else -1
+        self.residency.seat(sequence, self.kv, fetched, self.step + 1, self.now)
+        self.moves.swaps_in += place.returns
         what, by = (What.FETCHED if place.returns else What.SEATED), -1
         if place.leader >= 0:
             what, by = What.SHARED, self.slots.member(place.leader).id
         sequence.story.add(self.now, what, place.num_shared_tokens, by)
-        if place.returns and not self.swapper.is_returning(slot):  # its first step awaits the KV
+        if place.returns and not self.residency.is_returning(sequence):  # its first step awaits it
             sequence.story.add(self.now, What.RESTORED)
-        self.swapper.seated(sequence, self.kv.block_size)
         if not sequence.started:
             sequence.started = True
             self.started.append((sequence, place.num_shared_tokens))
@@ -320,8 +318,9 @@ class Seats:
 
     def seal(self, slot: int) -> None:
         """Offer a running sequence's full blocks to others, unless they are still on their way."""
-        if not self.swapper.is_returning(slot):
-            self.kv.seal(self.slots.member(slot), int(self.slots.computed[slot]))
+        sequence = self.slots.member(slot)
+        if not self.residency.is_returning(sequence):
+            self.kv.seal(sequence, int(self.slots.computed[slot]))
 
     def settle(self, slots: list[int], chunks: list[int]) -> None:
         """Offer the blocks that these chunks of prompts fill: later steps may share them."""
@@ -360,32 +359,38 @@ class Seats:
         sequence = table.member(slot)
         num_computed = int(table.computed[slot])
         num_valid = min(num_computed, int(table.delivered[slot]) - 1)
-        sequence.parked_tokens = 0
-        if why is not None:
+        self.seal(slot)
+        if why is None:
+            self.residency.forget(sequence)
+        else:
             again_s = self.pace.prefill_s if self.policy.prefill_alone else self.pace.chunk_s
-            self.swapper.park(sequence, num_valid, table, self.kv, self.step + 1, again_s)
-        self.vacate([slot])
+            self.residency.park(sequence, num_valid, table, self.kv, self.step + 1, again_s)
+        self._vacate([slot])
+        parked = sequence.residence.parked_tokens
         self.moves.preemptions += 1
-        self.moves.swaps_out += sequence.parked_tokens > 0
-        lost = max(0, num_computed - sequence.parked_tokens)
+        self.moves.swaps_out += parked > 0
+        lost = max(0, num_computed - parked)
         self.moves.recomputed_tokens += lost
         sequence.preemptions += 1
         sequence.recomputed_tokens += lost
         if sequence.num_output_tokens:
             sequence.preemptions_after_first += 1
         if why is not None:
-            sequence.story.add(self.now, why, sequence.parked_tokens, by)
+            sequence.story.add(self.now, why, parked, by)
         sequence.move(State.PREEMPTED)
         self.add(sequence, self.now)
 
-    def vacate(self, slots: list[int]) -> list[Sequence]:
+    def retire(self, slots: list[int]) -> list[Sequence]:
+        """These sequences have ended: empty their slots; the sequences."""
+        for slot in slots:
+            self.seal(slot)
+            self.residency.forget(self.slots.member(slot))
+        return self._vacate(slots)
+
+    def _vacate(self, slots: list[int]) -> list[Sequence]:
         """Empty these slots, their blocks in one go; the sequences that had them."""
         table = self.slots
-        last_step = 0
-        for slot in slots:
-            if not self.swapper.stop_waiting(slot):
-                self.kv.seal(table.member(slot), int(table.computed[slot]))
-            last_step = max(last_step, int(table.last_step[slot]))
+        last_step = max(int(table.last_step[slot]) for slot in slots)
         self.kv.release_each(slots, last_step)
         for slot in slots:
             if slot in self.joined:

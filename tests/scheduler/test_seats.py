@@ -4,8 +4,8 @@ import numpy as np
 
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.policies.priority import Priority
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.seats import Seats
-from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from tests.scheduler.test_mlfq import sequence
 
@@ -15,7 +15,7 @@ TOKENS, BLOCKS = 12, 3  # of each that runs: every block full
 def seats_with(num_running: int, num_fenced: int, max_running: int = 8) -> Seats:
     """No block is available; so many come when step 1 answers."""
     kv = KVCache(BLOCKS * num_running + num_fenced + 1, 4, max_running, 400, False)
-    seats = Seats(0, Priority(), max_running, kv, Swapper("recompute"))
+    seats = Seats(0, Priority(), max_running, kv, Residency("recompute"))
     for number in range(num_running):
         one = sequence(TOKENS, number)
         seats.meet(one, 0.0)

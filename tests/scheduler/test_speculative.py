@@ -33,7 +33,7 @@ def test_of_two_with_the_same_time_left_the_one_that_holds_less_goes_first() -> 
     small, large = sequence(100, 1), sequence(900, 0)
     for one in (small, large):
         one.expected_tokens = 50
-        one.parked_tokens = one.num_known_tokens - 1
+        one.residence.parked_tokens = one.num_known_tokens - 1
     assert policy.rank(large, pace) > 2.5 * policy.rank(small, pace)
 
 
@@ -75,6 +75,6 @@ def test_host_memory_counts_as_computed() -> None:
     kept, lost = sequence(200, 0), sequence(200, 1)
     for one in (kept, lost):
         one.expected_tokens = 50
-    kept.parked_tokens = 199
+    kept.residence.parked_tokens = 199
     prefill_s = 0.2 * math.sqrt(225 / COMMON_TOKENS)
     assert policy.rank(lost, pace) - policy.rank(kept, pace) == pytest.approx(prefill_s, rel=0.1)

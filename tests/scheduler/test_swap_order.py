@@ -107,6 +107,6 @@ def test_the_last_in_the_order_is_copied_ahead_and_leaves_first() -> None:
         driver.copied()
         left = [one.id for one in standing if one.state is State.PREEMPTED]
     assert left == [standing[-1].id]
-    assert driver.core.sequences[left[0]].parked_tokens > 0
+    assert driver.core.sequences[left[0]].residence.parked_tokens > 0
     driver.settle()
     driver.check_nothing_left()

@@ -5,10 +5,10 @@ import pytest
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
 from daemon.scheduler.policies.speculative import Speculative
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.seats import PROMOTED_SHARE
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.starvation import Starvation
-from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import learned_pace, sequence
@@ -141,8 +141,8 @@ def test_another_policy_forgets_what_this_one_guessed() -> None:
 
 
 def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
-    kv, slots, swapper = KVCache(200, 4, 8, 400, False), SlotTable(8), Swapper("proactive")
-    swapper.empty(16, 1e-9)
+    kv, slots, residency = KVCache(200, 4, 8, 400, False), SlotTable(8), Residency("proactive")
+    residency.reset([], 16, 1e-9)
     members: list[Sequence] = []
     for number, length in enumerate((20, 100)):
         one = sequence(length, number)
@@ -150,12 +150,13 @@ def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
         slot = slots.join(one, length)
         kv.admit(slot, [], kv.blocks_for(length))
         one.move(State.RUNNING)
+        residency.seat(one, kv, -1, 1, 0.0)
         slots.delivered[slot] = slots.known[slot] = length + 1
         members.append(one)
-    swapper.park(members[1], 100, slots, kv, 1, lambda num_tokens: 1.0)
-    assert members[1].parked_tokens == 16 * 4
-    assert swapper.room() == 0
-    swapper.leave(members[1])
-    swapper.space.take_orders(1)
-    swapper.copies_done(1, slots, 0.0)
-    assert swapper.room() == 16
+    residency.park(members[1], 100, slots, kv, 1, lambda num_tokens: 1.0)
+    assert members[1].residence.parked_tokens == 16 * 4
+    assert residency.host_room() == 0
+    residency.forget(members[1])
+    residency.space.take_orders(1)
+    residency.on_copied(1, 0.0)
+    assert residency.host_room() == 16

@@ -12,5 +12,5 @@ def remaining_s(sequence: Sequence, pace: StepTimeModel) -> float:
     """
     if sequence.slot >= 0:
         return sequence.remaining_tokens * pace.mean_s
-    start_s = pace.prefill_s(max(1, sequence.num_known_tokens - sequence.parked_tokens))
+    start_s = pace.prefill_s(max(1, sequence.num_known_tokens - sequence.residence.parked_tokens))
     return start_s + (sequence.remaining_tokens - 1) * pace.mean_s

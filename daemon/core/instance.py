@@ -1,4 +1,4 @@
-"""An instance as the Core holds it: its scheduler, its pace, and whether its worker lives."""
+"""An instance as the Core holds it: its scheduler, its step time, and whether its worker lives."""
 
 from enum import Enum
 from typing import TypeVar
@@ -13,10 +13,9 @@ from daemon.cost.work import NO_WORK
 from daemon.memory.kv_cache import KVCache
 from daemon.placement.least_loaded import Load
 from daemon.scheduler.policies import POLICIES
-from daemon.scheduler.residency import Residency
-from daemon.scheduler.scheduler import Limits, Scheduler
+from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.step import Limits
 from daemon.sequence import Sequence
-from daemon.story import What
 
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
@@ -45,7 +44,7 @@ class Instance:
         self.config = config
         self.state = WorkerState.LOADING
         self.block_bytes = 0
-        self.last_done_s = 0.0
+        self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
         self.limits = core  # as they are now
@@ -60,19 +59,19 @@ class Instance:
                 config.stages,
             ),
             self._memory(0),
-            Residency(core.swap or policy.swap),
+            core.swap or policy.swap,
         )
         self.reconfigure(core)
 
     def reconfigure(self, core: Configured) -> None:
         """Keep to other limits from now on; those who wait are as patient as they say."""
         self.limits = core
-        self.scheduler.seats.starve_after(core.starve_s)
+        self.scheduler.set_starve_s(core.starve_s)
 
     @property
     def step_time(self) -> StepTimeModel:
         """What its steps take, as far as it has learned."""
-        return self.scheduler.seats.pace
+        return self.scheduler.step_time
 
     @property
     def capacity_tokens(self) -> int:
@@ -96,8 +95,10 @@ class Instance:
         self.state = WorkerState.READY
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
-        self.scheduler.lose(memory, said.now, said.num_host_blocks, said.copy_block_s)
-        self.scheduler.seats.pace = StepTimeModel(said.step_s, said.token_s)
+        step_time = StepTimeModel(said.step_s, said.token_s)
+        self.scheduler.on_worker_ready(
+            memory, step_time, said.now, said.num_host_blocks, said.copy_block_s
+        )
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
         """Its worker died: what it held is gone, what ran waits again.
@@ -106,21 +107,16 @@ class Instance:
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
-        scheduler = self.scheduler
-        guilty = scheduler.suspects.accuse(scheduler.slots, scheduler.in_flight) if blamed else []
-        for slot in scheduler.slots.order().tolist():
-            scheduler.slots.member(slot).story.add(now, What.WORKER_LOST)
-        scheduler.lose(self._memory(0), now)
-        return guilty
+        return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
 
-    def choose(self, policy: str, now: float) -> None:
+    def set_policy(self, policy: str, now: float) -> None:
         """Order its sequences by another policy from now on."""
         chosen = POLICIES[policy]()
-        self.scheduler.choose(chosen, self.limits.swap or chosen.swap, now)
+        self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
 
     def plan_at_s(self, now: float) -> float:
         """When its next step should be planned: at once, late in the running step, or never."""
-        flying = len(self.scheduler.in_flight.steps)
+        flying = len(self.scheduler.in_flight)
         if self.state is not WorkerState.READY:
             return _NEVER
         if not flying:
@@ -130,7 +126,7 @@ class Instance:
         if self.config.stages > 1:
             return now
         expected_s = self.step_time.predict_s(self.newest_work)
-        return max(now, self.last_done_s + expected_s - PLAN_GAP_S)
+        return max(now, self.step_began_s + expected_s - PLAN_GAP_S)
 
     def load(self) -> Load:
         """How busy it is, for placement."""
@@ -143,7 +139,7 @@ class Instance:
         """A copy of what a viewer wants to know."""
         pool = self.scheduler.kv.pool
         ledger = pool.ledger()
-        swap = self.scheduler.residency.stats()
+        swap = self.scheduler.swap_stats()
         return InstanceStatus(
             name=self.config.name,
             role=self.config.role,
@@ -160,7 +156,7 @@ class Instance:
             kv_block_bytes=self.block_bytes,
             block_map=shrunk(pool.uses()),
             steps_in_flight=len(self.scheduler.in_flight),
-            steps=self.scheduler.seats.step,
+            steps=self.scheduler.step,
             step_s=self.step_time.mean_s,
             batch_rows=self.batch_rows,
             batch_tokens=self.newest_work.num_tokens,

@@ -39,12 +39,11 @@ class KVCache:
         idle = self.pool.idle_among(matched) if matched else 0
         return num_new_blocks - (self.pool.num_available - idle)
 
-    def admit(self, slot: int, matched: list[int], num_blocks: int) -> int:
-        """Give a slot its cached prefix and new blocks up to `num_blocks`; cached tokens."""
+    def allocate(self, slot: int, matched: list[int], num_blocks: int) -> None:
+        """Give a slot its cached prefix and new blocks, `num_blocks` in all."""
         if matched:
             self.pool.share(matched)
         self.table.extend(slot, matched + self.pool.allocate(num_blocks - len(matched)))
-        return len(matched) * self.block_size
 
     def fork(self, source: int, slot: int, num_tokens: int, num_blocks: int) -> None:
         """Share the first `num_tokens` of another slot; the block they end in is copied.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Listing
 from typing import Protocol
 
-from daemon.scheduler.room import Room
+from daemon.scheduler.headroom import Headroom
 from daemon.scheduler.scheduler import Scheduler
 from daemon.sequence import Sequence
 from daemon.story import What
@@ -32,7 +32,7 @@ def balance(homes: Listing[Home], now: float) -> int:
     empty = [home for home in homes if not home.scheduler.waiting and home.can_hold(0)]
     if not empty or len(empty) == len(homes):
         return 0
-    takers = [(home, room) for home in empty if not (room := Room(home.scheduler)).none]
+    takers = [(home, room) for home in empty if not (room := Headroom(home.scheduler)).none]
     if not takers:
         return 0
     givers = [home for home in homes if home.scheduler.waiting]
@@ -47,7 +47,9 @@ def balance(homes: Listing[Home], now: float) -> int:
     return num_moved
 
 
-def _moves(giver: Scheduler, takers: list[tuple[Home, Room]]) -> Iterator[tuple[Sequence, Home]]:
+def _moves(
+    giver: Scheduler, takers: list[tuple[Home, Headroom]]
+) -> Iterator[tuple[Sequence, Home]]:
     """Who goes where; those behind the first that finds no room are not looked at."""
     for sequence in _stuck(giver):
         able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
@@ -61,7 +63,7 @@ def _moves(giver: Scheduler, takers: list[tuple[Home, Room]]) -> Iterator[tuple[
 
 def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
     """Those who wait and are not in its next plan: from the first that finds no room on."""
-    room, found = Room(scheduler, later=True), False
+    room, found = Headroom(scheduler, later=True), False
     for sequence in scheduler.waiting:
         found = found or not room.take(sequence)
         if found:

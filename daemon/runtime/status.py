@@ -84,7 +84,7 @@ class DaemonStatus:
         now = time.monotonic()
         for one in self._runtime.core.instances:
             if one.state is WorkerState.READY and len(one.scheduler.in_flight):
-                silent_s = now - one.last_done_s
+                silent_s = now - one.step_began_s
                 if silent_s > max(STUCK_S, STUCK_STEPS * one.step_time.mean_s):
                     name = one.config.name
                     return f"worker {name} has not answered for {silent_s:.0f} s"

@@ -172,18 +172,18 @@ class Residency:
 
     # Coming back
 
-    def seat(self, sequence: Sequence, kv: KVCache, fetched: int, step: int, now: float) -> None:
-        """A sequence got a slot and blocks; with the plan of `step`, those from number `fetched`
-        on are copied back from the host, none where that is negative.
+    def seat(self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float) -> None:
+        """A sequence got a slot and blocks; with the plan of `step`, those from number
+        `fetch_from` on are copied back from the host, none where that is negative.
 
         Since it computes on, only full blocks of its copy stay as they are.
         """
         residence = sequence.residence
         where = Where.DEVICE
-        if fetched >= 0:
+        if fetch_from >= 0:
             num_blocks = kv.blocks_for(residence.parked_tokens)
-            blocks = kv.table.blocks(sequence.slot)[fetched:num_blocks].tolist()
-            self.space.copy_in(residence, fetched, blocks, step)
+            blocks = kv.table.blocks(sequence.slot)[fetch_from:num_blocks].tolist()
+            self.space.copy_in(residence, fetch_from, blocks, step)
             kv.pool.name_in_copy(blocks, step)
             sequence.swaps += 1
             if self.mode != REACTIVE:
@@ -194,21 +194,20 @@ class Residency:
         if where is Where.DEVICE:
             self._has_device(sequence)
 
-    def on_copied(self, step: int, now: float) -> None:
-        """Every copy of the plans up to `step` has ended."""
+    def on_copied(
+        self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
+    ) -> None:
+        """Every copy of the plans up to `step` has ended; learn from those since the last call."""
+        self.copy_time.observe(num_out, out_s, num_in, in_s)
+        self.num_out += num_out
+        self.num_in += num_in
+        self.link_s += out_s + in_s
         self.space.copies_done(step)
         for sequence in list(self._returning.values()):
             if sequence.residence.fetched_by <= step:
                 self._has_device(sequence)
                 sequence.swap_s += now - sequence.residence.fetched_s
                 sequence.story.add(now, What.RESTORED)
-
-    def observe(self, num_out: int, out_s: float, num_in: int, in_s: float) -> None:
-        """Learn from copies that ended."""
-        self.copy_time.observe(num_out, out_s, num_in, in_s)
-        self.num_out += num_out
-        self.num_in += num_in
-        self.link_s += out_s + in_s
 
     def awaited(self, step: int) -> int:
         """The plan whose copies the plan of `step` awaits; 0: none."""

@@ -1,26 +1,25 @@
-"""The iteration-level scheduler of one instance: add, remove, schedule, complete, lose.
+"""The iteration-level scheduler of one instance: add, remove, schedule, complete, reset.
 
 Each step takes decodes and prompt chunks under a token budget, in the policy's order; when blocks
-run out the last in that order gives way.
+run out the last in that order gives way. This file tells a step's story. Three rooms hold what it
+decides on: `order.py` who goes first, `admission.py` who has a slot and blocks, `residency.py`
+where everybody's KV is.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.cost.work import work_of
+from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
-from daemon.scheduler.answer import Answer
-from daemon.scheduler.in_flight import InFlight, InFlightStep
+from daemon.scheduler.admission import Admission, PreemptionStats
+from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
+from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
-from daemon.scheduler.queue import WaitingQueue
-from daemon.scheduler.residency import Residency
-from daemon.scheduler.seats import Seats
+from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.step import StepBuilder, chunk_of
+from daemon.scheduler.step import Limits, StepBuilder
 from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
 from daemon.story import What
@@ -32,55 +31,44 @@ _NONE = int32()
 _NO_SEQUENCES = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True, frozen=True)
-class Limits:
-    """What a step may be at most."""
-
-    max_running: int
-    max_batch_tokens: int
-    prefill_chunk: int
-    stages: int = 1  # of a pipeline
-
-
 class Scheduler:
     """One instance's queue, running slots and KV memory under one policy."""
 
     def __init__(
-        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, residency: Residency
+        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, swap: str
     ) -> None:
         self.instance = instance
-        self.seats = Seats(instance, policy, limits.max_running, kv, residency)
+        self.slots = SlotTable(limits.max_running)
+        self.residency = Residency(swap)
+        self.order = Order(instance, policy, self.slots)
+        self.admission = Admission(self.order, kv, self.residency)
+        self.waiting = self.order.waiting
         self.in_flight = InFlight()
         self.suspects = Suspects()
-        self._answered_step = 0
         self.limits = limits
+        self._answered_step = 0
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
     @property
     def policy(self) -> Policy:
         """Who goes first."""
-        return self.seats.policy
-
-    @property
-    def slots(self) -> SlotTable:
-        """Those that run."""
-        return self.seats.slots
-
-    @property
-    def waiting(self) -> WaitingQueue:
-        """Those that wait."""
-        return self.seats.waiting
+        return self.order.policy
 
     @property
     def kv(self) -> KVCache:
         """The device's KV memory."""
-        return self.seats.kv
+        return self.admission.kv
 
     @property
-    def residency(self) -> Residency:
-        """Where the sequences' KV is."""
-        return self.seats.residency
+    def step(self) -> int:
+        """The newest plan that was made."""
+        return self.admission.step
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What its steps take, as far as it has learned."""
+        return self.order.step_time
 
     @property
     def num_running(self) -> int:
@@ -92,86 +80,136 @@ class Scheduler:
         """Whether a step or a swap copy is in flight."""
         return bool(len(self.in_flight) or self.residency.space.num_flying)
 
+    # What happens between steps
+
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence that is new here; one that waited elsewhere waits since then."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
-        self.suspects.meet(sequence)
+        self.suspects.add(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
-        self.seats.meet(sequence, since_s)
-
-    def predict(self, sequence: Sequence, now: float) -> None:
-        """A sequence's prediction has come: it may move in the order."""
-        self.seats.now = now
-        self.seats.foretold(sequence)
-
-    def choose(self, policy: Policy, swap: str, now: float) -> None:
-        """Change the policy and the swap mode; nobody loses anything but a place in the order."""
-        self.seats.now = now
-        self.seats.choose(policy)
-        self.residency.mode = swap
+        self.order.enqueue(sequence, since_s)
 
     def remove(self, sequence: Sequence) -> None:
         """End a sequence at whatever stage; its blocks come back when no step names them."""
         if sequence.state is State.RUNNING:
-            self.seats.retire([sequence.slot])
+            self.admission.retire([sequence.slot])
         else:
             self.waiting.remove(sequence)
             self.residency.forget(sequence)
         self._end(sequence)
 
-    def _end(self, sequence: Sequence) -> None:
-        self.suspects.leave(sequence)
-        sequence.move(State.FINISHED)
-
     def withdraw(self, sequence: Sequence) -> None:
         """Give up a waiting sequence to another instance."""
         self.waiting.remove(sequence)
-        self.suspects.leave(sequence)
         self.residency.forget(sequence)
+        self.suspects.remove(sequence)
 
-    def lose(
+    def seal(self, sequence: Sequence) -> None:
+        """Offer a running sequence's full blocks to others: more of their hashes are known."""
+        self.admission.seal(sequence.slot)
+
+    def on_prediction(self, sequence: Sequence, now: float) -> None:
+        """A sequence's prediction has come: it may move in the order."""
+        self.order.on_prediction(sequence, now)
+
+    def on_ended(self, predicted_tokens: int, num_tokens: int) -> None:
+        """An answer that had a prediction has ended: judge the predictor by it."""
+        self.order.trust.observe(predicted_tokens, num_tokens)
+
+    def on_copied(
+        self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
+    ) -> None:
+        """Every swap copy of the plans up to `step` has ended; counts since the last call."""
+        self.kv.pool.copies_done(step)
+        self.residency.on_copied(step, now, num_out, out_s, num_in, in_s)
+
+    def set_policy(self, policy: Policy, swap: str, now: float) -> None:
+        """Change the policy and the swap mode; nobody loses anything but a place in the order."""
+        self.order.set_policy(policy, now)
+        self.residency.mode = swap
+
+    def set_starve_s(self, starve_s: float) -> None:
+        """Change how long a sequence may wait before it is promoted."""
+        self.order.set_starve_s(starve_s)
+
+    def on_worker_ready(
+        self,
+        kv: KVCache,
+        step_time: StepTimeModel,
+        now: float,
+        num_host_blocks: int = 0,
+        copy_block_s: float = 0.0,
+    ) -> None:
+        """A worker with empty memory computes from now on."""
+        self._reset(kv, now, num_host_blocks, copy_block_s)
+        self.order.step_time = step_time
+
+    def on_worker_lost(self, kv: KVCache, now: float, blamed: bool) -> list[Sequence]:
+        """The worker died, and left the memory `kv` of no blocks.
+
+        Returns the sequences that must have killed it, if what it computed is to blame.
+        """
+        guilty = self.suspects.accuse(self.slots, self.in_flight) if blamed else []
+        for slot in self.slots.order().tolist():
+            self.slots.member(slot).story.add(now, What.WORKER_LOST)
+        self._reset(kv, now)
+        return guilty
+
+    def _reset(
         self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
     ) -> None:
-        """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
-        seats = self.seats
-        seats.now = now
-        for slot in self.slots.order().tolist():
-            seats.preempt(slot, None)
-        seats.kv = kv
-        seats.residency.reset(seats.waiting, num_host_blocks, copy_block_s)
-        seats.left.clear()
-        seats.joined.clear()
+        """All that ran waits again, for the empty memory `kv`; nothing is in flight."""
+        self.admission.reset(kv, now, num_host_blocks, copy_block_s)
         self.in_flight = InFlight()
 
-    def copied(self, step: int, now: float) -> None:
-        """Every swap copy of the plans up to `step` has ended."""
-        self.kv.pool.copies_done(step)
-        self.residency.on_copied(step, now)
+    def _end(self, sequence: Sequence) -> None:
+        self.suspects.remove(sequence)
+        sequence.move(State.FINISHED)
+
+    # What the Core counts and shows
+
+    def take_started(self) -> list[tuple[Sequence, int]]:
+        """Those that were admitted for the first time since the last call, with cached tokens."""
+        taken, self.admission.started = self.admission.started, []
+        return taken
+
+    def take_stats(self) -> PreemptionStats | None:
+        """What was counted since the last call; None for nothing."""
+        if not self.admission.stats.any:
+            return None
+        taken, self.admission.stats = self.admission.stats, PreemptionStats()
+        return taken
+
+    def swap_stats(self) -> SwapStats:
+        """The host pool and the swap link."""
+        return self.residency.stats()
+
+    # A step
 
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when there is nothing that can run or move now."""
-        seats = self.seats
-        policy, residency = seats.policy, seats.residency
-        seats.now, seats.num_promised = now, 0
-        if policy.promotes:
-            seats.promote()
-        step = StepBuilder(self.limits.max_batch_tokens, seats.slots)
+        self.admission.num_promised = 0
+        if self.policy.promotes:
+            self.order.promote(self.kv, now)
+        step = StepBuilder(self.limits, self.policy, self.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
             return None
-        alone = seats.take_in(suspect) if suspect is not None else -1
-        self._fill(step, alone)
+        alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
+        self._fill(step, alone, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
-            self._fill(step, -1)
-        if residency.mode == PROACTIVE:
-            residency.copy_ahead(seats.slots, seats.kv, seats.step + 1, seats.pace.mean_s, now)
+            self._fill(step, -1, now)
+        if self.residency.mode == PROACTIVE:
+            step_s = self.step_time.mean_s
+            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
         slots, counts = step.rows()
-        if not slots.size and not residency.space.has_orders:
+        if not slots.size and not self.residency.space.has_orders:
             return None
         batch = self._emit(slots, counts)
-        if step.prompts:
-            seats.settle(step.prompts, step.chunks)
+        for slot, count in zip(step.prompts, step.chunks, strict=True):
+            self.slots.member(slot).story.add(now, What.CHUNK, count)
+            self.admission.seal(slot)  # later steps may share the blocks that it fills
         return batch
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
@@ -190,30 +228,29 @@ class Scheduler:
 
     # Filling a step
 
-    def _fill(self, step: StepBuilder, alone: int) -> None:
+    def _fill(self, step: StepBuilder, alone: int, now: float) -> None:
         """Rows in the policy's order; where `alone` is a slot, it is the only one."""
-        decodes, prompts = self._runnable(alone)
+        decodes, prompts = self._runnable(alone, now)
         if self.policy.prefill_alone:
             self._continue_prompts(step, prompts)
-            self._admit(step)
+            self._admit(step, now)
             if step.empty:
-                self._decode(step, decodes)
+                self._decode(step, decodes, now)
         else:
-            self._decode(step, decodes)
-            prompts, behind = self._parted(prompts)
+            self._decode(step, decodes, now)
+            prompts, behind = self._split(prompts, now)
             self._continue_prompts(step, prompts)
             epochs = self.slots.epoch[behind]
-            self._admit(step)
+            self._admit(step, now)
             if behind.size:  # of these some may have given way, and others have their slots
                 self._continue_prompts(step, behind[self.slots.epoch[behind] == epochs])
 
-    def _runnable(self, alone: int) -> tuple[Slots, Slots]:
+    def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
-        seats = self.seats
-        if seats.policy.reviews:
-            seats.review()
-        order = seats.residency.on_device(table.order())
+        if self.policy.reviews:
+            self.order.review(now)
+        order = self.residency.on_device(table.order())
         if alone >= 0:
             order = order[order == alone]
         pending = table.known[order] - table.computed[order]
@@ -224,17 +261,14 @@ class Scheduler:
             return order, _NO_SLOTS
         return order[decoding], order[pending > 1]
 
-    def _parted(self, slots: Slots) -> tuple[Slots, Slots]:
+    def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
         """Those that rank before the first that waits, and those behind it: a short prompt does
         not wait until a long one is computed.
         """
-        seats = self.seats
-        if not (slots.size and seats.policy.displaces and self.waiting):
+        if not (slots.size and self.policy.displaces and self.waiting):
             return slots, _NO_SLOTS
         slots = slots[self.slots.sequence[slots] >= 0]  # without those that gave way to a decode
-        shift = seats.now if seats.policy.counts_down else 0.0
-        behind = self.slots.rank[slots] > self.waiting.first.rank + shift
-        return slots[~behind], slots[behind]
+        return self.order.split_at_first_waiting(slots, now)
 
     def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
         """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
@@ -243,7 +277,7 @@ class Scheduler:
         ready = decoding & (self.slots.last_step[order] <= self._answered_step)
         return order[ready][: -(-order.size // self.limits.stages)]
 
-    def _decode(self, step: StepBuilder, slots: Slots) -> None:
+    def _decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
         """Every decode that the budget and the memory carry."""
         slots = slots[: step.budget]
         short = self.kv.short(slots, self.slots.computed[slots])
@@ -252,7 +286,7 @@ class Scheduler:
                 self.kv.grow_each(short)
             step.add_decodes(slots)
             return
-        waiting = self.seats.grow_by_force(short)
+        waiting = self.admission.grow_or_preempt(short, now)
         stay = self.slots.sequence[slots] >= 0
         step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
 
@@ -261,31 +295,26 @@ class Scheduler:
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                if count := self._chunk(step, pending, self.slots.member(slot).prompt_cost):
+                if count := step.chunk(pending, self.slots.member(slot).prompt_cost):
                     step.add_prompt(slot, count)
-
-    def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
-        """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
-        chunk, first = self.limits.prefill_chunk, not step.prompts
-        return chunk_of(pending, cost, self.policy, chunk, step.budget, first)
 
     # Admission
 
-    def _admit(self, step: StepBuilder) -> None:
-        """Seat waiting sequences while budget, slots and memory last, in order."""
-        seats = self.seats
-        if self.suspects or (seats.policy.gang and not seats.forming):
+    def _admit(self, step: StepBuilder, now: float) -> None:
+        """Admit waiting sequences while budget, slots and memory last, in order."""
+        admission = self.admission
+        if self.suspects or (self.policy.gang and not admission.gang_open):
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
-            if self.slots.full and not seats.may_displace(sequence):
+            if self.slots.full and not admission.may_displace(sequence, now):
                 return
-            place = seats.place_of(sequence)
-            pending = sequence.num_known_tokens - place.num_shared_tokens
-            count = self._chunk(step, pending, sequence.prompt_cost)
-            if not count or not seats.make_room(sequence, place):
+            plan = admission.plan(sequence)
+            pending = sequence.num_known_tokens - plan.num_shared_tokens
+            count = step.chunk(pending, sequence.prompt_cost)
+            if not count or not admission.make_room(sequence, plan, now):
                 return
-            slot = seats.seat(sequence, place)
+            slot = admission.admit(sequence, plan, now)
             if not self.residency.is_returning(sequence):
                 step.add_prompt(slot, count)
 
@@ -293,8 +322,8 @@ class Scheduler:
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
         """Turn rows into the plan, and count its tokens as computed."""
-        seats = self.seats
-        seats.step += 1
+        admission = self.admission
+        admission.step += 1
         table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
@@ -304,53 +333,32 @@ class Scheduler:
         finals = ends == table.last_position[slots]
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
-        table.last_step[slots] = seats.step
+        table.last_step[slots] = admission.step
         joined, sequences = _NONE, _NO_SEQUENCES
-        if seats.joined:
-            joined = int32(seats.joined)
+        if admission.joined:
+            joined = int32(admission.joined)
             sequences = table.sequence[joined]
-        awaits = seats.residency.awaited(seats.step)
+        awaits = self.residency.awaited(admission.step)
         batch = Batch(
             self.instance,
-            seats.step,
+            admission.step,
             slots.astype(np.int32),
             starts,
             counts,
             samples.view(np.uint8),
             fed.view(np.uint8),
-            *seats.kv.table.take_changes(),
-            *seats.kv.take_copies(),
-            int32(seats.left) if seats.left else _NONE,
+            *self.kv.table.take_changes(),
+            *self.kv.take_copies(),
+            int32(admission.left) if admission.left else _NONE,
             joined,
             sequences,
-            *seats.residency.space.take_orders(seats.step),
+            *self.residency.space.take_orders(admission.step),
             awaits=awaits,
         )
-        seats.left.clear()
-        seats.joined.clear()
-        self._remember(batch, slots, samples, finals)
+        admission.left.clear()
+        admission.joined.clear()
+        self.in_flight.add(batch, slots, samples, finals, table)
         return batch
-
-    def _remember(self, batch: Batch, slots: Slots, samples: Bools, finals: Bools) -> None:
-        """Keep what the step's answer will be read with."""
-        table = self.slots
-        fed = batch.fed.view(bool)
-        firsts = slots[samples & fed] if np.count_nonzero(fed) else _NO_SLOTS
-        if np.count_nonzero(samples) == slots.size:
-            rows = slots
-        else:
-            rows, finals = slots[samples], finals[samples]
-        self.in_flight.add(
-            InFlightStep(
-                batch.step,
-                rows,
-                table.epoch[rows],
-                firsts,
-                finals,
-                table.departures,
-                work_of(batch),
-            )
-        )
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
         """Count the tokens of rows that are still the same sequence's, and end those that end."""
@@ -378,7 +386,7 @@ class Scheduler:
         if not ends:
             return Answer(rows, sequences, why, first, [], [], flown.work)
         ending = why != 0
-        ended = self.seats.retire(slots[ending].tolist())
+        ended = self.admission.retire(slots[ending].tolist())
         for sequence in ended:
             self._end(sequence)
         return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)

@@ -70,7 +70,7 @@ class SlotTable:
         last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
         return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.place
 
-    def place(self, slot: int, rank: float) -> None:
+    def set_rank(self, slot: int, rank: float) -> None:
         """Give a slot in use another rank in the order."""
         self.rank[slot] = rank
         self._sorted = False

@@ -1,10 +1,22 @@
 """A step while it is filled: rows in order, and the token budget that is left."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import Int32, Slots, int32
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """What a step may be at most."""
+
+    max_running: int
+    max_batch_tokens: int
+    prefill_chunk: int
+    stages: int = 1  # of a pipeline
 
 
 def chunk_of(
@@ -26,8 +38,10 @@ def chunk_of(
 class StepBuilder:
     """Collects rows; one whose sequence is preempted after it was added is dropped at the end."""
 
-    def __init__(self, budget: int, table: SlotTable) -> None:
-        self.budget = budget
+    def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
+        self.budget = limits.max_batch_tokens  # tokens that are left
+        self._limits = limits
+        self._policy = policy
         self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
         self._table = table
         self._departures = table.departures
@@ -40,6 +54,11 @@ class StepBuilder:
     def empty(self) -> bool:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
+
+    def chunk(self, pending: int, cost: int) -> int:
+        """Tokens of a prompt with `pending` to go that it has room for; 0: none."""
+        chunk, first = self._limits.prefill_chunk, not self.prompts
+        return chunk_of(pending, cost, self._policy, chunk, self.budget, first)
 
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""

@@ -36,12 +36,12 @@ class Suspects:
                 self._members.append(sequence)
         return [sequence for sequence in named if sequence.strikes >= DEADLY_STRIKES]
 
-    def meet(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence) -> None:
         """One came from another instance, perhaps under suspicion."""
         if sequence.strikes:
             self._members.append(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence) -> None:
         """One has ended or gone to another instance."""
         if sequence.strikes:
             self._members.remove(sequence)

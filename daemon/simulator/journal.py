@@ -182,7 +182,7 @@ class _Reader:
             incident.config = msgspec.structs.replace(incident.config, policy=policy)
         for instance in core.instances:
             if not incident.steps:
-                self._first[instance.index] = instance.scheduler.seats.step
+                self._first[instance.index] = instance.scheduler.step
             if instance.state is WorkerState.READY:
                 incident.homes.setdefault(instance.index, _home(instance))
 
@@ -265,7 +265,7 @@ class _Reader:
 def _home(instance: Instance) -> Home:
     """What a worker once told, from what a checkpoint kept of it."""
     scheduler = instance.scheduler
-    swap = scheduler.residency.stats()
+    swap = scheduler.swap_stats()
     pool = Pool(
         scheduler.kv.pool.num_blocks,
         instance.block_bytes,

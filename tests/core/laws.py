@@ -53,7 +53,7 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     _check_order(slots, order)
     if instance.state is not WorkerState.READY:
         _check_dead(scheduler)
-    assert not scheduler.seats.started, "a start that nobody is told of"
+    assert not scheduler.admission.started, "a start that nobody is told of"
     suspects = [one for one in (*slots.members, *scheduler.waiting) if one and one.strikes]
     assert {one.id for one in suspects} == {one.id for one in scheduler.suspects._members}
     assert len(suspects) == len(scheduler.suspects)
@@ -120,7 +120,7 @@ def _check_dead(scheduler: Scheduler) -> None:
     """Nothing is left of a worker that died."""
     assert scheduler.kv.pool.num_blocks == scheduler.residency.space.pool.num_blocks == 0
     assert not scheduler.num_running and not scheduler.busy
-    assert not scheduler.seats.left and not scheduler.seats.joined
+    assert not scheduler.admission.left and not scheduler.admission.joined
     assert all(one.residence.where is Where.NOWHERE for one in scheduler.waiting)
 
 
@@ -153,9 +153,8 @@ def check_nobody_idles(core: Core) -> None:
                 copied = one.residence.host_blocks
                 if one.strikes or copied or idle.capacity_tokens < one.limit:
                     continue
-                place = scheduler.seats.place_of(one)
-                num_blocks = place.num_blocks - place.num_reusable
-                assert scheduler.kv.lacking(place.matched, num_blocks) > 0, (
+                plan = scheduler.admission.plan(one)
+                assert scheduler.kv.lacking(plan.matched, plan.num_new_blocks) > 0, (
                     f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
                 )
                 break  # nobody behind it is favoured
@@ -167,9 +166,8 @@ def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
     order = in_order(slots)
     leaving = order[slots.computed[order] >= slots.known[order]]
     vacant = len(slots.vacant) + leaving.size
-    blocks = kv.pool.num_available + scheduler.seats.coming(leaving)
+    blocks = kv.pool.num_available + scheduler.admission.coming(leaving)
     for number, one in enumerate(scheduler.waiting):
-        place = scheduler.seats.place_of(one)
-        blocks -= place.num_blocks - place.num_reusable
+        blocks -= scheduler.admission.plan(one).num_new_blocks
         if number >= vacant or blocks < 0 or (scheduler.suspects and not one.strikes):
             yield one

@@ -4,11 +4,10 @@ import pytest
 
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
+from daemon.scheduler.order import PROMOTED_SHARE, Starvation
 from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.residency import Residency
-from daemon.scheduler.seats import PROMOTED_SHARE
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.starvation import Starvation
 from daemon.sequence import Sequence
 from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import learned_pace, sequence
@@ -82,14 +81,18 @@ def test_the_promoted_leave_most_of_the_memory_to_others() -> None:
     driver = Driver(config, 30, num_host_blocks=4000)
     for number in range(40):
         driver.arrive([number % 9] * 16, 60)
-    seats = driver.core.instances[0].scheduler.seats
+    scheduler = driver.core.instances[0].scheduler
     most = 0
     for _ in range(300):
         driver.answer()
         driver.copied()
-        held = [one for one in seats.promoted if one.promoted and one.state is not State.FINISHED]
-        most = max(most, sum(seats.kv.blocks_for(one.num_known_tokens) for one in held))
-    largest = seats.kv.blocks_for(16 + 60)
+        held = [
+            one
+            for one in scheduler.order.promoted
+            if one.promoted and one.state is not State.FINISHED
+        ]
+        most = max(most, sum(scheduler.kv.blocks_for(one.num_known_tokens) for one in held))
+    largest = scheduler.kv.blocks_for(16 + 60)
     assert 0 < most <= PROMOTED_SHARE * 30 + largest
     driver.settle()
     driver.check_nothing_left()
@@ -126,7 +129,7 @@ def test_a_guess_below_what_it_has_is_no_guess() -> None:
     policy.enter(one, pace)
     assert one.expected_tokens == 600
     one.expected_tokens = 20
-    policy.foretold(one)
+    policy.on_prediction(one)
     assert one.expected_tokens == 600
 
 
@@ -148,7 +151,7 @@ def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
         one = sequence(length, number)
         one.rank = float(number)
         slot = slots.join(one, length)
-        kv.admit(slot, [], kv.blocks_for(length))
+        kv.allocate(slot, [], kv.blocks_for(length))
         one.move(State.RUNNING)
         residency.seat(one, kv, -1, 1, 0.0)
         slots.delivered[slot] = slots.known[slot] = length + 1
@@ -158,5 +161,5 @@ def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
     assert residency.host_room() == 0
     residency.forget(members[1])
     residency.space.take_orders(1)
-    residency.on_copied(1, 0.0)
+    residency.on_copied(1, 0.0, 16, 0.0, 0, 0.0)
     assert residency.host_room() == 16

@@ -53,7 +53,7 @@ class Policy:
         sequence.promoted = False
         sequence.review_at = NEVER
 
-    def foretold(self, sequence: Sequence) -> None:
+    def on_prediction(self, sequence: Sequence) -> None:
         """Its prediction has come; its rank is asked for afterwards."""
 
     def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:

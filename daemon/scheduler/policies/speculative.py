@@ -45,9 +45,9 @@ class Speculative(Policy):
     def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
         """Expect what was predicted, or what is common."""
         super().enter(sequence, pace)
-        self.foretold(sequence)
+        self.on_prediction(sequence)
 
-    def foretold(self, sequence: Sequence) -> None:
+    def on_prediction(self, sequence: Sequence) -> None:
         """Look again soon, or where it is expected to end."""
         if sequence.expected_tokens < 0:
             sequence.expected_tokens = min(GUESS_TOKENS, sequence.max_tokens)

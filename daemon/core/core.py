@@ -305,18 +305,18 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        stats = scheduler.take_stats()
-        if stats is not None:
-            self._count(stats)
+        if scheduler.stats.any:
+            self._count(scheduler.take_stats())
         if batch is None:
             return False
         if len(scheduler.in_flight) == 1:
             instance.step_began_s = now
         instance.batch_rows = batch.slots.size
         instance.newest_work = work = scheduler.in_flight.newest.work
-        for sequence, num_cached in scheduler.take_started():
-            self.counters.cached_tokens += num_cached
-            self._actions.append(Started(sequence.id, instance.index, num_cached))
+        if scheduler.started:
+            for sequence, num_cached in scheduler.take_started():
+                self.counters.cached_tokens += num_cached
+                self._actions.append(Started(sequence.id, instance.index, num_cached))
         self._actions.append(Submit(batch, work))
         return True
 

@@ -43,6 +43,7 @@ class Scheduler:
         self.order = Order(instance, policy, self.slots)
         self.admission = Admission(self.order, kv, self.residency)
         self.waiting = self.order.waiting
+        self.started = self.admission.started
         self.in_flight = InFlight()
         self.suspects = Suspects()
         self.limits = limits
@@ -69,6 +70,11 @@ class Scheduler:
     def step_time(self) -> StepTimeModel:
         """What its steps take, as far as it has learned."""
         return self.order.step_time
+
+    @property
+    def stats(self) -> PreemptionStats:
+        """What was counted of preemptions since `take_stats`."""
+        return self.admission.stats
 
     @property
     def num_running(self) -> int:
@@ -171,13 +177,12 @@ class Scheduler:
 
     def take_started(self) -> list[tuple[Sequence, int]]:
         """Those that were admitted for the first time since the last call, with cached tokens."""
-        taken, self.admission.started = self.admission.started, []
+        taken = list(self.started)
+        self.started.clear()
         return taken
 
-    def take_stats(self) -> PreemptionStats | None:
-        """What was counted since the last call; None for nothing."""
-        if not self.admission.stats.any:
-            return None
+    def take_stats(self) -> PreemptionStats:
+        """What was counted of preemptions since the last call."""
         taken, self.admission.stats = self.admission.stats, PreemptionStats()
         return taken
 
@@ -190,9 +195,9 @@ class Scheduler:
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when there is nothing that can run or move now."""
         self.admission.num_promised = 0
-        if self.policy.promotes:
+        if self.order.policy.promotes:
             self.order.promote(self.kv, now)
-        step = StepBuilder(self.limits, self.policy, self.slots)
+        step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
             return None
@@ -201,7 +206,7 @@ class Scheduler:
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self._fill(step, -1, now)
         if self.residency.mode == PROACTIVE:
-            step_s = self.step_time.mean_s
+            step_s = self.order.step_time.mean_s
             self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
@@ -231,7 +236,7 @@ class Scheduler:
     def _fill(self, step: StepBuilder, alone: int, now: float) -> None:
         """Rows in the policy's order; where `alone` is a slot, it is the only one."""
         decodes, prompts = self._runnable(alone, now)
-        if self.policy.prefill_alone:
+        if self.order.policy.prefill_alone:
             self._continue_prompts(step, prompts)
             self._admit(step, now)
             if step.empty:
@@ -248,7 +253,7 @@ class Scheduler:
     def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
         """Running slots with one token to compute, and those with more, in order."""
         table = self.slots
-        if self.policy.reviews:
+        if self.order.policy.reviews:
             self.order.review(now)
         order = self.residency.on_device(table.order())
         if alone >= 0:
@@ -265,7 +270,7 @@ class Scheduler:
         """Those that rank before the first that waits, and those behind it: a short prompt does
         not wait until a long one is computed.
         """
-        if not (slots.size and self.policy.displaces and self.waiting):
+        if not (slots.size and self.order.policy.displaces and self.waiting):
             return slots, _NO_SLOTS
         slots = slots[self.slots.sequence[slots] >= 0]  # without those that gave way to a decode
         return self.order.split_at_first_waiting(slots, now)
@@ -280,10 +285,11 @@ class Scheduler:
     def _decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
         """Every decode that the budget and the memory carry."""
         slots = slots[: step.budget]
-        short = self.kv.short(slots, self.slots.computed[slots])
-        if short.size <= self.kv.pool.num_available:
+        kv = self.kv
+        short = kv.short(slots, self.slots.computed[slots])
+        if short.size <= kv.pool.num_available:
             if short.size:
-                self.kv.grow_each(short)
+                kv.grow_each(short)
             step.add_decodes(slots)
             return
         waiting = self.admission.grow_or_preempt(short, now)
@@ -303,7 +309,7 @@ class Scheduler:
     def _admit(self, step: StepBuilder, now: float) -> None:
         """Admit waiting sequences while budget, slots and memory last, in order."""
         admission = self.admission
-        if self.suspects or (self.policy.gang and not admission.gang_open):
+        if self.suspects or (self.order.policy.gang and not admission.gang_open):
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
@@ -322,9 +328,8 @@ class Scheduler:
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
         """Turn rows into the plan, and count its tokens as computed."""
-        admission = self.admission
+        admission, table, kv = self.admission, self.slots, self.kv
         admission.step += 1
-        table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
         known = table.known[slots]
@@ -347,8 +352,8 @@ class Scheduler:
             counts,
             samples.view(np.uint8),
             fed.view(np.uint8),
-            *self.kv.table.take_changes(),
-            *self.kv.take_copies(),
+            *kv.table.take_changes(),
+            *kv.take_copies(),
             int32(admission.left) if admission.left else _NONE,
             joined,
             sequences,

@@ -96,9 +96,8 @@ class Instance:
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
         step_time = StepTimeModel(said.step_s, said.token_s)
-        self.scheduler.on_worker_ready(
-            memory, step_time, said.now, said.num_host_blocks, said.copy_block_s
-        )
+        host = said.num_host_blocks, said.copy_block_s
+        self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
         """Its worker died: what it held is gone, what ran waits again.

@@ -1,13 +1,23 @@
-"""From a Core to its snapshot."""
+"""What viewers see of a Core: snapshots, a sequence's story, the owners of a pool's blocks."""
 
 from itertools import islice
 
 import msgspec
+import numpy as np
 
 from daemon.core.core import Core
-from daemon.core.snapshot import MAX_SEQUENCES_SHOWN, CoreSnapshot, SequenceStatus
+from daemon.core.instance import shrunk
+from daemon.core.snapshot import (
+    MAX_SEQUENCES_SHOWN,
+    BlockOwners,
+    CoreSnapshot,
+    Mark,
+    SequenceStatus,
+    Story,
+)
 from daemon.request import State
 from daemon.sequence import Sequence, Where
+from daemon.wire.columns import Int32, int32
 
 _SHOWN = {
     Where.NOWHERE: "",
@@ -60,3 +70,37 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         num_host_blocks=len(sequence.residence.host_blocks),
         residency=_SHOWN[sequence.residence.where],
     )
+
+
+def story(core: Core, sequence_id: int, now: float) -> Story:
+    """The story of a sequence that lives or has ended a short while ago; else one without marks."""
+    living = core.sequences.get(sequence_id)
+    ended = (one for one in reversed(core.ended) if one.id == sequence_id)
+    sequence = living or next(ended, None)
+    if sequence is None:
+        return Story(sequence_id, now)
+    return Story(
+        sequence_id,
+        now,
+        tuple(Mark(*mark) for mark in sequence.story.marks),
+        sequence.story.num_dropped,
+        status(core, living, now) if living is not None else None,
+        _blocks(core, sequence),
+        sequence.first_token_s,
+    )
+
+
+def _blocks(core: Core, sequence: Sequence) -> Int32:
+    if sequence.state is not State.RUNNING:
+        return int32()
+    return int32(core.instances[sequence.instance].scheduler.kv.table.blocks(sequence.slot))
+
+
+def block_owners(core: Core, instance: int, now: float) -> BlockOwners:
+    """Who has each block of an instance now. Raises IndexError for one that does not exist."""
+    scheduler = core.instances[instance].scheduler
+    pool, table = scheduler.kv.pool, scheduler.kv.table
+    owners = np.full(pool.num_blocks, -1, np.int64)
+    for slot in scheduler.slots.order().tolist():
+        owners[table.blocks(slot)] = scheduler.slots.member(slot).id
+    return BlockOwners(instance, now, shrunk(owners), shrunk(pool.owners()))

@@ -19,10 +19,9 @@ from daemon.control.protocol import (
     Story,
 )
 from daemon.control.server import RefusalError
-from daemon.core.closer import block_owners, story
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.core.view import snapshot
+from daemon.core.view import block_owners, snapshot, story
 from daemon.engine.protocol import Loading
 from daemon.runtime.loads import Loads
 from daemon.runtime.model import ServedModel

@@ -140,15 +140,10 @@ class Scheduler:
         self.order.set_starve_s(starve_s)
 
     def on_worker_ready(
-        self,
-        kv: KVCache,
-        step_time: StepTimeModel,
-        now: float,
-        num_host_blocks: int = 0,
-        copy_block_s: float = 0.0,
+        self, kv: KVCache, step_time: StepTimeModel, num_host: int, copy_block_s: float, now: float
     ) -> None:
-        """A worker with empty memory computes from now on."""
-        self._reset(kv, now, num_host_blocks, copy_block_s)
+        """A worker with empty memory, `num_host` blocks of it in the host, computes from now on."""
+        self._reset(kv, now, num_host, copy_block_s)
         self.order.step_time = step_time
 
     def on_worker_lost(self, kv: KVCache, now: float, blamed: bool) -> list[Sequence]:
@@ -162,11 +157,9 @@ class Scheduler:
         self._reset(kv, now)
         return guilty
 
-    def _reset(
-        self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
-    ) -> None:
+    def _reset(self, kv: KVCache, now: float, num_host: int = 0, copy_block_s: float = 0.0) -> None:
         """All that ran waits again, for the empty memory `kv`; nothing is in flight."""
-        self.admission.reset(kv, now, num_host_blocks, copy_block_s)
+        self.admission.reset(kv, now, num_host, copy_block_s)
         self.in_flight = InFlight()
 
     def _end(self, sequence: Sequence) -> None:

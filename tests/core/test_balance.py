@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daemon.core.core
-from daemon.core.closer import story
 from daemon.core.core import Core
 from daemon.core.events import Tick
+from daemon.core.view import story
 from daemon.request import State, sequence_id
 from daemon.scheduler.policies import POLICIES
 from daemon.sequence import Sequence

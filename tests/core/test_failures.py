@@ -3,8 +3,8 @@
 import pytest
 
 from daemon.core.actions import Started
-from daemon.core.closer import story
 from daemon.core.snapshot import Counters
+from daemon.core.view import story
 from daemon.request import FinishReason, sequence_id
 from daemon.story import What
 from tests.core.driver import Driver, configured

@@ -48,7 +48,7 @@ class Sequence:
     arrival: int  # how many sequences arrived before it: equal ranks run in this order
     hashes: list[bytes] = field(default_factory=list)  # of its full blocks, as far as known
     leader: "Sequence | None" = None  # the stream whose prompt blocks this one shares (n > 1)
-    rank: float = 0.0  # its place in its policy's order; lower runs first
+    rank: float = 0.0  # in its policy's order; lower runs first
     level: int = 0  # of a policy with queues; 0 is served first
     promoted: bool = False  # it starved, and goes before its level for a while
     review_at: int = NEVER  # known tokens at which the policy looks at it again
@@ -92,8 +92,8 @@ class Sequence:
         return max(1, self.expected_tokens - self.num_output_tokens)
 
     @property
-    def place(self) -> tuple[float, int]:
-        """Its place in the order: rank, then arrival."""
+    def order_key(self) -> tuple[float, int]:
+        """What it is ordered by: rank, then arrival."""
         return self.rank, self.arrival
 
     @property

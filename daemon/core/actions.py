@@ -1,4 +1,4 @@
-"""All that the Core can ask its driver to do, in the order in which it asks."""
+"""The Core's output actions; a driver carries them out in the order of their list."""
 
 import msgspec
 
@@ -8,14 +8,14 @@ from daemon.wire.columns import Column
 
 
 class Submit(msgspec.Struct, frozen=True, tag="Submit", gc=False):
-    """Send a step to its instance's worker, after filling in token ids."""
+    """A step for its instance's worker; the driver adds the token ids and sends it."""
 
     batch: Batch
     work: StepWork
 
 
 class Started(msgspec.Struct, frozen=True, tag="Started"):
-    """A sequence got its first place in a batch."""
+    """A sequence was admitted for the first time."""
 
     sequence: int
     instance: int
@@ -44,7 +44,7 @@ class Finished(msgspec.Struct, frozen=True, tag="Finished"):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="Rejected"):
-    """A request was not taken; nothing of it is kept."""
+    """A request was refused; the Core keeps nothing of it."""
 
     request: int
     kind: str  # "queue_full" | "too_long" | "too_many" | "draining" | "not_ready"
@@ -53,7 +53,7 @@ class Rejected(msgspec.Struct, frozen=True, tag="Rejected"):
 
 
 class WakeAt(msgspec.Struct, frozen=True, tag="WakeAt"):
-    """Send a `Tick` at this time, unless another `WakeAt` replaces it."""
+    """A request for a `Tick` at this time; a later `WakeAt` replaces it."""
 
     time_s: float
 

@@ -13,7 +13,7 @@ from daemon.scheduler.checkpoint import SchedulerState
 
 
 class InstanceState(msgspec.Struct, frozen=True, array_like=True):
-    """What an instance has learned, and whether its worker lives."""
+    """An idle instance's state: whether its worker lives, and what it has learned."""
 
     worker: str
     block_bytes: int
@@ -25,7 +25,7 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
-    """All that an idle Core's next actions depend on, besides its Configured."""
+    """An idle Core's state: with its `Configured`, all that its next actions depend on."""
 
     now: float
     instances: list[InstanceState]
@@ -56,7 +56,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
 
 
 def restore(core: Core, state: Checkpoint) -> None:
-    """Put a Core that was just built into a written state."""
+    """Put a Core that was just built into the state that a checkpoint holds."""
     for instance, written in zip(core.instances, state.instances, strict=True):
         _restore_instance(instance, written)
     core.counters = msgspec.structs.replace(state.counters)

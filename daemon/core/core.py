@@ -44,7 +44,7 @@ from daemon.story import MAX_ENDED, What
 
 
 class Core:
-    """Every request, scheduler, ledger and placement of one daemon."""
+    """The state machine of one daemon: requests, schedulers, their memory, and placement."""
 
     def __init__(self, config: Configured) -> None:
         self.config = config
@@ -118,7 +118,7 @@ class Core:
         self._rehome(event.now)
 
     def _rehome(self, now: float) -> None:
-        """Sequences that wait where nothing can run them go where something can."""
+        """Move sequences from instances that cannot run them to instances that can."""
         if not any(instance.state is WorkerState.READY for instance in self.instances):
             return
         for instance in self.instances:
@@ -168,7 +168,7 @@ class Core:
         return leader is not None and sequence in self.held_back.get(leader.id, ())
 
     def _refusal(self, event: RequestArrived) -> Rejected | None:
-        """Why a request cannot be taken, if so."""
+        """Why a request is refused; None if it is accepted."""
 
         def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
             return Rejected(event.request, kind, message, retry_after_s)
@@ -207,7 +207,7 @@ class Core:
         return sequence
 
     def _place(self, sequence: Sequence, now: float) -> None:
-        """Queue it where there is least to do; it fails if no worker, however late, can hold it."""
+        """Queue a sequence at the least loaded instance; it fails if none can ever hold it."""
         able = able_to_hold(self.instances, sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
         if not able:
@@ -223,7 +223,7 @@ class Core:
         self.instances[chosen].scheduler.add(sequence, now)
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
-        """Streams that waited for a leader's prompt may now share it."""
+        """Queue the streams that waited for a leader's prompt; they may share it now."""
         for follower in self.held_back.pop(leader.id, ()):
             self._num_held_back -= 1
             home = self.instances[leader.instance]
@@ -290,7 +290,7 @@ class Core:
             instance.set_policy(event.policy, event.now)
 
     def _plan(self, now: float) -> None:
-        """Submit what can be sent now; ask to be woken when something should be planned later."""
+        """Submit every step that can be planned now; ask for a tick when one is due later."""
         wake_at_s = float("inf")
         for instance in self.instances:
             while (plan_at_s := instance.plan_at_s(now)) <= now:
@@ -368,7 +368,7 @@ class Core:
         self._forget(sequence, reason, now)
 
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
-        """Drop an ended sequence, and its request once none of its streams is left."""
+        """Drop an ended sequence, and its request with the last of its streams."""
         self._release_followers(sequence, now)
         sequence.story.add(now, What.FINISHED, sequence.num_output_tokens, reason)
         sequence.leader, sequence.hashes = None, []
@@ -394,5 +394,5 @@ class Core:
             instance.reconfigure(self.config)
 
     def _on_tick(self, event: Tick) -> None:
-        """Planning follows every event; a tick only makes one happen now."""
+        """Do nothing: planning follows every event, and a tick is one."""
         self.wake_at_s = float("inf")

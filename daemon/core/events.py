@@ -1,6 +1,6 @@
-"""All that the Core can be told. Time comes in with each event; the Core reads no clock.
+"""The Core's input events. Time comes in with each event; the Core reads no clock.
 
-The journal is the list of these, in order: feeding them to a new Core repeats what happened.
+The journal is the list of them, in order. A new Core that is given them does the same again.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from daemon.wire.columns import Column
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
-    """One instance as the Core knows it, before its worker said how many blocks it has."""
+    """One instance's configuration; its worker says later how many blocks it has."""
 
     name: str
     role: str
@@ -73,7 +73,7 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="RequestArrived", array_li
 
 
 class Predicted(msgspec.Struct, frozen=True, tag="Predicted", array_like=True):
-    """How long the answers of a request will be, as a predictor has it; fallible."""
+    """A predictor's estimate of how long the answers of a request will be."""
 
     now: float
     request: int
@@ -138,13 +138,13 @@ class Abort(msgspec.Struct, frozen=True, tag="Abort", array_like=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="Drain", array_like=True):
-    """Take no new requests; finish those that are here."""
+    """The operator's order to refuse new requests and to finish those that are here."""
 
     now: float
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="Resumed", array_like=True):
-    """Take new requests again, after a `Drain`."""
+    """The operator's order to accept new requests again, after a `Drain`."""
 
     now: float
 

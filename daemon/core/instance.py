@@ -1,4 +1,4 @@
-"""An instance as the Core holds it: its scheduler, its step time, and whether its worker lives."""
+"""One instance of the Core: its scheduler, its worker's state, and when it plans a step."""
 
 from enum import Enum
 from typing import TypeVar
@@ -37,7 +37,7 @@ class WorkerState(Enum):
 
 
 class Instance:
-    """One worker's scheduler and what is known of its speed."""
+    """One worker's scheduler, and what is known of the worker."""
 
     def __init__(self, index: int, config: InstanceConfig, core: Configured) -> None:
         self.index = index
@@ -64,13 +64,13 @@ class Instance:
         self.reconfigure(core)
 
     def reconfigure(self, core: Configured) -> None:
-        """Keep to other limits from now on; those who wait are as patient as they say."""
+        """Apply other limits from now on, to waiting sequences too."""
         self.limits = core
         self.scheduler.set_starve_s(core.starve_s)
 
     @property
     def step_time(self) -> StepTimeModel:
-        """What its steps take, as far as it has learned."""
+        """The model of its steps' times, as far as it has learned."""
         return self.scheduler.step_time
 
     @property
@@ -91,7 +91,7 @@ class Instance:
         return self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
-        """Its worker can compute, with empty pools."""
+        """The worker can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
@@ -100,16 +100,16 @@ class Instance:
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
-        """Its worker died: what it held is gone, what ran waits again.
+        """The worker died: its KV is gone, and the sequences that ran wait again.
 
-        Returns the sequences that must have killed it, if what it computed is to blame.
+        Returns the sequences that killed it, if it is `blamed` on what it computed.
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
         return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
 
     def set_policy(self, policy: str, now: float) -> None:
-        """Order its sequences by another policy from now on."""
+        """Rank its sequences by another policy from now on."""
         chosen = POLICIES[policy]()
         self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
 
@@ -128,14 +128,14 @@ class Instance:
         return max(now, self.step_began_s + expected_s - PLAN_GAP_S)
 
     def load(self) -> Load:
-        """How busy it is, for placement."""
+        """Its load, for placement."""
         ledger = self.scheduler.kv.pool.ledger()
         share = ledger.held / ledger.total if ledger.total else 1.0
         pending = self.scheduler.waiting.num_tokens
         return Load(self.index, pending, self.scheduler.num_running, share)
 
     def status(self) -> InstanceStatus:
-        """A copy of what a viewer wants to know."""
+        """Its part of a snapshot."""
         pool = self.scheduler.kv.pool
         ledger = pool.ledger()
         swap = self.scheduler.swap_stats()
@@ -195,7 +195,7 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
-    """Those that can hold so long a sequence; lost ones count while none is ready."""
+    """The instances that can hold so long a sequence; while none is ready, those that are lost."""
     ready = [one for one in instances if one.state is WorkerState.READY]
     if not ready:
         return [one for one in instances if one.state is WorkerState.LOST]

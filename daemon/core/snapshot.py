@@ -1,4 +1,4 @@
-"""What the Core shows of itself: plain values, copied, never its own objects."""
+"""Snapshots of the Core for viewers: plain values, copied, never its own objects."""
 
 import msgspec
 
@@ -43,7 +43,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One sequence; those that run first, at most 500 are listed."""
+    """One sequence; a snapshot lists at most 500, those that run first."""
 
     sequence: int
     state: str  # "waiting" | "prefill" | "decode" | "preempted"
@@ -63,7 +63,7 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Counters(msgspec.Struct):
-    """Cumulative since the start; a viewer takes differences."""
+    """Cumulative counts since the start; a viewer takes differences."""
 
     requests: int = 0
     rejected: int = 0

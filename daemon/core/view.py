@@ -1,4 +1,4 @@
-"""What viewers see of a Core: snapshots, a sequence's story, the owners of a pool's blocks."""
+"""Views of a Core: its snapshot, a sequence's story, and the owners of a pool's blocks."""
 
 from itertools import islice
 
@@ -29,7 +29,7 @@ _SHOWN = {
 
 
 def snapshot(core: Core, now: float) -> CoreSnapshot:
-    """A copy of what viewers see, at `now`; running sequences come first in the list."""
+    """The Core at `now`, copied; running sequences come first."""
     by_state = sorted(core.sequences.values(), key=lambda s: (s.state is not State.RUNNING, s.id))
     return CoreSnapshot(
         instances=tuple(instance.status() for instance in core.instances),
@@ -42,7 +42,7 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
 
 
 def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
-    """What viewers see of one living sequence."""
+    """One living sequence's part of a snapshot."""
     computed = blocks = 0
     outputs = sequence.num_output_tokens
     state = sequence.state.name.lower()
@@ -97,7 +97,7 @@ def _blocks(core: Core, sequence: Sequence) -> Int32:
 
 
 def block_owners(core: Core, instance: int, now: float) -> BlockOwners:
-    """Who has each block of an instance now. Raises IndexError for one that does not exist."""
+    """The owner of each block of an instance. Raises IndexError for an unknown instance."""
     scheduler = core.instances[instance].scheduler
     pool, table = scheduler.kv.pool, scheduler.kv.table
     owners = np.full(pool.num_blocks, -1, np.int64)

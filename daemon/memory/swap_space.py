@@ -1,4 +1,4 @@
-"""Host memory behind one KV pool: its ledger, and the swap copies that are on the way.
+"""The host pool behind one KV pool: its ledger, and the swap copies that are in flight.
 
 A sequence's copy covers its first blocks, in order. It is made while the sequence still runs, so
 that its device blocks can be given away at once when others need them, and it stays when the
@@ -24,7 +24,7 @@ _NONE = int32()
 
 
 class SwapSpace:
-    """The host pool's ledger, and the swap copies of the plan that is being made.
+    """The host pool's ledger, and the swap copies that the next plan orders.
 
     Copies out and in are carried out in the order in which they are asked for, so that a block may
     be asked back before it has arrived.
@@ -39,7 +39,7 @@ class SwapSpace:
 
     @property
     def num_flying(self) -> int:
-        """Plans whose copies are on the way."""
+        """Plans whose copies are in flight."""
         return len(self._ordered)
 
     def copy_out(self, residence: Residence, blocks: list[int], step: int) -> None:
@@ -65,7 +65,7 @@ class SwapSpace:
             del residence.host_blocks[num_blocks:]
 
     def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
-        """(blocks out, their places, places in, their blocks) for the plan of `step`."""
+        """(device blocks out, host blocks for them, host blocks in, device blocks for them)."""
         out, back = self._out, self._in
         if not out and not back:
             return _NONE, _NONE, _NONE, _NONE
@@ -81,7 +81,7 @@ class SwapSpace:
 
     @property
     def has_orders(self) -> bool:
-        """Whether the plan that is being made has swap copies."""
+        """Whether the next plan has swap copies."""
         return bool(self._out or self._in)
 
     def copies_done(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Who has a slot and blocks on one instance: sequences are admitted, preempted and retired."""
+"""Admission of one instance: sequences get slots and blocks, are preempted, and are retired."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from daemon.wire.columns import Slots
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True):
-    """How a waiting sequence would be admitted: the blocks it takes, and whence its KV comes."""
+    """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
 
     leader: int  # slot whose prompt it shares, or -1
     matched: list[int]  # device blocks of its prefix found in the cache
@@ -33,7 +33,7 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class PreemptionStats:
-    """Counts of sequences that gave way and came back."""
+    """Counts of preemptions and of what became of them."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0
@@ -47,7 +47,7 @@ class PreemptionStats:
 
 
 class Admission:
-    """Gives slots and blocks to sequences, and takes them back.
+    """Admits, preempts and retires sequences: it gives them slots and blocks, and takes them back.
 
     `step` is the newest plan that was made; what happens here belongs to the plan after it.
     """
@@ -70,7 +70,7 @@ class Admission:
     def reset(
         self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
     ) -> None:
-        """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
+        """Replace the memory by the empty `kv`, as a worker died or began; what ran waits again."""
         for slot in self.slots.order().tolist():
             self.preempt(slot, None, now)
         self.kv = kv
@@ -81,7 +81,7 @@ class Admission:
     # Planning an admission
 
     def plan(self, sequence: Sequence) -> AdmissionPlan:
-        """Where its computed tokens would come from, and the blocks it would take."""
+        """How a waiting sequence would be admitted now."""
         kv = self.kv
         reserve_limit = self.order.policy.reserve_limit
         num_blocks = kv.blocks_for(sequence.limit if reserve_limit else sequence.num_known_tokens)
@@ -109,35 +109,37 @@ class Admission:
 
     @property
     def gang_open(self) -> bool:
-        """Whether nobody who runs has got more than the first token: a gang may still grow."""
+        """Whether a gang may still grow: none that runs has got more than its first token."""
         order = self.slots.order()
         return bool((self.slots.known[order] <= self.slots.fed_until[order] + 1).all())
 
     @property
     def num_spare(self) -> int:
-        """Blocks that those who run keep from newcomers."""
+        """Blocks that are kept for running sequences to grow into."""
         return max(1, self.kv.pool.num_blocks // 100)
 
     def coming(self, leaving: Slots) -> int:
-        """Blocks that nobody is promised and that come without anybody giving way: fenced ones,
-        and those that only the `leaving` have.
+        """Blocks that get free without a preemption and are promised to nobody: fenced ones, and
+        those that only the `leaving` slots have.
         """
         num_held = sum(self.kv.num_own(slot) for slot in leaving.tolist())
         return self.kv.pool.num_fenced + num_held - self.num_promised
 
     def _lacking(self, plan: AdmissionPlan) -> int:
-        """Blocks that a plan needs and nobody has to spare, or <= 0; those that run keep a few."""
+        """Blocks that a plan needs beyond the available ones, or <= 0; a few are spared for those
+        that run.
+        """
         spare = self.num_spare if self.slots.num_running else 0
-        return self.kv.lacking(plan.matched, plan.num_new_blocks + spare)
+        return self.kv.num_lacking(plan.matched, plan.num_new_blocks + spare)
 
     # Displacement
 
     def may_displace(self, sequence: Sequence, now: float) -> bool:
-        """Whether there is anybody whose slot this one may take."""
+        """Whether there is a running sequence whose slot this one may take."""
         return bool(self._victims(sequence, 1, now))
 
     def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
-        """Displace others if the policy says so; whether a slot and the blocks are there.
+        """Displace others if the policy says so; whether a slot and the blocks are available then.
 
         Nobody is preempted to obtain what comes anyway, but for what lacks beyond it.
         """
@@ -169,7 +171,7 @@ class Admission:
         found = []
         for slot in map(int, table.order()[::-1]):
             member = table.member(slot)
-            if table.leaves(slot):
+            if table.is_leaving(slot):
                 continue
             if sequence.rank + shift >= member.rank or member is sequence.leader:
                 return []
@@ -187,7 +189,7 @@ class Admission:
     # Admitting
 
     def try_admit(self, sequence: Sequence, now: float) -> int:
-        """The slot of one that runs, or that there is or can be made room for; else -1."""
+        """The slot of a sequence that runs already or can be admitted now; else -1."""
         if sequence.slot >= 0:
             return sequence.slot
         plan = self.plan(sequence)
@@ -207,7 +209,7 @@ class Admission:
         sequence.num_sealed_blocks = plan.num_reusable
         self.joined.append(slot)
         fetch_from = len(plan.matched) if plan.fetches else -1
-        self.residency.seat(sequence, self.kv, fetch_from, self.step + 1, now)
+        self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
         self.stats.swaps_in += plan.fetches
         self._tell(sequence, plan, now)
         if not sequence.started:
@@ -216,7 +218,7 @@ class Admission:
         return slot
 
     def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
-        """Add to its story whence its KV came."""
+        """Add to its story where its computed tokens came from."""
         what, by = (What.FETCHED if plan.fetches else What.SEATED), -1
         if plan.leader >= 0:
             what, by = What.SHARED, self.slots.member(plan.leader).id
@@ -225,7 +227,7 @@ class Admission:
             sequence.story.add(now, What.RESTORED)
 
     def seal(self, slot: int) -> None:
-        """Offer a running sequence's full blocks to others, unless they are still on their way."""
+        """Name a running sequence's full blocks for the prefix cache, unless it is returning."""
         sequence = self.slots.member(slot)
         if not self.residency.is_returning(sequence):
             self.kv.seal(sequence, int(self.slots.computed[slot]))
@@ -233,9 +235,11 @@ class Admission:
     # Giving way and leaving
 
     def grow_or_preempt(self, slots: Slots, now: float) -> list[int]:
-        """One block for each of these slots, in order. Where there is none, one of those that are
-        coming is promised to it; once all are, the last in the order gives way, itself if it is
-        that. Those who wait for what was promised are returned.
+        """Append a block to each of these slots, in order.
+
+        Where none is available, one of those that are coming is promised to the slot. Once all of
+        them are promised, the last sequence in the order is preempted, the slot's own if it is the
+        last. Returns the slots that wait for a promised block.
         """
         table = self.slots
         waiting: list[int] = []
@@ -243,12 +247,14 @@ class Admission:
         for slot in slots.tolist():
             while table.members[slot] is not None:
                 if self.kv.pool.num_available:
-                    self.kv.grow_each(np.array([slot]))
+                    self.kv.append_each(np.array([slot]))
                     break
                 if coming + self.kv.pool.num_fenced > len(waiting):
                     waiting.append(slot)
                     break
-                victim = next(one for one in map(int, table.order()[::-1]) if not table.leaves(one))
+                victim = next(
+                    one for one in map(int, table.order()[::-1]) if not table.is_leaving(one)
+                )
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)
         return waiting
@@ -294,7 +300,7 @@ class Admission:
         """Empty these slots, their blocks in one go; the sequences that had them."""
         table = self.slots
         last_step = max(int(table.last_step[slot]) for slot in slots)
-        self.kv.release_each(slots, last_step)
+        self.kv.release(slots, last_step)
         for slot in slots:
             if slot in self.joined:
                 self.joined.remove(slot)

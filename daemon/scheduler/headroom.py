@@ -1,4 +1,4 @@
-"""What the next plan of an instance has left for those who wait, without anybody giving way."""
+"""The headroom of an instance's next plan: what it has left without a preemption."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from daemon.sequence import Sequence
 
 
 class Headroom:
-    """Slots, blocks and tokens; less for each sequence that is taken in, in its order.
+    """The slots, blocks and tokens that are left; each sequence that is taken in uses some.
 
-    With `later`, what comes without anybody giving way counts as there.
+    With `later`, what gets free without a preemption counts as available.
     """
 
     def __init__(self, scheduler: Scheduler, later: bool = False) -> None:
@@ -35,11 +35,11 @@ class Headroom:
 
     @property
     def none(self) -> bool:
-        """Whether there is room for nobody, however short."""
+        """Whether not even the shortest sequence fits."""
         return self._slots <= 0 or self._budget <= 0 or self._blocks <= 0
 
     def take(self, sequence: Sequence) -> bool:
-        """Take one in that waits here or elsewhere; False if it has to wait for its place."""
+        """Take in a sequence that waits here or elsewhere; False if it does not fit."""
         if self.none:
             return False
         admission = self._admission
@@ -56,7 +56,7 @@ class Headroom:
         return True
 
     def _compute(self, pending: int, cost: int) -> bool:
-        """Take of the budget what a prompt's next chunk costs; False if it gets none."""
+        """Spend what a prompt's next chunk costs; False if the budget has none for it."""
         chunk = self._limits.prefill_chunk
         count = chunk_of(pending, cost, self._policy, chunk, self._budget, self._first)
         self._budget -= count * cost

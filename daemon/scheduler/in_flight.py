@@ -1,4 +1,4 @@
-"""Steps in flight: what is remembered of each until it answers, and what the answer says."""
+"""Steps in flight: what is kept of each until its worker answers, and the answer."""
 
 from collections import deque
 
@@ -16,7 +16,7 @@ _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class InFlightStep(msgspec.Struct, frozen=True, gc=False):
-    """What has to be remembered of a step until its answer: its R sampled rows, in order."""
+    """A step that has not answered: its R sampled rows, in order."""
 
     step: int
     slots: Slots  # [R]
@@ -28,7 +28,7 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of an answered step; T rows that count."""
+    """The outcome of an answered step: the T rows that count."""
 
     rows: Int32  # [T] among the step's sampled rows
     sequences: Int64  # [T]
@@ -61,7 +61,7 @@ class InFlight:
     def add(
         self, batch: Batch, slots: Slots, samples: Bools, finals: Bools, table: SlotTable
     ) -> None:
-        """Remember a step that was just planned: B rows' slots, which of them are sampled, and
+        """Add a step that was just planned: the slots of its B rows, which of them are sampled, and
         which end their sequence by max_tokens.
         """
         fed = batch.fed.view(bool)

@@ -1,4 +1,4 @@
-"""The order of one instance's sequences: ranks, reviews, promotion, and what predictions count."""
+"""The order of one instance's sequences: queueing, ranks, reviews, promotion."""
 
 from heapq import heapify, heappop, heappush
 
@@ -14,8 +14,8 @@ from daemon.story import What
 from daemon.wire.columns import Slots
 
 PROMOTED_SHARE = 1 / 3
-"""Of the blocks, for those who were promoted. FastServe's promotion alone can thrash: where more
-arrives than is served everybody starves, and all memory goes to moving them in and out."""
+"""The share of blocks for promoted sequences. FastServe's promotion alone can thrash: where more
+arrives than is served all sequences starve, and all memory goes to moving them in and out."""
 
 _SPARE = 64
 
@@ -23,9 +23,9 @@ _Due = tuple[float, int, float, Sequence]
 
 
 class Order:
-    """Who goes first under one policy, of those that run and of those that wait.
+    """The order of running and waiting sequences under one policy.
 
-    It ranks and queues. It gives nobody a slot or a block.
+    It ranks, queues and promotes them. It gives no sequence a slot or a block.
     """
 
     def __init__(self, instance: int, policy: Policy, slots: SlotTable) -> None:
@@ -59,7 +59,7 @@ class Order:
     # Ranks
 
     def set_policy(self, policy: Policy, now: float) -> None:
-        """Rank everybody by another policy."""
+        """Rank all sequences by another policy."""
         self.policy = policy
         self._starvation = Starvation(self.instance)
         for slot in self.slots.order().tolist():
@@ -105,7 +105,7 @@ class Order:
         return slots[~behind], slots[behind]
 
     def _rerank(self, sequence: Sequence, now: float) -> None:
-        """Put one where the policy now wants it."""
+        """Ask for a sequence's rank and move it there."""
         if sequence.slot >= 0:
             sequence.rank = self.running_rank(sequence, now)
             self.slots.review_at[sequence.slot] = sequence.review_at
@@ -135,7 +135,7 @@ class Order:
     # Starvation
 
     def set_starve_s(self, starve_s: float) -> None:
-        """Change alpha, for those who wait already too."""
+        """Change alpha, also for sequences that wait already."""
         self.starve_s = starve_s
         self._starvation = Starvation(self.instance)
         if self.policy.promotes:
@@ -158,7 +158,7 @@ class Order:
         self._starvation.watch(sequence, starves_at_s, len(self.waiting))
 
     def _num_promoted_blocks(self, kv: KVCache) -> int:
-        """Blocks that those who were promoted, and still are, hold or come to fetch."""
+        """Blocks that those which were promoted, and still are, hold or will hold."""
         self.promoted = [
             one
             for one in self.promoted
@@ -168,7 +168,7 @@ class Order:
 
 
 class Starvation:
-    """An instance's waiting sequences by the time from which they starve.
+    """An index of one instance's waiting sequences by the time from which they starve.
 
     Whoever ran since, or went elsewhere, is dropped.
     """

@@ -1,9 +1,9 @@
-"""Where the KV of an instance's sequences is: on the device, in host memory, or on the way back.
+"""Residency: where each sequence's KV is, on the device, in host memory or on the way back.
 
-FastServe section 4.2 and ALISE Algorithm 2: whoever will run last leaves first. The order of the
-slots is that order already: the wait before a sequence runs again is a sum over all that go before
-it (ENST's T_execute, EWT's eq. 6), so it grows along the order, and a promotion (T_promote) moves
-the sequence in the order itself.
+FastServe section 4.2 and ALISE Algorithm 2: the sequence that will run last leaves first. The order
+of the slots is that order already: the wait before a sequence runs again is a sum over all that go
+before it (ENST's T_execute, EWT's eq. 6), so it grows along the order, and a promotion (T_promote)
+moves the sequence in the order itself.
 """
 
 import math
@@ -56,14 +56,14 @@ class Residency:
     def reset(
         self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
     ) -> None:
-        """A worker came or went, and with it both pools: no KV is left of these sequences."""
+        """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
         for sequence in sequences:
             self.forget(sequence)
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
 
     def stats(self) -> SwapStats:
-        """A copy of what a viewer wants to know."""
+        """The counts of the host pool and the swap link; a copy."""
         return SwapStats(
             self.mode,
             self.space.pool.ledger(),
@@ -87,13 +87,13 @@ class Residency:
             self._returning[sequence.slot] = sequence
 
     def _has_device(self, sequence: Sequence) -> None:
-        """Its device blocks have all its KV."""
+        """Its device blocks have all its KV; the host may have some of it too."""
         self._move(sequence, Where.BOTH if sequence.residence.host_blocks else Where.DEVICE)
 
     # On the device
 
     def on_device(self, order: Slots) -> Slots:
-        """Those of these slots whose blocks are not on the way."""
+        """Those of these slots whose blocks are not returning."""
         if not self._returning:
             return order
         away = np.zeros(int(order.max(initial=-1)) + 1, np.bool_)
@@ -101,7 +101,7 @@ class Residency:
         return order[~away[order]]
 
     def is_returning(self, sequence: Sequence) -> bool:
-        """Whether it has a slot and waits for its blocks."""
+        """Whether it has a slot and waits for copies to its blocks."""
         return sequence.residence.where is Where.RETURNING
 
     # Leaving the device
@@ -115,7 +115,7 @@ class Residency:
         step: int,
         recompute_s: Callable[[int], float],
     ) -> None:
-        """A running sequence gives way with the plan of `step`; keep what pays of its KV.
+        """Move a preempted sequence's KV to the host, as far as that pays, with the plan of `step`.
 
         `num_valid` tokens of it are, or will be, written by the steps before. What is copied
         already costs nothing to keep; the rest is copied now if a way out and back is predicted to
@@ -155,15 +155,14 @@ class Residency:
                 self._copy_out(sequence, rest, kv, step)
 
     def forget(self, sequence: Sequence) -> None:
-        """Keep nothing of a sequence that ends, moves elsewhere, or is computed again."""
+        """Drop the KV of a sequence that ends, moves elsewhere, or is computed again."""
         self._move(sequence, Where.NOWHERE)
         self.space.keep(sequence.residence, 0)
         sequence.residence.parked_tokens = 0
 
     def host_room(self) -> float:
-        """Host blocks for those who give way; infinite where nothing of them is kept.
-
-        Copies of those that run may be forgotten for it.
+        """Host blocks that victims may fill, copies of running sequences counted as free; infinite
+        where nothing of victims is kept.
         """
         pool = self.space.pool
         if self.mode not in SWAPPING:
@@ -172,7 +171,9 @@ class Residency:
 
     # Coming back
 
-    def seat(self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float) -> None:
+    def admit(
+        self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float
+    ) -> None:
         """A sequence got a slot and blocks; with the plan of `step`, those from number
         `fetch_from` on are copied back from the host, none where that is negative.
 

@@ -53,7 +53,7 @@ class Scheduler:
 
     @property
     def policy(self) -> Policy:
-        """Who goes first."""
+        """The policy that ranks its sequences."""
         return self.order.policy
 
     @property
@@ -63,17 +63,17 @@ class Scheduler:
 
     @property
     def step(self) -> int:
-        """The newest plan that was made."""
+        """The number of the newest plan."""
         return self.admission.step
 
     @property
     def step_time(self) -> StepTimeModel:
-        """What its steps take, as far as it has learned."""
+        """The model of its steps' times, as far as it has learned."""
         return self.order.step_time
 
     @property
     def stats(self) -> PreemptionStats:
-        """What was counted of preemptions since `take_stats`."""
+        """The counts of preemptions since the last `take_stats`."""
         return self.admission.stats
 
     @property
@@ -89,7 +89,7 @@ class Scheduler:
     # What happens between steps
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence that is new here; one that waited elsewhere waits since then."""
+        """Queue a sequence that is new here; it keeps the time since when it waited elsewhere."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
         self.suspects.add(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
@@ -97,7 +97,7 @@ class Scheduler:
         self.order.enqueue(sequence, since_s)
 
     def remove(self, sequence: Sequence) -> None:
-        """End a sequence at whatever stage; its blocks come back when no step names them."""
+        """End a sequence in any state; its blocks get free when no step in flight names them."""
         if sequence.state is State.RUNNING:
             self.admission.retire([sequence.slot])
         else:
@@ -106,21 +106,21 @@ class Scheduler:
         self._end(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Give up a waiting sequence to another instance."""
+        """Remove a waiting sequence that goes to another instance."""
         self.waiting.remove(sequence)
         self.residency.forget(sequence)
         self.suspects.remove(sequence)
 
     def seal(self, sequence: Sequence) -> None:
-        """Offer a running sequence's full blocks to others: more of their hashes are known."""
+        """Name a running sequence's full blocks for the prefix cache: their hashes are known."""
         self.admission.seal(sequence.slot)
 
     def on_prediction(self, sequence: Sequence, now: float) -> None:
-        """A sequence's prediction has come: it may move in the order."""
+        """Rank a sequence by its new prediction."""
         self.order.on_prediction(sequence, now)
 
     def on_ended(self, predicted_tokens: int, num_tokens: int) -> None:
-        """An answer that had a prediction has ended: judge the predictor by it."""
+        """Judge the predictor by an answer that ended."""
         self.order.trust.observe(predicted_tokens, num_tokens)
 
     def on_copied(
@@ -131,7 +131,7 @@ class Scheduler:
         self.residency.on_copied(step, now, num_out, out_s, num_in, in_s)
 
     def set_policy(self, policy: Policy, swap: str, now: float) -> None:
-        """Change the policy and the swap mode; nobody loses anything but a place in the order."""
+        """Change the policy and the swap mode; sequences keep their slots and their KV."""
         self.order.set_policy(policy, now)
         self.residency.mode = swap
 
@@ -147,9 +147,9 @@ class Scheduler:
         self.order.step_time = step_time
 
     def on_worker_lost(self, kv: KVCache, now: float, blamed: bool) -> list[Sequence]:
-        """The worker died, and left the memory `kv` of no blocks.
+        """The worker died; `kv` is the empty memory that is left.
 
-        Returns the sequences that must have killed it, if what it computed is to blame.
+        Returns the sequences that killed it, if it is `blamed` on what it computed.
         """
         guilty = self.suspects.accuse(self.slots, self.in_flight) if blamed else []
         for slot in self.slots.order().tolist():
@@ -158,7 +158,7 @@ class Scheduler:
         return guilty
 
     def _reset(self, kv: KVCache, now: float, num_host: int = 0, copy_block_s: float = 0.0) -> None:
-        """All that ran waits again, for the empty memory `kv`; nothing is in flight."""
+        """Replace the memory by the empty `kv`; all that ran waits again."""
         self.admission.reset(kv, now, num_host, copy_block_s)
         self.in_flight = InFlight()
 
@@ -169,24 +169,24 @@ class Scheduler:
     # What the Core counts and shows
 
     def take_started(self) -> list[tuple[Sequence, int]]:
-        """Those that were admitted for the first time since the last call, with cached tokens."""
+        """(sequence, cached tokens) of those that started since the last call."""
         taken = list(self.started)
         self.started.clear()
         return taken
 
     def take_stats(self) -> PreemptionStats:
-        """What was counted of preemptions since the last call."""
+        """The counts of preemptions since the last call."""
         taken, self.admission.stats = self.admission.stats, PreemptionStats()
         return taken
 
     def swap_stats(self) -> SwapStats:
-        """The host pool and the swap link."""
+        """The counts of the host pool and the swap link."""
         return self.residency.stats()
 
     # A step
 
     def schedule(self, now: float) -> Batch | None:
-        """The next step, or None when there is nothing that can run or move now."""
+        """Plan the next step; None if nothing can run and no copy is ordered."""
         self.admission.num_promised = 0
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
@@ -227,7 +227,7 @@ class Scheduler:
     # Filling a step
 
     def _fill(self, step: StepBuilder, alone: int, now: float) -> None:
-        """Rows in the policy's order; where `alone` is a slot, it is the only one."""
+        """Add rows in the policy's order; where `alone` is a slot, only that one."""
         decodes, prompts = self._runnable(alone, now)
         if self.order.policy.prefill_alone:
             self._continue_prompts(step, prompts)
@@ -244,7 +244,7 @@ class Scheduler:
                 self._continue_prompts(step, behind[self.slots.epoch[behind] == epochs])
 
     def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
-        """Running slots with one token to compute, and those with more, in order."""
+        """(slots with one token to compute, slots with more), both in order."""
         table = self.slots
         if self.order.policy.reviews:
             self.order.review(now)
@@ -260,8 +260,8 @@ class Scheduler:
         return order[decoding], order[pending > 1]
 
     def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
-        """Those that rank before the first that waits, and those behind it: a short prompt does
-        not wait until a long one is computed.
+        """(slots that rank before the first that waits, those behind it): a short prompt does not
+        wait until a long one is computed.
         """
         if not (slots.size and self.order.policy.displaces and self.waiting):
             return slots, _NO_SLOTS
@@ -276,13 +276,13 @@ class Scheduler:
         return order[ready][: -(-order.size // self.limits.stages)]
 
     def _decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
-        """Every decode that the budget and the memory carry."""
+        """Add every decode that the budget and the memory allow."""
         slots = slots[: step.budget]
         kv = self.kv
-        short = kv.short(slots, self.slots.computed[slots])
+        short = kv.needing_block(slots, self.slots.computed[slots])
         if short.size <= kv.pool.num_available:
             if short.size:
-                kv.grow_each(short)
+                kv.append_each(short)
             step.add_decodes(slots)
             return
         waiting = self.admission.grow_or_preempt(short, now)
@@ -290,7 +290,7 @@ class Scheduler:
         step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
 
     def _continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
-        """Further chunks of prompts that have started; their blocks are theirs already."""
+        """Add further chunks of prompts that have started; they have their blocks already."""
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
@@ -320,7 +320,7 @@ class Scheduler:
     # Sending and answering
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
-        """Turn rows into the plan, and count its tokens as computed."""
+        """Make the plan of these rows, and count its tokens as computed."""
         admission, table, kv = self.admission, self.slots, self.kv
         admission.step += 1
         starts = table.computed[slots]
@@ -359,7 +359,7 @@ class Scheduler:
         return batch
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
-        """Count the tokens of rows that are still the same sequence's, and end those that end."""
+        """Count the tokens of rows whose sequences still have their slots; end those that end."""
         table = self.slots
         slots = flown.slots
         why = reasons
@@ -390,7 +390,7 @@ class Scheduler:
         return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)
 
     def _fail(self, slots: Slots) -> None:
-        """These rows failed: they have no token, and what they computed is offered to nobody."""
+        """Take back the tokens of rows that failed; what they computed is not cached."""
         self.slots.delivered[slots] -= 1
         for slot in slots.tolist():
             self.kv.forget(self.slots.member(slot))

@@ -1,4 +1,4 @@
-"""A step while it is filled: rows in order, and the token budget that is left."""
+"""The step that is being filled: its rows, in order, and the token budget that is left."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from daemon.wire.columns import Int32, Slots, int32
 
 @dataclass(slots=True, frozen=True)
 class Limits:
-    """What a step may be at most."""
+    """The limits of a step."""
 
     max_running: int
     max_batch_tokens: int
@@ -22,7 +22,7 @@ class Limits:
 def chunk_of(
     pending: int, cost: int, policy: Policy, prefill_chunk: int, budget: int, first: bool
 ) -> int:
-    """Tokens of a prompt with `pending` to go that a step with so much budget left takes; 0: none.
+    """The tokens of a prompt's next chunk, where `pending` are left to compute; 0: none.
 
     Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
     `first`: no other prompt is in the step.
@@ -36,7 +36,7 @@ def chunk_of(
 
 
 class StepBuilder:
-    """Collects rows; one whose sequence is preempted after it was added is dropped at the end."""
+    """Collects a step's rows and owns its budget; drops rows of preempted sequences."""
 
     def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
         self.budget = limits.max_batch_tokens  # tokens that are left
@@ -56,7 +56,7 @@ class StepBuilder:
         return not (self._decodes or self.prompts)
 
     def chunk(self, pending: int, cost: int) -> int:
-        """Tokens of a prompt with `pending` to go that it has room for; 0: none."""
+        """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
         chunk, first = self._limits.prefill_chunk, not self.prompts
         return chunk_of(pending, cost, self._policy, chunk, self.budget, first)
 

@@ -1,4 +1,4 @@
-"""Whether predictions of length are worth following, judged by the answers that ended."""
+"""Trust in the predictor: whether its predictions order answers well enough to be followed."""
 
 from collections import deque
 
@@ -8,7 +8,7 @@ _ENOUGH = 0.6
 
 
 class PredictorTrust:
-    """How often, of two answers, the one predicted to be shorter was: a half is chance.
+    """The share of pairs of answers that predictions put into the right order; a half is chance.
 
     Each answer that ends is compared with the last few. While too few of the pairs are in the
     right order, schedulers do as if nothing had been predicted: an adversary that calls long

@@ -272,5 +272,5 @@ def _home(instance: Instance) -> Home:
         swap.host.total,
         swap.copy_block_s,
     )
-    pace = instance.step_time
-    return Home(0.0, pool, pace.mean_s, pace.chunk_s(1))
+    step_time = instance.step_time
+    return Home(0.0, pool, step_time.mean_s, step_time.chunk_s(1))

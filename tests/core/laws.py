@@ -72,8 +72,8 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
         assert member.state is State.RUNNING and member.slot == slot
         assert member.instance == instance.index
         seats[member.id] += 1
-    places = [one.place for one in scheduler.waiting]
-    assert places == sorted(places)
+    keys = [one.order_key for one in scheduler.waiting]
+    assert keys == sorted(keys)
     for one in scheduler.waiting:
         assert one.state in (State.WAITING, State.PREEMPTED) and one.slot < 0
         assert one.instance == instance.index
@@ -92,7 +92,7 @@ def in_order(slots: SlotTable) -> Slots:
 def _check_order(slots: SlotTable, order: Slots) -> None:
     """Columns say what members say, and the order is that of their places."""
     members = [slots.member(slot) for slot in order.tolist()]
-    assert [one.place for one in members] == sorted(one.place for one in members)
+    assert [one.order_key for one in members] == sorted(one.order_key for one in members)
     assert slots.rank[order].tolist() == [one.rank for one in members]
     assert slots.arrival[order].tolist() == [one.arrival for one in members]
     assert slots.sequence[order].tolist() == [one.id for one in members]
@@ -154,7 +154,7 @@ def check_nobody_idles(core: Core) -> None:
                 if one.strikes or copied or idle.capacity_tokens < one.limit:
                     continue
                 plan = scheduler.admission.plan(one)
-                assert scheduler.kv.lacking(plan.matched, plan.num_new_blocks) > 0, (
+                assert scheduler.kv.num_lacking(plan.matched, plan.num_new_blocks) > 0, (
                     f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
                 )
                 break  # nobody behind it is favoured

@@ -10,7 +10,7 @@ from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
 from tests.core.driver import Driver, configured
-from tests.scheduler.test_mlfq import learned_pace, sequence
+from tests.scheduler.test_mlfq import learned_step_time, sequence
 
 
 @pytest.mark.parametrize("policy", ["mlfq", "speculative", "srtf"])
@@ -124,9 +124,9 @@ def test_who_starves_first_is_looked_at_first() -> None:
 
 def test_a_guess_below_what_it_has_is_no_guess() -> None:
     """Chosen, or foretold late, for one that is long already: it is not called nearly done."""
-    policy, pace, one = Speculative(), learned_pace(), sequence(10)
+    policy, step_time, one = Speculative(), learned_step_time(), sequence(10)
     one.num_output_tokens = 300
-    policy.enter(one, pace)
+    policy.enter(one, step_time)
     assert one.expected_tokens == 600
     one.expected_tokens = 20
     policy.on_prediction(one)
@@ -153,7 +153,7 @@ def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
         slot = slots.join(one, length)
         kv.allocate(slot, [], kv.blocks_for(length))
         one.move(State.RUNNING)
-        residency.seat(one, kv, -1, 1, 0.0)
+        residency.admit(one, kv, -1, 1, 0.0)
         slots.delivered[slot] = slots.known[slot] = length + 1
         members.append(one)
     residency.park(members[1], 100, slots, kv, 1, lambda num_tokens: 1.0)

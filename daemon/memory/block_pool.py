@@ -210,6 +210,6 @@ class BlockPool:
     def restore_idle(self, free: Int32, cached: Int32, digests: bytes) -> None:
         """Put a new pool into what `idle_state` told. Raises LedgerError if it is no such state."""
         self._free = free.tolist()
-        self.cache.register_each(split_hashes(digests), cached.tolist())
+        self.cache.register(split_hashes(digests), cached.tolist())
         self.cache.leave(cached.astype(np.intp))
         self.check()

@@ -74,7 +74,7 @@ class KVCache:
         if full <= sealed or not self._prefix_cache:
             return
         blocks = self.table.blocks(sequence.slot)[sealed:full].tolist()
-        self.pool.cache.register_each(sequence.hashes[sealed:full], blocks)
+        self.pool.cache.register(sequence.hashes[sealed:full], blocks)
         sequence.num_sealed_blocks = full
 
     def forget(self, sequence: Sequence) -> None:

@@ -33,11 +33,7 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
-    def register(self, digest: bytes, block: int) -> None:
-        """Name a block's tokens; a digest or block that is named already stays as it was."""
-        self.register_each([digest], [block])
-
-    def register_each(self, digests: list[bytes], blocks: list[int]) -> None:
+    def register(self, digests: list[bytes], blocks: list[int]) -> None:
         """Name the tokens of blocks; a digest or block that is named already stays as it was.
 
         Raises ValueError if the lengths differ.

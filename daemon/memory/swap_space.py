@@ -57,8 +57,8 @@ class SwapSpace:
 
     def keep(self, residence: Residence, num_blocks: int) -> None:
         """Forget all but the first `num_blocks` of its copy."""
-        forgotten = residence.host_blocks[num_blocks:]
-        if forgotten:
+        if len(residence.host_blocks) > num_blocks:
+            forgotten = residence.host_blocks[num_blocks:]
             if residence.last_copy > self.done_step:
                 self.pool.name_in_copy(forgotten, residence.last_copy)
             self.pool.release(forgotten, 0)

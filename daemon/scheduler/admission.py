@@ -62,9 +62,8 @@ class Admission:
         self.left: list[int] = []  # slots that were vacated since the newest plan
         self.joined: list[int] = []  # slots that were taken since then
         self.num_promised = 0  # blocks that are coming, and that decodes of this plan wait for
-        self.started: list[
-            tuple[Sequence, int]
-        ] = []  # (admitted for the first time, cached tokens)
+        # Those that were admitted for the first time, with cached tokens.
+        self.started: list[tuple[Sequence, int]] = []
         self.stats = PreemptionStats()
 
     def reset(
@@ -141,7 +140,7 @@ class Admission:
     def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
         """Displace others if the policy says so; whether a slot and the blocks are available then.
 
-        Nobody is preempted to obtain what comes anyway, but for what lacks beyond it.
+        No sequence is preempted for blocks that come anyway, only for what lacks beyond them.
         """
         lacking = self._lacking(plan)
         if lacking <= 0 and not self.slots.full:
@@ -158,9 +157,9 @@ class Admission:
         return not self.slots.full and self._lacking(plan) <= 0
 
     def _victims(self, sequence: Sequence, num_blocks: int, now: float) -> list[int]:
-        """The last slots in the order that together give so many blocks, if this one may have
-        their places; none if they give fewer, or if the host has no room for what they hold: to
-        compute it all again costs more than a place is worth. Who leaves anyway is left alone.
+        """The last slots in the order that together give so many blocks, if this one may displace
+        them; none if they give fewer, or if the host has no room for what they hold: to compute it
+        all again costs more than a slot is worth. Slots that are leaving anyway are skipped.
         """
         policy, table = self.order.policy, self.slots
         if not policy.displaces or self.residency.mode == DEFER:

@@ -180,7 +180,8 @@ class Residency:
         Since it computes on, only full blocks of its copy stay as they are.
         """
         residence = sequence.residence
-        where = Where.DEVICE
+        num_kept = residence.parked_tokens // kv.block_size
+        where = Where.BOTH if residence.host_blocks and num_kept else Where.DEVICE
         if fetch_from >= 0:
             num_blocks = kv.blocks_for(residence.parked_tokens)
             blocks = kv.table.blocks(sequence.slot)[fetch_from:num_blocks].tolist()
@@ -191,9 +192,7 @@ class Residency:
                 where = Where.RETURNING
                 residence.fetched_by, residence.fetched_s = step, now
         self._move(sequence, where)
-        self.space.keep(residence, residence.parked_tokens // kv.block_size)
-        if where is Where.DEVICE:
-            self._has_device(sequence)
+        self.space.keep(residence, num_kept)
 
     def on_copied(
         self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float

@@ -1,9 +1,9 @@
-"""The iteration-level scheduler of one instance: add, remove, schedule, complete, reset.
+"""The iteration-level scheduler of one instance: add, remove, schedule, complete.
 
 Each step takes decodes and prompt chunks under a token budget, in the policy's order; when blocks
 run out the last in that order gives way. This file tells a step's story. Three rooms hold what it
 decides on: `order.py` who goes first, `admission.py` who has a slot and blocks, `residency.py`
-where everybody's KV is.
+where each sequence's KV is.
 """
 
 import numpy as np

@@ -44,6 +44,8 @@ from tests.core.replays.life import PATH, Chain, Life, write
 from tests.core.traffic import random_driver, random_event
 from tests.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
 
+AS_THE_POLICY_HAS_IT = ""
+
 LEARNED_STEPS = frozenset({1, 6, 25})
 """Steps of a worker's life whose times are told."""
 
@@ -132,7 +134,7 @@ def simulated(policy: str, swap: str, seed: int, num_requests: int, learn: bool)
     simulator = Simulator(config, traffic, machine, recorder, extras)
     core = simulator.core = Taped(config, learn)
     simulator.run()
-    return core.life(f"simulated, {policy}, {swap}, {seed}", config)
+    return core.life(f"simulated, {policy}, {swap or 'its own'}, {seed}", config)
 
 
 def _prepared(policy: str, swap: str, seed: int, num_requests: int) -> Prepared:
@@ -173,8 +175,10 @@ def _orders(policy: str, num_requests: int) -> list[Event]:
     return [
         *(Abort(0.03 * number, number * num_requests // 12) for number in range(1, 12)),
         Reconfigured(0.1, 1 << 30, 0.05),
-        PolicyChosen(0.15, other),
-        PolicyChosen(0.18, policy),
+        PolicyChosen(0.12, "speculative"),
+        PolicyChosen(0.15, "srtf"),
+        PolicyChosen(0.17, other),
+        PolicyChosen(0.19, policy),
         Drain(0.22),
         Resumed(0.23),
     ]
@@ -190,7 +194,7 @@ def lives(learn: bool, scale: int = 1) -> list[Life]:
     ]
     for number, policy in enumerate(policies):
         other = SWAP_MODES[number % len(SWAP_MODES)]
-        for swap in sorted({other, POLICIES[policy].swap, PROACTIVE}):
+        for swap in sorted({other, AS_THE_POLICY_HAS_IT, PROACTIVE}):
             made.append(simulated(policy, swap, number, 26 * scale, learn))
     return made
 

@@ -26,7 +26,7 @@ class Where(Enum):
 
 @dataclass(slots=True)
 class Residence:
-    """The state of one sequence's KV; the scheduler's `Residency` alone changes it."""
+    """The state of one sequence's KV; only `Residency`, with its host pool, changes it."""
 
     where: Where = Where.NOWHERE
     host_blocks: list[int] = field(default_factory=list)  # copies of its first blocks, in order

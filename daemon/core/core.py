@@ -36,15 +36,15 @@ from daemon.memory.hashing import split_hashes
 from daemon.placement.balance import balance
 from daemon.placement.least_loaded import least_loaded
 from daemon.request import FinishReason, State, sequence_id
-from daemon.scheduler.answer import Answer
-from daemon.scheduler.moves import Moves
+from daemon.scheduler.admission import PreemptionStats
+from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What
 
 
 class Core:
-    """Every request, scheduler, ledger and placement of one daemon."""
+    """The state machine of one daemon: requests, schedulers, their memory, and placement."""
 
     def __init__(self, config: Configured) -> None:
         self.config = config
@@ -118,7 +118,7 @@ class Core:
         self._rehome(event.now)
 
     def _rehome(self, now: float) -> None:
-        """Sequences that wait where nothing can run them go where something can."""
+        """Move sequences from instances that cannot run them to instances that can."""
         if not any(instance.state is WorkerState.READY for instance in self.instances):
             return
         for instance in self.instances:
@@ -160,7 +160,7 @@ class Core:
             sequence.high_tokens = event.high_tokens
             sequence.story.add(event.now, What.FORETOLD, event.num_tokens)
             if not self._held_back(sequence):
-                self.instances[sequence.instance].scheduler.predict(sequence, event.now)
+                self.instances[sequence.instance].scheduler.on_prediction(sequence, event.now)
 
     def _held_back(self, sequence: Sequence) -> bool:
         """Whether it still waits for its leader's prompt."""
@@ -168,7 +168,7 @@ class Core:
         return leader is not None and sequence in self.held_back.get(leader.id, ())
 
     def _refusal(self, event: RequestArrived) -> Rejected | None:
-        """Why a request cannot be taken, if so."""
+        """Why a request is refused; None if it is accepted."""
 
         def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
             return Rejected(event.request, kind, message, retry_after_s)
@@ -207,7 +207,7 @@ class Core:
         return sequence
 
     def _place(self, sequence: Sequence, now: float) -> None:
-        """Queue it where there is least to do; it fails if no worker, however late, can hold it."""
+        """Queue a sequence at the least loaded instance; it fails if none can ever hold it."""
         able = able_to_hold(self.instances, sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
         if not able:
@@ -223,7 +223,7 @@ class Core:
         self.instances[chosen].scheduler.add(sequence, now)
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
-        """Streams that waited for a leader's prompt may now share it."""
+        """Queue the streams that waited for a leader's prompt; they may share it now."""
         for follower in self.held_back.pop(leader.id, ()):
             self._num_held_back -= 1
             home = self.instances[leader.instance]
@@ -241,7 +241,7 @@ class Core:
             return
         if answer.work.num_tokens:
             instance.step_time.observe(answer.work, event.elapsed_s)
-        instance.last_done_s = event.now
+        instance.step_began_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
         num_failed = answer.num_failed
         self.counters.output_tokens += answer.rows.size - num_failed
@@ -277,20 +277,20 @@ class Core:
             true = sequence.num_output_tokens
             self.counters.prediction_count += 1
             self.counters.prediction_error_sum += abs(sequence.predicted_tokens - true) / true
-            seats = self.instances[sequence.instance].scheduler.seats
-            seats.trust.observe(sequence.predicted_tokens, true)
+            scheduler = self.instances[sequence.instance].scheduler
+            scheduler.on_ended(sequence.predicted_tokens, true)
 
     def _on_copied(self, event: Copied) -> None:
         scheduler = self.instances[event.instance].scheduler
-        scheduler.swapper.observe(event.num_out, event.out_s, event.num_in, event.in_s)
-        scheduler.copied(event.step, event.now)
+        counts = event.num_out, event.out_s, event.num_in, event.in_s
+        scheduler.on_copied(event.step, event.now, *counts)
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:
-            instance.choose(event.policy, event.now)
+            instance.set_policy(event.policy, event.now)
 
     def _plan(self, now: float) -> None:
-        """Submit what can be sent now; ask to be woken when something should be planned later."""
+        """Submit every step that can be planned now; ask for a tick when one is due later."""
         wake_at_s = float("inf")
         for instance in self.instances:
             while (plan_at_s := instance.plan_at_s(now)) <= now:
@@ -305,28 +305,27 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        seats = scheduler.seats
-        if seats.moves.any:
-            self._count(seats.take_moves())
+        if scheduler.stats.any:
+            self._count(scheduler.take_stats())
         if batch is None:
             return False
         if len(scheduler.in_flight) == 1:
-            instance.last_done_s = now
+            instance.step_began_s = now
         instance.batch_rows = batch.slots.size
         instance.newest_work = work = scheduler.in_flight.newest.work
-        if seats.started:
-            for sequence, num_cached in seats.take_started():
+        if scheduler.started:
+            for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
         self._actions.append(Submit(batch, work))
         return True
 
-    def _count(self, moves: Moves) -> None:
+    def _count(self, stats: PreemptionStats) -> None:
         counters = self.counters
-        counters.preemptions += moves.preemptions
-        counters.recomputed_tokens += moves.recomputed_tokens
-        counters.swaps_out += moves.swaps_out
-        counters.swaps_in += moves.swaps_in
+        counters.preemptions += stats.preemptions
+        counters.recomputed_tokens += stats.recomputed_tokens
+        counters.swaps_out += stats.swaps_out
+        counters.swaps_in += stats.swaps_in
 
     # Endings
 
@@ -336,7 +335,7 @@ class Core:
             return
         sequence.hashes.extend(split_hashes(event.hashes))
         if sequence.state is State.RUNNING:
-            self.instances[sequence.instance].scheduler.seats.seal(sequence.slot)
+            self.instances[sequence.instance].scheduler.seal(sequence)
 
     def _on_finish(self, event: Finish) -> None:
         sequence = self.sequences.get(event.sequence)
@@ -369,7 +368,7 @@ class Core:
         self._forget(sequence, reason, now)
 
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
-        """Drop an ended sequence, and its request once none of its streams is left."""
+        """Drop an ended sequence, and its request with the last of its streams."""
         self._release_followers(sequence, now)
         sequence.story.add(now, What.FINISHED, sequence.num_output_tokens, reason)
         sequence.leader, sequence.hashes = None, []
@@ -395,5 +394,5 @@ class Core:
             instance.reconfigure(self.config)
 
     def _on_tick(self, event: Tick) -> None:
-        """Planning follows every event; a tick only makes one happen now."""
+        """Do nothing: planning follows every event, and a tick is one."""
         self.wake_at_s = float("inf")

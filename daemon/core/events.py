@@ -1,6 +1,6 @@
-"""All that the Core can be told. Time comes in with each event; the Core reads no clock.
+"""The Core's input events. Time comes in with each event; the Core reads no clock.
 
-The journal is the list of these, in order: feeding them to a new Core repeats what happened.
+The journal is the list of them, in order. A new Core that is given them does the same again.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from daemon.wire.columns import Column
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
-    """One instance as the Core knows it, before its worker said how many blocks it has."""
+    """One instance's configuration; its worker says later how many blocks it has."""
 
     name: str
     role: str
@@ -18,7 +18,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     ahead: bool = False  # its worker begins a step before the one before it is done
 
 
-class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):
     """The first event of every journal: what the Core was built with."""
 
     now: float
@@ -38,7 +38,7 @@ class Configured(msgspec.Struct, frozen=True, tag=True, array_like=True):
     starve_s: float = 0.3  # how long a sequence may wait before it is promoted (FastServe's alpha)
 
 
-class WorkerReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=True):
     """An instance's worker can compute: its pool has `num_blocks` empty blocks."""
 
     now: float
@@ -51,7 +51,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     token_s: float = 0.0  # what one prompt token more adds to a step
 
 
-class WorkerLost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):
     """An instance's worker died; what it computed is gone, its sequences wait again."""
 
     now: float
@@ -59,7 +59,7 @@ class WorkerLost(msgspec.Struct, frozen=True, tag=True, array_like=True):
     blamed: bool = False  # what it computed may have killed it: it was not ended from outside
 
 
-class RequestArrived(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class RequestArrived(msgspec.Struct, frozen=True, tag="RequestArrived", array_like=True):
     """A request, in counts and block hashes: never text, never token ids."""
 
     now: float
@@ -72,8 +72,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True, array_like=True):
     prompt_cost: int = 1  # a prompt token takes a step's time as so many usual ones do
 
 
-class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """How long the answers of a request will be, as a predictor has it; fallible."""
+class Predicted(msgspec.Struct, frozen=True, tag="Predicted", array_like=True):
+    """A predictor's estimate of how long the answers of a request will be."""
 
     now: float
     request: int
@@ -81,7 +81,7 @@ class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
 
 
-class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class StepDone(msgspec.Struct, frozen=True, tag="StepDone", array_like=True):
     """A step answered. R sampled rows, in the plan's order."""
 
     now: float
@@ -91,7 +91,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     elapsed_s: float
 
 
-class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Copied(msgspec.Struct, frozen=True, tag="Copied", array_like=True):
     """Every swap copy of an instance's plans up to and including `step` is done.
 
     Counts and times are of the copies since the last such event; times as the link was busy.
@@ -106,14 +106,14 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
     in_s: float
 
 
-class PolicyChosen(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class PolicyChosen(msgspec.Struct, frozen=True, tag="PolicyChosen", array_like=True):
     """The operator chose another policy; every sequence that waits or runs is ranked anew."""
 
     now: float
     policy: str
 
 
-class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Sealed(msgspec.Struct, frozen=True, tag="Sealed", array_like=True):
     """Hashes of further full blocks of a sequence, as generated tokens filled them."""
 
     now: float
@@ -122,7 +122,7 @@ class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     hashes: bytes
 
 
-class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Finish(msgspec.Struct, frozen=True, tag="Finish", array_like=True):
     """A stop string was found: the sequence ends, tokens beyond `at_token` do not count."""
 
     now: float
@@ -130,26 +130,26 @@ class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
     at_token: int
 
 
-class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Abort(msgspec.Struct, frozen=True, tag="Abort", array_like=True):
     """The client is gone: every sequence of the request ends now, at whatever stage."""
 
     now: float
     request: int
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Take no new requests; finish those that are here."""
+class Drain(msgspec.Struct, frozen=True, tag="Drain", array_like=True):
+    """The operator's order to refuse new requests and to finish those that are here."""
 
     now: float
 
 
-class Resumed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Take new requests again, after a `Drain`."""
+class Resumed(msgspec.Struct, frozen=True, tag="Resumed", array_like=True):
+    """The operator's order to accept new requests again, after a `Drain`."""
 
     now: float
 
 
-class Reconfigured(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Reconfigured(msgspec.Struct, frozen=True, tag="Reconfigured", array_like=True):
     """The operator changed limits of the running daemon; what waits or runs stays as it is."""
 
     now: float
@@ -157,7 +157,7 @@ class Reconfigured(msgspec.Struct, frozen=True, tag=True, array_like=True):
     starve_s: float
 
 
-class Tick(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Tick(msgspec.Struct, frozen=True, tag="Tick", array_like=True):
     """The time that a `WakeAt` asked for has come."""
 
     now: float

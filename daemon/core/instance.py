@@ -1,4 +1,4 @@
-"""An instance as the Core holds it: its scheduler, its pace, and whether its worker lives."""
+"""One instance of the Core: its scheduler, its worker's state, and when it plans a step."""
 
 from enum import Enum
 from typing import TypeVar
@@ -13,10 +13,9 @@ from daemon.cost.work import NO_WORK
 from daemon.memory.kv_cache import KVCache
 from daemon.placement.least_loaded import Load
 from daemon.scheduler.policies import POLICIES
-from daemon.scheduler.scheduler import Limits, Scheduler
-from daemon.scheduler.swapper import Swapper
+from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.step import Limits
 from daemon.sequence import Sequence
-from daemon.story import What
 
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
@@ -38,14 +37,14 @@ class WorkerState(Enum):
 
 
 class Instance:
-    """One worker's scheduler and what is known of its speed."""
+    """One worker's scheduler, and what is known of the worker."""
 
     def __init__(self, index: int, config: InstanceConfig, core: Configured) -> None:
         self.index = index
         self.config = config
         self.state = WorkerState.LOADING
         self.block_bytes = 0
-        self.last_done_s = 0.0
+        self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
         self.limits = core  # as they are now
@@ -60,19 +59,19 @@ class Instance:
                 config.stages,
             ),
             self._memory(0),
-            Swapper(core.swap or policy.swap),
+            core.swap or policy.swap,
         )
         self.reconfigure(core)
 
     def reconfigure(self, core: Configured) -> None:
-        """Keep to other limits from now on; those who wait are as patient as they say."""
+        """Apply other limits from now on, to waiting sequences too."""
         self.limits = core
-        self.scheduler.seats.starve_after(core.starve_s)
+        self.scheduler.set_starve_s(core.starve_s)
 
     @property
     def step_time(self) -> StepTimeModel:
-        """What its steps take, as far as it has learned."""
-        return self.scheduler.seats.pace
+        """The model of its steps' times, as far as it has learned."""
+        return self.scheduler.step_time
 
     @property
     def capacity_tokens(self) -> int:
@@ -92,35 +91,31 @@ class Instance:
         return self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
-        """Its worker can compute, with empty pools."""
+        """The worker can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
-        self.scheduler.lose(memory, said.now, said.num_host_blocks, said.copy_block_s)
-        self.scheduler.seats.pace = StepTimeModel(said.step_s, said.token_s)
+        step_time = StepTimeModel(said.step_s, said.token_s)
+        host = said.num_host_blocks, said.copy_block_s
+        self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
-        """Its worker died: what it held is gone, what ran waits again.
+        """The worker died: its KV is gone, and the sequences that ran wait again.
 
-        Returns the sequences that must have killed it, if what it computed is to blame.
+        Returns the sequences that killed it, if it is `blamed` on what it computed.
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
-        scheduler = self.scheduler
-        guilty = scheduler.suspects.accuse(scheduler.slots, scheduler.in_flight) if blamed else []
-        for slot in scheduler.slots.order().tolist():
-            scheduler.slots.member(slot).story.add(now, What.WORKER_LOST)
-        scheduler.lose(self._memory(0), now)
-        return guilty
+        return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
 
-    def choose(self, policy: str, now: float) -> None:
-        """Order its sequences by another policy from now on."""
+    def set_policy(self, policy: str, now: float) -> None:
+        """Rank its sequences by another policy from now on."""
         chosen = POLICIES[policy]()
-        self.scheduler.choose(chosen, self.limits.swap or chosen.swap, now)
+        self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
 
     def plan_at_s(self, now: float) -> float:
         """When its next step should be planned: at once, late in the running step, or never."""
-        flying = len(self.scheduler.in_flight.steps)
+        flying = len(self.scheduler.in_flight)
         if self.state is not WorkerState.READY:
             return _NEVER
         if not flying:
@@ -130,21 +125,20 @@ class Instance:
         if self.config.stages > 1:
             return now
         expected_s = self.step_time.predict_s(self.newest_work)
-        return max(now, self.last_done_s + expected_s - PLAN_GAP_S)
+        return max(now, self.step_began_s + expected_s - PLAN_GAP_S)
 
     def load(self) -> Load:
-        """How busy it is, for placement."""
+        """Its load, for placement."""
         ledger = self.scheduler.kv.pool.ledger()
         share = ledger.held / ledger.total if ledger.total else 1.0
         pending = self.scheduler.waiting.num_tokens
         return Load(self.index, pending, self.scheduler.num_running, share)
 
     def status(self) -> InstanceStatus:
-        """A copy of what a viewer wants to know."""
+        """Its part of a snapshot."""
         pool = self.scheduler.kv.pool
         ledger = pool.ledger()
-        swapper = self.scheduler.swapper
-        host = swapper.space.pool.ledger()
+        swap = self.scheduler.swap_stats()
         return InstanceStatus(
             name=self.config.name,
             role=self.config.role,
@@ -161,16 +155,16 @@ class Instance:
             kv_block_bytes=self.block_bytes,
             block_map=shrunk(pool.uses()),
             steps_in_flight=len(self.scheduler.in_flight),
-            steps=self.scheduler.seats.step,
+            steps=self.scheduler.step,
             step_s=self.step_time.mean_s,
             batch_rows=self.batch_rows,
             batch_tokens=self.newest_work.num_tokens,
-            swap=swapper.mode,
-            host_blocks=host.total,
-            host_held=host.held + host.fenced,
-            out_blocks=swapper.num_out,
-            in_blocks=swapper.num_in,
-            link_s=swapper.link_s,
+            swap=swap.mode,
+            host_blocks=swap.host.total,
+            host_held=swap.host.held + swap.host.fenced,
+            out_blocks=swap.num_out,
+            in_blocks=swap.num_in,
+            link_s=swap.link_s,
             levels=_levels(self.scheduler),
         )
 
@@ -201,7 +195,7 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
-    """Those that can hold so long a sequence; lost ones count while none is ready."""
+    """The instances that can hold so long a sequence; while none is ready, those that are lost."""
     ready = [one for one in instances if one.state is WorkerState.READY]
     if not ready:
         return [one for one in instances if one.state is WorkerState.LOST]

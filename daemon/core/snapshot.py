@@ -1,4 +1,4 @@
-"""What the Core shows of itself: plain values, copied, never its own objects."""
+"""Snapshots of the Core for viewers: plain values, copied, never its own objects."""
 
 import msgspec
 
@@ -44,7 +44,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One sequence; those that run first, at most 500 are listed."""
+    """One sequence; a snapshot lists at most 500, those that run first."""
 
     sequence: int
     state: str  # "waiting" | "prefill" | "decode" | "preempted"
@@ -64,7 +64,7 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Counters(msgspec.Struct):
-    """Cumulative since the start; a viewer takes differences."""
+    """Cumulative counts since the start; a viewer takes differences."""
 
     requests: int = 0
     rejected: int = 0
@@ -97,7 +97,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     other: int
 
 
-class Story(msgspec.Struct, frozen=True, tag=True):
+class Story(msgspec.Struct, frozen=True, tag="Story"):
     """One sequence from its arrival on; without marks if nobody knows it (any more)."""
 
     sequence: int
@@ -109,7 +109,7 @@ class Story(msgspec.Struct, frozen=True, tag=True):
     first_token_s: float = -1.0  # as `time_s`; -1: not yet
 
 
-class BlockOwners(msgspec.Struct, frozen=True, tag=True):
+class BlockOwners(msgspec.Struct, frozen=True, tag="BlockOwners"):
     """Who owns the blocks of one instance, cell by cell of its `block_map`."""
 
     instance: int

@@ -1,17 +1,35 @@
-"""From a Core to its snapshot."""
+"""Views of a Core: its snapshot, a sequence's story, and the owners of a pool's blocks."""
 
 from itertools import islice
 
 import msgspec
+import numpy as np
 
 from daemon.core.core import Core
-from daemon.core.snapshot import MAX_SEQUENCES_SHOWN, CoreSnapshot, SequenceStatus
+from daemon.core.instance import shrunk
+from daemon.core.snapshot import (
+    MAX_SEQUENCES_SHOWN,
+    BlockOwners,
+    CoreSnapshot,
+    Mark,
+    SequenceStatus,
+    Story,
+)
 from daemon.request import State
-from daemon.sequence import Sequence
+from daemon.sequence import Sequence, Where
+from daemon.wire.columns import Int32, int32
+
+_SHOWN = {
+    Where.NOWHERE: "",
+    Where.DEVICE: "gpu",
+    Where.BOTH: "both",
+    Where.HOST: "host",
+    Where.RETURNING: "moving",
+}
 
 
 def snapshot(core: Core, now: float) -> CoreSnapshot:
-    """A copy of what viewers see, at `now`; running sequences come first in the list."""
+    """The Core at `now`, copied; running sequences come first."""
     by_state = sorted(core.sequences.values(), key=lambda s: (s.state is not State.RUNNING, s.id))
     return CoreSnapshot(
         instances=tuple(instance.status() for instance in core.instances),
@@ -24,9 +42,8 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
 
 
 def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
-    """What viewers see of one living sequence."""
-    computed = blocks = num_host_blocks = 0
-    residency = ""
+    """One living sequence's part of a snapshot."""
+    computed = blocks = 0
     outputs = sequence.num_output_tokens
     state = sequence.state.name.lower()
     instance = core.instances[sequence.instance] if sequence.instance >= 0 else None
@@ -36,15 +53,6 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         outputs = int(table.delivered[sequence.slot]) - sequence.num_prompt_tokens
         blocks = int(instance.scheduler.kv.table.held[sequence.slot])
         state = "decode" if computed >= table.fed_until[sequence.slot] else "prefill"
-    if instance is not None:
-        swapper = instance.scheduler.swapper
-        num_host_blocks = len(swapper.space.places(sequence.id))
-        if swapper.is_returning(sequence.slot):
-            residency = "moving"
-        elif blocks:
-            residency = "both" if num_host_blocks else "gpu"
-        elif num_host_blocks:
-            residency = "host"
     return SequenceStatus(
         sequence=sequence.id,
         state=state,
@@ -59,6 +67,40 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         preemptions=sequence.preemptions,
         predicted_tokens=sequence.predicted_tokens,
         level=sequence.level,
-        num_host_blocks=num_host_blocks,
-        residency=residency,
+        num_host_blocks=len(sequence.residence.host_blocks),
+        residency=_SHOWN[sequence.residence.where],
     )
+
+
+def story(core: Core, sequence_id: int, now: float) -> Story:
+    """The story of a sequence that lives or has ended a short while ago; else one without marks."""
+    living = core.sequences.get(sequence_id)
+    ended = (one for one in reversed(core.ended) if one.id == sequence_id)
+    sequence = living or next(ended, None)
+    if sequence is None:
+        return Story(sequence_id, now)
+    return Story(
+        sequence_id,
+        now,
+        tuple(Mark(*mark) for mark in sequence.story.marks),
+        sequence.story.num_dropped,
+        status(core, living, now) if living is not None else None,
+        _blocks(core, sequence),
+        sequence.first_token_s,
+    )
+
+
+def _blocks(core: Core, sequence: Sequence) -> Int32:
+    if sequence.state is not State.RUNNING:
+        return int32()
+    return int32(core.instances[sequence.instance].scheduler.kv.table.blocks(sequence.slot))
+
+
+def block_owners(core: Core, instance: int, now: float) -> BlockOwners:
+    """The owner of each block of an instance. Raises IndexError for an unknown instance."""
+    scheduler = core.instances[instance].scheduler
+    pool, table = scheduler.kv.pool, scheduler.kv.table
+    owners = np.full(pool.num_blocks, -1, np.int64)
+    for slot in scheduler.slots.order().tolist():
+        owners[table.blocks(slot)] = scheduler.slots.member(slot).id
+    return BlockOwners(instance, now, shrunk(owners), shrunk(pool.owners()))

@@ -21,7 +21,7 @@ FRAME_LENGTH = struct.Struct("<I")
 RECORD_LIMIT_BYTES = 64 * 1024 * 1024
 
 
-class Gap(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Gap(msgspec.Struct, frozen=True, tag="Gap", array_like=True):
     """Events are missing here, or the file begins in mid-life: replay needs a `Checkpoint`."""
 
     num_dropped: int

@@ -1,1 +1,1 @@
-"""KV memory as a ledger: blocks, who holds them, and which may be taken. Pure."""
+"""KV memory as a ledger: blocks, their owners, and which of them are available. Pure."""

@@ -11,11 +11,11 @@ from daemon.wire.columns import Blocks, Bools, Int32, UInt8, int32
 
 
 class LedgerError(RuntimeError):
-    """The pool's counts do not add up: a bug, never a state to go on from."""
+    """The pool's counts do not add up; this is a bug, and the pool must not be used any more."""
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """How many blocks are in each use."""
+    """The number of blocks in each use."""
 
     total: int
     free: int
@@ -34,11 +34,11 @@ class BlockUse:
 
 
 class BlockPool:
-    """`num_blocks` blocks with owners counted.
+    """A pool of `num_blocks` blocks, with a count of owners for each.
 
     A block that its last owner released stays *fenced* while a step or a swap copy in flight names
-    it: it is coming, but nobody may take it yet. Then it is cached if its tokens are named, else
-    free. Copies are counted by the step whose plan ordered them.
+    it: nobody may take it yet. Then it is cached if its tokens are named, else free. Copies are
+    counted by the step whose plan ordered them.
 
     A few blocks are taken at a time, for which loops over plain arrays beat numpy's overhead;
     many come back at once. So owners are an array with a numpy view of the same memory.
@@ -85,11 +85,11 @@ class BlockPool:
         return blocks
 
     def num_sole(self, blocks: Blocks | Int32) -> int:
-        """How many of these have one owner."""
+        """How many of these blocks have one owner."""
         return int(np.count_nonzero(self._owners_column[blocks] == 1))
 
     def share(self, blocks: list[int]) -> None:
-        """One more owner for each (distinct) block, be it held, cached or fenced."""
+        """Add an owner to each (distinct) block, whether it is held, cached or fenced."""
         for block in blocks:
             if not self._owners[block]:
                 if block in self._fenced:
@@ -99,7 +99,7 @@ class BlockPool:
             self._owners[block] += 1
 
     def release(self, blocks: list[int] | Blocks, last_step: int) -> None:
-        """One owner less for each block, once for each time it is listed.
+        """Take an owner from each block, once for each time it is listed.
 
         `last_step` is the newest step in which these owners named them. A block waits for the
         newest step of all the owners it has had, not only of the one that lets go last. Later
@@ -151,7 +151,7 @@ class BlockPool:
         self._lift()
 
     def _lift(self) -> None:
-        """Let go of fenced blocks that nothing in flight names any more."""
+        """Free or cache the fenced blocks that nothing in flight names any more."""
         if self._fenced:
             fenced = np.array(list(self._fenced), np.intp)
             lifted = fenced[~self._flying(fenced)]
@@ -168,7 +168,7 @@ class BlockPool:
         return sum(1 for block in blocks if block in self._fenced) if self._fenced else 0
 
     def uses(self) -> UInt8:
-        """The BlockUse of every block, uint8 [num_blocks]."""
+        """The `BlockUse` of every block, uint8 [num_blocks]."""
         uses = self.cache.named() * np.uint8(BlockUse.CACHED)
         uses[list(self._fenced)] = BlockUse.FENCED
         uses[self._owners_column > 0] = BlockUse.HELD
@@ -208,8 +208,8 @@ class BlockPool:
         return int32(self._free), int32(cached), digests
 
     def restore_idle(self, free: Int32, cached: Int32, digests: bytes) -> None:
-        """Put a new pool into the state that `idle_state` told. Raises LedgerError on nonsense."""
+        """Put a new pool into what `idle_state` told. Raises LedgerError if it is no such state."""
         self._free = free.tolist()
-        self.cache.register_each(split_hashes(digests), cached.tolist())
+        self.cache.register(split_hashes(digests), cached.tolist())
         self.cache.leave(cached.astype(np.intp))
         self.check()

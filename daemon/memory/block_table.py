@@ -1,4 +1,4 @@
-"""Which physical block holds which stretch of each slot's sequence, and what changed."""
+"""The block table: the physical blocks of each slot's sequence, and what changed of them."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ _NONE = int32()
 
 
 class BlockTable:
-    """Rows of block numbers, one row a slot; changes are collected for the next step's plan.
+    """A row of block numbers for each slot; changes are collected for the next step's plan.
 
     Those of one slot at a time are collected in lists, which become columns together; those of
     many slots at a time are columns from the start.
@@ -44,7 +44,7 @@ class BlockTable:
         self._wide.append((slots.astype(np.int32), indices, blocks))
 
     def clear(self, cleared: list[int]) -> None:
-        """Empty slots' rows; the worker needs not be told, nor of changes not yet taken."""
+        """Empty these slots' rows, and drop their changes; the worker needs to know of neither."""
         for slot in cleared:
             self.held[slot] = 0
         if self._slots or self._wide:

@@ -1,4 +1,4 @@
-"""Blocks that nobody holds though their tokens are named, in the order in which they were left."""
+"""The queue of idle cached blocks: named, without an owner, the longest idle first."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ _TAKEN = -1
 
 
 class IdleQueue:
-    """A queue out of whose middle blocks can be taken.
+    """A queue from whose middle blocks can be taken.
 
-    A block that is taken leaves its entry behind, which no longer is where the block says that it
-    stands; such entries are skipped, and squeezed out when the end of the memory is reached.
+    A block that is taken leaves a dead entry behind: one at an index that the block no longer has.
+    Dead entries are skipped, and removed when the end of the array is reached.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -37,7 +37,7 @@ class IdleQueue:
         self._size += blocks.size
 
     def take(self, block: int) -> None:
-        """Take one out, wherever it stands. Raises LookupError if it is not there."""
+        """Take a block out, wherever it stands. Raises LookupError if it is not in the queue."""
         if block not in self:
             raise LookupError(f"block {block} is not idle")
         self._place[block] = _TAKEN
@@ -58,7 +58,7 @@ class IdleQueue:
         return blocks
 
     def blocks(self) -> Blocks:
-        """All of them, longest idle first; a copy."""
+        """All idle blocks, longest idle first; a copy."""
         return self._entries[self._valid(self._head, self._tail)]
 
     def _valid(self, start: int, end: int) -> Slots:

@@ -1,4 +1,4 @@
-"""The KV memory of one instance: its pool, its block table, its prefix cache."""
+"""The KV memory of one instance: its block pool, block table and prefix cache."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _NONE = int32()
 
 
 class KVCache:
-    """Gives blocks to slots and takes them back. Never speaks to the engine: it only plans."""
+    """Allocates blocks to slots and takes them back. It only plans: it never calls the engine."""
 
     def __init__(
         self, num_blocks: int, block_size: int, max_slots: int, max_len: int, prefix_cache: bool
@@ -24,30 +24,29 @@ class KVCache:
         self._copy_targets: list[int] = []
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold so many tokens."""
+        """The number of blocks that hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
     def match(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of its prefix, leaving at least one token to compute."""
+        """The cached blocks of a sequence's prefix, which leave at least one token to compute."""
         if not self._prefix_cache:
             return []
         useful = (sequence.num_known_tokens - 1) // self.block_size
         return self.pool.cache.match(sequence.hashes[:useful])
 
-    def lacking(self, matched: list[int], num_new_blocks: int) -> int:
-        """New blocks that are not there, besides the cached ones that would be shared; or <= 0."""
+    def num_lacking(self, matched: list[int], num_new_blocks: int) -> int:
+        """How many of these new blocks are not available once `matched` are shared; or <= 0."""
         idle = self.pool.idle_among(matched) if matched else 0
         return num_new_blocks - (self.pool.num_available - idle)
 
-    def admit(self, slot: int, matched: list[int], num_blocks: int) -> int:
-        """Give a slot its cached prefix and new blocks up to `num_blocks`; cached tokens."""
+    def allocate(self, slot: int, matched: list[int], num_blocks: int) -> None:
+        """Give a slot its cached prefix and new blocks, `num_blocks` in all."""
         if matched:
             self.pool.share(matched)
         self.table.extend(slot, matched + self.pool.allocate(num_blocks - len(matched)))
-        return len(matched) * self.block_size
 
     def fork(self, source: int, slot: int, num_tokens: int, num_blocks: int) -> None:
-        """Share the first `num_tokens` of another slot; the block they end in is copied.
+        """Give a slot the first `num_tokens` of another one; the block in which they end is copied.
 
         The copy comes at once because the new owner writes to that block in its first step.
         """
@@ -60,12 +59,12 @@ class KVCache:
             self._copy_targets.append(own[0])
         self.table.extend(slot, shared + own)
 
-    def short(self, slots: Slots, computed: Int32) -> Slots:
-        """Those of `slots` whose blocks are full with their `computed` tokens."""
+    def needing_block(self, slots: Slots, computed: Int32) -> Slots:
+        """Those of `slots` whose `computed` tokens fill their blocks."""
         return slots[computed >= self.table.held[slots] * self.block_size]
 
-    def grow_each(self, slots: Slots) -> None:
-        """One more block for each of several distinct slots."""
+    def append_each(self, slots: Slots) -> None:
+        """Append a block to each of several distinct slots."""
         self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
@@ -75,19 +74,19 @@ class KVCache:
         if full <= sealed or not self._prefix_cache:
             return
         blocks = self.table.blocks(sequence.slot)[sealed:full].tolist()
-        self.pool.cache.register_each(sequence.hashes[sealed:full], blocks)
+        self.pool.cache.register(sequence.hashes[sealed:full], blocks)
         sequence.num_sealed_blocks = full
 
     def forget(self, sequence: Sequence) -> None:
-        """Name none of a running sequence's blocks any more, now and when it leaves."""
+        """Take a running sequence's blocks out of the prefix cache, now and when it leaves."""
         self.pool.cache.forget(self.table.blocks(sequence.slot).tolist())
         sequence.hashes = []
 
     def num_own(self, slot: int) -> int:
-        """Blocks of a slot that nobody else owns."""
+        """The number of a slot's blocks that nobody else owns."""
         return self.pool.num_sole(self.table.blocks(slot))
 
-    def release_each(self, slots: list[int], last_step: int) -> None:
+    def release(self, slots: list[int], last_step: int) -> None:
         """Take back every block of several slots, none of them named after `last_step`."""
         rows = [self.table.blocks(slot) for slot in slots]
         self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)

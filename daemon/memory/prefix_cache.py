@@ -1,4 +1,4 @@
-"""Which blocks hold which tokens, and which of them nobody holds any more."""
+"""The prefix cache: an index from chain hashes to blocks, and the idle blocks among them."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from daemon.wire.columns import Blocks, UInt8
 
 
 class PrefixCache:
-    """An index from chain hashes to blocks, and the idle ones in the order they were left."""
+    """An index from chain hashes to blocks; idle blocks are evicted in the order they were left."""
 
     def __init__(self, num_blocks: int) -> None:
         self._block_by_digest: dict[bytes, int] = {}
@@ -20,11 +20,11 @@ class PrefixCache:
 
     @property
     def num_idle(self) -> int:
-        """Blocks that nobody holds and that can be evicted."""
+        """The number of cached blocks without an owner, which can be evicted."""
         return len(self._idle)
 
     def match(self, digests: Iterable[bytes]) -> list[int]:
-        """Blocks of the longest known prefix of these chain hashes."""
+        """The blocks of the longest known prefix of these chain hashes."""
         blocks = []
         for digest in digests:
             block = self._block_by_digest.get(digest)
@@ -33,12 +33,11 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
-    def register(self, digest: bytes, block: int) -> None:
-        """Name a block's tokens; a digest or block that is named already stays as it was."""
-        self.register_each([digest], [block])
+    def register(self, digests: list[bytes], blocks: list[int]) -> None:
+        """Name the tokens of blocks; a digest or block that is named already stays as it was.
 
-    def register_each(self, digests: list[bytes], blocks: list[int]) -> None:
-        """Name the tokens of several blocks. Raises ValueError if the lengths differ."""
+        Raises ValueError if the lengths differ.
+        """
         named, by_digest = self._named, self._block_by_digest
         for digest, block in zip(digests, blocks, strict=True):
             if not named[block] and by_digest.setdefault(digest, block) == block:
@@ -46,7 +45,7 @@ class PrefixCache:
                 named[block] = 1
 
     def forget(self, blocks: list[int]) -> None:
-        """Name the tokens of these held blocks no more."""
+        """Name the tokens of these held blocks no longer."""
         for block in blocks:
             if self._named[block]:
                 del self._block_by_digest[self._digests[block]]
@@ -59,11 +58,11 @@ class PrefixCache:
         return self._digests[block]
 
     def is_idle(self, block: int) -> bool:
-        """Whether the block is cached and held by nobody."""
+        """Whether the block is cached and has no owner."""
         return block in self._idle
 
     def leave(self, blocks: Blocks) -> list[int]:
-        """The last holder let go of these blocks; those of them whose tokens are not named."""
+        """The last owner released these blocks: keep those that are named, return the others."""
         named = self._named_column[blocks]
         if not np.count_nonzero(named):
             return _list(blocks)
@@ -71,7 +70,7 @@ class PrefixCache:
         return _list(blocks[~named])
 
     def take(self, block: int) -> None:
-        """An idle block is held again."""
+        """An idle block has an owner again."""
         self._idle.take(block)
 
     def evict(self, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""How much memory the next burst of arrivals will want (FastServe section 4.2)."""
+"""The burst reserve: memory kept for the next burst of arrivals (FastServe section 4.2)."""
 
 from math import exp, sqrt
 
@@ -9,7 +9,7 @@ _DEVIATIONS = 2.0
 
 
 class BurstReserve:
-    """Blocks wanted by the arrivals of a window: their mean and two deviations, from history.
+    """The blocks that a window's arrivals want: their mean and two deviations, from history.
 
     Windows are forgotten exponentially over a minute; quiet ones count too. Burstier traffic with
     the same mean gives a larger reserve.
@@ -22,12 +22,12 @@ class BurstReserve:
         self._square = 0.0
 
     def arrived(self, now: float, num_blocks: int) -> None:
-        """A request that wants so many blocks came."""
+        """A request that wants so many blocks arrived."""
         self._advance(now)
         self._blocks += num_blocks
 
     def num_blocks(self, now: float) -> int:
-        """The reserve at `now`."""
+        """The reserve at `now`, in blocks."""
         self._advance(now)
         deviation = sqrt(max(0.0, self._square - self._mean * self._mean))
         return round(self._mean + _DEVIATIONS * deviation)

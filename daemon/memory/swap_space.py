@@ -1,4 +1,4 @@
-"""Host memory behind one KV pool: whose blocks are copied there, and which copies are on the way.
+"""The host pool behind one KV pool: its ledger, and the swap copies that are in flight.
 
 A sequence's copy covers its first blocks, in order. It is made while the sequence still runs, so
 that its device blocks can be given away at once when others need them, and it stays when the
@@ -6,9 +6,9 @@ sequence has come back: KV is only ever appended to, so a full block needs no se
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from daemon.memory.block_pool import BlockPool
+from daemon.sequence import Residence
 from daemon.wire.columns import Int32, int32
 
 PROACTIVE, REACTIVE, RECOMPUTE, DEFER = SWAP_MODES = (
@@ -23,16 +23,8 @@ SWAPPING = (PROACTIVE, REACTIVE)
 _NONE = int32()
 
 
-@dataclass(slots=True)
-class HostCopy:
-    """One sequence's blocks in the host pool."""
-
-    places: list[int] = field(default_factory=list)  # of its first blocks, in order
-    last_copy: int = 0  # newest plan that orders a copy to or from any of them
-
-
 class SwapSpace:
-    """The host pool's ledger, and the swap copies of the plan that is being made.
+    """The host pool's ledger, and the swap copies that the next plan orders.
 
     Copies out and in are carried out in the order in which they are asked for, so that a block may
     be asked back before it has arrived.
@@ -41,50 +33,39 @@ class SwapSpace:
     def __init__(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks)
         self.done_step = 0  # newest plan whose copies have all ended
-        self._copies: dict[int, HostCopy] = {}  # by sequence
         self._out: list[tuple[int, int]] = []  # (device block, place)
         self._in: list[tuple[int, int]] = []  # (place, device block)
         self._ordered: deque[int] = deque()  # plans whose copies have not ended
 
     @property
     def num_flying(self) -> int:
-        """Plans whose copies are on the way."""
+        """Plans whose copies are in flight."""
         return len(self._ordered)
 
-    def places(self, sequence: int) -> list[int]:
-        """Where its first blocks are copied, or are about to be."""
-        copy = self._copies.get(sequence)
-        return copy.places if copy is not None else []
-
-    def copy_out(self, sequence: int, blocks: list[int], step: int) -> None:
+    def copy_out(self, residence: Residence, blocks: list[int], step: int) -> None:
         """Order copies of its next blocks with the plan of `step`; the caller has checked room."""
-        copy = self._copies.setdefault(sequence, HostCopy())
         places = self.pool.allocate(len(blocks))
-        copy.places += places
-        copy.last_copy = step
+        residence.host_blocks += places
+        residence.last_copy = step
         self._out += zip(blocks, places, strict=True)
 
-    def copy_in(self, sequence: int, first: int, blocks: list[int], step: int) -> None:
+    def copy_in(self, residence: Residence, first: int, blocks: list[int], step: int) -> None:
         """Order its blocks from the `first` on back into these device blocks."""
-        copy = self._copies[sequence]
-        copy.last_copy = step
-        self._in += zip(copy.places[first : first + len(blocks)], blocks, strict=True)
+        residence.last_copy = step
+        places = residence.host_blocks[first : first + len(blocks)]
+        self._in += zip(places, blocks, strict=True)
 
-    def keep(self, sequence: int, num_blocks: int) -> None:
+    def keep(self, residence: Residence, num_blocks: int) -> None:
         """Forget all but the first `num_blocks` of its copy."""
-        copy = self._copies.get(sequence)
-        if copy is not None and len(copy.places) > num_blocks:
-            self._release(copy.places[num_blocks:], copy.last_copy)
-            del copy.places[num_blocks:]
-            if not copy.places:
-                del self._copies[sequence]
-
-    def forget(self, sequence: int) -> None:
-        """Its copy is of no use any more."""
-        self.keep(sequence, 0)
+        if len(residence.host_blocks) > num_blocks:
+            forgotten = residence.host_blocks[num_blocks:]
+            if residence.last_copy > self.done_step:
+                self.pool.name_in_copy(forgotten, residence.last_copy)
+            self.pool.release(forgotten, 0)
+            del residence.host_blocks[num_blocks:]
 
     def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
-        """(blocks out, their places, places in, their blocks) for the plan of `step`."""
+        """(device blocks out, host blocks for them, host blocks in, device blocks for them)."""
         out, back = self._out, self._in
         if not out and not back:
             return _NONE, _NONE, _NONE, _NONE
@@ -100,7 +81,7 @@ class SwapSpace:
 
     @property
     def has_orders(self) -> bool:
-        """Whether the plan that is being made has swap copies."""
+        """Whether the next plan has swap copies."""
         return bool(self._out or self._in)
 
     def copies_done(self, step: int) -> None:
@@ -109,8 +90,3 @@ class SwapSpace:
         while self._ordered and self._ordered[0] <= step:
             self._ordered.popleft()
         self.pool.copies_done(step)
-
-    def _release(self, places: list[int], last_copy: int) -> None:
-        if last_copy > self.done_step:
-            self.pool.name_in_copy(places, last_copy)
-        self.pool.release(places, 0)

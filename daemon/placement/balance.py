@@ -1,17 +1,17 @@
-"""Work goes to whoever has room for it: what one instance cannot seat yet, another seats now."""
+"""Load balancing: a sequence that waits in vain moves to an instance that can run it now."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Listing
 from typing import Protocol
 
-from daemon.scheduler.room import Room
+from daemon.scheduler.headroom import Headroom
 from daemon.scheduler.scheduler import Scheduler
 from daemon.sequence import Sequence
 from daemon.story import What
 
 
 class Home(Protocol):
-    """What is asked of an instance."""
+    """An instance as balancing sees it."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -22,17 +22,17 @@ class Home(Protocol):
 
 
 def balance(homes: Listing[Home], now: float) -> int:
-    """Move those who wait in vain to instances where nobody waits and that have room for them; how
-    many moved.
+    """Move sequences that wait in vain to instances with headroom; how many moved.
 
-    Who moves would not be in the next plan where it is, with all that comes there by itself, and
-    is in the next plan where it goes: so it is better off, and does not move again before that
-    plan. In their order, until one finds no room anywhere: nobody behind it is favoured.
+    A sequence moves if it would not be in the next plan of its own instance, all blocks that come
+    there by themselves counted, and is in the next plan of the other: so it gains, and does not
+    move again before that plan. Sequences are taken in their order until one fits nowhere, so that
+    nobody overtakes it.
     """
     empty = [home for home in homes if not home.scheduler.waiting and home.can_hold(0)]
     if not empty or len(empty) == len(homes):
         return 0
-    takers = [(home, room) for home in empty if not (room := Room(home.scheduler)).none]
+    takers = [(home, room) for home in empty if not (room := Headroom(home.scheduler)).none]
     if not takers:
         return 0
     givers = [home for home in homes if home.scheduler.waiting]
@@ -47,11 +47,13 @@ def balance(homes: Listing[Home], now: float) -> int:
     return num_moved
 
 
-def _moves(giver: Scheduler, takers: list[tuple[Home, Room]]) -> Iterator[tuple[Sequence, Home]]:
-    """Who goes where; those behind the first that finds no room are not looked at."""
+def _moves(
+    giver: Scheduler, takers: list[tuple[Home, Headroom]]
+) -> Iterator[tuple[Sequence, Home]]:
+    """(sequence, its new instance) of those that move, up to the first that fits nowhere."""
     for sequence in _stuck(giver):
         able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
-        if not able or not _may_leave(sequence, giver):
+        if not able or not _may_leave(sequence):
             continue
         taker = next((home for home, room in able if room.take(sequence)), None)
         if taker is None:
@@ -60,14 +62,14 @@ def _moves(giver: Scheduler, takers: list[tuple[Home, Room]]) -> Iterator[tuple[
 
 
 def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
-    """Those who wait and are not in its next plan: from the first that finds no room on."""
-    room, found = Room(scheduler, later=True), False
+    """The waiting sequences that its next plan will not have: from the first that does not fit."""
+    room, found = Headroom(scheduler, later=True), False
     for sequence in scheduler.waiting:
         found = found or not room.take(sequence)
         if found:
             yield sequence
 
 
-def _may_leave(sequence: Sequence, scheduler: Scheduler) -> bool:
-    """Whether nothing keeps it: no KV of its own in the host, no suspicion to be cleared of."""
-    return not sequence.strikes and not scheduler.swapper.num_copied(sequence)
+def _may_leave(sequence: Sequence) -> bool:
+    """Whether nothing ties it to its instance: it has no KV in the host and is no suspect."""
+    return not sequence.strikes and not sequence.residence.host_blocks

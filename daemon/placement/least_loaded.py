@@ -1,4 +1,4 @@
-"""Join the instance with the least work before it."""
+"""Placement: a new sequence goes to the least loaded instance."""
 
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """How busy an instance is."""
+    """The load of one instance."""
 
     instance: int
     num_pending_tokens: int  # known tokens of sequences that wait for it

@@ -19,10 +19,9 @@ from daemon.control.protocol import (
     Story,
 )
 from daemon.control.server import RefusalError
-from daemon.core.closer import block_owners, story
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.core.view import snapshot
+from daemon.core.view import block_owners, snapshot, story
 from daemon.engine.protocol import Fallback, Loading
 from daemon.models.generation import DefaultSampling
 from daemon.runtime.greeting import how_to_talk
@@ -101,7 +100,7 @@ class DaemonStatus:
         now = time.monotonic()
         for one in self._runtime.core.instances:
             if one.state is WorkerState.READY and len(one.scheduler.in_flight):
-                silent_s = now - one.last_done_s
+                silent_s = now - one.step_began_s
                 if silent_s > max(STUCK_S, STUCK_STEPS * one.step_time.mean_s):
                     name = one.config.name
                     return f"worker {name} has not answered for {silent_s:.0f} s"

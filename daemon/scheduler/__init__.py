@@ -1,1 +1,1 @@
-"""Who runs in the next step of one instance. Pure."""
+"""The scheduler of one instance: it decides who runs in the next step. Pure."""

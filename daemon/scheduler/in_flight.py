@@ -1,15 +1,22 @@
-"""Steps that were sent to the worker and have not answered yet."""
+"""Steps in flight: what is kept of each until its worker answers, and the answer."""
 
 from collections import deque
 
 import msgspec
+import numpy as np
 
-from daemon.cost.work import StepWork
-from daemon.wire.columns import Bools, Int32, Slots
+from daemon.batch import Batch
+from daemon.cost.work import StepWork, work_of
+from daemon.request import FinishReason
+from daemon.scheduler.slots import SlotTable
+from daemon.sequence import Sequence
+from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8
+
+_NO_SLOTS = np.zeros(0, np.intp)
 
 
 class InFlightStep(msgspec.Struct, frozen=True, gc=False):
-    """What has to be remembered of a step until its answer: its R sampled rows, in order."""
+    """A step that has not answered: its R sampled rows, in order."""
 
     step: int
     slots: Slots  # [R]
@@ -20,8 +27,25 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     work: StepWork
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """The outcome of an answered step: the T rows that count."""
+
+    rows: Int32  # [T] among the step's sampled rows
+    sequences: Int64  # [T]
+    reasons: UInt8  # [T] FinishReason; ERROR: the row failed, and has no token
+    first: list[Sequence]  # those whose first token this was
+    ended: list[Sequence]
+    causes: list[int]  # FinishReason of each that ended
+    work: StepWork
+
+    @property
+    def num_failed(self) -> int:
+        """Rows that failed."""
+        return self.causes.count(FinishReason.ERROR)
+
+
 class InFlight:
-    """The queue of them; answers come in the order of the plans."""
+    """The queue of steps in flight; answers come in the order of the plans."""
 
     def __init__(self) -> None:
         self.steps: deque[InFlightStep] = deque()
@@ -34,9 +58,22 @@ class InFlight:
         """The step planned last. Raises IndexError if none is in flight."""
         return self.steps[-1]
 
-    def add(self, step: InFlightStep) -> None:
-        """Remember a step that was just planned."""
-        self.steps.append(step)
+    def add(
+        self, batch: Batch, slots: Slots, samples: Bools, finals: Bools, table: SlotTable
+    ) -> None:
+        """Add a step that was just planned: the slots of its B rows, which of them are sampled, and
+        which end their sequence by max_tokens.
+        """
+        fed = batch.fed.view(bool)
+        firsts = slots[samples & fed] if np.count_nonzero(fed) else _NO_SLOTS
+        if np.count_nonzero(samples) == slots.size:
+            rows = slots
+        else:
+            rows, finals = slots[samples], finals[samples]
+        epochs, work = table.epoch[rows], work_of(batch)
+        self.steps.append(
+            InFlightStep(batch.step, rows, epochs, firsts, finals, table.departures, work)
+        )
 
     def answer(self, step: int) -> InFlightStep | None:
         """The oldest step if it is the one that answered; None for an answer nobody awaits."""

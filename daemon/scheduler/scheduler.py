@@ -1,27 +1,26 @@
-"""The iteration-level scheduler of one instance: add, remove, schedule, complete, lose.
+"""The iteration-level scheduler of one instance: add, remove, schedule, complete.
 
 Each step takes decodes and prompt chunks under a token budget, in the policy's order; when blocks
-run out the last in that order gives way.
+run out the last in that order gives way. This file tells a step's story. Three rooms hold what it
+decides on: `order.py` who goes first, `admission.py` who has a slot and blocks, `residency.py`
+where each sequence's KV is.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.cost.work import work_of
+from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
-from daemon.scheduler.answer import Answer
-from daemon.scheduler.in_flight import InFlight, InFlightStep
+from daemon.scheduler.admission import Admission, PreemptionStats
+from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
+from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
-from daemon.scheduler.queue import WaitingQueue
-from daemon.scheduler.seats import Seats
+from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.step import StepBuilder, chunk_of
+from daemon.scheduler.step import Limits, StepBuilder
 from daemon.scheduler.suspects import Suspects
-from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
@@ -32,55 +31,50 @@ _NONE = int32()
 _NO_SEQUENCES = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True, frozen=True)
-class Limits:
-    """What a step may be at most."""
-
-    max_running: int
-    max_batch_tokens: int
-    prefill_chunk: int
-    stages: int = 1  # of a pipeline
-
-
 class Scheduler:
     """One instance's queue, running slots and KV memory under one policy."""
 
     def __init__(
-        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, swapper: Swapper
+        self, instance: int, policy: Policy, limits: Limits, kv: KVCache, swap: str
     ) -> None:
         self.instance = instance
-        self.seats = Seats(instance, policy, limits.max_running, kv, swapper)
+        self.slots = SlotTable(limits.max_running)
+        self.residency = Residency(swap)
+        self.order = Order(instance, policy, self.slots)
+        self.admission = Admission(self.order, kv, self.residency)
+        self.waiting = self.order.waiting
+        self.started = self.admission.started
         self.in_flight = InFlight()
         self.suspects = Suspects()
-        self._answered_step = 0
         self.limits = limits
+        self._answered_step = 0
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
     @property
     def policy(self) -> Policy:
-        """Who goes first."""
-        return self.seats.policy
-
-    @property
-    def slots(self) -> SlotTable:
-        """Those that run."""
-        return self.seats.slots
-
-    @property
-    def waiting(self) -> WaitingQueue:
-        """Those that wait."""
-        return self.seats.waiting
+        """The policy that ranks its sequences."""
+        return self.order.policy
 
     @property
     def kv(self) -> KVCache:
         """The device's KV memory."""
-        return self.seats.kv
+        return self.admission.kv
 
     @property
-    def swapper(self) -> Swapper:
-        """The host's share of it."""
-        return self.seats.swapper
+    def step(self) -> int:
+        """The number of the newest plan."""
+        return self.admission.step
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """The model of its steps' times, as far as it has learned."""
+        return self.order.step_time
+
+    @property
+    def stats(self) -> PreemptionStats:
+        """The counts of preemptions since the last `take_stats`."""
+        return self.admission.stats
 
     @property
     def num_running(self) -> int:
@@ -90,90 +84,130 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step or a swap copy is in flight."""
-        return bool(len(self.in_flight) or self.swapper.space.num_flying)
+        return bool(len(self.in_flight) or self.residency.space.num_flying)
+
+    # What happens between steps
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence that is new here; one that waited elsewhere waits since then."""
+        """Queue a sequence that is new here; it keeps the time since when it waited elsewhere."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
-        self.suspects.meet(sequence)
+        self.suspects.add(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
-        self.swapper.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
-        self.seats.meet(sequence, since_s)
-
-    def predict(self, sequence: Sequence, now: float) -> None:
-        """A sequence's prediction has come: it may move in the order."""
-        self.seats.now = now
-        self.seats.foretold(sequence)
-
-    def choose(self, policy: Policy, swap: str, now: float) -> None:
-        """Change the policy and the swap mode; nobody loses anything but a place in the order."""
-        self.seats.now = now
-        self.seats.choose(policy)
-        self.swapper.mode = swap
+        self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
+        self.order.enqueue(sequence, since_s)
 
     def remove(self, sequence: Sequence) -> None:
-        """End a sequence at whatever stage; its blocks come back when no step names them."""
+        """End a sequence in any state; its blocks get free when no step in flight names them."""
         if sequence.state is State.RUNNING:
-            self.seats.vacate([sequence.slot])
+            self.admission.retire([sequence.slot])
         else:
             self.waiting.remove(sequence)
+            self.residency.forget(sequence)
         self._end(sequence)
 
-    def _end(self, sequence: Sequence) -> None:
-        self.suspects.leave(sequence)
-        self.swapper.leave(sequence)
-        sequence.move(State.FINISHED)
-
     def withdraw(self, sequence: Sequence) -> None:
-        """Give up a waiting sequence to another instance."""
+        """Remove a waiting sequence that goes to another instance."""
         self.waiting.remove(sequence)
-        self.suspects.leave(sequence)
-        self.swapper.leave(sequence)
+        self.residency.forget(sequence)
+        self.suspects.remove(sequence)
 
-    def lose(
-        self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
+    def seal(self, sequence: Sequence) -> None:
+        """Name a running sequence's full blocks for the prefix cache: their hashes are known."""
+        self.admission.seal(sequence.slot)
+
+    def on_prediction(self, sequence: Sequence, now: float) -> None:
+        """Rank a sequence by its new prediction."""
+        self.order.on_prediction(sequence, now)
+
+    def on_ended(self, predicted_tokens: int, num_tokens: int) -> None:
+        """Judge the predictor by an answer that ended."""
+        self.order.trust.observe(predicted_tokens, num_tokens)
+
+    def on_copied(
+        self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
     ) -> None:
-        """The worker died or was born: all that ran waits again, for the empty memory `kv`."""
-        seats = self.seats
-        seats.now = now
+        """Every swap copy of the plans up to `step` has ended; counts since the last call."""
+        self.kv.pool.copies_done(step)
+        self.residency.on_copied(step, now, num_out, out_s, num_in, in_s)
+
+    def set_policy(self, policy: Policy, swap: str, now: float) -> None:
+        """Change the policy and the swap mode; sequences keep their slots and their KV."""
+        self.order.set_policy(policy, now)
+        self.residency.mode = swap
+
+    def set_starve_s(self, starve_s: float) -> None:
+        """Change how long a sequence may wait before it is promoted."""
+        self.order.set_starve_s(starve_s)
+
+    def on_worker_ready(
+        self, kv: KVCache, step_time: StepTimeModel, num_host: int, copy_block_s: float, now: float
+    ) -> None:
+        """A worker with empty memory, `num_host` blocks of it in the host, computes from now on."""
+        self._reset(kv, now, num_host, copy_block_s)
+        self.order.step_time = step_time
+
+    def on_worker_lost(self, kv: KVCache, now: float, blamed: bool) -> list[Sequence]:
+        """The worker died; `kv` is the empty memory that is left.
+
+        Returns the sequences that killed it, if it is `blamed` on what it computed.
+        """
+        guilty = self.suspects.accuse(self.slots, self.in_flight) if blamed else []
         for slot in self.slots.order().tolist():
-            seats.preempt(slot, None)
-        for sequence in seats.waiting:
-            sequence.parked_tokens = 0
-        seats.kv = kv
-        seats.swapper.empty(num_host_blocks, copy_block_s)
-        seats.left.clear()
-        seats.joined.clear()
+            self.slots.member(slot).story.add(now, What.WORKER_LOST)
+        self._reset(kv, now)
+        return guilty
+
+    def _reset(self, kv: KVCache, now: float, num_host: int = 0, copy_block_s: float = 0.0) -> None:
+        """Replace the memory by the empty `kv`; all that ran waits again."""
+        self.admission.reset(kv, now, num_host, copy_block_s)
         self.in_flight = InFlight()
 
-    def copied(self, step: int, now: float) -> None:
-        """Every swap copy of the plans up to `step` has ended."""
-        self.kv.pool.copies_done(step)
-        self.swapper.copies_done(step, self.slots, now)
+    def _end(self, sequence: Sequence) -> None:
+        self.suspects.remove(sequence)
+        sequence.move(State.FINISHED)
+
+    # What the Core counts and shows
+
+    def take_started(self) -> list[tuple[Sequence, int]]:
+        """(sequence, cached tokens) of those that started since the last call."""
+        taken = list(self.started)
+        self.started.clear()
+        return taken
+
+    def take_stats(self) -> PreemptionStats:
+        """The counts of preemptions since the last call."""
+        taken, self.admission.stats = self.admission.stats, PreemptionStats()
+        return taken
+
+    def swap_stats(self) -> SwapStats:
+        """The counts of the host pool and the swap link."""
+        return self.residency.stats()
+
+    # A step
 
     def schedule(self, now: float) -> Batch | None:
-        """The next step, or None when there is nothing that can run or move now."""
-        seats = self.seats
-        policy, swapper = seats.policy, seats.swapper
-        seats.now, seats.num_promised = now, 0
-        if policy.promotes:
-            seats.promote()
-        step = StepBuilder(self.limits.max_batch_tokens, seats.slots)
+        """Plan the next step; None if nothing can run and no copy is ordered."""
+        self.admission.num_promised = 0
+        if self.order.policy.promotes:
+            self.order.promote(self.kv, now)
+        step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
             return None
-        alone = seats.take_in(suspect) if suspect is not None else -1
-        self._fill(step, alone)
+        alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
+        self._fill(step, alone, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
-            self._fill(step, -1)
-        if swapper.mode == PROACTIVE:
-            swapper.copy_ahead(seats.slots, seats.kv, seats.step + 1, seats.pace.mean_s, now)
+            self._fill(step, -1, now)
+        if self.residency.mode == PROACTIVE:
+            step_s = self.order.step_time.mean_s
+            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
         slots, counts = step.rows()
-        if not slots.size and not swapper.space.has_orders:
+        if not slots.size and not self.residency.space.has_orders:
             return None
         batch = self._emit(slots, counts)
-        if step.prompts:
-            seats.settle(step.prompts, step.chunks)
+        for slot, count in zip(step.prompts, step.chunks, strict=True):
+            self.slots.member(slot).story.add(now, What.CHUNK, count)
+            self.admission.seal(slot)  # later steps may share the blocks that it fills
         return batch
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
@@ -192,30 +226,29 @@ class Scheduler:
 
     # Filling a step
 
-    def _fill(self, step: StepBuilder, alone: int) -> None:
-        """Rows in the policy's order; where `alone` is a slot, it is the only one."""
-        decodes, prompts = self._runnable(alone)
-        if self.policy.prefill_alone:
+    def _fill(self, step: StepBuilder, alone: int, now: float) -> None:
+        """Add rows in the policy's order; where `alone` is a slot, only that one."""
+        decodes, prompts = self._runnable(alone, now)
+        if self.order.policy.prefill_alone:
             self._continue_prompts(step, prompts)
-            self._admit(step)
+            self._admit(step, now)
             if step.empty:
-                self._decode(step, decodes)
+                self._decode(step, decodes, now)
         else:
-            self._decode(step, decodes)
-            prompts, behind = self._parted(prompts)
+            self._decode(step, decodes, now)
+            prompts, behind = self._split(prompts, now)
             self._continue_prompts(step, prompts)
             epochs = self.slots.epoch[behind]
-            self._admit(step)
+            self._admit(step, now)
             if behind.size:  # of these some may have given way, and others have their slots
                 self._continue_prompts(step, behind[self.slots.epoch[behind] == epochs])
 
-    def _runnable(self, alone: int) -> tuple[Slots, Slots]:
-        """Running slots with one token to compute, and those with more, in order."""
+    def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
+        """(slots with one token to compute, slots with more), both in order."""
         table = self.slots
-        seats = self.seats
-        if seats.policy.reviews:
-            seats.review()
-        order = seats.swapper.here(table.order())
+        if self.order.policy.reviews:
+            self.order.review(now)
+        order = self.residency.on_device(table.order())
         if alone >= 0:
             order = order[order == alone]
         pending = table.known[order] - table.computed[order]
@@ -226,17 +259,14 @@ class Scheduler:
             return order, _NO_SLOTS
         return order[decoding], order[pending > 1]
 
-    def _parted(self, slots: Slots) -> tuple[Slots, Slots]:
-        """Those that rank before the first that waits, and those behind it: a short prompt does
-        not wait until a long one is computed.
+    def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
+        """(slots that rank before the first that waits, those behind it): a short prompt does not
+        wait until a long one is computed.
         """
-        seats = self.seats
-        if not (slots.size and seats.policy.displaces and self.waiting):
+        if not (slots.size and self.order.policy.displaces and self.waiting):
             return slots, _NO_SLOTS
         slots = slots[self.slots.sequence[slots] >= 0]  # without those that gave way to a decode
-        shift = seats.now if seats.policy.counts_down else 0.0
-        behind = self.slots.rank[slots] > self.waiting.first.rank + shift
-        return slots[~behind], slots[behind]
+        return self.order.split_at_first_waiting(slots, now)
 
     def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
         """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
@@ -245,59 +275,54 @@ class Scheduler:
         ready = decoding & (self.slots.last_step[order] <= self._answered_step)
         return order[ready][: -(-order.size // self.limits.stages)]
 
-    def _decode(self, step: StepBuilder, slots: Slots) -> None:
-        """Every decode that the budget and the memory carry."""
+    def _decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
+        """Add every decode that the budget and the memory allow."""
         slots = slots[: step.budget]
-        short = self.kv.short(slots, self.slots.computed[slots])
-        if short.size <= self.kv.pool.num_available:
+        kv = self.kv
+        short = kv.needing_block(slots, self.slots.computed[slots])
+        if short.size <= kv.pool.num_available:
             if short.size:
-                self.kv.grow_each(short)
+                kv.append_each(short)
             step.add_decodes(slots)
             return
-        waiting = self.seats.grow_by_force(short)
+        waiting = self.admission.grow_or_preempt(short, now)
         stay = self.slots.sequence[slots] >= 0
         step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
 
     def _continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
-        """Further chunks of prompts that have started; their blocks are theirs already."""
+        """Add further chunks of prompts that have started; they have their blocks already."""
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                if count := self._chunk(step, pending, self.slots.member(slot).prompt_cost):
+                if count := step.chunk(pending, self.slots.member(slot).prompt_cost):
                     step.add_prompt(slot, count)
-
-    def _chunk(self, step: StepBuilder, pending: int, cost: int) -> int:
-        """Tokens of a prompt with `pending` to go that this step takes; 0 for none."""
-        chunk, first = self.limits.prefill_chunk, not step.prompts
-        return chunk_of(pending, cost, self.policy, chunk, step.budget, first)
 
     # Admission
 
-    def _admit(self, step: StepBuilder) -> None:
-        """Seat waiting sequences while budget, slots and memory last, in order."""
-        seats = self.seats
-        if self.suspects or (seats.policy.gang and not seats.forming):
+    def _admit(self, step: StepBuilder, now: float) -> None:
+        """Admit waiting sequences while budget, slots and memory last, in order."""
+        admission = self.admission
+        if self.suspects or (self.order.policy.gang and not admission.gang_open):
             return
         while self.waiting and step.budget > 0:
             sequence = self.waiting.first
-            if self.slots.full and not seats.may_displace(sequence):
+            if self.slots.full and not admission.may_displace(sequence, now):
                 return
-            place = seats.place_of(sequence)
-            pending = sequence.num_known_tokens - place.num_shared_tokens
-            count = self._chunk(step, pending, sequence.prompt_cost)
-            if not count or not seats.make_room(sequence, place):
+            plan = admission.plan(sequence)
+            pending = sequence.num_known_tokens - plan.num_shared_tokens
+            count = step.chunk(pending, sequence.prompt_cost)
+            if not count or not admission.make_room(sequence, plan, now):
                 return
-            slot = seats.seat(sequence, place)
-            if not self.swapper.is_returning(slot):
+            slot = admission.admit(sequence, plan, now)
+            if not self.residency.is_returning(sequence):
                 step.add_prompt(slot, count)
 
     # Sending and answering
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
-        """Turn rows into the plan, and count its tokens as computed."""
-        seats = self.seats
-        seats.step += 1
-        table = self.slots
+        """Make the plan of these rows, and count its tokens as computed."""
+        admission, table, kv = self.admission, self.slots, self.kv
+        admission.step += 1
         starts = table.computed[slots]
         ends = starts + counts
         known = table.known[slots]
@@ -306,56 +331,35 @@ class Scheduler:
         finals = ends == table.last_position[slots]
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
-        table.last_step[slots] = seats.step
+        table.last_step[slots] = admission.step
         joined, sequences = _NONE, _NO_SEQUENCES
-        if seats.joined:
-            joined = int32(seats.joined)
+        if admission.joined:
+            joined = int32(admission.joined)
             sequences = table.sequence[joined]
-        awaits = seats.swapper.awaited(seats.step)
+        awaits = self.residency.awaited(admission.step)
         batch = Batch(
             self.instance,
-            seats.step,
+            admission.step,
             slots.astype(np.int32),
             starts,
             counts,
             samples.view(np.uint8),
             fed.view(np.uint8),
-            *seats.kv.table.take_changes(),
-            *seats.kv.take_copies(),
-            int32(seats.left) if seats.left else _NONE,
+            *kv.table.take_changes(),
+            *kv.take_copies(),
+            int32(admission.left) if admission.left else _NONE,
             joined,
             sequences,
-            *seats.swapper.space.take_orders(seats.step),
+            *self.residency.space.take_orders(admission.step),
             awaits=awaits,
         )
-        seats.left.clear()
-        seats.joined.clear()
-        self._remember(batch, slots, samples, finals)
+        admission.left.clear()
+        admission.joined.clear()
+        self.in_flight.add(batch, slots, samples, finals, table)
         return batch
 
-    def _remember(self, batch: Batch, slots: Slots, samples: Bools, finals: Bools) -> None:
-        """Keep what the step's answer will be read with."""
-        table = self.slots
-        fed = batch.fed.view(bool)
-        firsts = slots[samples & fed] if np.count_nonzero(fed) else _NO_SLOTS
-        if np.count_nonzero(samples) == slots.size:
-            rows = slots
-        else:
-            rows, finals = slots[samples], finals[samples]
-        self.in_flight.add(
-            InFlightStep(
-                batch.step,
-                rows,
-                table.epoch[rows],
-                firsts,
-                finals,
-                table.departures,
-                work_of(batch),
-            )
-        )
-
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
-        """Count the tokens of rows that are still the same sequence's, and end those that end."""
+        """Count the tokens of rows whose sequences still have their slots; end those that end."""
         table = self.slots
         slots = flown.slots
         why = reasons
@@ -380,13 +384,13 @@ class Scheduler:
         if not ends:
             return Answer(rows, sequences, why, first, [], [], flown.work)
         ending = why != 0
-        ended = self.seats.vacate(slots[ending].tolist())
+        ended = self.admission.retire(slots[ending].tolist())
         for sequence in ended:
             self._end(sequence)
         return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)
 
     def _fail(self, slots: Slots) -> None:
-        """These rows failed: they have no token, and what they computed is offered to nobody."""
+        """Take back the tokens of rows that failed; what they computed is not cached."""
         self.slots.delivered[slots] -= 1
         for slot in slots.tolist():
             self.kv.forget(self.slots.member(slot))

@@ -46,7 +46,7 @@ class SlotTable:
         return not self.vacant
 
     def join(self, sequence: Sequence, num_computed: int) -> int:
-        """Seat a sequence whose first `num_computed` tokens are in its blocks already."""
+        """Give a slot to a sequence whose first `num_computed` tokens are in its blocks already."""
         if self._gone:
             self._drop_gone()
         slot = self.vacant.pop()
@@ -66,17 +66,17 @@ class SlotTable:
         return slot
 
     def _follows(self, sequence: Sequence) -> bool:
-        """Whether it comes behind all that are in the order, which is sorted."""
+        """Whether it ranks behind all slots in the order, which is sorted."""
         last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
-        return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.place
+        return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.order_key
 
-    def place(self, slot: int, rank: float) -> None:
-        """Give a slot in use another rank in the order."""
+    def set_rank(self, slot: int, rank: float) -> None:
+        """Give a slot in use another rank."""
         self.rank[slot] = rank
         self._sorted = False
 
     def leave(self, slot: int) -> Sequence:
-        """Vacate a slot; answers of steps in flight for it are told apart by the epoch."""
+        """Vacate a slot; its epoch tells late answers from those for its next sequence."""
         sequence = self.member(slot)
         sequence.num_output_tokens = int(self.delivered[slot]) - sequence.num_prompt_tokens
         sequence.slot = -1
@@ -91,12 +91,12 @@ class SlotTable:
         self.vacant.append(slot)
         return sequence
 
-    def leaves(self, slot: int) -> bool:
-        """Whether a slot's last token, by its limit, is on its way: its answer vacates it."""
+    def is_leaving(self, slot: int) -> bool:
+        """Whether a slot's last token by its limit is in flight: the answer vacates the slot."""
         return bool(self.computed[slot] >= self.known[slot])
 
     def leaving(self) -> Slots:
-        """The slots of which that is so, in order."""
+        """The slots that are leaving, in order."""
         order = self.order()
         return order[self.computed[order] >= self.known[order]]
 

@@ -1,4 +1,6 @@
-"""A step while it is filled: rows in order, and the token budget that is left."""
+"""The step that is being filled: its rows, in order, and the token budget that is left."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -7,10 +9,20 @@ from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import Int32, Slots, int32
 
 
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """The limits of a step."""
+
+    max_running: int
+    max_batch_tokens: int
+    prefill_chunk: int
+    stages: int = 1  # of a pipeline
+
+
 def chunk_of(
     pending: int, cost: int, policy: Policy, prefill_chunk: int, budget: int, first: bool
 ) -> int:
-    """Tokens of a prompt with `pending` to go that a step with so much budget left takes; 0: none.
+    """The tokens of a prompt's next chunk, where `pending` are left to compute; 0: none.
 
     Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
     `first`: no other prompt is in the step.
@@ -24,10 +36,12 @@ def chunk_of(
 
 
 class StepBuilder:
-    """Collects rows; one whose sequence is preempted after it was added is dropped at the end."""
+    """Collects a step's rows and owns its budget; drops rows of preempted sequences."""
 
-    def __init__(self, budget: int, table: SlotTable) -> None:
-        self.budget = budget
+    def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
+        self.budget = limits.max_batch_tokens  # tokens that are left
+        self._limits = limits
+        self._policy = policy
         self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
         self._table = table
         self._departures = table.departures
@@ -40,6 +54,11 @@ class StepBuilder:
     def empty(self) -> bool:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
+
+    def chunk(self, pending: int, cost: int) -> int:
+        """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
+        chunk, first = self._limits.prefill_chunk, not self.prompts
+        return chunk_of(pending, cost, self._policy, chunk, self.budget, first)
 
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""

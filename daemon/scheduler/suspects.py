@@ -1,8 +1,8 @@
-"""Those who were in a step of which a worker died: each is computed alone until its next token.
+"""Suspects: sequences of a step of which a worker died, each computed alone until it has a token.
 
-Of many in one step nobody can tell which it was. So all of them are suspects, and one after the
-other runs in steps of its own, while those who are under no suspicion wait for it. A token acquits
-it. If a worker dies again, the one that was alone is guilty.
+Which of a step's sequences killed the worker cannot be seen. So all of them are suspects, and one
+after the other runs in steps of its own, while all others wait. A token acquits a suspect. If
+the worker dies again, the suspect that was alone is guilty.
 """
 
 from daemon.scheduler.in_flight import InFlight
@@ -23,8 +23,9 @@ class Suspects:
         return len(self._members)
 
     def accuse(self, table: SlotTable, in_flight: InFlight) -> list[Sequence]:
-        """The worker died of a step in flight: those in one are suspects. The guilty are returned:
-        they were under suspicion before, and so alone.
+        """The worker died of a step in flight: make suspects of the sequences in one.
+
+        Returns the guilty: those that were suspects before, and so were alone.
         """
         if not in_flight:
             return []
@@ -36,18 +37,18 @@ class Suspects:
                 self._members.append(sequence)
         return [sequence for sequence in named if sequence.strikes >= DEADLY_STRIKES]
 
-    def meet(self, sequence: Sequence) -> None:
-        """One came from another instance, perhaps under suspicion."""
+    def add(self, sequence: Sequence) -> None:
+        """Add a sequence from another instance if it is a suspect."""
         if sequence.strikes:
             self._members.append(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
-        """One has ended or gone to another instance."""
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that ended or went to another instance."""
         if sequence.strikes:
             self._members.remove(sequence)
 
     def acquit(self, ids: list[int]) -> None:
-        """These have got a token: the one on trial has not killed its worker this time."""
+        """Clear the sequences that got a token: they have not killed their worker this time."""
         for sequence in [one for one in self._members if one.id in ids]:
             sequence.strikes = 0
             self._members.remove(sequence)

@@ -1,4 +1,4 @@
-"""Whether predictions of length are worth following, judged by the answers that ended."""
+"""Trust in the predictor: whether its predictions order answers well enough to be followed."""
 
 from collections import deque
 
@@ -7,8 +7,8 @@ _SHARE = 0.02
 _ENOUGH = 0.6
 
 
-class Trust:
-    """How often, of two answers, the one predicted to be shorter was: a half is chance.
+class PredictorTrust:
+    """The share of pairs of answers that predictions put into the right order; a half is chance.
 
     Each answer that ends is compared with the last few. While too few of the pairs are in the
     right order, schedulers do as if nothing had been predicted: an adversary that calls long
@@ -37,8 +37,8 @@ class Trust:
         return self.in_order, list(self._ended)
 
     @classmethod
-    def restored(cls, state: tuple[float, list[tuple[int, int]]]) -> "Trust":
-        """The trust whose `state` this was."""
+    def restored(cls, state: tuple[float, list[tuple[int, int]]]) -> "PredictorTrust":
+        """The judgement whose `state` this was."""
         trust = cls()
         trust.in_order = state[0]
         trust._ended.extend((predicted, true) for predicted, true in state[1])

@@ -182,7 +182,7 @@ class _Reader:
             incident.config = msgspec.structs.replace(incident.config, policy=policy)
         for instance in core.instances:
             if not incident.steps:
-                self._first[instance.index] = instance.scheduler.seats.step
+                self._first[instance.index] = instance.scheduler.step
             if instance.state is WorkerState.READY:
                 incident.homes.setdefault(instance.index, _home(instance))
 
@@ -265,12 +265,12 @@ class _Reader:
 def _home(instance: Instance) -> Home:
     """What a worker once told, from what a checkpoint kept of it."""
     scheduler = instance.scheduler
-    swapper = scheduler.swapper
+    swap = scheduler.swap_stats()
     pool = Pool(
         scheduler.kv.pool.num_blocks,
         instance.block_bytes,
-        swapper.space.pool.num_blocks,
-        swapper.copy_time.round_trip_s(1) / 2,
+        swap.host.total,
+        swap.copy_block_s,
     )
-    pace = instance.step_time
-    return Home(0.0, pool, pace.mean_s, pace.chunk_s(1))
+    step_time = instance.step_time
+    return Home(0.0, pool, step_time.mean_s, step_time.chunk_s(1))

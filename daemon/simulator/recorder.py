@@ -66,7 +66,7 @@ class Recorder:
             log.flops += self._flops[instance.index].of(work)
             if self.spans is not None:
                 self.spans.append(step_span(log.name, work, done.start_s, done.end_s))
-        if not instance.scheduler.in_flight.steps:
+        if not instance.scheduler.in_flight:
             self.stopped(instance, done.end_s)
         elif log.steps % SAMPLE_STEPS == 0:
             self._sample(instance, done.end_s)

@@ -11,7 +11,7 @@ from daemon.core.instance import Instance, WorkerState
 from daemon.request import State
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.sequence import Sequence, Where
 from daemon.wire.columns import Slots
 
 
@@ -37,7 +37,7 @@ def check_nothing_left(core: Core) -> None:
     for instance in core.instances:
         ledger = instance.scheduler.kv.pool.check()
         assert ledger.held == 0 and ledger.fenced == 0, ledger
-        host = instance.scheduler.swapper.space.pool.check()
+        host = instance.scheduler.residency.space.pool.check()
         assert host.free == host.total, host
         assert instance.scheduler.slots.num_running == 0
         assert len(instance.scheduler.waiting) == 0
@@ -53,7 +53,7 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     _check_order(slots, order)
     if instance.state is not WorkerState.READY:
         _check_dead(scheduler)
-    assert not scheduler.seats.started, "a start that nobody is told of"
+    assert not scheduler.admission.started, "a start that nobody is told of"
     suspects = [one for one in (*slots.members, *scheduler.waiting) if one and one.strikes]
     assert {one.id for one in suspects} == {one.id for one in scheduler.suspects._members}
     assert len(suspects) == len(scheduler.suspects)
@@ -72,8 +72,8 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
         assert member.state is State.RUNNING and member.slot == slot
         assert member.instance == instance.index
         seats[member.id] += 1
-    places = [one.place for one in scheduler.waiting]
-    assert places == sorted(places)
+    keys = [one.order_key for one in scheduler.waiting]
+    assert keys == sorted(keys)
     for one in scheduler.waiting:
         assert one.state in (State.WAITING, State.PREEMPTED) and one.slot < 0
         assert one.instance == instance.index
@@ -92,43 +92,51 @@ def in_order(slots: SlotTable) -> Slots:
 def _check_order(slots: SlotTable, order: Slots) -> None:
     """Columns say what members say, and the order is that of their places."""
     members = [slots.member(slot) for slot in order.tolist()]
-    assert [one.place for one in members] == sorted(one.place for one in members)
+    assert [one.order_key for one in members] == sorted(one.order_key for one in members)
     assert slots.rank[order].tolist() == [one.rank for one in members]
     assert slots.arrival[order].tolist() == [one.arrival for one in members]
     assert slots.sequence[order].tolist() == [one.id for one in members]
 
 
 def _check_swaps(scheduler: Scheduler) -> None:
-    """Who comes back runs, and what is kept of those who wait is counted."""
-    swapper, slots = scheduler.swapper, scheduler.slots
-    assert all(slots.members[slot] is not None for slot in swapper._returning)
-    assert swapper._num_needed == sum(swapper._needed.values())
-    waiting = {one.id: one for one in scheduler.waiting}
-    assert swapper._needed.keys() <= waiting.keys()
-    for number, num_blocks in swapper._needed.items():
-        assert swapper.num_copied(waiting[number]) == num_blocks
+    """Everybody's KV is where it says, and what is counted of them is true."""
+    residency, running = scheduler.residency, {Where.DEVICE, Where.BOTH, Where.RETURNING}
+    members = [one for one in scheduler.slots.members if one is not None]
+    for one in members:
+        assert one.residence.where in running
+        if one.residence.where is not Where.RETURNING:
+            assert (one.residence.where is Where.BOTH) == bool(one.residence.host_blocks)
+    for one in scheduler.waiting:
+        kept = Where.HOST if one.residence.host_blocks else Where.NOWHERE
+        assert one.residence.where is kept
+        assert bool(one.residence.parked_tokens) == bool(one.residence.host_blocks)
+    returning = {one.slot: one for one in members if one.residence.where is Where.RETURNING}
+    assert residency._returning == returning
+    parked = sum(len(one.residence.host_blocks) for one in scheduler.waiting)
+    assert residency._num_parked_blocks == parked
 
 
 def _check_dead(scheduler: Scheduler) -> None:
     """Nothing is left of a worker that died."""
-    assert scheduler.kv.pool.num_blocks == scheduler.swapper.space.pool.num_blocks == 0
+    assert scheduler.kv.pool.num_blocks == scheduler.residency.space.pool.num_blocks == 0
     assert not scheduler.num_running and not scheduler.busy
-    assert not scheduler.seats.left and not scheduler.seats.joined
-    assert not any(one.parked_tokens for one in scheduler.waiting)
+    assert not scheduler.admission.left and not scheduler.admission.joined
+    assert all(one.residence.where is Where.NOWHERE for one in scheduler.waiting)
 
 
 def _check_host(instance: Instance) -> None:
     """Host blocks have one owner each, and parked tokens lie in them."""
     scheduler = instance.scheduler
-    space, block_size = scheduler.swapper.space, scheduler.kv.block_size
+    space, block_size = scheduler.residency.space, scheduler.kv.block_size
     space.pool.check()
     running = [one for one in scheduler.slots.members if one is not None]
-    kept = [space.places(one.id) for one in (*running, *scheduler.waiting)]
+    kept = [one.residence.host_blocks for one in (*running, *scheduler.waiting)]
     owned = np.flatnonzero(space.pool.owners()).tolist()
     assert sorted(place for places in kept for place in places) == owned
     for one in scheduler.waiting:
-        assert one.parked_tokens <= len(space.places(one.id)) * block_size
-        assert one.parked_tokens < max(1, one.num_known_tokens)
+        parked = one.residence.parked_tokens
+        assert parked <= len(one.residence.host_blocks) * block_size
+        assert parked < max(1, one.num_known_tokens)
 
 
 def check_nobody_idles(core: Core) -> None:
@@ -142,12 +150,11 @@ def check_nobody_idles(core: Core) -> None:
             continue
         for other in ready:
             for one in _in_vain(other.scheduler):
-                copied = other.scheduler.swapper.num_copied(one)
+                copied = one.residence.host_blocks
                 if one.strikes or copied or idle.capacity_tokens < one.limit:
                     continue
-                place = scheduler.seats.place_of(one)
-                num_blocks = place.num_blocks - place.num_reusable
-                assert scheduler.kv.lacking(place.matched, num_blocks) > 0, (
+                plan = scheduler.admission.plan(one)
+                assert scheduler.kv.num_lacking(plan.matched, plan.num_new_blocks) > 0, (
                     f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
                 )
                 break  # nobody behind it is favoured
@@ -159,9 +166,8 @@ def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
     order = in_order(slots)
     leaving = order[slots.computed[order] >= slots.known[order]]
     vacant = len(slots.vacant) + leaving.size
-    blocks = kv.pool.num_available + scheduler.seats.coming(leaving)
+    blocks = kv.pool.num_available + scheduler.admission.coming(leaving)
     for number, one in enumerate(scheduler.waiting):
-        place = scheduler.seats.place_of(one)
-        blocks -= place.num_blocks - place.num_reusable
+        blocks -= scheduler.admission.plan(one).num_new_blocks
         if number >= vacant or blocks < 0 or (scheduler.suspects and not one.strikes):
             yield one

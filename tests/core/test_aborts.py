@@ -20,7 +20,7 @@ def stages(core: Core) -> dict[int, str]:
             scheduler = core.instances[sequence.instance].scheduler
             slots, slot = scheduler.slots, sequence.slot
             decoding = slots.computed[slot] >= slots.fed_until[slot]
-            flying = len(scheduler.in_flight) and slots.last_step[slot] >= scheduler.seats.step
+            flying = len(scheduler.in_flight) and slots.last_step[slot] >= scheduler.step
             stage = "decode" if decoding else "prefill"
             found[sequence.id] = f"{stage}, in flight" if flying else stage
         else:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daemon.core.core
-from daemon.core.closer import story
 from daemon.core.core import Core
 from daemon.core.events import Tick
+from daemon.core.view import story
 from daemon.request import State, sequence_id
 from daemon.scheduler.policies import POLICIES
 from daemon.sequence import Sequence
@@ -102,7 +102,7 @@ def test_kv_in_the_host_stays_with_its_instance() -> None:
     driver.arrive([2] * 60, 12, priority=-5)
     driver.answer()
     parked = driver.core.sequences[humble]
-    assert parked.state is State.PREEMPTED and parked.parked_tokens > 0
+    assert parked.state is State.PREEMPTED and parked.residence.parked_tokens > 0
     driver.ready(1, 24)
     assert parked.instance == 0 and not moved(parked)
     driver.settle()

@@ -313,11 +313,11 @@ def test_what_was_swapped_and_who_arrives_is_known_beyond_a_workers_life() -> No
     driver.arrive([1] * 20, 30)
     driver.settle()
     instance = driver.core.instances[0]
-    before, learned = instance.status(), instance.scheduler.swapper.reserve.state()
+    before, learned = instance.status(), instance.scheduler.residency.reserve.state()
     assert before.out_blocks > 0, "blocks are copied ahead as the pool fills"
     driver.lose(0)
     driver.ready(0, 13)
     after = instance.status()
     assert (after.out_blocks, after.link_s) == (before.out_blocks, before.link_s)
     assert after.host_held == 0
-    assert instance.scheduler.swapper.reserve.state() == learned
+    assert instance.scheduler.residency.reserve.state() == learned

@@ -3,8 +3,8 @@
 import pytest
 
 from daemon.core.actions import Started
-from daemon.core.closer import story
 from daemon.core.snapshot import Counters
+from daemon.core.view import story
 from daemon.request import FinishReason, sequence_id
 from daemon.story import What
 from tests.core.driver import Driver, configured
@@ -30,12 +30,12 @@ def test_it_counts_as_failed_and_its_row_as_no_token(depth: int, num_tokens: int
         driver.answer()
         driver.tick()
     core = driver.core
-    seats, rate = core.instances[0].scheduler.seats, dict(vars(core.finish_rate))
-    trust, before = seats.trust.state(), Counters(**_fields(core.counters))
+    order, rate = core.instances[0].scheduler.order, dict(vars(core.finish_rate))
+    trust, before = order.trust.state(), Counters(**_fields(core.counters))
     driver.answer(fails=FIRST)
     assert driver.ended == {sequence_id(failing, 0): FinishReason.ERROR}
     assert differences(driver, before) == {"failed": 1}
-    assert seats.trust.state() == trust
+    assert order.trust.state() == trust
     assert vars(core.finish_rate) == rate
     last = story(core, 0, driver.now).marks[-1]
     assert (last.what, last.amount, last.other) == (What.FINISHED, num_tokens, FinishReason.ERROR)

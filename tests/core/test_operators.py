@@ -58,7 +58,7 @@ def test_limits_are_the_cores_own() -> None:
     core = Core(config)
     core.handle(Reconfigured(0.0, 3, 0.01))
     assert (core.config.max_waiting, core.config.starve_s) == (3, 0.01)
-    assert core.instances[0].scheduler.seats.starve_s == 0.01
+    assert core.instances[0].scheduler.order.starve_s == 0.01
     assert config.max_waiting == 1000, "what the Core was built with is the journal's"
 
 

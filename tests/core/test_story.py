@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.core.closer import block_owners, story
 from daemon.core.snapshot import Story
+from daemon.core.view import block_owners, story
 from daemon.request import FinishReason, sequence_id
 from daemon.story import MAX_ENDED, MAX_MARKS, What
 from daemon.story import Story as Marks

@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from daemon.core.actions import Action
 from daemon.core.core import Core
@@ -16,15 +13,8 @@ from daemon.wire.columns import encoder
 from tests.core.driver import Driver
 
 
-def plain(value: Any) -> Any:
-    """A struct as its type's name and its values, so that equal bytes mean equal actions."""
-    if isinstance(value, msgspec.Struct):
-        return [type(value).__name__, *map(plain, msgspec.structs.astuple(value))]
-    return value
-
-
 def in_bytes(actions: Sequence[Action]) -> bytes:
-    return encoder().encode([plain(action) for action in actions])
+    return encoder().encode(actions)
 
 
 def record(

@@ -63,7 +63,7 @@ def test_named_blocks_are_cached_and_evicted_longest_idle_first() -> None:
     pool = BlockPool(3)
     blocks = pool.allocate(3)
     for block in blocks:
-        pool.cache.register(bytes([block]) * 16, block)
+        pool.cache.register([bytes([block]) * 16], [block])
     for block in (blocks[1], blocks[0], blocks[2]):
         pool.release([block], 0)
     assert pool.check() == Ledger(3, 0, 0, 3, 0)
@@ -77,7 +77,7 @@ def test_later_blocks_of_a_sequence_are_evicted_before_earlier_ones() -> None:
     pool = BlockPool(3)
     blocks = pool.allocate(3)
     for block in blocks:
-        pool.cache.register(bytes([block]) * 16, block)
+        pool.cache.register([bytes([block]) * 16], [block])
     pool.release(blocks, 0)
     assert pool.allocate(1) == [blocks[2]]
 
@@ -85,7 +85,7 @@ def test_later_blocks_of_a_sequence_are_evicted_before_earlier_ones() -> None:
 def test_uses_name_every_block() -> None:
     pool = BlockPool(4)
     held, cached, fenced = ([block] for block in pool.allocate(3))
-    pool.cache.register(b"x" * 16, cached[0])
+    pool.cache.register([b"x" * 16], [cached[0]])
     pool.release(cached, 0)
     pool.release(fenced, 5)
     uses = pool.uses()
@@ -127,7 +127,7 @@ def test_the_counts_add_up_after_every_change(script: list[tuple[str, int, int]]
             if second:
                 for block in blocks:
                     digest += 1
-                    pool.cache.register(digest.to_bytes(16), block)
+                    pool.cache.register([digest.to_bytes(16)], [block])
             holders.append(blocks)
         elif kind == "share" and holders:
             shared = holders[first % len(holders)][:second]

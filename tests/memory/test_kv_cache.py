@@ -23,7 +23,7 @@ def test_blocks_for_rounds_up() -> None:
 def test_a_match_leaves_one_token_to_compute() -> None:
     kv = cache()
     first = sequence(1, list(range(8)), 0)
-    kv.admit(0, [], 2)
+    kv.allocate(0, [], 2)
     kv.seal(first, 8)
     assert kv.match(sequence(2, list(range(8)), 1)) == kv.table.blocks(0)[:1].tolist()
     assert kv.match(sequence(3, list(range(9)), 1)) == kv.table.blocks(0).tolist()
@@ -32,7 +32,7 @@ def test_a_match_leaves_one_token_to_compute() -> None:
 def test_only_computed_blocks_are_named() -> None:
     kv = cache()
     first = sequence(1, list(range(12)), 0)
-    kv.admit(0, [], 3)
+    kv.allocate(0, [], 3)
     kv.seal(first, 7)
     assert first.num_sealed_blocks == 1
     kv.seal(first, 12)
@@ -42,44 +42,46 @@ def test_only_computed_blocks_are_named() -> None:
 def test_without_prefix_cache_nothing_is_named() -> None:
     kv = cache(prefix_cache=False)
     first = sequence(1, list(range(12)), 0)
-    kv.admit(0, [], 3)
+    kv.allocate(0, [], 3)
     kv.seal(first, 12)
     assert kv.match(sequence(2, list(range(13)), 1)) == []
-    kv.release_each([0], 0)
+    kv.release([0], 0)
     assert kv.pool.check().free == 16
 
 
 def test_matched_idle_blocks_do_not_count_as_room() -> None:
     kv = cache(3)
     first = sequence(1, list(range(8)), 0)
-    kv.admit(0, [], 2)
+    kv.allocate(0, [], 2)
     kv.seal(first, 8)
-    kv.release_each([0], 0)
+    kv.release([0], 0)
     matched = kv.match(sequence(2, list(range(12)), 1))
     assert len(matched) == 2
-    assert kv.lacking(matched, 1) <= 0 < kv.lacking(matched, 2) and kv.lacking([], 3) <= 0
+    assert (
+        kv.num_lacking(matched, 1) <= 0 < kv.num_lacking(matched, 2) and kv.num_lacking([], 3) <= 0
+    )
 
 
 def test_a_fork_shares_whole_blocks_and_copies_the_one_begun() -> None:
     kv = cache()
-    kv.admit(0, [], 3)
+    kv.allocate(0, [], 3)
     kv.fork(0, 1, 9, 3)
     source, target = kv.table.blocks(0), kv.table.blocks(1)
     assert source[:2].tolist() == target[:2].tolist() and source[2] != target[2]
     sources, targets = kv.take_copies()
     assert (sources.tolist(), targets.tolist()) == ([source[2]], [target[2]])
     assert kv.take_copies()[0].size == 0
-    kv.release_each([0], 0)
-    kv.release_each([1], 0)
+    kv.release([0], 0)
+    kv.release([1], 0)
     assert kv.pool.check().free == 16
 
 
 def test_slots_that_share_blocks_can_end_together() -> None:
     kv = cache(prefix_cache=False)
-    kv.admit(0, [], 3)
-    kv.admit(1, [], 2)
+    kv.allocate(0, [], 3)
+    kv.allocate(1, [], 2)
     kv.fork(0, 2, 9, 3)
-    kv.release_each([2, 0], last_step=4)
+    kv.release([2, 0], last_step=4)
     assert (kv.pool.check().held, kv.pool.num_fenced) == (2, 4)
     kv.pool.step_done(4)
     assert kv.pool.check().free == 14
@@ -88,29 +90,29 @@ def test_slots_that_share_blocks_can_end_together() -> None:
 
 def test_a_fork_at_a_block_s_edge_copies_nothing() -> None:
     kv = cache()
-    kv.admit(0, [], 3)
+    kv.allocate(0, [], 3)
     kv.fork(0, 1, 8, 3)
     assert kv.take_copies()[0].size == 0
 
 
 def test_slots_grow_when_their_blocks_are_full() -> None:
     kv = cache()
-    kv.admit(0, [], 1)
-    kv.admit(2, [], 2)
+    kv.allocate(0, [], 1)
+    kv.allocate(2, [], 2)
     slots = np.array([0, 2])
-    short = kv.short(slots, np.array([4, 7], np.int32))
+    short = kv.needing_block(slots, np.array([4, 7], np.int32))
     assert short.tolist() == [0]
-    kv.grow_each(short)
+    kv.append_each(short)
     assert kv.table.held[[0, 2]].tolist() == [2, 2]
-    assert kv.short(slots, np.array([4, 7], np.int32)).size == 0
+    assert kv.needing_block(slots, np.array([4, 7], np.int32)).size == 0
 
 
 def test_changes_are_told_once_and_never_of_slots_that_were_cleared() -> None:
     kv = cache()
-    kv.admit(0, [], 2)
-    kv.admit(1, [], 1)
-    kv.release_each([0], 0)
-    kv.admit(0, [], 1)
+    kv.allocate(0, [], 2)
+    kv.allocate(1, [], 1)
+    kv.release([0], 0)
+    kv.allocate(0, [], 1)
     slots, indices, blocks = kv.table.take_changes()
     assert slots.tolist() == [1, 0] and indices.tolist() == [0, 0]
     assert blocks.tolist() == [*kv.table.blocks(1), *kv.table.blocks(0)]
@@ -121,6 +123,6 @@ def test_hashes_chain() -> None:
     assert HASH_BYTES == 16
     kv = cache()
     first = sequence(1, [1, 2, 3, 4, 5, 6, 7, 8], 0)
-    kv.admit(0, [], 2)
+    kv.allocate(0, [], 2)
     kv.seal(first, 8)
     assert kv.match(sequence(2, [9, 2, 3, 4, 5, 6, 7, 8, 0], 1)) == []

@@ -4,15 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.memory.swap_space import SwapSpace
+from daemon.sequence import Residence
 
 
 def test_a_copy_covers_first_blocks_and_grows() -> None:
-    space = SwapSpace(8)
-    space.copy_out(1, [10, 11], step=1)
-    space.copy_out(1, [12], step=1)
+    space, one = SwapSpace(8), Residence()
+    space.copy_out(one, [10, 11], step=1)
+    space.copy_out(one, [12], step=1)
     out_blocks, out_places, in_places, in_blocks = space.take_orders(1)
     assert out_blocks.tolist() == [10, 11, 12]
-    assert out_places.tolist() == space.places(1)
+    assert out_places.tolist() == one.host_blocks
     assert not in_places.size and not in_blocks.size
     assert space.num_flying == 1
     space.copies_done(1)
@@ -20,10 +21,10 @@ def test_a_copy_covers_first_blocks_and_grows() -> None:
 
 
 def test_what_is_forgotten_while_a_copy_flies_stays_fenced() -> None:
-    space = SwapSpace(4)
-    space.copy_out(1, [10, 11], step=3)
+    space, one = SwapSpace(4), Residence()
+    space.copy_out(one, [10, 11], step=3)
     space.take_orders(3)
-    space.forget(1)
+    space.keep(one, 0)
     assert space.pool.ledger().fenced == 2 and space.pool.num_available == 2
     space.copies_done(2)
     assert space.pool.ledger().fenced == 2
@@ -32,35 +33,36 @@ def test_what_is_forgotten_while_a_copy_flies_stays_fenced() -> None:
 
 
 def test_blocks_come_back_from_their_own_places() -> None:
-    space = SwapSpace(8)
-    space.copy_out(1, [10, 11, 12], step=1)
+    space, one = SwapSpace(8), Residence()
+    space.copy_out(one, [10, 11, 12], step=1)
     space.take_orders(1)
-    places = list(space.places(1))
-    space.copy_in(1, 1, [20, 21], step=2)
-    space.keep(1, 2)
+    places = list(one.host_blocks)
+    space.copy_in(one, 1, [20, 21], step=2)
+    space.keep(one, 2)
     _, _, in_places, in_blocks = space.take_orders(2)
     assert in_places.tolist() == places[1:] and in_blocks.tolist() == [20, 21]
-    assert space.places(1) == places[:2], "a full block's copy stays of use"
+    assert one.host_blocks == places[:2], "a full block's copy stays of use"
     assert space.pool.ledger().fenced == 1, "the rest is still read"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
 def test_no_place_is_lost(orders: list[tuple[int, int]]) -> None:
-    space = SwapSpace(6)
-    for step, (sequence, what) in enumerate(orders, 1):
+    space, residences = SwapSpace(6), [Residence() for _ in range(4)]
+    for step, (number, what) in enumerate(orders, 1):
+        one = residences[number]
         if what == 0 and space.pool.num_available:
-            space.copy_out(sequence, [step], step)
+            space.copy_out(one, [step], step)
         elif what == 1:
-            space.forget(sequence)
-        elif what == 2 and space.places(sequence):
-            space.copy_in(sequence, 0, [step], step)
+            space.keep(one, 0)
+        elif what == 2 and one.host_blocks:
+            space.copy_in(one, 0, [step], step)
         elif what == 3:
             space.copies_done(step - 1)
         space.take_orders(step)
-        held = sum(len(space.places(one)) for one in range(4))
+        held = sum(len(one.host_blocks) for one in residences)
         ledger = space.pool.check()
         assert ledger.held == held and ledger.cached == 0
-    for sequence in range(4):
-        space.forget(sequence)
+    for one in residences:
+        space.keep(one, 0)
     space.copies_done(len(orders))
     assert space.pool.check().free == 6

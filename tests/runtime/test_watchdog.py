@@ -65,7 +65,7 @@ async def test_only_work_that_waits_for_a_worker_can_be_stuck(
 
     def later(seconds: float) -> str:
         with monkeypatch.context() as patch:
-            began_s = house.runtime.core.instances[0].last_done_s
+            began_s = house.runtime.core.instances[0].step_began_s
             clock[0] = began_s + seconds
             patch.setattr(status.time, "monotonic", lambda: clock[0])
             return seen.stuck()

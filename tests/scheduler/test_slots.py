@@ -20,7 +20,7 @@ def test_two_join_and_the_first_falls_back_before_anybody_asks() -> None:
     first, second, third = (
         table.join(member(number, rank), 0) for number, rank in enumerate((0.02, 0.04, 0.34))
     )
-    table.place(first, 8.6)
+    table.set_rank(first, 8.6)
     assert table.order().tolist() == [second, third, first]
 
 
@@ -45,7 +45,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5), rank=RANKS)
     def rerank(self, index: int, rank: float) -> None:
         slot = sorted(self.places)[index % len(self.places)]
-        self.table.place(slot, rank)
+        self.table.set_rank(slot, rank)
         self.places[slot] = (rank, self.places[slot][1])
 
     @precondition(lambda self: self.places)

@@ -17,43 +17,45 @@ from daemon.scheduler.policies.speculative import AGING, Speculative
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
 from tests.core.driver import Driver, configured
-from tests.scheduler.test_mlfq import learned_pace, sequence
+from tests.scheduler.test_mlfq import learned_step_time, sequence
 
 BATCH = 4
 
 
-def execute_s(levels: list[int], index: int, pace: StepTimeModel) -> float:
+def execute_s(levels: list[int], index: int, step_time: StepTimeModel) -> float:
     """FastServe's T_execute of a job among others at these levels."""
     own = levels[index]
-    before = (sum(quantum_s(k, pace) for k in range(level, own)) for level in levels if level < own)
+    before = (
+        sum(quantum_s(k, step_time) for k in range(level, own)) for level in levels if level < own
+    )
     return sum(before) / BATCH
 
 
-def seated(policy: Policy, members: list[Sequence], pace: StepTimeModel) -> list[Sequence]:
+def seated(policy: Policy, members: list[Sequence], step_time: StepTimeModel) -> list[Sequence]:
     """These, in the order of their slots."""
     slots = SlotTable(len(members))
     for one in members:
-        one.rank = policy.rank(one, pace)
+        one.rank = policy.rank(one, step_time)
         slots.join(one, 0)
     return [slots.member(slot) for slot in slots.order().tolist()]
 
 
 def test_a_worked_example_of_enst() -> None:
     """Levels 0, 0, 1, 3 with quanta of 10, 20, 40 ms: the last waits for 70 + 70 + 60 ms over 4."""
-    pace = StepTimeModel(0.01)
-    found = [execute_s([0, 0, 1, 3], index, pace) for index in range(4)]
+    step_time = StepTimeModel(0.01)
+    found = [execute_s([0, 0, 1, 3], index, step_time) for index in range(4)]
     assert [round(one, 6) for one in found] == [0.0, 0.0, 0.005, 0.05]
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=20))
 def test_slots_stand_in_the_order_of_enst(levels: list[int]) -> None:
-    pace = learned_pace()
+    step_time = learned_step_time()
     members = [sequence(5, index) for index in range(len(levels))]
     for one, level in zip(members, levels, strict=True):
         one.level = level
-    order = seated(Mlfq(), members, pace)
-    waits = [execute_s(levels, one.arrival, pace) for one in order]
+    order = seated(Mlfq(), members, step_time)
+    waits = [execute_s(levels, one.arrival, step_time) for one in order]
     assert waits == sorted(waits)
 
 
@@ -61,7 +63,7 @@ def test_one_that_was_promoted_stands_before_all() -> None:
     """ENST is the smaller of T_promote and T_execute: once it is promoted it waits for nobody."""
     members = [sequence(5, index) for index in range(3)]
     members[2].level, members[2].promoted = 9, True
-    assert seated(Mlfq(), members, learned_pace())[0] is members[2]
+    assert seated(Mlfq(), members, learned_step_time())[0] is members[2]
 
 
 @settings(deadline=None)
@@ -70,25 +72,25 @@ def test_slots_stand_in_the_order_of_ewt(jobs: list[tuple[int, int]]) -> None:
     """Of one age, whoever has less to do goes first: then EWT, the sum over those before, is the
     smallest that it can be for each place. Age counts as so much less to do.
     """
-    policy, pace = Speculative(), learned_pace()
+    policy, step_time = Speculative(), learned_step_time()
     members = []
     for index, (num_tokens, arrived_s) in enumerate(jobs):
         one = sequence(5, index)
         one.expected_tokens, one.arrived_s = num_tokens, float(arrived_s)
         members.append(one)
     same_age = [one for one in members if one.arrived_s == members[0].arrived_s]
-    left_s = [remaining_s(one, pace) for one in seated(policy, same_age, pace)]
+    left_s = [remaining_s(one, step_time) for one in seated(policy, same_age, step_time)]
     assert left_s == sorted(left_s)
 
 
 def test_age_is_a_head_start() -> None:
-    policy, pace = Speculative(), learned_pace()
+    policy, step_time = Speculative(), learned_step_time()
     young, old = sequence(5, 1), sequence(5, 0)
     young.expected_tokens, old.expected_tokens = 100, 110
     young.arrived_s = 2.0 / AGING
-    assert seated(policy, [young, old], pace)[0] is old
+    assert seated(policy, [young, old], step_time)[0] is old
     young.arrived_s = 0.0
-    assert seated(policy, [young, old], pace)[0] is young
+    assert seated(policy, [young, old], step_time)[0] is young
 
 
 def test_the_last_in_the_order_is_copied_ahead_and_leaves_first() -> None:
@@ -107,6 +109,6 @@ def test_the_last_in_the_order_is_copied_ahead_and_leaves_first() -> None:
         driver.copied()
         left = [one.id for one in standing if one.state is State.PREEMPTED]
     assert left == [standing[-1].id]
-    assert driver.core.sequences[left[0]].parked_tokens > 0
+    assert driver.core.sequences[left[0]].residence.parked_tokens > 0
     driver.settle()
     driver.check_nothing_left()

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from daemon.scheduler.trust import Trust
+from daemon.scheduler.trust import PredictorTrust
 
 
-def judged(sign: float, sigma: float, seed: int = 0) -> Trust:
+def judged(sign: float, sigma: float, seed: int = 0) -> PredictorTrust:
     """After 200 answers whose log length is predicted as sign * truth + noise."""
     chance = np.random.default_rng(seed)
-    trust = Trust()
+    trust = PredictorTrust()
     for log_true in chance.normal(4.0, 1.0, 200).tolist():
         log_predicted = 4.0 + sign * (log_true - 4.0) + sigma * chance.standard_normal()
         trust.observe(max(1, round(np.exp(log_predicted))), max(1, round(np.exp(log_true))))
@@ -31,7 +31,7 @@ def test_trust_comes_back_with_good_predictions() -> None:
 
 def test_state_comes_back() -> None:
     trust = judged(1.0, 1.0)
-    again = Trust.restored(trust.state())
+    again = PredictorTrust.restored(trust.state())
     for one in (trust, again):
         one.observe(5, 9)
         one.observe(50, 7)

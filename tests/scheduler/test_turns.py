@@ -4,14 +4,13 @@ import pytest
 
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
+from daemon.scheduler.order import PROMOTED_SHARE, Starvation
 from daemon.scheduler.policies.speculative import Speculative
-from daemon.scheduler.seats import PROMOTED_SHARE
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.starvation import Starvation
-from daemon.scheduler.swapper import Swapper
 from daemon.sequence import Sequence
 from tests.core.driver import Driver, configured
-from tests.scheduler.test_mlfq import learned_pace, sequence
+from tests.scheduler.test_mlfq import learned_step_time, sequence
 
 
 @pytest.mark.parametrize("policy", ["mlfq", "speculative", "srtf"])
@@ -82,14 +81,18 @@ def test_the_promoted_leave_most_of_the_memory_to_others() -> None:
     driver = Driver(config, 30, num_host_blocks=4000)
     for number in range(40):
         driver.arrive([number % 9] * 16, 60)
-    seats = driver.core.instances[0].scheduler.seats
+    scheduler = driver.core.instances[0].scheduler
     most = 0
     for _ in range(300):
         driver.answer()
         driver.copied()
-        held = [one for one in seats.promoted if one.promoted and one.state is not State.FINISHED]
-        most = max(most, sum(seats.kv.blocks_for(one.num_known_tokens) for one in held))
-    largest = seats.kv.blocks_for(16 + 60)
+        held = [
+            one
+            for one in scheduler.order.promoted
+            if one.promoted and one.state is not State.FINISHED
+        ]
+        most = max(most, sum(scheduler.kv.blocks_for(one.num_known_tokens) for one in held))
+    largest = scheduler.kv.blocks_for(16 + 60)
     assert 0 < most <= PROMOTED_SHARE * 30 + largest
     driver.settle()
     driver.check_nothing_left()
@@ -121,12 +124,12 @@ def test_who_starves_first_is_looked_at_first() -> None:
 
 def test_a_guess_below_what_it_has_is_no_guess() -> None:
     """Chosen, or foretold late, for one that is long already: it is not called nearly done."""
-    policy, pace, one = Speculative(), learned_pace(), sequence(10)
+    policy, step_time, one = Speculative(), learned_step_time(), sequence(10)
     one.num_output_tokens = 300
-    policy.enter(one, pace)
+    policy.enter(one, step_time)
     assert one.expected_tokens == 600
     one.expected_tokens = 20
-    policy.foretold(one)
+    policy.on_prediction(one)
     assert one.expected_tokens == 600
 
 
@@ -141,21 +144,22 @@ def test_another_policy_forgets_what_this_one_guessed() -> None:
 
 
 def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
-    kv, slots, swapper = KVCache(200, 4, 8, 400, False), SlotTable(8), Swapper("proactive")
-    swapper.empty(16, 1e-9)
+    kv, slots, residency = KVCache(200, 4, 8, 400, False), SlotTable(8), Residency("proactive")
+    residency.reset([], 16, 1e-9)
     members: list[Sequence] = []
     for number, length in enumerate((20, 100)):
         one = sequence(length, number)
         one.rank = float(number)
         slot = slots.join(one, length)
-        kv.admit(slot, [], kv.blocks_for(length))
+        kv.allocate(slot, [], kv.blocks_for(length))
         one.move(State.RUNNING)
+        residency.admit(one, kv, -1, 1, 0.0)
         slots.delivered[slot] = slots.known[slot] = length + 1
         members.append(one)
-    swapper.park(members[1], 100, slots, kv, 1, lambda num_tokens: 1.0)
-    assert members[1].parked_tokens == 16 * 4
-    assert swapper.room() == 0
-    swapper.leave(members[1])
-    swapper.space.take_orders(1)
-    swapper.copies_done(1, slots, 0.0)
-    assert swapper.room() == 16
+    residency.park(members[1], 100, slots, kv, 1, lambda num_tokens: 1.0)
+    assert members[1].residence.parked_tokens == 16 * 4
+    assert residency.host_room() == 0
+    residency.forget(members[1])
+    residency.space.take_orders(1)
+    residency.on_copied(1, 0.0, 16, 0.0, 0, 0.0)
+    assert residency.host_room() == 16

@@ -93,8 +93,8 @@ def test_fastserve_figure_7(policy: str, predictor: str, average_s: float) -> No
 class Unskipped(Mlfq):
     """The original multi-level feedback queue: everybody joins the first."""
 
-    def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
-        super().enter(sequence, pace)
+    def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
+        super().enter(sequence, step_time)
         sequence.level = 0
         sequence.review_at = sequence.num_known_tokens + 1
 

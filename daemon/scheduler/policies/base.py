@@ -1,4 +1,4 @@
-"""What a policy is: an order, and a few traits of how steps are filled."""
+"""The base of policies: an order, and a few traits of how steps are filled."""
 
 from typing import ClassVar
 
@@ -12,12 +12,12 @@ class Policy:
 
     A policy never allocates and holds no state of its own: it ranks sequences and says what a
     step may be made of. Equal ranks go by arrival. The sequence of highest rank is the victim when
-    memory runs out. What it must know of speed, it asks `pace`, which is fitted and errs.
+    memory runs out. What it must know of speed, it asks `step_time`, a fitted model that errs.
     """
 
     name: ClassVar[str]
     meaning: ClassVar[str]
-    """In a line, for whoever chooses one."""
+    """One line for help texts."""
     prefill_alone: ClassVar[bool] = False
     """A step with a prompt in it carries no decodes."""
     whole_prompts: ClassVar[bool] = False
@@ -25,7 +25,7 @@ class Policy:
     reserve_limit: ClassVar[bool] = False
     """Admission takes blocks for prompt + max_tokens, so nothing is ever preempted."""
     gang: ClassVar[bool] = False
-    """Nobody joins once anybody who runs has got more than the first token."""
+    """No sequence joins once one that runs has got more than its first token."""
     batch_tokens: ClassVar[int] = 512
     """Token budget of a step, where the configuration leaves it to the policy."""
     swap: ClassVar[str] = RECOMPUTE
@@ -34,7 +34,7 @@ class Policy:
     """A sequence that waits may take the place of one that runs and ranks behind it."""
     counts_down: ClassVar[bool] = False
     """Ranks are seconds that are left: those that run come nearer to their end, and keep the rank
-    that they had when they were seated plus the time of that moment."""
+    that they had when they were admitted plus the time of that moment."""
     reviews: ClassVar[bool] = False
     """Sequences have a `review_at`."""
     promotes: ClassVar[bool] = False
@@ -47,25 +47,25 @@ class Policy:
         """Token budget of a step: what was asked for, or the policy's own where that is 0."""
         return asked_tokens or cls.batch_tokens
 
-    def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
-        """Meet a sequence: as it arrives, or as this policy is chosen."""
+    def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
+        """Initialise a sequence's fields, when it arrives or when this policy is set."""
         sequence.level = 0
         sequence.promoted = False
         sequence.review_at = NEVER
 
-    def foretold(self, sequence: Sequence) -> None:
-        """Its prediction has come; its rank is asked for afterwards."""
+    def on_prediction(self, sequence: Sequence) -> None:
+        """Take note of a sequence's new prediction; its rank is asked for afterwards."""
 
-    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
-        """The sequence's place; lower runs first."""
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """The sequence's number in the order; lower runs first."""
         return 0.0
 
-    def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
-        """Look again at one that reached `review_at`; its rank is asked for afterwards."""
+    def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
+        """Look again at a sequence that reached `review_at`; its rank is asked for afterwards."""
 
-    def patience_s(self, sequence: Sequence, starve_s: float, pace: StepTimeModel) -> float:
-        """How long one may wait before it starves, where the policy promotes."""
+    def patience_s(self, sequence: Sequence, starve_s: float, step_time: StepTimeModel) -> float:
+        """How long a sequence may wait before it starves, where the policy promotes."""
         return starve_s
 
-    def promote(self, sequence: Sequence, pace: StepTimeModel) -> None:
-        """Let one that starves run soon."""
+    def promote(self, sequence: Sequence, step_time: StepTimeModel) -> None:
+        """Let a sequence that starves run soon."""

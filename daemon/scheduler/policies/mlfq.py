@@ -18,19 +18,19 @@ age would move long sequences back and forth for one token each.
 """
 
 
-def quantum_s(level: int, pace: StepTimeModel) -> float:
+def quantum_s(level: int, step_time: StepTimeModel) -> float:
     """Time that a sequence may run at a level: the shortest step's, doubled at each level."""
-    return max(_LEAST_QUANTUM_S, pace.decode_s(1, 1)) * 2.0**level
+    return max(_LEAST_QUANTUM_S, step_time.decode_s(1, 1)) * 2.0**level
 
 
-def level_of(duration_s: float, pace: StepTimeModel) -> int:
+def level_of(duration_s: float, step_time: StepTimeModel) -> int:
     """The first level whose quantum covers a step of this duration (Algorithm 1, line 8)."""
-    doublings = math.log2(max(1.0, duration_s / quantum_s(0, pace)))
+    doublings = math.log2(max(1.0, duration_s / quantum_s(0, step_time)))
     return min(LEVELS - 1, math.ceil(doublings))
 
 
 class Mlfq(Policy):
-    """Short steps first; whoever used up a quantum falls behind, whoever starves comes first."""
+    """Short steps first; a used-up quantum moves a sequence down, starvation to the front."""
 
     name = "mlfq"
     meaning = "short steps first; long answers fall behind, starving ones rise"
@@ -40,37 +40,37 @@ class Mlfq(Policy):
     promotes = True
     num_levels = LEVELS
 
-    def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
+    def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
         """Skip-join: the level whose quantum covers its prefill."""
-        super().enter(sequence, pace)
-        prefill_s = pace.prefill_s(sequence.num_known_tokens)
-        sequence.level = level_of(prefill_s, pace)
-        left_s = quantum_s(sequence.level, pace) - prefill_s
-        sequence.review_at = sequence.num_known_tokens + _tokens(left_s, pace)
+        super().enter(sequence, step_time)
+        prefill_s = step_time.prefill_s(sequence.num_known_tokens)
+        sequence.level = level_of(prefill_s, step_time)
+        left_s = quantum_s(sequence.level, step_time) - prefill_s
+        sequence.review_at = sequence.num_known_tokens + _tokens(left_s, step_time)
 
-    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """Its level; before all of them if it was promoted."""
         return -1.0 if sequence.promoted else float(sequence.level)
 
-    def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
+    def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
         """Its quantum is used up: one level down, or more if its next step takes longer."""
         sequence.promoted = False
-        below = max(sequence.level + 1, level_of(pace.decode_s(1, sequence.limit), pace))
+        below = max(sequence.level + 1, level_of(step_time.decode_s(1, sequence.limit), step_time))
         sequence.level = min(LEVELS - 1, below)
         known = sequence.num_prompt_tokens + num_output_tokens
-        sequence.review_at = known + _tokens(quantum_s(sequence.level, pace), pace)
+        sequence.review_at = known + _tokens(quantum_s(sequence.level, step_time), step_time)
 
-    def patience_s(self, sequence: Sequence, starve_s: float, pace: StepTimeModel) -> float:
+    def patience_s(self, sequence: Sequence, starve_s: float, step_time: StepTimeModel) -> float:
         """`starve_s`, and PATIENCE times its own quantum at least."""
-        return max(starve_s, PATIENCE * quantum_s(sequence.level, pace))
+        return max(starve_s, PATIENCE * quantum_s(sequence.level, step_time))
 
-    def promote(self, sequence: Sequence, pace: StepTimeModel) -> None:
+    def promote(self, sequence: Sequence, step_time: StepTimeModel) -> None:
         """To the front, for the quantum of its own level."""
         sequence.promoted = True
-        turn = _tokens(quantum_s(sequence.level, pace), pace)
+        turn = _tokens(quantum_s(sequence.level, step_time), step_time)
         sequence.review_at = sequence.num_known_tokens + turn
 
 
-def _tokens(duration_s: float, pace: StepTimeModel) -> int:
+def _tokens(duration_s: float, step_time: StepTimeModel) -> int:
     """Tokens that a sequence gets in so long; at least one."""
-    return max(1, int(duration_s / max(pace.mean_s, _LEAST_QUANTUM_S)))
+    return max(1, int(duration_s / max(step_time.mean_s, _LEAST_QUANTUM_S)))

@@ -12,6 +12,6 @@ class Priority(Policy):
     meaning = "the client's number, then arrival; a better one displaces"
     displaces = True
 
-    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """The client's number."""
         return float(sequence.priority)

@@ -12,6 +12,6 @@ class Sjf(Policy):
     name = "sjf"
     meaning = "shortest predicted first; nobody who runs gives way to it"
 
-    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """Seconds left."""
-        return remaining_s(sequence, pace)
+        return remaining_s(sequence, step_time)

@@ -31,7 +31,7 @@ class Speculative(Policy):
     What sequences compete for is memory over time: each runs as fast beside others as alone, but
     keeps them out. So of two with the same time left the one that holds less goes first; by the
     root of what it holds, since by all of it the longest answers wait longest at every load.
-    Everything ages alike, so that ageing moves nobody who stands in the same queue: the order by
+    Everything ages alike, so that ageing moves no sequence within a queue: the order by
     left + AGING * arrival is that by left - AGING * age. An answer that outgrows its prediction is
     expected to be as long as nine in ten, then twice as long as it is (section 3.1).
     """
@@ -42,27 +42,27 @@ class Speculative(Policy):
     displaces = True
     reviews = True
 
-    def enter(self, sequence: Sequence, pace: StepTimeModel) -> None:
+    def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
         """Expect what was predicted, or what is common."""
-        super().enter(sequence, pace)
-        self.foretold(sequence)
+        super().enter(sequence, step_time)
+        self.on_prediction(sequence)
 
-    def foretold(self, sequence: Sequence) -> None:
+    def on_prediction(self, sequence: Sequence) -> None:
         """Look again soon, or where it is expected to end."""
         if sequence.expected_tokens < 0:
             sequence.expected_tokens = min(GUESS_TOKENS, sequence.max_tokens)
         self._outgrow(sequence, sequence.num_output_tokens)
         self._look_after(sequence, sequence.num_output_tokens)
 
-    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """Seconds left in the memory of a common sequence, and its arrival's share."""
         num_tokens = sequence.num_known_tokens + sequence.remaining_tokens / 2
         weight = min(HEAVIEST, math.sqrt(num_tokens / COMMON_TOKENS))
-        left_s = remaining_s(sequence, pace) * weight
+        left_s = remaining_s(sequence, step_time) * weight
         return left_s + AGING * sequence.arrived_s
 
-    def review(self, sequence: Sequence, num_output_tokens: int, pace: StepTimeModel) -> None:
-        """It came further; perhaps further than expected."""
+    def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
+        """Expect more of one that came further than expected."""
         self._outgrow(sequence, num_output_tokens)
         self._look_after(sequence, num_output_tokens)
 

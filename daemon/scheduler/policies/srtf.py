@@ -16,6 +16,6 @@ class Srtf(Policy):
     displaces = True
     counts_down = True
 
-    def rank(self, sequence: Sequence, pace: StepTimeModel) -> float:
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """Seconds left."""
-        return remaining_s(sequence, pace)
+        return remaining_s(sequence, step_time)

@@ -1,4 +1,4 @@
-"""What the next plan of an instance has left for those who wait, without anybody giving way."""
+"""The headroom of an instance's next plan: what it has left without a preemption."""
 
 import numpy as np
 
@@ -7,19 +7,20 @@ from daemon.scheduler.step import chunk_of
 from daemon.sequence import Sequence
 
 
-class Room:
-    """Slots, blocks and tokens; less for each sequence that is taken in, in its order.
+class Headroom:
+    """The slots, blocks and tokens that are left; each sequence that is taken in uses some.
 
-    With `later`, what comes without anybody giving way counts as there.
+    With `later`, what gets free without a preemption counts as available.
     """
 
     def __init__(self, scheduler: Scheduler, later: bool = False) -> None:
-        self._seats = seats = scheduler.seats
+        self._admission = admission = scheduler.admission
+        self._policy = policy = scheduler.policy
         self._limits = limits = scheduler.limits
-        slots, pool, policy = seats.slots, seats.kv.pool, seats.policy
+        slots, pool = scheduler.slots, scheduler.kv.pool
         leaving = slots.leaving() if later else slots.order()[:0]
         self._slots = len(slots.vacant) + leaving.size
-        self._blocks = pool.num_available + (seats.coming(leaving) if later else 0)
+        self._blocks = pool.num_available + (admission.coming(leaving) if later else 0)
         order = slots.order()
         pending = (slots.known - slots.computed)[order]
         num_decodes = 0 if policy.prefill_alone else int(np.count_nonzero(pending == 1))
@@ -29,24 +30,23 @@ class Room:
             left = int(slots.known[slot] - slots.computed[slot])
             self._compute(left, slots.member(slot).prompt_cost)
         self._alone = not slots.num_running
-        if scheduler.suspects or (policy.gang and not seats.forming):
+        if scheduler.suspects or (policy.gang and not admission.gang_open):
             self._slots = 0  # nobody joins
 
     @property
     def none(self) -> bool:
-        """Whether there is room for nobody, however short."""
+        """Whether not even the shortest sequence fits."""
         return self._slots <= 0 or self._budget <= 0 or self._blocks <= 0
 
     def take(self, sequence: Sequence) -> bool:
-        """Take one in that waits here or elsewhere; False if it has to wait for its place."""
+        """Take in a sequence that waits here or elsewhere; False if it does not fit."""
         if self.none:
             return False
-        seats = self._seats
-        place = seats.place_of(sequence)
-        idle = seats.kv.pool.idle_among(place.matched)
-        blocks = place.num_blocks - place.num_reusable + idle
-        pending = sequence.num_known_tokens - place.num_shared_tokens
-        if blocks + (0 if self._alone else seats.num_spare) > self._blocks:
+        admission = self._admission
+        plan = admission.plan(sequence)
+        blocks = plan.num_new_blocks + admission.kv.pool.idle_among(plan.matched)
+        pending = sequence.num_known_tokens - plan.num_shared_tokens
+        if blocks + (0 if self._alone else admission.num_spare) > self._blocks:
             return False
         if not self._compute(pending, sequence.prompt_cost):
             return False
@@ -56,9 +56,9 @@ class Room:
         return True
 
     def _compute(self, pending: int, cost: int) -> bool:
-        """Take of the budget what a prompt's next chunk costs; False if it gets none."""
-        policy, chunk = self._seats.policy, self._limits.prefill_chunk
-        count = chunk_of(pending, cost, policy, chunk, self._budget, self._first)
+        """Spend what a prompt's next chunk costs; False if the budget has none for it."""
+        chunk = self._limits.prefill_chunk
+        count = chunk_of(pending, cost, self._policy, chunk, self._budget, self._first)
         self._budget -= count * cost
         self._first = self._first and not count
         return count > 0

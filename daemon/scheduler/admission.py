@@ -1,0 +1,308 @@
+"""Admission of one instance: sequences get slots and blocks, are preempted, and are retired."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import DEFER
+from daemon.request import State
+from daemon.scheduler.order import Order
+from daemon.scheduler.residency import Residency
+from daemon.sequence import Sequence
+from daemon.story import What
+from daemon.wire.columns import Slots
+
+
+class AdmissionPlan(msgspec.Struct, frozen=True):
+    """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
+
+    leader: int  # slot whose prompt it shares, or -1
+    matched: list[int]  # device blocks of its prefix found in the cache
+    num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
+    num_blocks: int  # in all
+    num_reusable: int  # of them, those that another sequence or the cache has
+    fetches: bool = False  # blocks have to come from host memory
+
+    @property
+    def num_new_blocks(self) -> int:
+        """Blocks that have to be allocated for it."""
+        return self.num_blocks - self.num_reusable
+
+
+@dataclass(slots=True)
+class PreemptionStats:
+    """Counts of preemptions and of what became of them."""
+
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    swaps_out: int = 0
+    swaps_in: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to count."""
+        return bool(self.preemptions or self.swaps_in)
+
+
+class Admission:
+    """Admits, preempts and retires sequences: it gives them slots and blocks, and takes them back.
+
+    `step` is the newest plan that was made; what happens here belongs to the plan after it.
+    """
+
+    def __init__(self, order: Order, kv: KVCache, residency: Residency) -> None:
+        self.order = order
+        self.slots = order.slots
+        self.waiting = order.waiting
+        self.kv = kv
+        self.residency = residency
+        self.step = 0
+        self.left: list[int] = []  # slots that were vacated since the newest plan
+        self.joined: list[int] = []  # slots that were taken since then
+        self.num_promised = 0  # blocks that are coming, and that decodes of this plan wait for
+        # Those that were admitted for the first time, with cached tokens.
+        self.started: list[tuple[Sequence, int]] = []
+        self.stats = PreemptionStats()
+
+    def reset(
+        self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
+    ) -> None:
+        """Replace the memory by the empty `kv`, as a worker died or began; what ran waits again."""
+        for slot in self.slots.order().tolist():
+            self.preempt(slot, None, now)
+        self.kv = kv
+        self.residency.reset(self.waiting, num_host_blocks, copy_block_s)
+        self.left.clear()
+        self.joined.clear()
+
+    # Planning an admission
+
+    def plan(self, sequence: Sequence) -> AdmissionPlan:
+        """How a waiting sequence would be admitted now."""
+        kv = self.kv
+        reserve_limit = self.order.policy.reserve_limit
+        num_blocks = kv.blocks_for(sequence.limit if reserve_limit else sequence.num_known_tokens)
+        leader = self._leader_slot(sequence)
+        if leader >= 0:
+            shared = sequence.num_prompt_tokens - 1
+            return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size)
+        matched = kv.match(sequence)
+        num_cached = len(matched) * kv.block_size
+        parked = sequence.residence.parked_tokens
+        if parked > num_cached:
+            return AdmissionPlan(-1, matched, parked, num_blocks, len(matched), fetches=True)
+        return AdmissionPlan(-1, matched, num_cached, num_blocks, len(matched))
+
+    def _leader_slot(self, sequence: Sequence) -> int:
+        """The slot of the running stream whose computed prompt this one can share, or -1."""
+        leader = sequence.leader
+        if leader is None or leader.slot < 0 or leader.instance != self.order.instance:
+            return -1
+        if self.residency.is_returning(leader):
+            return -1
+        computed = self.slots.computed[leader.slot] >= sequence.num_prompt_tokens
+        fresh = not sequence.num_output_tokens and not sequence.residence.parked_tokens
+        return leader.slot if computed and fresh else -1
+
+    @property
+    def gang_open(self) -> bool:
+        """Whether a gang may still grow: none that runs has got more than its first token."""
+        order = self.slots.order()
+        return bool((self.slots.known[order] <= self.slots.fed_until[order] + 1).all())
+
+    @property
+    def num_spare(self) -> int:
+        """Blocks that are kept for running sequences to grow into."""
+        return max(1, self.kv.pool.num_blocks // 100)
+
+    def coming(self, leaving: Slots) -> int:
+        """Blocks that get free without a preemption and are promised to nobody: fenced ones, and
+        those that only the `leaving` slots have.
+        """
+        num_held = sum(self.kv.num_own(slot) for slot in leaving.tolist())
+        return self.kv.pool.num_fenced + num_held - self.num_promised
+
+    def _lacking(self, plan: AdmissionPlan) -> int:
+        """Blocks that a plan needs beyond the available ones, or <= 0; a few are spared for those
+        that run.
+        """
+        spare = self.num_spare if self.slots.num_running else 0
+        return self.kv.num_lacking(plan.matched, plan.num_new_blocks + spare)
+
+    # Displacement
+
+    def may_displace(self, sequence: Sequence, now: float) -> bool:
+        """Whether there is a running sequence whose slot this one may take."""
+        return bool(self._victims(sequence, 1, now))
+
+    def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
+        """Displace others if the policy says so; whether a slot and the blocks are available then.
+
+        No sequence is preempted for blocks that come anyway, only for what lacks beyond them.
+        """
+        lacking = self._lacking(plan)
+        if lacking <= 0 and not self.slots.full:
+            return True
+        leaving = self.slots.leaving()
+        if lacking > 0:
+            beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(plan.matched)
+        else:
+            beyond = 0 if leaving.size else 1  # a slot is all that it lacks
+        if beyond <= 0:
+            return False
+        for slot in self._victims(sequence, beyond, now):
+            self.preempt(slot, What.GAVE_WAY, now, sequence.id)
+        return not self.slots.full and self._lacking(plan) <= 0
+
+    def _victims(self, sequence: Sequence, num_blocks: int, now: float) -> list[int]:
+        """The last slots in the order that together give so many blocks, if this one may displace
+        them; none if they give fewer, or if the host has no room for what they hold: to compute it
+        all again costs more than a slot is worth. Slots that are leaving anyway are skipped.
+        """
+        policy, table = self.order.policy, self.slots
+        if not policy.displaces or self.residency.mode == DEFER:
+            return []
+        room = self.residency.host_room()
+        # Seconds left differ by a step at least: less is an error of the model, and no gain.
+        shift = now + self.order.step_time.mean_s if policy.counts_down else 0.0
+        found = []
+        for slot in map(int, table.order()[::-1]):
+            member = table.member(slot)
+            if table.is_leaving(slot):
+                continue
+            if sequence.rank + shift >= member.rank or member is sequence.leader:
+                return []
+            if slot in self.joined:  # this plan admitted it; ranks change with the step time
+                return []
+            room -= int(self.kv.table.held[slot]) - len(member.residence.host_blocks)
+            if room < 0:
+                return []
+            found.append(slot)
+            num_blocks -= max(self.kv.num_own(slot), int(table.full))
+            if num_blocks <= 0:
+                return found
+        return []
+
+    # Admitting
+
+    def try_admit(self, sequence: Sequence, now: float) -> int:
+        """The slot of a sequence that runs already or can be admitted now; else -1."""
+        if sequence.slot >= 0:
+            return sequence.slot
+        plan = self.plan(sequence)
+        return self.admit(sequence, plan, now) if self.make_room(sequence, plan, now) else -1
+
+    def admit(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> int:
+        """Give a sequence that waits a slot and its blocks; its slot."""
+        self.waiting.remove(sequence)
+        sequence.rank = self.order.running_rank(sequence, now)
+        slot = self.slots.join(sequence, plan.num_shared_tokens)
+        if plan.leader >= 0:
+            self.kv.fork(plan.leader, slot, plan.num_shared_tokens, plan.num_blocks)
+            self.slots.last_step[plan.leader] = self.step + 1
+        else:
+            self.kv.allocate(slot, plan.matched, plan.num_blocks)
+        sequence.move(State.RUNNING)
+        sequence.num_sealed_blocks = plan.num_reusable
+        self.joined.append(slot)
+        fetch_from = len(plan.matched) if plan.fetches else -1
+        self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
+        self.stats.swaps_in += plan.fetches
+        self._tell(sequence, plan, now)
+        if not sequence.started:
+            sequence.started = True
+            self.started.append((sequence, plan.num_shared_tokens))
+        return slot
+
+    def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
+        """Add to its story where its computed tokens came from."""
+        what, by = (What.FETCHED if plan.fetches else What.SEATED), -1
+        if plan.leader >= 0:
+            what, by = What.SHARED, self.slots.member(plan.leader).id
+        sequence.story.add(now, what, plan.num_shared_tokens, by)
+        if plan.fetches and not self.residency.is_returning(sequence):  # its first step awaits it
+            sequence.story.add(now, What.RESTORED)
+
+    def seal(self, slot: int) -> None:
+        """Name a running sequence's full blocks for the prefix cache, unless it is returning."""
+        sequence = self.slots.member(slot)
+        if not self.residency.is_returning(sequence):
+            self.kv.seal(sequence, int(self.slots.computed[slot]))
+
+    # Giving way and leaving
+
+    def grow_or_preempt(self, slots: Slots, now: float) -> list[int]:
+        """Append a block to each of these slots, in order.
+
+        Where none is available, one of those that are coming is promised to the slot. Once all of
+        them are promised, the last sequence in the order is preempted, the slot's own if it is the
+        last. Returns the slots that wait for a promised block.
+        """
+        table = self.slots
+        waiting: list[int] = []
+        coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
+        for slot in slots.tolist():
+            while table.members[slot] is not None:
+                if self.kv.pool.num_available:
+                    self.kv.append_each(np.array([slot]))
+                    break
+                if coming + self.kv.pool.num_fenced > len(waiting):
+                    waiting.append(slot)
+                    break
+                victim = next(
+                    one for one in map(int, table.order()[::-1]) if not table.is_leaving(one)
+                )
+                self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
+        self.num_promised += len(waiting)
+        return waiting
+
+    def preempt(self, slot: int, why: str | None, now: float, by: int = -1) -> None:
+        """Take a running sequence's slot for the sequence `by`, or since its worker is gone
+        (`why` None); what is not kept of its KV is computed again.
+        """
+        table, stats = self.slots, self.stats
+        sequence = table.member(slot)
+        num_computed = int(table.computed[slot])
+        num_valid = min(num_computed, int(table.delivered[slot]) - 1)
+        self.seal(slot)
+        if why is None:
+            self.residency.forget(sequence)
+        else:
+            step_time, alone = self.order.step_time, self.order.policy.prefill_alone
+            recompute_s = step_time.prefill_s if alone else step_time.chunk_s
+            self.residency.park(sequence, num_valid, table, self.kv, self.step + 1, recompute_s)
+        self._vacate([slot])
+        parked = sequence.residence.parked_tokens
+        stats.preemptions += 1
+        stats.swaps_out += parked > 0
+        lost = max(0, num_computed - parked)
+        stats.recomputed_tokens += lost
+        sequence.preemptions += 1
+        sequence.recomputed_tokens += lost
+        if sequence.num_output_tokens:
+            sequence.preemptions_after_first += 1
+        if why is not None:
+            sequence.story.add(now, why, parked, by)
+        sequence.move(State.PREEMPTED)
+        self.order.requeue(sequence, now)
+
+    def retire(self, slots: list[int]) -> list[Sequence]:
+        """Empty the slots of sequences that have ended; the sequences."""
+        for slot in slots:
+            self.seal(slot)
+            self.residency.forget(self.slots.member(slot))
+        return self._vacate(slots)
+
+    def _vacate(self, slots: list[int]) -> list[Sequence]:
+        """Empty these slots, their blocks in one go; the sequences that had them."""
+        table = self.slots
+        last_step = max(int(table.last_step[slot]) for slot in slots)
+        self.kv.release(slots, last_step)
+        for slot in slots:
+            if slot in self.joined:
+                self.joined.remove(slot)
+            else:
+                self.left.append(slot)
+        return [table.leave(slot) for slot in slots]

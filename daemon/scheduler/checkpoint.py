@@ -1,0 +1,83 @@
+"""A scheduler at rest as plain values: with no sequence, and no step or copy in flight."""
+
+from dataclasses import astuple
+
+import msgspec
+
+from daemon.cost.copy_time import CopyTime
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.reserve import BurstReserve
+from daemon.scheduler.admission import PreemptionStats
+from daemon.scheduler.residency import Residency
+from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.trust import PredictorTrust
+from daemon.wire.columns import Column, int32
+
+
+class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
+    """All that a resting scheduler's next plans depend on; every block is free or cached."""
+
+    policy: str
+    step: int
+    stats: tuple[int, int, int, int]  # PreemptionStats, not yet among the Core's counters
+    left: list[int]
+    vacant: list[int]
+    num_blocks: int
+    free: Column  # int32 [free blocks], in the order of the free list
+    cached: Column  # int32 [cached blocks], longest idle first
+    digests: bytes  # 16 bytes for each cached block
+    num_host_blocks: int
+    host_free: Column  # int32 [host blocks], in the order of the free list
+    done_copies: int
+    swapped: tuple[int, int, float]  # blocks out and in, link time
+    copy_time: tuple[float, float]
+    reserve: tuple[float, float, float, float]
+    trust: tuple[float, list[tuple[int, int]]]
+
+
+def state_of(scheduler: Scheduler) -> SchedulerState:
+    """What has to be written down of a scheduler; the caller has seen that it rests."""
+    admission, residency = scheduler.admission, scheduler.residency
+    free, cached, digests = scheduler.kv.pool.idle_state()
+    space = residency.space
+    host_free, _, _ = space.pool.idle_state()
+    return SchedulerState(
+        policy=scheduler.policy.name,
+        step=scheduler.step,
+        stats=astuple(admission.stats),
+        left=list(admission.left),
+        vacant=list(scheduler.slots.vacant),
+        num_blocks=scheduler.kv.pool.num_blocks,
+        free=free,
+        cached=cached,
+        digests=digests,
+        num_host_blocks=space.pool.num_blocks,
+        host_free=host_free,
+        done_copies=space.done_step,
+        swapped=(residency.num_out, residency.num_in, residency.link_s),
+        copy_time=residency.copy_time.state(),
+        reserve=residency.reserve.state(),
+        trust=scheduler.order.trust.state(),
+    )
+
+
+def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeModel) -> None:
+    """Put a scheduler into a written state; it has the policy and memory of that size already."""
+    admission = scheduler.admission
+    scheduler.order.step_time = step_time
+    scheduler.order.trust = PredictorTrust.restored(state.trust)
+    admission.step = state.step
+    admission.stats = PreemptionStats(*state.stats)
+    admission.left[:] = state.left
+    scheduler.slots.vacant[:] = state.vacant
+    scheduler.kv.pool.restore_idle(state.free, state.cached, state.digests)
+    _restore_residency(scheduler.residency, state)
+
+
+def _restore_residency(residency: Residency, state: SchedulerState) -> None:
+    space = residency.space
+    space.pool.restore_idle(state.host_free, int32(), b"")
+    space.done_step = state.done_copies
+    residency.num_out, residency.num_in, residency.link_s = state.swapped
+    residency.copy_time = CopyTime.restored(state.copy_time)
+    residency.reserve = BurstReserve.restored(state.reserve)

@@ -1,0 +1,203 @@
+"""The order of one instance's sequences: queueing, ranks, reviews, promotion."""
+
+from heapq import heapify, heappop, heappush
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.kv_cache import KVCache
+from daemon.request import State
+from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.trust import PredictorTrust
+from daemon.sequence import Sequence
+from daemon.story import What
+from daemon.wire.columns import Slots
+
+PROMOTED_SHARE = 1 / 3
+"""The share of blocks for promoted sequences. FastServe's promotion alone can thrash: where more
+arrives than is served all sequences starve, and all memory goes to moving them in and out."""
+
+_SPARE = 64
+
+_Due = tuple[float, int, float, Sequence]
+
+
+class Order:
+    """The order of running and waiting sequences under one policy.
+
+    It ranks, queues and promotes them. It gives no sequence a slot or a block.
+    """
+
+    def __init__(self, instance: int, policy: Policy, slots: SlotTable) -> None:
+        self.instance = instance
+        self.policy = policy
+        self.slots = slots
+        self.waiting = WaitingQueue()
+        self.step_time = StepTimeModel()
+        self.trust = PredictorTrust()
+        self.starve_s = 0.3  # FastServe's alpha; may change while it runs
+        self.promoted: list[Sequence] = []  # with some that are no longer
+        self._starvation = Starvation(instance)
+
+    # Queueing
+
+    def enqueue(self, sequence: Sequence, since_s: float) -> None:
+        """Queue a sequence that is new here and waits since `since_s`."""
+        self._expect(sequence)
+        self.policy.enter(sequence, self.step_time)
+        self.requeue(sequence, since_s)
+
+    def requeue(self, sequence: Sequence, since_s: float) -> None:
+        """Queue a sequence that the policy knows; it waits since `since_s`."""
+        sequence.instance = self.instance
+        sequence.waiting_since_s = since_s
+        sequence.rank = self.policy.rank(sequence, self.step_time)
+        self.waiting.push(sequence)
+        if self.policy.promotes:
+            self._watch(sequence)
+
+    # Ranks
+
+    def set_policy(self, policy: Policy, now: float) -> None:
+        """Rank all sequences by another policy."""
+        self.policy = policy
+        self._starvation = Starvation(self.instance)
+        for slot in self.slots.order().tolist():
+            sequence = self.slots.member(slot)
+            self._count_outputs(sequence)
+            self._expect_anew(sequence)
+            policy.enter(sequence, self.step_time)
+            self._rerank(sequence, now)
+        for sequence in sorted(self.waiting.take_all(), key=lambda one: one.waiting_since_s):
+            sequence.expected_tokens = -1
+            self.enqueue(sequence, sequence.waiting_since_s)
+
+    def on_prediction(self, sequence: Sequence, now: float) -> None:
+        """Rank a sequence whose prediction has come."""
+        if sequence.slot >= 0:
+            self._count_outputs(sequence)
+        self._expect_anew(sequence)
+        self.policy.on_prediction(sequence)
+        self._rerank(sequence, now)
+
+    def review(self, now: float) -> None:
+        """Let the policy look again at running sequences that reached the count it named."""
+        table, order = self.slots, self.slots.order()
+        for slot in order[table.known[order] >= table.review_at[order]].tolist():
+            sequence = table.member(slot)
+            self._count_outputs(sequence)
+            num_output_tokens = int(table.known[slot]) - sequence.num_prompt_tokens
+            level = sequence.level
+            self.policy.review(sequence, num_output_tokens, self.step_time)
+            if sequence.level > level:
+                sequence.story.add(now, What.DEMOTED, sequence.level)
+            self._rerank(sequence, now)
+
+    def running_rank(self, sequence: Sequence, now: float) -> float:
+        """Its rank among those that run: where ranks count down, seconds left count from `now`."""
+        rank = self.policy.rank(sequence, self.step_time)
+        return rank + now if self.policy.counts_down else rank
+
+    def split_at_first_waiting(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
+        """(those that rank before the first that waits, those behind it) of these slots."""
+        shift = now if self.policy.counts_down else 0.0
+        behind = self.slots.rank[slots] > self.waiting.first.rank + shift
+        return slots[~behind], slots[behind]
+
+    def _rerank(self, sequence: Sequence, now: float) -> None:
+        """Ask for a sequence's rank and move it there."""
+        if sequence.slot >= 0:
+            sequence.rank = self.running_rank(sequence, now)
+            self.slots.review_at[sequence.slot] = sequence.review_at
+            self.slots.set_rank(sequence.slot, sequence.rank)
+        else:
+            self.waiting.remove(sequence)
+            sequence.rank = self.policy.rank(sequence, self.step_time)
+            self.waiting.push(sequence)
+
+    def _count_outputs(self, sequence: Sequence) -> None:
+        """Bring a running sequence's own count of tokens up to date."""
+        delivered = int(self.slots.delivered[sequence.slot])
+        sequence.num_output_tokens = delivered - sequence.num_prompt_tokens
+
+    def _expect(self, sequence: Sequence) -> None:
+        """Expect what was predicted, if predictions are to be trusted; a doubled one stays."""
+        if not self.trust.holds:
+            sequence.expected_tokens, sequence.high_tokens = -1, 0
+        elif sequence.expected_tokens < 0:
+            sequence.expected_tokens = sequence.predicted_tokens
+
+    def _expect_anew(self, sequence: Sequence) -> None:
+        """Forget what this policy or another one made of its prediction."""
+        sequence.expected_tokens = -1
+        self._expect(sequence)
+
+    # Starvation
+
+    def set_starve_s(self, starve_s: float) -> None:
+        """Change alpha, also for sequences that wait already."""
+        self.starve_s = starve_s
+        self._starvation = Starvation(self.instance)
+        if self.policy.promotes:
+            for sequence in self.waiting:
+                self._watch(sequence)
+
+    def promote(self, kv: KVCache, now: float) -> None:
+        """Let the policy promote those that starve, while the promoted leave enough to others."""
+        while (sequence := self._starvation.first(now)) is not None:
+            if self._num_promoted_blocks(kv) >= PROMOTED_SHARE * kv.pool.num_blocks:
+                return
+            self.policy.promote(sequence, self.step_time)
+            self.promoted.append(sequence)
+            sequence.story.add(now, What.PROMOTED, sequence.level)
+            self._rerank(sequence, now)
+
+    def _watch(self, sequence: Sequence) -> None:
+        patience_s = self.policy.patience_s(sequence, self.starve_s, self.step_time)
+        starves_at_s = sequence.waiting_since_s + patience_s
+        self._starvation.watch(sequence, starves_at_s, len(self.waiting))
+
+    def _num_promoted_blocks(self, kv: KVCache) -> int:
+        """Blocks that those which were promoted, and still are, hold or will hold."""
+        self.promoted = [
+            one
+            for one in self.promoted
+            if one.promoted and one.instance == self.instance and one.state is not State.FINISHED
+        ]
+        return sum(kv.blocks_for(one.num_known_tokens) for one in self.promoted)
+
+
+class Starvation:
+    """An index of one instance's waiting sequences by the time from which they starve.
+
+    Whoever ran since, or went elsewhere, is dropped.
+    """
+
+    def __init__(self, instance: int) -> None:
+        self._instance = instance
+        self._due: list[_Due] = []  # a heap of (starves at, number, waits since, sequence)
+        self._number = 0
+
+    def watch(self, sequence: Sequence, starves_at_s: float, num_waiting: int) -> None:
+        """It waits since `waiting_since_s`, as one of so many."""
+        self._number += 1
+        due = (starves_at_s, self._number, sequence.waiting_since_s, sequence)
+        heappush(self._due, due)
+        if len(self._due) > 2 * num_waiting + _SPARE:
+            self._due = [one for one in self._due if self._waits(one)]
+            heapify(self._due)
+
+    def first(self, now: float) -> Sequence | None:
+        """The one that starves longest; None if nobody does."""
+        while self._due and self._due[0][0] <= now:
+            if self._waits(self._due[0]):
+                return self._due[0][3]
+            heappop(self._due)
+        return None
+
+    def _waits(self, due: _Due) -> bool:
+        """Whether it has waited here since then, and still does."""
+        _, _, since_s, sequence = due
+        waits = sequence.state in (State.WAITING, State.PREEMPTED)
+        here = sequence.instance == self._instance and sequence.waiting_since_s == since_s
+        return waits and here and not sequence.promoted

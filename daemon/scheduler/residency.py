@@ -1,0 +1,272 @@
+"""Residency: where each sequence's KV is, on the device, in host memory or on the way back.
+
+FastServe section 4.2 and ALISE Algorithm 2: the sequence that will run last leaves first. The order
+of the slots is that order already: the wait before a sequence runs again is a sum over all that go
+before it (ENST's T_execute, EWT's eq. 6), so it grows along the order, and a promotion (T_promote)
+moves the sequence in the order itself.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+
+from daemon.cost.copy_time import CopyTime
+from daemon.memory.block_pool import Ledger
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.reserve import BurstReserve
+from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
+from daemon.scheduler.slots import SlotTable
+from daemon.sequence import Sequence, Where
+from daemon.story import What
+from daemon.wire.columns import Slots
+
+MAX_RESERVE = 0.25
+"""Most of the pool that is kept ready for bursts."""
+
+LINK_SHARE = 0.5
+"""Share of a step's time that copies made ahead of need may take on the link."""
+
+
+class SwapStats(msgspec.Struct, frozen=True):
+    """The host pool and the swap link of one instance, as counted since it began."""
+
+    mode: str  # one of SWAP_MODES
+    host: Ledger
+    num_out: int  # blocks whose copies have ended, in all
+    num_in: int
+    link_s: float  # how long they took, both directions
+    copy_block_s: float  # expected for one block, out or in
+
+
+class Residency:
+    """The one place that changes a sequence's `Residence`, and that orders swap copies."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.reserve = BurstReserve()
+        self.space = SwapSpace(0)
+        self.copy_time = CopyTime(0.0)
+        self.num_out = self.num_in = 0  # as in `SwapStats`
+        self.link_s = 0.0
+        self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
+        self._num_parked_blocks = 0  # host blocks of HOST ones
+
+    def reset(
+        self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
+    ) -> None:
+        """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
+        for sequence in sequences:
+            self.forget(sequence)
+        self.space = SwapSpace(num_host_blocks)
+        self.copy_time = CopyTime(copy_block_s)
+
+    def stats(self) -> SwapStats:
+        """The counts of the host pool and the swap link; a copy."""
+        return SwapStats(
+            self.mode,
+            self.space.pool.ledger(),
+            self.num_out,
+            self.num_in,
+            self.link_s,
+            self.copy_time.round_trip_s(1) / 2,
+        )
+
+    def _move(self, sequence: Sequence, where: Where) -> None:
+        """Change a state, and what is counted of such; no other assignment to `where`."""
+        residence = sequence.residence
+        if residence.where is Where.HOST:
+            self._num_parked_blocks -= len(residence.host_blocks)
+        elif residence.where is Where.RETURNING:
+            del self._returning[sequence.slot]
+        residence.where = where
+        if where is Where.HOST:
+            self._num_parked_blocks += len(residence.host_blocks)
+        elif where is Where.RETURNING:
+            self._returning[sequence.slot] = sequence
+
+    def _has_device(self, sequence: Sequence) -> None:
+        """Its device blocks have all its KV; the host may have some of it too."""
+        self._move(sequence, Where.BOTH if sequence.residence.host_blocks else Where.DEVICE)
+
+    # On the device
+
+    def on_device(self, order: Slots) -> Slots:
+        """Those of these slots whose blocks are not returning."""
+        if not self._returning:
+            return order
+        away = np.zeros(int(order.max(initial=-1)) + 1, np.bool_)
+        away[[slot for slot in self._returning if slot < away.size]] = True
+        return order[~away[order]]
+
+    def is_returning(self, sequence: Sequence) -> bool:
+        """Whether it has a slot and waits for copies to its blocks."""
+        return sequence.residence.where is Where.RETURNING
+
+    # Leaving the device
+
+    def park(
+        self,
+        sequence: Sequence,
+        num_valid: int,
+        slots: SlotTable,
+        kv: KVCache,
+        step: int,
+        recompute_s: Callable[[int], float],
+    ) -> None:
+        """Move a preempted sequence's KV to the host, as far as that pays, with the plan of `step`.
+
+        `num_valid` tokens of it are, or will be, written by the steps before. What is copied
+        already costs nothing to keep; the rest is copied now if a way out and back is predicted to
+        take less than `recompute_s`, computing so many tokens again, and the host has room. One
+        that is on its way back has its blocks in the host still.
+        """
+        if self.mode not in SWAPPING:
+            self.forget(sequence)
+            return
+        residence = sequence.residence
+        if residence.where is Where.RETURNING:
+            residence.parked_tokens = len(residence.host_blocks) * kv.block_size
+        else:
+            self._copy_rest(sequence, num_valid, slots, kv, step, recompute_s)
+            num_copied = len(residence.host_blocks) * kv.block_size
+            residence.parked_tokens = min(num_valid, num_copied)
+        self._move(sequence, Where.HOST if residence.host_blocks else Where.NOWHERE)
+
+    def _copy_rest(
+        self,
+        sequence: Sequence,
+        num_valid: int,
+        slots: SlotTable,
+        kv: KVCache,
+        step: int,
+        recompute_s: Callable[[int], float],
+    ) -> None:
+        """Copy what the host lacks of a leaver's first `num_valid` tokens, as far as it pays."""
+        residence = sequence.residence
+        self.space.keep(residence, num_valid // kv.block_size)
+        num_copied = len(residence.host_blocks)
+        rest = kv.blocks_for(num_valid) - num_copied
+        rest_tokens = num_valid - num_copied * kv.block_size
+        if rest > 0 and self.copy_time.round_trip_s(rest) < recompute_s(rest_tokens):
+            rest = self._make_room(rest, sequence, slots)
+            if rest:
+                self._copy_out(sequence, rest, kv, step)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop the KV of a sequence that ends, moves elsewhere, or is computed again."""
+        self._move(sequence, Where.NOWHERE)
+        self.space.keep(sequence.residence, 0)
+        sequence.residence.parked_tokens = 0
+
+    def host_room(self) -> float:
+        """Host blocks that victims may fill, copies of running sequences counted as free; infinite
+        where nothing of victims is kept.
+        """
+        pool = self.space.pool
+        if self.mode not in SWAPPING:
+            return math.inf
+        return pool.num_blocks - pool.num_fenced - self._num_parked_blocks
+
+    # Coming back
+
+    def admit(
+        self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float
+    ) -> None:
+        """A sequence got a slot and blocks; with the plan of `step`, those from number
+        `fetch_from` on are copied back from the host, none where that is negative.
+
+        Since it computes on, only full blocks of its copy stay as they are.
+        """
+        residence = sequence.residence
+        num_kept = residence.parked_tokens // kv.block_size
+        where = Where.BOTH if residence.host_blocks and num_kept else Where.DEVICE
+        if fetch_from >= 0:
+            num_blocks = kv.blocks_for(residence.parked_tokens)
+            blocks = kv.table.blocks(sequence.slot)[fetch_from:num_blocks].tolist()
+            self.space.copy_in(residence, fetch_from, blocks, step)
+            kv.pool.name_in_copy(blocks, step)
+            sequence.swaps += 1
+            if self.mode != REACTIVE:
+                where = Where.RETURNING
+                residence.fetched_by, residence.fetched_s = step, now
+        self._move(sequence, where)
+        self.space.keep(residence, num_kept)
+
+    def on_copied(
+        self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
+    ) -> None:
+        """Every copy of the plans up to `step` has ended; learn from those since the last call."""
+        self.copy_time.observe(num_out, out_s, num_in, in_s)
+        self.num_out += num_out
+        self.num_in += num_in
+        self.link_s += out_s + in_s
+        self.space.copies_done(step)
+        for sequence in list(self._returning.values()):
+            if sequence.residence.fetched_by <= step:
+                self._has_device(sequence)
+                sequence.swap_s += now - sequence.residence.fetched_s
+                sequence.story.add(now, What.RESTORED)
+
+    def awaited(self, step: int) -> int:
+        """The plan whose copies the plan of `step` awaits; 0: none."""
+        return step if self.mode == REACTIVE and self.space.has_orders else 0
+
+    # Ahead of need
+
+    def copy_ahead(
+        self, slots: SlotTable, kv: KVCache, step: int, step_s: float, now: float
+    ) -> None:
+        """Copy blocks of those that would leave first, until enough could be given away at once.
+
+        Enough is the reserve for bursts and a block for each that runs. No more is copied than
+        fits beside a step of `step_s` on the link.
+        """
+        if self.space.num_flying or not self.space.pool.num_available:
+            return
+        wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
+        if wanted <= 0:
+            return
+        block_s = max(self.copy_time.out_s, 1e-9)
+        budget = max(1, int(LINK_SHARE * step_s / block_s))
+        for slot in slots.order()[::-1].tolist():
+            if slot in self._returning:
+                continue
+            sequence = slots.member(slot)
+            full = int(slots.computed[slot]) // kv.block_size
+            num_copied = len(sequence.residence.host_blocks)
+            count = min(full - num_copied, budget, self.space.pool.num_available)
+            if count > 0:
+                self._copy_out(sequence, count, kv, step)
+                self._has_device(sequence)
+                budget -= count
+            wanted -= num_copied + max(0, count)
+            if wanted <= 0 or budget <= 0:
+                return
+
+    def _copy_out(self, sequence: Sequence, count: int, kv: KVCache, step: int) -> None:
+        """Order copies of the next `count` of a running sequence's blocks."""
+        first = len(sequence.residence.host_blocks)
+        blocks = kv.table.blocks(sequence.slot)[first : first + count].tolist()
+        self.space.copy_out(sequence.residence, blocks, step)
+        kv.pool.name_in_copy(blocks, step)
+
+    def _reserve_blocks(self, kv: KVCache, num_running: int, now: float) -> int:
+        most = int(MAX_RESERVE * kv.pool.num_blocks)
+        return min(most, self.reserve.num_blocks(now) + num_running)
+
+    def _make_room(self, num_blocks: int, leaver: Sequence, slots: SlotTable) -> int:
+        """Host blocks that are there, up to so many, once copies of those that leave last are
+        forgotten. They run, so that nothing is lost with their copies.
+        """
+        pool = self.space.pool
+        if pool.num_available < num_blocks:
+            for slot in slots.order().tolist():
+                member = slots.member(slot)
+                if slot not in self._returning and member is not leaver:
+                    self.space.keep(member.residence, 0)
+                    self._has_device(member)
+                    if pool.num_available >= num_blocks:
+                        break
+        return min(num_blocks, pool.num_available)

@@ -1,0 +1,1 @@
+"""Recorded lives of small daemons: what the Core was told, and digests of what it answered."""

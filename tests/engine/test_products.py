@@ -2,16 +2,21 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from daemon.engine import backend
 from daemon.engine.linear import pack_linears, packed
 
 pytest.importorskip("triton")
 
+from daemon.engine.cuda import products
 from daemon.engine.cuda.candidates import (
     LIBRARY,
     MAX_ROWS,
@@ -118,6 +123,26 @@ def test_weights_take_turns_while_they_are_measured() -> None:
     choose_products(layers, [1], Watching(lambda *_: 1.0), H200)
     addresses = [layer.weight.data_ptr() for layer in layers]
     assert seen[:4] == [*addresses, addresses[0]]
+
+
+def test_measuring_calls_no_norm_that_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Running(FalseMeter):
+        def seconds(self, calls: Sequence[Call]) -> float:
+            assert calls[0].before is not None
+            calls[0].before()
+            return 1.0
+
+    measured = partial(choose_products, meter=Running(lambda *_: 1.0), room=H200)
+    monkeypatch.setattr(products, "choose_products", measured)
+    monkeypatch.setattr(products, "add_norm", None)
+    forward = SimpleNamespace(products=lambda: [one])
+    one = product()
+    slots: Any = SimpleNamespace(block_table=[None] * 2)
+    by_torch = frozenset({"norm", "decode"})
+    backend.choose(torch.device("cuda:0"), torch.bfloat16, by_torch=by_torch).compile(
+        cast("Any", forward), cast("Any", None), slots
+    )
+    assert len(one.ways) == 3
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -1,6 +1,7 @@
 """Which way a matrix product is computed on a GPU: chosen by measurement, here by a false one."""
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from daemon.engine import backend
+from daemon.engine import backend, linear
 from daemon.engine.linear import pack_linears, packed
 
 pytest.importorskip("triton")
@@ -221,6 +222,17 @@ def test_linear_layers_of_a_gpu_become_products_over_their_own_weights() -> None
     assert isinstance(whole[0], Product)
     single = on_a_gpu(nn.Linear(64, 32))
     assert packed(single, keep_plain=True) is single
+
+
+def test_linear_layers_stay_where_triton_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As where it is installed and lacks what kernels import.
+    monkeypatch.setitem(sys.modules, "daemon.engine.cuda.products", None)
+    linear._product_type.cache_clear()
+    layer = on_a_gpu(nn.Linear(64, 32, dtype=torch.bfloat16))
+    assert packed(layer, keep_plain=True) is layer
+    linear._product_type.cache_clear()
 
 
 def test_linear_layers_of_a_cpu_are_no_products() -> None:

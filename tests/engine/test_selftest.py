@@ -1,6 +1,8 @@
 """A card's first use: kernels that fail in every way, by the real child; what is kept and told."""
 
+import errno
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,13 +116,28 @@ def tried(work: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[Me
     return said
 
 
-def test_a_lack_of_memory_says_nothing_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacks(*_: Any) -> None:
-        raise torch.OutOfMemoryError("a full card")
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (torch.OutOfMemoryError("a full card"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
+        (RuntimeError("Failed to find C compiler. Please specify via CC"), True),
+        (subprocess.CalledProcessError(1, ["gcc"]), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (RuntimeError("out of resource: shared memory, Required: 131072"), False),
+        (RuntimeError("an illegal memory access was encountered"), False),
+    ],
+)
+def test_what_lacks_on_the_machine_says_nothing_of_a_card(
+    error: Exception, passing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: Any) -> None:
+        raise error
 
-    said = tried(lacks, monkeypatch)
-    why = "OutOfMemoryError: a full card"
-    assert said[:2] == [Begun("norm"), Ended("norm", why, passing=True)]
+    begun, ended, *_ = tried(raises, monkeypatch)
+    assert begun == Begun("norm")
+    assert isinstance(ended, Ended) and ended.fault and ended.passing is passing
 
 
 def test_nothing_is_tried_on_a_device_that_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Reque
 from daemon.engine.selftest.run import DEADLINES_S, Found, SelfTestError, run
 from tests.engine.subject import SUBJECT
 
+ROOT = Path(__file__).parents[2]
 CARD = Card("NVIDIA Fake 9000", "9.0", "580.1", "2.9", "3.5", "13.0")
 FAULTY = (sys.executable, "-m", "tests.engine.selftest_child")
 SHORT = {**DEADLINES_S, "decode": 1.0}
@@ -30,9 +31,11 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
-    begun: list[str] = []
-    found = run(SUBJECT, begun.append, command=FAULTY, deadlines_s=SHORT)
-    assert begun == list(FAMILIES)
+    told: list[str] = []
+    found = run(SUBJECT, told.append, command=FAULTY, deadlines_s=SHORT)
+    # That all is imported; then of each family the beginning and the end, of a late one twice.
+    assert list(dict.fromkeys(told)) == ["", *FAMILIES]
+    assert all(told.count(family) == (4 if family == "decode" else 2) for family in FAMILIES)
     whys = {
         "norm": "RuntimeError: CUDA error: an illegal instruction was encountered",
         "activation": "no such card",
@@ -47,6 +50,42 @@ def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
     for family, why in whys.items():
         assert why in found.faults[family]
     assert not found.passing
+
+
+FORKS = """
+import os, signal, time
+from daemon.engine.selftest import forks
+from daemon.engine.selftest.messages import Begun, Ended, Request
+from tests.engine.subject import SUBJECT
+
+reading, writing = os.pipe()
+os.write(writing, b"x")
+os.close(writing)
+
+def work(request, tell):
+    for family in request.families:
+        tell(Begun(family))
+        if family == "slow" and os.read(reading, 1):
+            time.sleep(1000)
+        if family == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        tell(Ended(family))
+
+deadlines_s = {"slow": 0.5, "killed": 60.0, "right": 60.0}
+forks.try_in_forks(Request(SUBJECT, tuple(deadlines_s), deadlines_s), work, print)
+"""
+
+
+def test_what_was_late_once_or_killed_from_outside_is_no_lasting_verdict() -> None:
+    # A process without threads, as a fork wants it.
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    told = done.stdout.splitlines()
+    slow = ["Begun(family='slow')", "Late(family='slow')", "Begun(family='slow')"]
+    assert told[:4] == [*slow, "Ended(family='slow', fault='', passing=False)"], done.stderr
+    killed = "Ended(family='killed', fault='its process died of signal 9', passing=True)"
+    assert told[5] == killed and told[-1] == "Ended(family='right', fault='', passing=False)"
 
 
 def test_a_card_is_tried_once_and_again_where_anything_differs(

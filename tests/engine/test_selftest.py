@@ -11,7 +11,10 @@ import msgspec
 import pytest
 import torch
 
+from daemon.engine.sampler.means import TorchMeans
 from daemon.engine.selftest import choose, kept, tries
+from daemon.engine.selftest.bench import Bench
+from daemon.engine.selftest.compare import WrongError
 from daemon.engine.selftest.families import ALL, FAMILIES
 from daemon.engine.selftest.kept import Card, Verdict
 from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
@@ -134,9 +137,12 @@ def test_a_file_that_holds_no_verdict_is_not_believed(tmp_path: Path) -> None:
     kept.keep(tmp_path, Verdict(CARD, SUBJECT, kept.code(), {}))
     (path,) = (tmp_path / "kernels").iterdir()
     assert [one for one, _ in kept.all_kept(tmp_path)] == [path]
-    path.write_bytes(path.read_bytes()[:-40])
-    assert kept.read(tmp_path, CARD, SUBJECT) is None
-    assert not list(kept.all_kept(tmp_path))
+    whole = path.read_bytes()
+    for damaged in (whole[:-40], b"", whole.replace(b'"faults": {}', b'"faults": {"nom": "x"}')):
+        assert damaged != whole
+        path.write_bytes(damaged)
+        assert kept.read(tmp_path, CARD, SUBJECT) is None
+        assert not list(kept.all_kept(tmp_path))
 
 
 def test_a_child_that_cannot_start_says_why() -> None:
@@ -177,6 +183,21 @@ def test_what_lacks_on_the_machine_says_nothing_of_a_card(
     begun, ended, *_ = tried(raises, monkeypatch)
     assert begun == Begun("norm")
     assert isinstance(ended, Ended) and ended.fault and ended.passing is passing
+
+
+def test_draws_from_edited_logits_are_tried_in_their_own_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sampling_cases = pytest.importorskip("daemon.engine.selftest.sampling_cases")
+
+    class Wrong(TorchMeans):
+        def choose(self, logits: torch.Tensor, params: Any, positions: Any) -> torch.Tensor:
+            drawn = super().choose(logits, params, positions)
+            return drawn + (logits.dtype == torch.float32)
+
+    monkeypatch.setattr(sampling_cases, "CudaMeans", lambda vocab, _device: Wrong(vocab))
+    with pytest.raises(WrongError, match="torch.float32"):
+        sampling_cases.try_draws(Bench(msgspec.structs.replace(SUBJECT, dtype="bfloat16")))
 
 
 def test_nothing_is_tried_on_a_device_that_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

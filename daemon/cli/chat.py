@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import sys
+from io import StringIO, TextIOWrapper
 
 from daemon.bench.client import base_url
 from daemon.bench.errors import BenchError
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def chat(arguments: argparse.Namespace) -> int:
     """0: it was answered, or ended by the user; 1: it could not be."""
-    screen = Screen(sys.stdout, sys.stderr)
+    screen = _screen()
     try:
         talk = _talk(arguments)
         if question := _question(arguments.question):
@@ -46,7 +47,7 @@ def chat(arguments: argparse.Namespace) -> int:
             screen.answer("\n")
             if arguments.stats:
                 screen.tell(str(timing))
-        elif sys.stdin.isatty():
+        elif sys.stdin is not None and sys.stdin.isatty():
             _converse(talk, screen)
         else:
             raise ChatError("there is no question: give one, or pipe it in")
@@ -56,10 +57,22 @@ def chat(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _screen() -> Screen:
+    """On this process's streams: closed ones take nothing, no character is one too many."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    nowhere = StringIO()
+    return Screen(sys.stdout or nowhere, sys.stderr or nowhere)
+
+
 def _talk(arguments: argparse.Namespace) -> Talk:
     """Raises ChatError, BenchError."""
     url = base_url(arguments.url or os.environ.get("LLMD_URL") or DEFAULT_URL)
-    endpoint = Endpoint(url, arguments.api_key or os.environ.get("LLMD_API_KEY", ""))
+    api_key = (arguments.api_key or os.environ.get("LLMD_API_KEY", "")).strip()
+    if not api_key.isprintable():
+        raise ChatError("the API key has a character that no key can have")
+    endpoint = Endpoint(url, api_key)
     model = arguments.model
     if not model:
         served = asyncio.run(endpoint.models())
@@ -72,16 +85,21 @@ def _talk(arguments: argparse.Namespace) -> Talk:
         temperature=arguments.temperature,
         seed=arguments.seed,
     )
-    return Talk(endpoint, asked, Conversation(arguments.system))
+    return Talk(endpoint, asked, Conversation(_text(arguments.system)))
 
 
 def _question(words: list[str]) -> str:
     """What is asked on the command line and by a pipe; nothing: a conversation is wanted."""
-    question = " ".join(words)
+    question = _text(" ".join(words))
     if sys.stdin is None or sys.stdin.isatty():
         return question
     piped = sys.stdin.read().strip()
     return "\n\n".join(part for part in (question, piped) if part)
+
+
+def _text(given: str) -> str:
+    """What the command line says, as text: bytes that are none stand for themselves there."""
+    return given.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _converse(talk: Talk, screen: Screen) -> None:

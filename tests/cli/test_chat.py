@@ -149,7 +149,7 @@ async def test_closed_streams_are_no_traceback(runtime: ScriptedRuntime, closing
 
 
 async def test_a_key_that_no_header_takes_is_a_sentence(runtime: ScriptedRuntime) -> None:
-    assert await run(runtime.url, "hello", LLMD_API_KEY=f"sk-a\n") == (0, f"{ANSWER}\n", "")
+    assert await run(runtime.url, "hello", LLMD_API_KEY="sk-a\n") == (0, f"{ANSWER}\n", "")
     status, out, err = await run(runtime.url, "hello", LLMD_API_KEY="a\nb")
     assert (status, out) == (1, "") and "API key" in err and err.count("\n") == 1
 

@@ -49,7 +49,8 @@ def hub_folder(path: str) -> Path:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         raise ModelError(
             f"{path} is incomplete in Hugging Face's cache {HF_HUB_CACHE}: it lacks {names}{more} "
-            f"(a model that lacks it on the Hub, too, cannot be served); this completes it: {command}"
+            f"(a model that lacks it on the Hub, too, cannot be served); "
+            f"this completes it: {command}"
         )
     return folder
 

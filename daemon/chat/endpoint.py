@@ -71,7 +71,7 @@ class Endpoint:
                     has_ended = has_ended or event.finish_reason is not None
                     yield event
         if not has_ended:
-            raise ChatError(f"{self.url} broke the answer off")
+            raise ChatError(self._broken_off())
 
     @asynccontextmanager
     async def _answered(
@@ -92,9 +92,14 @@ class Endpoint:
             raise ChatError(self._nobody()) from None
         except aiohttp.InvalidURL:
             raise ChatError(f"{self.url} is not an address") from None
+        except aiohttp.ClientPayloadError:
+            raise ChatError(self._broken_off()) from None
         except (aiohttp.ClientError, OSError) as error:
             said = str(error) or type(error).__name__
             raise ChatError(f"the connection to {self.url} broke: {said}") from None
+
+    def _broken_off(self) -> str:
+        return f"{self.url} broke the answer off"
 
     def _nobody(self) -> str:
         here = " Start one with `llmd serve`, or name" if _is_here(self.url) else " Name"

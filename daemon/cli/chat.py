@@ -13,6 +13,7 @@ from daemon.chat.endpoint import ChatError, Endpoint
 from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
+from daemon.cli.ends import is_told
 from daemon.runtime.greeting import DEFAULT_URL
 
 
@@ -106,4 +107,10 @@ def _converse(talk: Talk, screen: Screen) -> None:
     import readline  # noqa: F401 - `input` edits lines with it
 
     screen.tell("/help lists what can be done here; Ctrl-D ends it.")
-    converse(talk, screen, input)
+    converse(talk, screen, _line)
+
+
+def _line(before: str) -> str:
+    if is_told():  # in mid-answer
+        raise KeyboardInterrupt
+    return input(before)

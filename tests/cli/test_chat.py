@@ -5,7 +5,7 @@ import os
 import pty
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -213,11 +213,12 @@ async def test_a_conversation_in_a_terminal(runtime: ScriptedRuntime) -> None:
     assert await terminal.status() == 0
 
 
-async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) -> None:
-    def endless(message: Generate, _stream: int):
-        while True:
-            yield tokenizer().encode(" fox", add_special_tokens=False).ids[0], FinishReason.NONE
+def endless(_message: Generate, _stream: int) -> Iterator[tuple[int, FinishReason]]:
+    while True:
+        yield tokenizer().encode(" fox", add_special_tokens=False).ids[0], FinishReason.NONE
 
+
+async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) -> None:
     runtime.script, runtime.interval_s = endless, 0.05
     terminal = Terminal(runtime.url)
     await terminal.until(">>> ")
@@ -234,6 +235,17 @@ async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) 
     await terminal.until(">>> ")
     terminal.type("/bye\n")
     assert await terminal.status() == 0
+
+
+async def test_what_ends_a_process_ends_a_chat_in_mid_answer(runtime: ScriptedRuntime) -> None:
+    runtime.script, runtime.interval_s = endless, 0.05
+    terminal = Terminal(runtime.url)
+    await terminal.until(">>> ")
+    terminal.type("go\n")
+    await terminal.until("fox fox")
+    os.kill(terminal.pid, signal.SIGTERM)
+    async with asyncio.timeout(60):
+        assert await terminal.status() == 128 + signal.SIGTERM
 
 
 async def test_no_control_character_reaches_a_terminal(runtime: ScriptedRuntime) -> None:

@@ -27,14 +27,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", default="", help=f"the server (default: LLMD_URL if set, else {DEFAULT_URL})"
     )
-    parser.add_argument("--api-key", default="", metavar="K", help="(default: LLMD_API_KEY if set)")
-    parser.add_argument("--model", default="", metavar="M", help="(default: the first one served)")
+    parser.add_argument(
+        "--api-key", default="", metavar="K", help="the server's key (default: LLMD_API_KEY if set)"
+    )
+    parser.add_argument("--model", default="", metavar="M", help="which one (default: the first)")
     parser.add_argument(
         "--system", default="", metavar="TEXT", help="system prompt (default: none)"
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0: always the same answer")
-    parser.add_argument("--seed", type=int, metavar="S", help="of what is drawn by chance")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="of an answer (default: as many as fit)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0: always the same answer (default: the server's)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="S",
+        help="the same one draws the same answer (default: another each time)",
+    )
     parser.add_argument("--stats", action="store_true", help="tokens/s of one answer, on stderr")
 
 

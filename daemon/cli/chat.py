@@ -73,7 +73,7 @@ def chat(arguments: argparse.Namespace) -> int:
 
 
 def _screen() -> Screen:
-    """On this process's streams: closed ones take nothing, no character is one too many."""
+    """On this process's streams: closed ones take nothing, `?` is for what one lacks."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -113,7 +113,7 @@ def _question(words: list[str]) -> str:
 
 
 def _text(given: str) -> str:
-    """What the command line says, as text: bytes that are none stand for themselves there."""
+    """What the command line says, as text: U+FFFD for bytes that are none."""
     return given.encode(errors="surrogateescape").decode(errors="replace")
 
 

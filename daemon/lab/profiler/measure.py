@@ -10,13 +10,13 @@ from statistics import median
 
 import numpy as np
 
-from daemon.engine.protocol import Load
 from daemon.lab.profiler.experiments import Experiment, Limits, experiments
 from daemon.lab.profiler.host import CpuTimes, cpu_times
 from daemon.lab.profiler.points import Point
 from daemon.lab.profiler.synthetic import PlanMaker, Row
 from daemon.lab.profiler.worker import MeasuredWorker, Timing
 from daemon.lab.profiles.errors import ProfileError
+from daemon.protocol.worker import Load
 
 _MOST_SAMPLES = 12  # of one experiment: more would tell nothing new
 _COPIED_BLOCKS = 64  # in one plan

@@ -10,13 +10,13 @@ import uvloop
 
 from daemon.config.schema import Config
 from daemon.cost.profile import DeviceSpec, Edges, LinkSpec, ModelSpec, Profile
-from daemon.engine.protocol import Load
 from daemon.lab.profiler.experiments import HELD_OUT
 from daemon.lab.profiler.fit import Fitted, fit
 from daemon.lab.profiler.host import copy_bytes_per_s, dense_flops
 from daemon.lab.profiler.measure import Measurements, Told, measure
 from daemon.lab.profiler.points import Point, disturbed_share
 from daemon.lab.profiler.quality import lacks, refuse_unfit
+from daemon.protocol.worker import Load
 from daemon.runtime.model import ServedModel, find_model
 
 _ATTENTION = "attention and tokens are told apart by one least-squares fit over all steps"

@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.cost.work import StepWork, work_of
-from daemon.engine.protocol import Join, Plan
+from daemon.protocol.worker import Join, Plan
 from daemon.request import SamplingParams
 from daemon.wire.columns import Int32, int32
 

@@ -5,8 +5,8 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from daemon.engine.protocol import Load, Loading, Plan, Ready, Reply
 from daemon.lab.profiles.errors import ProfileError
+from daemon.protocol.worker import Load, Loading, Plan, Ready, Reply
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 
 

@@ -10,10 +10,10 @@ Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on eve
 import msgspec
 
 from daemon.config.schema import KeyConfig
-from daemon.control.protocol import GpuStatus, PredictorStatus
 from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.engine.protocol import Logprobs, PromptLogprobs, RowErrors
 from daemon.models.generation import DefaultSampling
+from daemon.protocol.control import GpuStatus, PredictorStatus
+from daemon.protocol.worker import Logprobs, PromptLogprobs, RowErrors
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column
 from daemon.wire.pulse import Alive, Ping

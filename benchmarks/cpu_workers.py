@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.live import bench, daemon
-from daemon.workload.workload import WorkloadSpec
+from daemon.lab.workload.workload import WorkloadSpec
 
 PROMPT_TOKENS = 32
 TWO = ("--instance", "cpu", "cpu")

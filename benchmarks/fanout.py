@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 import uvloop
 
+from daemon.protocol.api import Access, FromApi, Generate, Serving, Started, Tokens
 from daemon.request import sequence_id
-from daemon.runtime.protocol import Access, FromApi, Generate, Serving, Started, Tokens
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder, int32
 from tests.api.folder import build, tokenizer

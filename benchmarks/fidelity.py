@@ -29,21 +29,21 @@ import msgspec
 import numpy as np
 
 from benchmarks.live import bench, daemon
-from daemon.bench.bench import Measured
 from daemon.cost.profile import Edges, Profile
 from daemon.cost.step_cost import step_cost
+from daemon.lab.bench.bench import Measured
+from daemon.lab.profiler.refit import refit
+from daemon.lab.profiles.load import load_profile, save_profile
+from daemon.lab.report.records import RunLog
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.journal import Incident, read_incident
+from daemon.lab.simulator.replayed import replayed
+from daemon.lab.simulator.rerun import rerun
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.sizing import block_bytes
-from daemon.profiler.refit import refit
-from daemon.profiles.load import load_profile, save_profile
-from daemon.report.records import RunLog
-from daemon.report.report import Report
-from daemon.simulator.about import report_of
-from daemon.simulator.journal import Incident, read_incident
-from daemon.simulator.replayed import replayed
-from daemon.simulator.rerun import rerun
-from daemon.simulator.run import prepare, run
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
-from daemon.workload.workload import WorkloadSpec
 
 MAX_LEN = 1024
 KV_BLOCKS = 512

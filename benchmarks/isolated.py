@@ -15,8 +15,8 @@ from pathlib import Path
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
-from daemon.profiles.importers import IMPORTERS
-from daemon.profiles.load import load_profile
+from daemon.lab.profiles.importers import IMPORTERS
+from daemon.lab.profiles.load import load_profile
 
 NUM_OUTPUTS = 256
 PROMPTS = (1024, 2048)

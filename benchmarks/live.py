@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.servers import free_port
-from daemon.bench.bench import BenchSpec, Measured, measure
-from daemon.workload.workload import WorkloadSpec
+from daemon.lab.bench.bench import BenchSpec, Measured, measure
+from daemon.lab.workload.workload import WorkloadSpec
 
 READY_S = 120.0
 

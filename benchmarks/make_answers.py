@@ -30,8 +30,8 @@ import numpy as np
 
 from benchmarks.answers import DEFAULT, Answers, prompt_hash, save
 from benchmarks.prompt_texts import generated
-from daemon.bench.client import Client
-from daemon.bench.errors import BenchError
+from daemon.lab.bench.client import Client
+from daemon.lab.bench.errors import BenchError
 from daemon.predict.features import features
 from daemon.predict.prediction import Float32
 from daemon.predict.vectors import packed

@@ -22,13 +22,13 @@ import numpy as np
 
 from benchmarks.answers import DEFAULT, Answers, load
 from benchmarks.predictors import KINDS, LEARNED_SHARE, foretold
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import Options, prepare, run
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.workload.workload import Workload, WorkloadSpec
 from daemon.memory.swap_space import PROACTIVE
 from daemon.predict.prediction import Asked, Prediction
-from daemon.report.report import Report
-from daemon.simulator.about import report_of
-from daemon.simulator.run import Options, prepare, run
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
-from daemon.workload.workload import Workload, WorkloadSpec
 
 BASELINE = "sarathi"
 

@@ -19,13 +19,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.planner.capacity import find_capacity
-from daemon.planner.goal import Goal
-from daemon.report.report import Report
-from daemon.simulator.about import report_of
-from daemon.simulator.run import prepare, run
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
-from daemon.workload.workload import WorkloadSpec
+from daemon.lab.planner.capacity import find_capacity
+from daemon.lab.planner.goal import Goal
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.workload.workload import WorkloadSpec
 
 PROFILE = "opt-13b@a100-80g"
 KV_BYTES, PLENTY_BYTES = 12e9, 50e9

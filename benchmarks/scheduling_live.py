@@ -21,8 +21,8 @@ from pathlib import Path
 
 from benchmarks.live import bench, daemon
 from benchmarks.scheduling import NOISY, Way
-from daemon.report.report import Report
-from daemon.workload.workload import WorkloadSpec
+from daemon.lab.report.report import Report
+from daemon.lab.workload.workload import WorkloadSpec
 
 MAX_LEN = 512
 WAYS = (

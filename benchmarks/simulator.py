@@ -15,10 +15,10 @@ import statistics
 import time
 from pathlib import Path
 
-from daemon.simulator.about import report_of
-from daemon.simulator.run import prepare, run
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
-from daemon.workload.workload import WorkloadSpec
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.workload.workload import WorkloadSpec
 
 
 def speed(rounds: int) -> None:

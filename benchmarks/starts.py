@@ -23,7 +23,7 @@ import uvloop
 
 from daemon.batch import Batch
 from daemon.config.load import load, parse_value
-from daemon.engine.protocol import Join, Load, Loading, Plan, Ready, Reply
+from daemon.protocol.worker import Join, Load, Loading, Plan, Ready, Reply
 from daemon.request import SamplingParams
 from daemon.runtime.model import find_model
 from daemon.runtime.start_times import LoadClock, Stages

@@ -8,7 +8,7 @@ from functools import partial
 
 from daemon.cli.ends import to_the_end
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from tui.arguments import parser
 from tui.plain import frame
 from tui.recording import Recorder, Recording, RecordingError

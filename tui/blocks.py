@@ -8,7 +8,7 @@ from rich.text import Text
 from textual import events
 from textual.geometry import Offset, Region, Size
 
-from daemon.control.protocol import BlockOwners, BlockUse, InstanceStatus
+from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus
 from daemon.wire.columns import Column, UInt8
 from tui.format import count, percent, printable, share, size
 from tui.instances import pressure_colour, used_blocks

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from rich.text import Text
 
-from daemon.control.protocol import InstanceStatus, SequenceStatus, Snapshot
+from daemon.protocol.control import InstanceStatus, SequenceStatus, Snapshot
 from tui.columns import Cell, Column
 from tui.format import bar, count, percent, printable, share
 from tui.instances import pressure_colour, used_blocks

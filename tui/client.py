@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from daemon.control.client import ControlError, MessageReader, Told, no_daemon, question
-from daemon.control.protocol import Closer, Watch
+from daemon.protocol.control import Closer, Watch
 from tui.source import Disconnected
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 1.0

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from daemon.control.client import ControlError
-from daemon.control.protocol import BlockOwners, Snapshot, Story
+from daemon.protocol.control import BlockOwners, Snapshot, Story
 from tui.client import Daemon
 from tui.commands import commands
 from tui.help import HelpScreen

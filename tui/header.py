@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from tui.format import count, duration, latency, percent, printable, rate, share
 from tui.lines import Lines
 from tui.palette import ink

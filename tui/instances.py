@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from daemon.control.protocol import GpuStatus, InstanceStatus, Snapshot
+from daemon.protocol.control import GpuStatus, InstanceStatus, Snapshot
 from tui.columns import Cell, Column
 from tui.format import bar, count, latency, percent, printable, share, size
 from tui.keyed_table import KeyedTable

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from daemon.control.protocol import InstanceStatus, Snapshot
+from daemon.protocol.control import InstanceStatus, Snapshot
 from tui.format import bar, duration, percent, printable
 from tui.lines import Lines
 from tui.palette import drawn, ink, state_look

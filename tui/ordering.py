@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from daemon.control.protocol import SequenceStatus
+from daemon.protocol.control import SequenceStatus
 
 _STATE_RANK = {"decode": 0, "prefill": 1, "preempted": 2, "waiting": 3}
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from daemon.control.protocol import BlockOwners, BlockUse, InstanceStatus
+from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus
 from tui.palette import USE_LOOK, ink, use_colour
 
 _HELD_BY_IT = "extra"

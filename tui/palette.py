@@ -6,7 +6,7 @@ from rich.text import Text
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from daemon.control.protocol import BlockUse
+from daemon.protocol.control import BlockUse
 from tui.format import BAR_EMPTY
 
 BACKGROUND = "#10141a"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from daemon.control.protocol import InstanceStatus, SequenceStatus, Snapshot
+from daemon.protocol.control import InstanceStatus, SequenceStatus, Snapshot
 from tui.format import (
     BAR_EMPTY,
     BAR_FULL,

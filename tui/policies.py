@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from tui.palette import ink
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from daemon.control.protocol import InstanceStatus, Snapshot
+from daemon.protocol.control import InstanceStatus, Snapshot
 from tui.chart import chart_lines
 from tui.columns import Cell, Column
 from tui.format import bar, count, percent, printable, share, size

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from daemon.control.protocol import Counters, InstanceStatus, Snapshot
+from daemon.protocol.control import Counters, InstanceStatus, Snapshot
 from tui.format import share
 
 HISTORY_LENGTH = 600

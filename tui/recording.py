@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from daemon.control.client import ControlError, Told, decoded, encoded
-from daemon.control.protocol import FRAME_LIMIT_BYTES
+from daemon.protocol.control import FRAME_LIMIT_BYTES
 
 FIRST_LINE = b"llmd-top recording 1\n"
 LIMIT_BYTES = 256 << 20

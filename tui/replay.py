@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator
 
 from daemon.control.client import Told
-from daemon.control.protocol import Closer, Snapshot
+from daemon.protocol.control import Closer, Snapshot
 from tui.recording import Recording
 from tui.source import Rewound
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from daemon.control.client import Told
-from daemon.control.protocol import Closer, Story
+from daemon.protocol.control import Closer, Story
 from tui.dashboard import LlmdTop
 from tui.recording import Recording, RecordingError
 from tui.screens.blocks import BlocksScreen

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from daemon.control.protocol import SequenceStatus, Snapshot
+from daemon.protocol.control import SequenceStatus, Snapshot
 from tui.columns import Cell, Column
 from tui.format import bar, count, duration, printable, share
 from tui.keyed_table import KeyedTable

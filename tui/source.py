@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from daemon.control.client import Told
-from daemon.control.protocol import Closer, Snapshot
+from daemon.protocol.control import Closer, Snapshot
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ What marks mean is said in `daemon/story.py`.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from daemon.control.protocol import FinishReason, Mark, Story, What
+from daemon.protocol.control import FinishReason, Mark, Story, What
 
 SEATED = (What.SEATED, What.SHARED, What.FETCHED)
 LEFT = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)

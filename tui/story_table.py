@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from daemon.control.protocol import Mark, Story
+from daemon.protocol.control import Mark, Story
 from tui.columns import Cell, Column
 from tui.format import duration, latency
 from tui.keyed_table import KeyedTable

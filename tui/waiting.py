@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from daemon.control.protocol import SequenceStatus, Snapshot
+from daemon.protocol.control import SequenceStatus, Snapshot
 from tui.format import bar, count, duration, share
 from tui.lines import Lines
 from tui.palette import drawn, ink, state_look

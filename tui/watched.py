@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from daemon.control.protocol import BlockOwners, InstanceStatus, SequenceStatus, Snapshot, Story
+from daemon.protocol.control import BlockOwners, InstanceStatus, SequenceStatus, Snapshot, Story
 from tui.rates import History
 from tui.source import Disconnected, News, Rewound
 

@@ -8,7 +8,7 @@ import msgspec
 from daemon.api.logprobs import TokenLogprob, best_of, finite, name_of
 from daemon.api.text import Prompt
 from daemon.api.token_bytes import TokenBytes
-from daemon.engine.protocol import PromptLogprobs
+from daemon.protocol.worker import PromptLogprobs
 
 _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")

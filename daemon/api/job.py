@@ -11,9 +11,9 @@ from daemon.api.prepare import Work
 from daemon.api.request_id import current
 from daemon.api.shapes import Json, usage
 from daemon.api.text import Text
-from daemon.engine.protocol import PromptLogprobs
+from daemon.protocol.api import Finish, FromApi, Generate, Sealed
+from daemon.protocol.worker import PromptLogprobs
 from daemon.request import request_of, sequence_id
-from daemon.runtime.protocol import Finish, FromApi, Generate, Sealed
 from daemon.wire.columns import Int32
 
 Send = Callable[[FromApi], None]

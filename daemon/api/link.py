@@ -12,11 +12,8 @@ from daemon.api.job import Job
 from daemon.api.logprobs import Rows, asked, by_row
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.predictions import Predictions
-from daemon.engine.protocol import PromptLogprobs
 from daemon.models.grammar import BROKEN_OFF
-from daemon.predictor.protocol import Ask
-from daemon.request import FinishReason, request_of
-from daemon.runtime.protocol import (
+from daemon.protocol.api import (
     Abort,
     Access,
     Finished,
@@ -29,6 +26,9 @@ from daemon.runtime.protocol import (
     ToApi,
     Tokens,
 )
+from daemon.protocol.predictor import Ask
+from daemon.protocol.worker import PromptLogprobs
+from daemon.request import FinishReason, request_of
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import faults

@@ -3,7 +3,7 @@
 import msgspec
 
 from daemon.api.token_bytes import TokenBytes
-from daemon.engine.protocol import Logprobs
+from daemon.protocol.worker import Logprobs
 
 LEAST_LOGPROB = -9999.0
 """JSON has no infinities."""

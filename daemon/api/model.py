@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daemon.api.errors import ApiError, unavailable
 from daemon.api.text import Text
-from daemon.runtime.protocol import Serving
+from daemon.protocol.api import Serving
 
 log = logging.getLogger(__name__)
 

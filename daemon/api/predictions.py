@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from daemon.api.config import ApiConfig
-from daemon.control.protocol import PredictorStatus
-from daemon.predictor.protocol import Ask, Ended, Foretold
-from daemon.runtime.protocol import FromApi, Predicted, Predicting
+from daemon.protocol.api import FromApi, Predicted, Predicting
+from daemon.protocol.control import PredictorStatus
+from daemon.protocol.predictor import Ask, Ended, Foretold
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
 
 MOST_WAITING = 256

@@ -22,8 +22,8 @@ from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
 from daemon.api.tools.history import check_messages
 from daemon.models.generation import DefaultSampling
+from daemon.protocol.api import Serving
 from daemon.request import SamplingParams
-from daemon.runtime.protocol import Serving
 
 MAX_PROMPTS = 128
 MAX_CHOICES = 1024

@@ -35,7 +35,7 @@ from daemon.api.status import ServerStatus
 from daemon.api.tally import Tally
 from daemon.api.templates import Templates
 from daemon.api.threads import Threads
-from daemon.runtime.protocol import Access, Gauges, Serving, Settings
+from daemon.protocol.api import Access, Gauges, Serving, Settings
 
 log = logging.getLogger(__name__)
 

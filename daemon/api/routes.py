@@ -38,7 +38,7 @@ from daemon.api.text import Text
 from daemon.api.threads import Threads
 from daemon.api.tokenizing import asked_conversation, detokenize, tokenize
 from daemon.api.tools.output import CallCollector, CallStreamer
-from daemon.runtime.protocol import Serving
+from daemon.protocol.api import Serving
 
 KEEP_ALIVE_TICKS = 4
 SSE_HEADERS = {

@@ -5,9 +5,9 @@ from itertools import zip_longest
 
 from daemon.api.answers import InstanceBusy, Status
 from daemon.api.model import Model
-from daemon.control.protocol import GpuStatus
 from daemon.core.snapshot import InstanceStatus
-from daemon.runtime.protocol import Gauges
+from daemon.protocol.api import Gauges
+from daemon.protocol.control import GpuStatus
 
 RATE_MESSAGES = 6
 """Tokens/s are those between the first and the last of so many messages: about five seconds."""

@@ -9,7 +9,7 @@ from daemon.api.errors import ApiError, invalid
 from daemon.api.forking import Outcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
 from daemon.api.remembered import REFUSED_S, Remembered
-from daemon.runtime.protocol import Serving
+from daemon.protocol.api import Serving
 
 AT_ONCE = 4
 MOST_WAITING = 8192

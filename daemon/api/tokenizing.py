@@ -11,7 +11,7 @@ from daemon.api.schema import DetokenizeRequest, TokenizeRequest
 from daemon.api.text import Text, too_long
 from daemon.api.tools.choice import check_tools
 from daemon.api.tools.history import check_messages
-from daemon.runtime.protocol import Serving
+from daemon.protocol.api import Serving
 
 
 def asked_conversation(request: TokenizeRequest) -> bytes | None:

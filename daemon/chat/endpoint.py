@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from daemon.bench.client import refusal_text
-from daemon.bench.sse import UNREADABLE, Event, EventParser
 from daemon.chat.screen import harmless
+from daemon.client.address import refusal_text
+from daemon.client.sse import UNREADABLE, Event, EventParser
 
 CONNECT_S = 10.0
 _STATUS_WITHOUT_KEY = 401
@@ -39,7 +39,7 @@ class Endpoint:
     """One address, asked with one key."""
 
     def __init__(self, url: str, api_key: str = "") -> None:
-        """`url` is a base URL as `daemon.bench.client.base_url` makes it."""
+        """`url` is a base URL as `daemon.client.address.base_url` makes it."""
         self.url = url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 

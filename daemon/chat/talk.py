@@ -5,10 +5,10 @@ from time import perf_counter
 
 import msgspec
 
-from daemon.bench.sse import Event
 from daemon.chat.conversation import Asked, Conversation
 from daemon.chat.endpoint import Endpoint
 from daemon.chat.screen import Screen
+from daemon.client.sse import Event
 
 PATIENCE_S = 2.0
 """After so long without a token, people are told that it is not they who are waited for."""

@@ -10,16 +10,17 @@ from contextlib import asynccontextmanager, suppress
 
 import uvloop
 
-from daemon.bench.bench import BenchSpec, Measured, measure
-from daemon.bench.errors import BenchError
-from daemon.bench.load import Load
 from daemon.cli.faults import UsageError, told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
-from daemon.report.errors import ReportError
-from daemon.workload.build import check
-from daemon.workload.workload import WorkloadError
+from daemon.client.address import AddressError
+from daemon.lab.bench.bench import BenchSpec, Measured, measure
+from daemon.lab.bench.errors import BenchError
+from daemon.lab.bench.load import Load
+from daemon.lab.report.errors import ReportError
+from daemon.lab.workload.build import check
+from daemon.lab.workload.workload import WorkloadError
 
 REFRESH_S = 0.5
 LONGEST_TIMEOUT_S = 1e9
@@ -102,7 +103,7 @@ def bench(arguments: argparse.Namespace) -> int:
         return 2
     except BrokenPipeError:  # of stdout: whoever calls knows what it means
         raise
-    except (BenchError, ReportError, OSError) as error:
+    except (AddressError, BenchError, ReportError, OSError) as error:
         print(f"llmd: {told(error)}", file=sys.stderr)
         return 1
     return INTERRUPTED if measured.interrupted else 0

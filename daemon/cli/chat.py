@@ -6,14 +6,13 @@ import os
 import sys
 from io import StringIO, TextIOWrapper
 
-from daemon.bench.client import base_url
-from daemon.bench.errors import BenchError
 from daemon.chat.conversation import Asked, Conversation
 from daemon.chat.endpoint import ChatError, Endpoint
 from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
 from daemon.cli.ends import is_told
+from daemon.client.address import AddressError, base_url
 from daemon.runtime.greeting import DEFAULT_URL
 
 
@@ -66,7 +65,7 @@ def chat(arguments: argparse.Namespace) -> int:
             _converse(talk, screen)
         else:
             raise ChatError("there is no question: give one, or pipe it in")
-    except (ChatError, BenchError) as error:
+    except (ChatError, AddressError) as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1
     return 0
@@ -82,7 +81,7 @@ def _screen() -> Screen:
 
 
 def _talk(arguments: argparse.Namespace) -> Talk:
-    """Raises ChatError, BenchError."""
+    """Raises ChatError, AddressError."""
     url = base_url(arguments.url or os.environ.get("LLMD_URL") or DEFAULT_URL)
     api_key = (arguments.api_key or os.environ.get("LLMD_API_KEY", "")).strip()
     if not api_key.isprintable():

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from daemon.cli.faults import told
-from daemon.report.compare import as_text, read_report
-from daemon.report.compare import compare as compared
-from daemon.report.errors import ReportError
+from daemon.lab.report.compare import as_text, read_report
+from daemon.lab.report.compare import compare as compared
+from daemon.lab.report.errors import ReportError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

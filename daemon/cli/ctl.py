@@ -17,7 +17,7 @@ from daemon.control.client import (
     reload,
     resume,
 )
-from daemon.control.protocol import InstanceStatus, Reloaded, Snapshot
+from daemon.protocol.control import InstanceStatus, Reloaded, Snapshot
 from daemon.scheduler.policies import POLICIES, meanings
 
 TIMEOUT_S = 5.0

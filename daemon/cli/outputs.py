@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from daemon.files import write_whole
-from daemon.report.records import RunLog
-from daemon.report.render import as_csv, as_json, as_text
-from daemon.report.report import Report
+from daemon.lab.report.records import RunLog
+from daemon.lab.report.render import as_csv, as_json, as_text
+from daemon.lab.report.report import Report
 
 
 def add_output_flags(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) ->
     if arguments.csv is not None:
         write_whole(arguments.csv, as_csv(run).encode())
     if arguments.plot is not None:
-        from daemon.report.plots import plot
+        from daemon.lab.report.plots import plot
 
         plot(run, report, arguments.plot)
 

@@ -12,20 +12,20 @@ from daemon.cli.outputs import write_text
 from daemon.cli.poor import warn_of_named
 from daemon.cli.scenario_flags import scenario_of
 from daemon.cli.words import offer
-from daemon.planner.capacity import find_capacity
-from daemon.planner.errors import PlannerError
-from daemon.planner.goal import Goal, Trial
-from daemon.planner.pareto import Point, plot_pareto
-from daemon.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar, rent_per_hour
-from daemon.planner.sweep import Key, Row, grid, sweep, table
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.load import names
-from daemon.report.numbers import aligned, percent, plain, seconds, three_digits
-from daemon.report.render import as_json, as_text
-from daemon.report.report import Report
+from daemon.lab.planner.capacity import find_capacity
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.planner.goal import Goal, Trial
+from daemon.lab.planner.pareto import Point, plot_pareto
+from daemon.lab.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar, rent_per_hour
+from daemon.lab.planner.sweep import Key, Row, grid, sweep, table
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import names
+from daemon.lab.report.numbers import aligned, percent, plain, seconds, three_digits
+from daemon.lab.report.render import as_json, as_text
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.scenario import Scenario
+from daemon.lab.workload.build import check
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.scenario import Scenario
-from daemon.workload.build import check
 
 _BELONGS = {
     "--sweep": ("--rates", "--policies", "--profiles", "--workers", "--prices", "--pareto"),

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterable
 
 from daemon.cost.profile import Profile
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.load import load_profile
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import load_profile
 
 
 def warn_of(profile: Profile) -> None:

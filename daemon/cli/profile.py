@@ -21,18 +21,18 @@ from daemon.config.paths import default_cache
 from daemon.config.schema import Config
 from daemon.control.place import nearest_folder
 from daemon.cost.profile import Profile
+from daemon.lab.profiles.devices import DEVICES
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.importers import IMPORTERS
+from daemon.lab.profiles.load import load_profile, names, save_profile
+from daemon.lab.profiles.models import MODELS
+from daemon.lab.profiles.table import error_words
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.nearest import unknown
-from daemon.profiles.devices import DEVICES
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.importers import IMPORTERS
-from daemon.profiles.load import load_profile, names, save_profile
-from daemon.profiles.models import MODELS
-from daemon.profiles.table import error_words
 
 if TYPE_CHECKING:
-    from daemon.profiler.run import Profiled
+    from daemon.lab.profiler.run import Profiled
 
 BUDGET_S = 100.0
 LEAST_BUDGET_S = 2.0
@@ -113,7 +113,9 @@ def _measure(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
     config = load(arguments.config, overrides(arguments)).config
     _check_place(arguments.out or _default_folder(config) / "any")
-    from daemon.profiler.run import profile_machine  # here: a wrong configuration is told at once
+    from daemon.lab.profiler.run import (
+        profile_machine,  # here: a wrong configuration is told at once
+    )
 
     with progress() as told:
         made = profile_machine(
@@ -128,7 +130,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 def _refit(arguments: argparse.Namespace) -> int:
     if arguments.journal is None or arguments.profile is None or arguments.out is None:
         raise UsageError("fitting anew needs all of --journal, --profile and --out")
-    from daemon.profiler.refit import observations, refit
+    from daemon.lab.profiler.refit import observations, refit
 
     made = refit(load_profile(arguments.profile), observations(arguments.journal))
     for name, factor in made.factors.items():
@@ -157,8 +159,8 @@ def _import(arguments: argparse.Namespace) -> int:
 
 def summary(made: "Profiled") -> Iterator[str]:
     """What was measured and how well the fit repeats it, as lines of a table."""
-    from daemon.profiler.experiments import HELD_OUT
-    from daemon.profiler.fit import step_errors
+    from daemon.lab.profiler.experiments import HELD_OUT
+    from daemon.lab.profiler.fit import step_errors
 
     yield f"{'steps':<10}{'kinds':>7}{'measured':>10}{'from':>10}{'to':>10}{'error':>8}{'worst':>8}"
     errors = step_errors(made.fitted.operators, made.measured.points)

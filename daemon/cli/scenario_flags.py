@@ -10,12 +10,12 @@ import msgspec
 from daemon.cli.defaults import POLICIES_BELOW, of_default
 from daemon.cli.words import offer
 from daemon.cli.workload_flags import workload_spec
+from daemon.lab.profiles.load import names
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
+from daemon.lab.simulator.scenario_file import read_scenario
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.predict.lengths import CHOICES, KINDS
-from daemon.profiles.load import names
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
-from daemon.simulator.scenario_file import read_scenario
 
 _LIMITS: tuple[tuple[str, int, str, str], ...] = (
     ("max-running", 1, "sequences in a batch", ""),

@@ -13,15 +13,15 @@ from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.words import FOLDER, offer
 from daemon.cli.workload_flags import add_workload_flags
 from daemon.journal.reader import JournalError
-from daemon.planner.errors import PlannerError
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.report.errors import ReportError
+from daemon.lab.report.records import RunLog
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.scenario import ScenarioError
+from daemon.lab.simulator.simulator import SimulationError
+from daemon.lab.workload.workload import WorkloadError
 from daemon.predict.errors import PredictorError
-from daemon.profiles.errors import ProfileError
-from daemon.report.errors import ReportError
-from daemon.report.records import RunLog
-from daemon.report.report import Report
-from daemon.simulator.scenario import ScenarioError
-from daemon.simulator.simulator import SimulationError
-from daemon.workload.workload import WorkloadError
 
 WRONG = (
     ScenarioError,
@@ -70,7 +70,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         run, report = _incident(arguments) if arguments.journal else _scenario(arguments)
         write_outputs(arguments, run, report)
         if arguments.perfetto is not None:
-            from daemon.report.perfetto import write_trace
+            from daemon.lab.report.perfetto import write_trace
 
             write_trace(run, arguments.perfetto)
     except BrokenPipeError:  # of stdout: whoever calls knows what it means
@@ -85,8 +85,8 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 
 def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
-    from daemon.simulator.about import report_of
-    from daemon.simulator.run import Options, prepare, run
+    from daemon.lab.simulator.about import report_of
+    from daemon.lab.simulator.run import Options, prepare, run
 
     prepared = prepare(scenario_of(arguments))
     for profile in {one.name: one for one in prepared.profiles}.values():
@@ -106,12 +106,12 @@ _WITH_JOURNAL = _OUTPUTS | {"journal", "policy", "profile", "seed"}
 
 
 def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
-    from daemon.profiles.load import load_profile
-    from daemon.report.summarize import About, summarize
-    from daemon.simulator.journal import read_incident
-    from daemon.simulator.replayed import replayed
-    from daemon.simulator.rerun import rerun
-    from daemon.simulator.run import Options
+    from daemon.lab.profiles.load import load_profile
+    from daemon.lab.report.summarize import About, summarize
+    from daemon.lab.simulator.journal import read_incident
+    from daemon.lab.simulator.replayed import replayed
+    from daemon.lab.simulator.rerun import rerun
+    from daemon.lab.simulator.run import Options
 
     _refuse_idle_flags(arguments)
     incident = read_incident(arguments.journal)

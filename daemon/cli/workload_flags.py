@@ -8,10 +8,10 @@ import msgspec
 
 from daemon.cli.defaults import of_default
 from daemon.cli.words import offer
-from daemon.workload.arrivals import PROCESSES
-from daemon.workload.build import DEFAULT_REQUESTS, names
-from daemon.workload.slo import parse_class
-from daemon.workload.workload import SloClass, WorkloadError, WorkloadSpec
+from daemon.lab.workload.arrivals import PROCESSES
+from daemon.lab.workload.build import DEFAULT_REQUESTS, names
+from daemon.lab.workload.slo import parse_class
+from daemon.lab.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
 _VALUES = ("requests", "arrivals", "rate", "rate_scale", "seed")
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from daemon.config.paths import default_socket
-from daemon.control.protocol import (
+from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,

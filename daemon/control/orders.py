@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from daemon.control.protocol import Reloaded
+from daemon.protocol.control import Reloaded
 
 
 class Orders(Protocol):

@@ -18,7 +18,8 @@ import msgspec
 from daemon.control.orders import Orders
 from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace
-from daemon.control.protocol import (
+from daemon.nearest import unknown
+from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,
@@ -33,7 +34,6 @@ from daemon.control.protocol import (
     ToViewer,
     Watch,
 )
-from daemon.nearest import unknown
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame

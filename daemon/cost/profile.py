@@ -1,6 +1,6 @@
 """What is known of one model on one kind of device: step times, memory, links, power, price.
 
-A profile is a JSON file. Those that come with llmd lie in `daemon/profiles/`, `llmd profile`
+A profile is a JSON file. Those that come with llmd lie in `daemon/lab/profiles/`, `llmd profile`
 measures the machine it runs on, and converters make them from published tables.
 """
 

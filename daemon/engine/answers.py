@@ -5,7 +5,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
 
-from daemon.engine.protocol import Reply
+from daemon.protocol.worker import Reply
 
 
 class Step(Protocol):

@@ -12,10 +12,10 @@ from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.model import Model
-from daemon.engine.protocol import Plan, Reply
 from daemon.engine.slots import Slots
 from daemon.engine.step import Begun, Engine
 from daemon.engine.streams import StreamError
+from daemon.protocol.worker import Plan, Reply
 from daemon.wire.faults import Fault
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from daemon.engine.protocol import Join, RowErrors
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.edits import end_ids
 from daemon.models.grammar import BROKEN_OFF, Compiler, GrammarError, check
+from daemon.protocol.worker import Join, RowErrors
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher

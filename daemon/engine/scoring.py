@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.protocol import Join, PromptLogprobs
 from daemon.engine.sampler.logprobs import Scores, logprobs_of
 from daemon.engine.upload import upload
+from daemon.protocol.worker import Join, PromptLogprobs
 from daemon.wire.columns import Column, Int64
 
 PIECE_TOKENS = 128

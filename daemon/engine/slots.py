@@ -7,8 +7,8 @@ import torch
 
 from daemon.batch import Batch
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.protocol import Join
 from daemon.engine.upload import upload, upload_all
+from daemon.protocol.worker import Join
 from daemon.request import FinishReason
 from daemon.wire.columns import Column, Int32, Int64, UInt8
 

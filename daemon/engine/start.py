@@ -12,7 +12,6 @@ from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.process import keep_to
-from daemon.engine.protocol import WEIGHTS_END, Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler, means_of
@@ -30,6 +29,7 @@ from daemon.engine.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler
 from daemon.models.shape import ModelError, ModelShape
+from daemon.protocol.worker import WEIGHTS_END, Load
 
 GPU_RESERVE = 0.9
 """Share of a GPU's free memory for the KV pool, where the daemon did not size it."""

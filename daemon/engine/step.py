@@ -18,7 +18,6 @@ from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import Model
-from daemon.engine.protocol import Plan, Reply
 from daemon.engine.sampler import Drawn, Draws, Sampler
 from daemon.engine.scoring import PromptScorer, Scored, score, with_spans
 from daemon.engine.shrink import logits_of, states_of
@@ -26,6 +25,7 @@ from daemon.engine.slots import Slots
 from daemon.engine.streams import Event, Here, Stream
 from daemon.engine.swap import SwapLink
 from daemon.engine.upload import upload
+from daemon.protocol.worker import Plan, Reply
 from daemon.request import FinishReason
 from daemon.wire.columns import int32
 

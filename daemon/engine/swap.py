@@ -22,9 +22,9 @@ from daemon.batch import Batch
 from daemon.engine.copies import Copies, copies_of
 from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import KVCache
-from daemon.engine.protocol import Copied
 from daemon.engine.selftest.families import NONE, ByTorch
 from daemon.engine.streams import Event, Stream, Streams, Work, streams_of
+from daemon.protocol.worker import Copied
 from daemon.wire.columns import Column
 
 log = logging.getLogger(__name__)

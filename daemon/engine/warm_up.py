@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.protocol import Copied, Join, Load, Plan
 from daemon.engine.sampler.warm import warm
 from daemon.engine.step import Engine
 from daemon.engine.streams import StreamError
 from daemon.engine.swap import SwapLink
+from daemon.protocol.worker import Copied, Join, Load, Plan
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column, int32
 

@@ -25,7 +25,8 @@ from daemon.engine.answers import Answers, AnswersBeside, AnswersHere
 from daemon.engine.compile_watch import CompileWatch
 from daemon.engine.preload import KINDS, preload, preload_idly
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
-from daemon.engine.protocol import (
+from daemon.models.shape import ModelError
+from daemon.protocol.worker import (
     Compiling,
     Copied,
     Failed,
@@ -38,7 +39,6 @@ from daemon.engine.protocol import (
     Reply,
     ToWorker,
 )
-from daemon.models.shape import ModelError
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import Fault, faults

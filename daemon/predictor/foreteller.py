@@ -11,7 +11,7 @@ from daemon.predict.features import features
 from daemon.predict.lengths import VECTOR_KINDS, length_predictor
 from daemon.predict.prediction import Asked, Prediction
 from daemon.predictor.keeper import Keeper
-from daemon.predictor.protocol import Ask, Ended
+from daemon.protocol.predictor import Ask, Ended
 
 if TYPE_CHECKING:
     from daemon.predictor.encoder import Encoder

@@ -11,7 +11,7 @@ from daemon.config.schema import PredictConfig
 from daemon.predict.store import VectorStore
 from daemon.predict.store_file import from_bytes, to_bytes
 from daemon.predictor.disk import FILE_MODE, read_file, remove, set_aside, write_file
-from daemon.predictor.protocol import Ask
+from daemon.protocol.predictor import Ask
 
 log = logging.getLogger(__name__)
 

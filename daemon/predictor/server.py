@@ -13,7 +13,7 @@ from daemon.predict.errors import PredictorError
 from daemon.predictor.errors import EncoderError
 from daemon.predictor.foreteller import Foreteller
 from daemon.predictor.keeper import Keeper
-from daemon.predictor.protocol import Ask, Foretold, ToPredictor
+from daemon.protocol.predictor import Ask, Foretold, ToPredictor
 from daemon.wire.blocking import BlockingChannel
 
 log = logging.getLogger(__name__)

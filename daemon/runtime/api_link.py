@@ -8,16 +8,16 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from daemon.control.protocol import PredictorStatus
 from daemon.core.actions import Deliver, Finished, Rejected, Started
 from daemon.core.events import Abort as CoreAbort
 from daemon.core.events import Event, RequestArrived
 from daemon.core.events import Finish as CoreFinish
 from daemon.core.events import Predicted as CorePredicted
 from daemon.core.events import Sealed as CoreSealed
-from daemon.engine.protocol import Logprobs, PromptLogprobs, Reply, RowErrors
+from daemon.protocol import api as protocol
+from daemon.protocol.control import PredictorStatus
+from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply, RowErrors
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
-from daemon.runtime import protocol
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder

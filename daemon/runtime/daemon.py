@@ -19,14 +19,14 @@ from daemon.config.cuda import DeviceError
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
-from daemon.control.protocol import ApiStatus
 from daemon.control.server import ControlServer
 from daemon.core.actions import Rejected
 from daemon.core.events import Configured, Event, RequestArrived
-from daemon.engine.protocol import Copied, Loading, Plan, Ready, Reply
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
+from daemon.protocol.control import ApiStatus
+from daemon.protocol.worker import Copied, Loading, Plan, Ready, Reply
 from daemon.runtime import notify, watchdog
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.beside import heard, in_thread, unless

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from daemon.control.protocol import GpuStatus
+from daemon.protocol.control import GpuStatus
 
 INTERVAL_S = 1.0
 REOPEN_S = 3.0

@@ -8,7 +8,7 @@ import msgspec
 
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import InstanceStatus
-from daemon.engine.protocol import WEIGHTS_END, Loading, Ready
+from daemon.protocol.worker import WEIGHTS_END, Loading, Ready
 from daemon.runtime.start_times import LoadClock, StartTimes
 
 _COUNTED_STAGE = "weights"

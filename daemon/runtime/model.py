@@ -14,7 +14,6 @@ from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.events import Configured, InstanceConfig
-from daemon.engine.protocol import Load
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
@@ -22,6 +21,7 @@ from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.hub import hub_name
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Load
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from daemon import logs
 from daemon.config.load import ConfigError, Loaded
 from daemon.config.reload import change
 from daemon.config.schema import Config
-from daemon.control.protocol import Reloaded
 from daemon.control.server import RefusalError
+from daemon.protocol.api import Access, Settings
+from daemon.protocol.control import Reloaded
 from daemon.runtime import notify
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.beside import in_thread
-from daemon.runtime.protocol import Access, Settings
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus
 

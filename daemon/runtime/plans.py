@@ -3,7 +3,7 @@
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.protocol import Plan
+from daemon.protocol.worker import Plan
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.columns import int32
 

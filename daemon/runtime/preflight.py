@@ -14,7 +14,7 @@ from daemon.config.paths import default_journal, default_predictions, default_so
 from daemon.config.schema import Config
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
 from daemon.control.place import nearest_folder, place_fault
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from daemon.runtime.listen import ListenError, listen
 from daemon.runtime.model import cache_folder, served_name
 from daemon.supervisor.spare import worker_module

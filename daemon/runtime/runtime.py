@@ -24,9 +24,9 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.engine.protocol import Copied as WorkerCopied
-from daemon.engine.protocol import Plan, Ready, Reply
 from daemon.journal.writer import JournalWriter
+from daemon.protocol.worker import Copied as WorkerCopied
+from daemon.protocol.worker import Plan, Ready, Reply
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.plans import Planner
 from daemon.runtime.token_store import TokenStore

@@ -8,7 +8,13 @@ import msgspec
 
 from daemon import __version__
 from daemon.config.schema import Config
-from daemon.control.protocol import (
+from daemon.control.server import RefusalError
+from daemon.core.instance import WorkerState
+from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.core.view import block_owners, snapshot, story
+from daemon.models.generation import DefaultSampling
+from daemon.protocol.api import Gauges, Serving
+from daemon.protocol.control import (
     ApiStatus,
     AskStory,
     BlockOwners,
@@ -18,16 +24,10 @@ from daemon.control.protocol import (
     Snapshot,
     Story,
 )
-from daemon.control.server import RefusalError
-from daemon.core.instance import WorkerState
-from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.core.view import block_owners, snapshot, story
-from daemon.engine.protocol import Fallback, Loading
-from daemon.models.generation import DefaultSampling
+from daemon.protocol.worker import Fallback, Loading
 from daemon.runtime.greeting import how_to_talk
 from daemon.runtime.loads import CONVERSION, Loads
 from daemon.runtime.model import ServedModel
-from daemon.runtime.protocol import Gauges, Serving
 from daemon.runtime.runtime import Runtime
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import int32

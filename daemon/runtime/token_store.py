@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from daemon.engine.protocol import Join
+from daemon.protocol.api import Generate
+from daemon.protocol.worker import Join
 from daemon.request import SamplingParams, sequence_id
-from daemon.runtime.protocol import Generate
 from daemon.wire.columns import Int32, Int64, int32
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15

@@ -14,7 +14,7 @@ from signal import SIGKILL
 
 import msgspec
 
-from daemon.predictor.protocol import Ask, Foretold, ToPredictor
+from daemon.protocol.predictor import Ask, Foretold, ToPredictor
 from daemon.supervisor.child import Child, start_child
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from signal import SIGKILL
 
-from daemon.engine.protocol import Failed, FromWorker
+from daemon.protocol.worker import Failed, FromWorker
 from daemon.supervisor.child import Child, start_child
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Pulse, Silence

@@ -9,7 +9,7 @@ from signal import SIGCONT, SIGKILL, SIGUSR1
 
 import msgspec
 
-from daemon.engine.protocol import (
+from daemon.protocol.worker import (
     Compiling,
     Copied,
     Failed,

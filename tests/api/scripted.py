@@ -17,9 +17,7 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from daemon.engine.protocol import Logprobs
-from daemon.request import FinishReason, request_of, sequence_id
-from daemon.runtime.protocol import (
+from daemon.protocol.api import (
     Abort,
     Access,
     Finish,
@@ -34,6 +32,8 @@ from daemon.runtime.protocol import (
     Started,
     Tokens,
 )
+from daemon.protocol.worker import Logprobs
+from daemon.request import FinishReason, request_of, sequence_id
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder, int32
 

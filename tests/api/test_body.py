@@ -17,7 +17,7 @@ from daemon.api.prepare import Work, conversation, prepare_chat, prepare_complet
 from daemon.api.schema import ChatRequest, CompletionRequest
 from daemon.api.template_process import render
 from daemon.api.text import Text
-from daemon.runtime.protocol import Serving
+from daemon.protocol.api import Serving
 
 CHAT = msgspec.json.Decoder(ChatRequest)
 COMPLETION = msgspec.json.Decoder(CompletionRequest)

@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from daemon.memory.hashing import chain_hashes
-from daemon.runtime.protocol import Abort, Finish, Generate, Sealed
+from daemon.protocol.api import Abort, Finish, Generate, Sealed
 from tests.api.scripted import BLOCK_SIZE, MAX_LEN, MODEL, ScriptedRuntime, saying
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,7 +11,7 @@ from daemon import __version__
 from daemon.api.chat_template import ChatTemplate
 from daemon.api.conversation import template_message
 from daemon.api.schema import Message
-from daemon.runtime.protocol import Generate
+from daemon.protocol.api import Generate
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 from tests.api.test_chat import HELLO, PROMPT
 

@@ -4,7 +4,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
-from daemon.runtime.protocol import Generate
+from daemon.protocol.api import Generate
 from tests.api.folder import BOS
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 

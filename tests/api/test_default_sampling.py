@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from daemon.models.generation import DefaultSampling
-from daemon.runtime.protocol import Generate
+from daemon.protocol.api import Generate
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 from tests.api.waiting import until_ready
 

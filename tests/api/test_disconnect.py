@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runtime.protocol import Abort, Generate
+from daemon.protocol.api import Abort, Generate
 from tests.api.scripted import MODEL, ScriptedRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

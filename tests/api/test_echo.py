@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from daemon.engine.protocol import PromptLogprobs
+from daemon.protocol.api import Generate
+from daemon.protocol.worker import PromptLogprobs
 from daemon.request import sequence_id
-from daemon.runtime.protocol import Generate
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime
 

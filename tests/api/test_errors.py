@@ -8,7 +8,7 @@ import aiohttp
 import openai
 import pytest
 
-from daemon.runtime.protocol import Abort, Generate, Rejected
+from daemon.protocol.api import Abort, Generate, Rejected
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, two_and_no_more
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from daemon.runtime.protocol import Abort, Generate
+from daemon.protocol.api import Abort, Generate
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_disconnect import forever, raw
 

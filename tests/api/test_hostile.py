@@ -12,7 +12,7 @@ import pytest
 
 from daemon.api.errors import ApiError
 from daemon.api.model import Model
-from daemon.runtime.protocol import Serving
+from daemon.protocol.api import Serving
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_errors import post
 

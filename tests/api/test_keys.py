@@ -17,7 +17,7 @@ from daemon.api.keyring import Keyring
 from daemon.config.keys import hash_of, new_key
 from daemon.config.schema import KeyConfig
 from daemon.memory.hashing import chain_hashes, salt_digest
-from daemon.runtime.protocol import Abort, Access, Generate, Sealed
+from daemon.protocol.api import Abort, Access, Generate, Sealed
 from tests.api.scripted import BLOCK_SIZE, MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, quiet
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from daemon.api import model
-from daemon.runtime.protocol import Abort, Generate, Serving, Settings
+from daemon.protocol.api import Abort, Generate, Serving, Settings
 from tests.api.folder import build
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, raw

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from daemon.runtime.protocol import Abort, Generate
+from daemon.protocol.api import Abort, Generate
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, quiet, raw
 from tests.api.waiting import until_ready

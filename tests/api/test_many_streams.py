@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runtime.protocol import Abort, Generate
+from daemon.protocol.api import Abort, Generate
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_disconnect import forever, num_descriptors, quiet, raw
 from tests.api.test_limits import resident_kib

@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.api.metrics.answers import SHORT_S
 from daemon.api.metrics.engines import COUNTERS, ELSEWHERE
 from daemon.api.metrics.gaps import Gaps
-from daemon.control.protocol import GpuStatus
 from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.runtime.protocol import Gauges, Generate, Rejected
+from daemon.protocol.api import Gauges, Generate, Rejected
+from daemon.protocol.control import GpuStatus
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime, two_and_no_more
 

@@ -15,8 +15,8 @@ from aiohttp import web
 from daemon.api.about import About
 from daemon.api.answers import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from daemon.api.routes import Api
+from daemon.protocol.api import Generate
 from daemon.request import FinishReason
-from daemon.runtime.protocol import Generate
 from tests.api.conformance import CHECKS, REFUSED_CHECKS, answered, described, run, served
 from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 

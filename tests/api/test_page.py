@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from daemon.config.keys import hash_of, new_key
 from daemon.config.schema import KeyConfig
-from daemon.runtime.protocol import Access
+from daemon.protocol.api import Access
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_keys import bearer, status_of
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer
 
-from daemon.runtime.protocol import Abort, Generate, Rejected
+from daemon.protocol.api import Abort, Generate, Rejected
 from tests.api.browser import MISSING, Browser, Tab, browser
 from tests.api.scripted import ScriptedRuntime, saying
 from tests.api.test_disconnect import forever

@@ -15,11 +15,11 @@ from daemon.api.config import ApiConfig
 from daemon.api.predictions import MOST_WAITING, Predictions
 from daemon.api.text import EXCERPT_CHARS, excerpt
 from daemon.config.schema import PredictConfig
-from daemon.control.protocol import PredictorStatus
 from daemon.predict.store_file import from_bytes
-from daemon.predictor.protocol import Ask, Foretold
+from daemon.protocol.api import FromApi, Generate, Predicted, Predicting, Rejected
+from daemon.protocol.control import PredictorStatus
+from daemon.protocol.predictor import Ask, Foretold
 from daemon.request import FinishReason
-from daemon.runtime.protocol import FromApi, Generate, Predicted, Predicting, Rejected
 from daemon.supervisor import predictor as supervised
 from tests.api.scripted import MODEL, Script, ScriptedRuntime
 from tests.api.waiting import until_ready

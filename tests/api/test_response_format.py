@@ -8,8 +8,8 @@ import numpy as np
 import openai
 import pytest
 
+from daemon.protocol.api import Generate, Tokens
 from daemon.request import FinishReason, sequence_id
-from daemon.runtime.protocol import Generate, Tokens
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime
 

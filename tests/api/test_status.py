@@ -10,9 +10,9 @@ import pytest
 from daemon.api.answers import InstanceBusy, Status
 from daemon.api.model import Model
 from daemon.api.status import RATE_MESSAGES, ServerStatus
-from daemon.control.protocol import GpuStatus
 from daemon.core.snapshot import Counters
-from daemon.runtime.protocol import Gauges
+from daemon.protocol.api import Gauges
+from daemon.protocol.control import GpuStatus
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 from tests.api.test_metrics import GAUGES, GPU
 

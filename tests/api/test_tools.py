@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer
 
-from daemon.runtime.protocol import Generate
+from daemon.protocol.api import Generate
 from tests.api.folder import build, tokenizer
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 from tests.api.test_tool_templates import LLAMA_LIKE

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from daemon.bench.answer import Answer
-from daemon.bench.load import Sent
-from daemon.bench.log import run_log
-from daemon.bench.sse import Choice, Event, Usage
-from daemon.report.records import Outcome
+from daemon.client.sse import Choice, Event, Usage
+from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.load import Sent
+from daemon.lab.bench.log import run_log
+from daemon.lab.report.records import Outcome
 from tests.bench.test_prompts import workload
 
 

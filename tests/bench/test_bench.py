@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.bench.answer import Answer
-from daemon.bench.bench import BenchSpec, Measured, measure
-from daemon.bench.client import Client
-from daemon.bench.errors import BenchError
-from daemon.report.records import Outcome
-from daemon.workload.workload import SloClass, WorkloadSpec
+from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.bench import BenchSpec, Measured, measure
+from daemon.lab.bench.client import Client
+from daemon.lab.bench.errors import BenchError
+from daemon.lab.report.records import Outcome
+from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from tests.bench.scripted import Body, ScriptedServer, Stream, each_token
 
 CLOSED = 5  # requests of `lengths` that fit

@@ -13,7 +13,7 @@ import pytest
 from daemon.cli import bench, compare
 from daemon.cli.faults import UsageError
 from daemon.cli.workload_flags import workload_spec
-from daemon.workload.workload import WorkloadError
+from daemon.lab.workload.workload import WorkloadError
 from tests.bench.scripted import ScriptedServer
 
 

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from daemon.bench.client import Client, base_url
-from daemon.bench.endpoint import Form, find_model, settle_form
-from daemon.bench.errors import BenchError
+from daemon.client.address import AddressError, base_url
+from daemon.lab.bench.client import Client
+from daemon.lab.bench.endpoint import Form, find_model, settle_form
+from daemon.lab.bench.errors import BenchError
 from tests.bench.scripted import MODEL, TEMPLATE_TOKENS, Body, ScriptedServer
 
 IDS = np.arange(1000, 1050)
@@ -90,5 +91,5 @@ def test_addresses(text: str) -> None:
 
 
 def test_an_address_of_another_kind_is_refused() -> None:
-    with pytest.raises(BenchError, match="ftp://a is not an HTTP address"):
+    with pytest.raises(AddressError, match="ftp://a is not an HTTP address"):
         base_url("ftp://a")

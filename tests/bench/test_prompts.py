@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.bench.prompts import FIRST_ID, LAST_ID, WORDS, Prompts, as_text
-from daemon.workload.workload import Workload
+from daemon.lab.bench.prompts import FIRST_ID, LAST_ID, WORDS, Prompts, as_text
+from daemon.lab.workload.workload import Workload
 
 BLOCK = 8
 

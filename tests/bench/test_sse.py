@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.bench.sse import Event, EventParser
+from daemon.client.sse import Event, EventParser
 from tests.bench.scripted import event
 
 TEXTS = st.text(max_size=8) | st.sampled_from(["\n", "data: ", "\r\n", "é", "\U0001f989", '"'])

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daemon.config.paths import default_cache
-from daemon.control.protocol import Snapshot
 from daemon.memory.sizing import block_bytes
 from daemon.models.consistent import checked_shape
+from daemon.protocol.control import Snapshot
 from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
 from tests.chaos.cases import MODEL, Case

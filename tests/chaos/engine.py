@@ -15,9 +15,9 @@ import numpy as np
 from daemon.batch import Batch
 from daemon.config.paths import default_cache
 from daemon.engine.metadata import FlatBatch, flatten
-from daemon.engine.protocol import Copied, Load, Logprobs, Plan, PromptLogprobs, Reply
 from daemon.models.consistent import checked_shape
 from daemon.models.grammar import Compiler
+from daemon.protocol.worker import Copied, Load, Logprobs, Plan, PromptLogprobs, Reply
 from daemon.wire.columns import int32
 from tests.chaos.sampler import Draw, Seat
 from tests.chaos.toy import Numbers, own, seen, summary

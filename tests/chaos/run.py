@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from daemon.api import grammar, templates
 from daemon.api.process import TOKENIZER_THREADS
-from daemon.control.protocol import Snapshot
 from daemon.core.actions import Deliver
 from daemon.core.core import Core
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.journal.replay import replay
+from daemon.protocol.control import Snapshot
 from tests.chaos.answers import Answer
 from tests.chaos.cases import Case
 from tests.chaos.clients import Clients, undisturbed

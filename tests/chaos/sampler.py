@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from daemon.engine.protocol import Join
 from daemon.models.grammar import Compiler
+from daemon.protocol.worker import Join
 from daemon.request import FinishReason
 from daemon.wire.columns import Int32, int32
 from tests.chaos.toy import combined

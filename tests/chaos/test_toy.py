@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from daemon.engine.protocol import Copied, Load, Plan
+from daemon.protocol.worker import Copied, Load, Plan
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.chaos.cases import toy_folder

@@ -12,7 +12,7 @@ import socket
 import time
 
 from daemon import logs
-from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
+from daemon.protocol.worker import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.parent import die_with_parent

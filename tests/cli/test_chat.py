@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from daemon.chat.conversation import Conversation
 from daemon.chat.prompt import texts
+from daemon.protocol.api import Abort, Generate
 from daemon.request import FinishReason
-from daemon.runtime.protocol import Abort, Generate
 from tests.api.folder import build, tokenizer
 from tests.api.scripted import ScriptedRuntime, saying
 from tests.api.waiting import until_ready

@@ -13,7 +13,8 @@ import pytest
 
 from daemon.cli.ctl import as_text, policies, reloaded
 from daemon.cli.main import main
-from daemon.control.protocol import (
+from daemon.control.server import ControlServer
+from daemon.protocol.control import (
     Counters,
     InstanceStatus,
     PredictorStatus,
@@ -21,7 +22,6 @@ from daemon.control.protocol import (
     SequenceStatus,
     Snapshot,
 )
-from daemon.control.server import ControlServer
 from daemon.scheduler.policies import POLICIES, meanings
 from tests.control.orders import Written
 

@@ -8,8 +8,8 @@ import pytest
 
 from daemon.cli import simulate
 from daemon.cli.scenario_flags import scenario_of
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
-from daemon.workload.workload import SloClass, WorkloadError, WorkloadSpec
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
+from daemon.lab.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
 FILE = """
 policy = "vllm"

@@ -11,8 +11,8 @@ from daemon.cli.parser import build_parser
 from daemon.cli.printed import EVERYTHING
 from daemon.config.load import flatten
 from daemon.config.schema import Config, MemoryConfig, PredictConfig, SchedulerConfig
+from daemon.lab.simulator.scenario import Limits, Scenario
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.scenario import Limits, Scenario
 from tui.app import main as top
 from tui.arguments import parser as viewer_parser
 

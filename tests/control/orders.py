@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from daemon.control.protocol import Reloaded
+from daemon.protocol.control import Reloaded
 
 RELOADED = Reloaded("llmd.toml", ("daemon.drain_s",), ("server.port",))
 

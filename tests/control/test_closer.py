@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from daemon.control.client import MessageReader, Told, question
-from daemon.control.protocol import AskOwners, AskStory, BlockOwners, Closer, Story, Watch
 from daemon.control.server import ControlServer, RefusalError
+from daemon.protocol.control import AskOwners, AskStory, BlockOwners, Closer, Story, Watch
 from tests.control.test_server import refusal
 from tests.tui import scenario
 

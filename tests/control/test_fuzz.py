@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from daemon.control.client import fetch_snapshot, question
-from daemon.control.protocol import (
+from daemon.control.server import ControlServer
+from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     AskOwners,
     AskStory,
@@ -22,7 +23,6 @@ from daemon.control.protocol import (
     ToViewer,
     Watch,
 )
-from daemon.control.server import ControlServer
 from daemon.wire.columns import decoder
 from daemon.wire.frames import FrameReader, inline_frame
 from tests.control.orders import Written

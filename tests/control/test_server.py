@@ -23,7 +23,8 @@ from daemon.control.client import (
     resume,
 )
 from daemon.control.orders import Orders
-from daemon.control.protocol import (
+from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
+from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     ChoosePolicy,
     Drain,
@@ -35,7 +36,6 @@ from daemon.control.protocol import (
     ToViewer,
     Watch,
 )
-from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameReader, inline_frame, memfd_frame

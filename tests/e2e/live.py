@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from daemon.config.cuda import VISIBLE
 from daemon.control.client import fetch_snapshot
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 
 READY_S = 300.0
 END_S = 40.0

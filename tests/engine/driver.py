@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.protocol import Join, Plan
+from daemon.protocol.worker import Join, Plan
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
-from daemon.engine.protocol import Failed, FromWorker, Load, Loading, Ready, ToWorker
+from daemon.protocol.worker import Failed, FromWorker, Load, Loading, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from daemon.engine.answers import AnswersBeside
-from daemon.engine.protocol import Reply
 from daemon.engine.step import Begun, Engine
+from daemon.protocol.worker import Reply
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.engine.test_exactness import driver, load, prompt

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from daemon.engine.answers import AnswersBeside, AnswersHere
-from daemon.engine.protocol import Reply
+from daemon.protocol.worker import Reply
 from daemon.wire.columns import int32
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from daemon.engine.faults import FaultyEngine
-from daemon.engine.protocol import Plan, Reply
 from daemon.engine.step import Engine
 from daemon.engine.streams import StreamError
+from daemon.protocol.worker import Plan, Reply
 from daemon.request import FinishReason
 from daemon.wire.faults import Fault
 from tests.engine.driver import Driver, Running

@@ -11,7 +11,7 @@ PROGRAM = """
 import sys
 import torch
 from benchmarks.gpu.checks.interpreted_engine import interpreted
-from daemon.engine.protocol import Load
+from daemon.protocol.worker import Load
 from tests.engine.driver import Driver
 from tests.engine.test_exactness import BLOCK_SIZE, NUM_BLOCKS, prompt
 from tests.engine.test_scoring import ASKS

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from benchmarks.gpu.checks.interpreted_engine import interpreted
 from daemon.engine.cuda import graphs
-from daemon.engine.protocol import Load
+from daemon.protocol.worker import Load
 from tests.engine.test_ahead import Ahead, lives
 from tests.engine.test_exactness import BLOCK_SIZE, NUM_BLOCKS, prompt
 from tests.engine.tiny import CONTEXT_LEN, greedy, reference

@@ -17,10 +17,10 @@ from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
 from daemon.engine.handoff.watch import watched
 from daemon.engine.loader import load_model
-from daemon.engine.protocol import Load
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Load
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import VOCAB_SIZE, greedy, reference, save

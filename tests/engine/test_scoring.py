@@ -10,8 +10,8 @@ import torch
 from daemon.engine import scoring
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.model import Model
-from daemon.engine.protocol import PromptLogprobs
 from daemon.engine.step import Engine
+from daemon.protocol.worker import PromptLogprobs
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.engine.test_exactness import driver, load, prompt

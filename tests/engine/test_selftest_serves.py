@@ -15,7 +15,6 @@ pytest.importorskip("triton")
 from daemon.engine.backend import choose, triton_backend
 from daemon.engine.cuda import attention, ops
 from daemon.engine.loader import load_model
-from daemon.engine.protocol import Load
 from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler, means_of
 from daemon.engine.sampler.allowed import Allowed
@@ -26,6 +25,7 @@ from daemon.engine.selftest.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.start import assemble
 from daemon.engine.trial.kept import Verdict
 from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Load
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver
 from tests.engine.tiny import CONTEXT_LEN, FUSED, VOCAB_SIZE, greedy, reference, save

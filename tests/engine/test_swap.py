@@ -16,9 +16,9 @@ from daemon.engine.copies import Copies, copies_of, runs
 from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.packing import pack_blocks, packed_bytes, unpack_blocks
-from daemon.engine.protocol import Copied
 from daemon.engine.streams import Here, StreamError, Streams, ThreadStream
 from daemon.engine.swap import SwapLink, swap_link
+from daemon.protocol.worker import Copied
 from tests.engine.driver import Driver
 
 NUM_BLOCKS, NUM_PLACES, BLOCK_SIZE = 8, 6, 4

@@ -8,9 +8,9 @@ from queue import SimpleQueue
 import pytest
 import torch
 
-from daemon.engine.protocol import Copied, Load, Reply
 from daemon.engine.start import start
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Copied, Load, Reply
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import CONTEXT_LEN, VOCAB_SIZE, greedy, reference, save
 

@@ -6,10 +6,10 @@ from typing import cast
 import torch
 
 from daemon.engine.kv_cache import KVCache
-from daemon.engine.protocol import Load, Plan, Reply
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.warm_up import warm_up
+from daemon.protocol.worker import Load, Plan, Reply
 from tests.engine.test_exactness import BLOCK_SIZE, driver, finish, load, prompt
 from tests.engine.tiny import CONTEXT_LEN, greedy, reference, save
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.engine.protocol import Copied, Failed, Ready, Reply, Shutdown
+from daemon.protocol.worker import Copied, Failed, Ready, Reply, Shutdown
 from daemon.request import FinishReason, SamplingParams
 from tests.engine.driver import GREEDY, Driver, Running
 from tests.engine.process import WorkerProcess, cpu_load

@@ -8,11 +8,11 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from daemon.engine.loader import load_model
-from daemon.engine.protocol import Load
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
 from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Load
 from tests.engine.process import cpu_load
 
 COMMON: dict[str, Any] = {

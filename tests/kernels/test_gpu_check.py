@@ -18,7 +18,7 @@ from benchmarks.gpu.checks.swap_checks import plan as no_rows
 from benchmarks.gpu.parts import as_row
 from benchmarks.gpu.report import Check
 from daemon.engine.backend import torch_backend
-from daemon.engine.protocol import Logprobs, Plan, Reply
+from daemon.protocol.worker import Logprobs, Plan, Reply
 from daemon.wire.columns import int32
 from tests.config.driver import LARGE, build_driver, pretend
 

@@ -11,8 +11,8 @@ from benchmarks.gpu.speed.closed_loop import closed_loop
 from benchmarks.gpu.speed.core_alone import CoreAlone
 from benchmarks.gpu.speed.model_folder import tokenizer
 from benchmarks.gpu.speed.requests import Request, azure_requests
-from daemon.bench.endpoint import Form
 from daemon.config.load import load
+from daemon.lab.bench.endpoint import Form
 from daemon.runtime.model import find_model
 from tests.bench.scripted import MODEL, ScriptedServer, Stream, each_token
 from tests.e2e.tiny import tiny_folder

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 
 from daemon.cost.profile import DeviceSpec, Fit, ModelSpec, PhaseFit, Profile
-from daemon.profiles.load import save_profile
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
-from daemon.workload.workload import WorkloadSpec
+from daemon.lab.profiles.load import save_profile
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.workload.workload import WorkloadSpec
 
 SERVICE_S = 0.5
 PROMPT = 16  # tokens; two of them do not fit a step

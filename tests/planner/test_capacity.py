@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.planner.capacity import find_capacity
-from daemon.planner.errors import PlannerError
-from daemon.planner.goal import Goal
-from daemon.report.summarize import Promise
-from daemon.simulator.about import report_of
-from daemon.simulator.run import prepare, run
-from daemon.simulator.scenario import Scenario
-from daemon.workload.workload import SloClass
+from daemon.lab.planner.capacity import find_capacity
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.planner.goal import Goal
+from daemon.lab.report.summarize import Promise
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import Scenario
+from daemon.lab.workload.workload import SloClass
 from tests.planner.small import SERVICE_S, at_rate, scenario
 
 WIDTH = 0.02

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from daemon.planner.pareto import Point, _draw, pareto_front, plot_pareto
-from daemon.report.errors import ReportError
+from daemon.lab.planner.pareto import Point, _draw, pareto_front, plot_pareto
+from daemon.lab.report.errors import ReportError
 
 NUMBERS = st.integers(0, 8).map(float) | st.floats(0, 1e6) | st.just(float("nan"))
 POINTS = st.lists(st.builds(Point, st.sampled_from("abc"), NUMBERS, NUMBERS), max_size=20)

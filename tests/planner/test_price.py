@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.planner.errors import PlannerError
-from daemon.planner.price import (
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.planner.price import (
     DEFAULT_PRICES,
     dollars_per_hour,
     load_prices,

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.planner.capacity import find_capacity
-from daemon.planner.goal import Goal
-from daemon.planner.sweep import Key, grid, sweep, table
-from daemon.report.report import Report
-from daemon.simulator.about import report_of
-from daemon.simulator.run import prepare, run
+from daemon.lab.planner.capacity import find_capacity
+from daemon.lab.planner.goal import Goal
+from daemon.lab.planner.sweep import Key, grid, sweep, table
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import prepare, run
 from tests.planner.small import scenario
 
 

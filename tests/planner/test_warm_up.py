@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from daemon.planner.warm_up import warmed_up, without_first
-from daemon.report.records import InstanceLog, RequestLog, RunLog
+from daemon.lab.planner.warm_up import warmed_up, without_first
+from daemon.lab.report.records import InstanceLog, RequestLog, RunLog
 
 
 def _log() -> RequestLog:

@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from daemon.predictor.protocol import Ask, Ended, Foretold, ToPredictor
+from daemon.protocol.predictor import Ask, Ended, Foretold, ToPredictor
 from daemon.wire.blocking import BlockingChannel
 
 END_S = 20.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from daemon.config.encoder import encoder_folder
-from daemon.predictor.protocol import Ask, Ended
+from daemon.protocol.predictor import Ask, Ended
 from tests.predictor.child import Child
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from daemon.predict.store_file import from_bytes
 from daemon.predictor import keeper
 from daemon.predictor.foreteller import Foreteller
 from daemon.predictor.keeper import DAY_S, Keeper
-from daemon.predictor.protocol import Ask, Ended
+from daemon.protocol.predictor import Ask, Ended
 
 CONFIG = PredictConfig(kind="mean", max_age_days=30.0)
 

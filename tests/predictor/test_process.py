@@ -9,7 +9,7 @@ import pytest
 
 from daemon.predict.conditional_mean import ConditionalMean
 from daemon.predict.store_file import from_bytes
-from daemon.predictor.protocol import Ask, Ended
+from daemon.protocol.predictor import Ask, Ended
 from tests.predictor.child import Child
 
 

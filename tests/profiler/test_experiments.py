@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.profiler.experiments import MOST_CONTEXT_TOKENS, Kind, Limits, experiments
-from daemon.profiler.synthetic import PlanMaker
+from daemon.lab.profiler.experiments import MOST_CONTEXT_TOKENS, Kind, Limits, experiments
+from daemon.lab.profiler.synthetic import PlanMaker
 from tests.profiler.truth import LIMITS
 
 SMALL = Limits(max_batch_tokens=8, max_slots=2, max_len=24, num_blocks=3, block_size=16)

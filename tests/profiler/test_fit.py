@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
-from daemon.profiler.experiments import HELD_OUT, Kind
-from daemon.profiler.fit import fit, step_errors
-from daemon.profiler.points import Point, disturbed_share
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.table import error_words
+from daemon.lab.profiler.experiments import HELD_OUT, Kind
+from daemon.lab.profiler.fit import fit, step_errors
+from daemon.lab.profiler.points import Point, disturbed_share
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.table import error_words
 from tests.profiler.truth import Truth, measured
 
 SMOOTH = Truth(tile_share=0.0)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.profiler.least_squares import nonnegative
+from daemon.lab.profiler.least_squares import nonnegative
 
 
 @given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 10_000))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.profiler.experiments import HELD_OUT, Kind
-from daemon.profiler.fit import fit
-from daemon.profiler.host import CpuTimes, cpu_times
-from daemon.profiler.points import Point
-from daemon.profiler.quality import lacks, refuse_unfit
-from daemon.profiles.errors import ProfileError
+from daemon.lab.profiler.experiments import HELD_OUT, Kind
+from daemon.lab.profiler.fit import fit
+from daemon.lab.profiler.host import CpuTimes, cpu_times
+from daemon.lab.profiler.points import Point
+from daemon.lab.profiler.quality import lacks, refuse_unfit
+from daemon.lab.profiles.errors import ProfileError
 from tests.profiler.truth import Truth, measured
 
 WANTED = [replace(point, samples_s=()) for point in measured(Truth(), 0.0)]

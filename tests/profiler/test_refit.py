@@ -12,9 +12,9 @@ from daemon.cost.profile import DeviceSpec, Fit, ModelSpec, Operators, PhaseFit,
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork, work_of
 from daemon.journal.records import FILE_NAME
-from daemon.profiler.fit import fit
-from daemon.profiler.refit import LEAST_OBSERVATIONS, Observation, observations, refit
-from daemon.profiles.errors import ProfileError
+from daemon.lab.profiler.fit import fit
+from daemon.lab.profiler.refit import LEAST_OBSERVATIONS, Observation, observations, refit
+from daemon.lab.profiles.errors import ProfileError
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life
 from tests.journal.life import record

@@ -12,12 +12,12 @@ from daemon.cost.profile import Operators
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
 from daemon.journal.records import FILE_NAME
-from daemon.profiler.experiments import Kind
-from daemon.profiler.measure import measure
-from daemon.profiler.synthetic import PlanMaker
-from daemon.profiler.worker import MeasuredWorker
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.load import load_profile
+from daemon.lab.profiler.experiments import Kind
+from daemon.lab.profiler.measure import measure
+from daemon.lab.profiler.synthetic import PlanMaker
+from daemon.lab.profiler.worker import MeasuredWorker
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import load_profile
 from tests.core.driver import Driver, configured
 from tests.engine.process import cpu_load
 from tests.journal.life import record

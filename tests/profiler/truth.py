@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from daemon.cost.work import StepWork
-from daemon.profiler.experiments import Experiment, Limits, experiments
-from daemon.profiler.points import Point
-from daemon.profiler.synthetic import PlanMaker
+from daemon.lab.profiler.experiments import Experiment, Limits, experiments
+from daemon.lab.profiler.points import Point
+from daemon.lab.profiler.synthetic import PlanMaker
 
 LIMITS = Limits(max_batch_tokens=512, max_slots=128, max_len=8192, num_blocks=8192, block_size=16)
 

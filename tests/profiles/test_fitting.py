@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.profiles.fitting import fit_curve, growing, mape, medians, smoothed
-from daemon.profiles.grids import complete, smooth, surface_of
+from daemon.lab.profiles.fitting import fit_curve, growing, mape, medians, smoothed
+from daemon.lab.profiles.grids import complete, smooth, surface_of
 from tests.profiles.tables import TOKENS, tiled_ms
 
 TIMES = st.lists(st.floats(0.01, 10.0), min_size=3, max_size=30)

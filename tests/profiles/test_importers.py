@@ -7,9 +7,9 @@ import pytest
 from daemon.cost.profile import Operators, PhaseFit, Profile
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.importers import IMPORTERS
-from daemon.profiles.models import find_model
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.importers import IMPORTERS
+from daemon.lab.profiles.models import find_model
 from tests.profiles import tables
 
 LAYERS = 80  # of Llama-2-70B

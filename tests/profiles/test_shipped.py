@@ -9,11 +9,11 @@ import pytest
 from daemon.cost.profile import Operators, PhaseFit, Profile
 from daemon.cost.step_cost import StepCost, step_cost
 from daemon.cost.work import StepWork
-from daemon.profiles import load
-from daemon.profiles.errors import ProfileError
-from daemon.profiles.load import load_profile, names, save_profile
-from daemon.profiles.roofline import scaled_to
-from daemon.profiles.table import listing, written
+from daemon.lab.profiles import load
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import load_profile, names, save_profile
+from daemon.lab.profiles.roofline import scaled_to
+from daemon.lab.profiles.table import listing, written
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISED = {

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.report.records import InstanceLog, Outcome, RequestLog, RunLog, Span
+from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, RunLog, Span
 
 
 def by_hand() -> RunLog:

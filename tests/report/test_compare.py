@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.report.compare import WIDTH, as_text, compare, read_report
-from daemon.report.errors import ReportError
-from daemon.report.render import as_json
-from daemon.report.report import Report, Stats
-from daemon.report.summarize import summarize
+from daemon.lab.report.compare import WIDTH, as_text, compare, read_report
+from daemon.lab.report.errors import ReportError
+from daemon.lab.report.render import as_json
+from daemon.lab.report.report import Report, Stats
+from daemon.lab.report.summarize import summarize
 from tests.report.logs import by_hand
 from tests.report.test_summarize import ABOUT
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.report.measures import completion_window, means_between, measure, tokens_delivered
-from daemon.report.records import Outcome, RequestLog
+from daemon.lab.report.measures import completion_window, means_between, measure, tokens_delivered
+from daemon.lab.report.records import Outcome, RequestLog
 from tests.report.logs import by_hand
 
 QUARTERS = st.integers(0, 40).map(lambda ticks: ticks / 4)

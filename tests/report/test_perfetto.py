@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daemon.report.errors import ReportError
-from daemon.report.perfetto import INSTANCES, LINKS, REQUESTS, phases, write_trace
-from daemon.report.records import Outcome, RunLog, Span
+from daemon.lab.report.errors import ReportError
+from daemon.lab.report.perfetto import INSTANCES, LINKS, REQUESTS, phases, write_trace
+from daemon.lab.report.records import Outcome, RunLog, Span
 from tests.report.logs import busy, by_hand
 
 Event = dict[str, Any]

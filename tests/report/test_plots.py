@@ -10,10 +10,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.path import Path as MplPath
 
-from daemon.report.errors import ReportError
-from daemon.report.plots import draw, plot
-from daemon.report.records import RequestLog, RunLog
-from daemon.report.summarize import summarize
+from daemon.lab.report.errors import ReportError
+from daemon.lab.report.plots import draw, plot
+from daemon.lab.report.records import RequestLog, RunLog
+from daemon.lab.report.summarize import summarize
 from tests.report.logs import busy, by_hand
 from tests.report.test_summarize import ABOUT
 

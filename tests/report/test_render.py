@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.report.measures import measure
-from daemon.report.numbers import seconds, three_digits
-from daemon.report.records import Outcome, RequestLog, RunLog
-from daemon.report.render import WIDTH, as_csv, as_json, as_text
-from daemon.report.report import Report
-from daemon.report.summarize import summarize
+from daemon.lab.report.measures import measure
+from daemon.lab.report.numbers import seconds, three_digits
+from daemon.lab.report.records import Outcome, RequestLog, RunLog
+from daemon.lab.report.render import WIDTH, as_csv, as_json, as_text
+from daemon.lab.report.report import Report
+from daemon.lab.report.summarize import summarize
 from tests.report.logs import busy, by_hand
 from tests.report.test_summarize import ABOUT
 

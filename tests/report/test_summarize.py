@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.report.errors import ReportError
-from daemon.report.records import InstanceLog, RequestLog, RunLog
-from daemon.report.report import Report, Stats
-from daemon.report.summarize import About, Promise, stats, summarize
+from daemon.lab.report.errors import ReportError
+from daemon.lab.report.records import InstanceLog, RequestLog, RunLog
+from daemon.lab.report.report import Report, Stats
+from daemon.lab.report.summarize import About, Promise, stats, summarize
 from tests.report.logs import by_hand
 
 ABOUT = About(

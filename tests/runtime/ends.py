@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from daemon.core.events import Configured
-from daemon.engine.protocol import Plan, Ready
 from daemon.memory.hashing import chain_hashes
+from daemon.protocol import api as protocol
+from daemon.protocol.worker import Plan, Ready
 from daemon.request import SamplingParams
-from daemon.runtime import protocol
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.token_store import TokenStore

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from daemon.engine.protocol import Plan, Reply
+from daemon.protocol.worker import Plan, Reply
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 

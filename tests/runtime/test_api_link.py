@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.control.protocol import PredictorStatus
 from daemon.core.actions import Deliver, Finished, Rejected, Started
 from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, Sealed
-from daemon.engine.protocol import Logprobs, PromptLogprobs, Reply
+from daemon.protocol import api as protocol
+from daemon.protocol.control import PredictorStatus
+from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply
 from daemon.request import FinishReason, sequence_id
-from daemon.runtime import protocol
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.columns import Column, int32

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from daemon.config.load import Loaded, load
-from daemon.engine.protocol import Loading
 from daemon.models.shape import ModelError
+from daemon.protocol.worker import Loading
 from daemon.runtime import daemon as daemon_module
 from daemon.runtime import notify
 from daemon.runtime.daemon import Daemon

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 
 from daemon.config.schema import Config, InstanceSpec, MemoryConfig
-from daemon.control.protocol import GpuStatus
 from daemon.core.snapshot import Counters
 from daemon.models.shape import ModelShape
+from daemon.protocol.api import Gauges
+from daemon.protocol.control import GpuStatus
 from daemon.runtime.model import ServedModel
-from daemon.runtime.protocol import Gauges
 from daemon.runtime.status import DaemonStatus
 from daemon.wire.columns import encoder
 from tests.runtime.ends import House, generate, until

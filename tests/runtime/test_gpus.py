@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from daemon.control.protocol import GpuStatus
+from daemon.protocol.control import GpuStatus
 from daemon.runtime import gpus
 from daemon.runtime.gpus import GpuReader, GpuWatch
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engine.protocol import Loading
+from daemon.protocol.worker import Loading
 from daemon.runtime.loads import Loads
 from daemon.runtime.start_times import MOST_KEPT, LoadClock, Stages, StartTimes
 

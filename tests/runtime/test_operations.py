@@ -9,7 +9,8 @@ import pytest
 
 from daemon.config.load import Loaded, load
 from daemon.control.server import RefusalError
-from daemon.runtime import notify, protocol
+from daemon.protocol import api as protocol
+from daemon.runtime import notify
 from daemon.runtime.operations import Operations
 from daemon.runtime.status import DaemonStatus
 from tests.runtime.ends import House, generate, until

@@ -12,8 +12,8 @@ from daemon.core.actions import WakeAt
 from daemon.core.events import Configured, Tick
 from daemon.journal.reader import read_records
 from daemon.journal.writer import JournalWriter
+from daemon.protocol import api as protocol
 from daemon.request import FinishReason, sequence_id
-from daemon.runtime import protocol
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.token_store import TokenStore
 from daemon.scheduler.policies import POLICIES

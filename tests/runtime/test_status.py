@@ -15,7 +15,10 @@ from daemon.config.schema import (
     PredictConfig,
     SchedulerConfig,
 )
-from daemon.control.protocol import (
+from daemon.control.server import RefusalError
+from daemon.models.shape import ModelShape
+from daemon.protocol.api import Predicting
+from daemon.protocol.control import (
     AskOwners,
     AskStory,
     BlockOwners,
@@ -24,13 +27,10 @@ from daemon.control.protocol import (
     Snapshot,
     Story,
 )
-from daemon.control.server import RefusalError
-from daemon.engine.protocol import Fallback, Loading
-from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Fallback, Loading
 from daemon.request import sequence_id
 from daemon.runtime import start_line
 from daemon.runtime.model import ServedModel
-from daemon.runtime.protocol import Predicting
 from daemon.runtime.status import DaemonStatus
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder

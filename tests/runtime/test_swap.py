@@ -11,8 +11,8 @@ from daemon.config.load import load
 from daemon.config.pool import plan_pool
 from daemon.core.actions import Action
 from daemon.core.events import Copied, Event, WorkerReady
-from daemon.engine import protocol
 from daemon.models.shape import ModelShape
+from daemon.protocol import worker as protocol
 from daemon.runtime.model import ServedModel
 from tests.runtime.ends import House
 

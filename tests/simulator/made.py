@@ -19,10 +19,10 @@ from daemon.cost.profile import (
 )
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
+from daemon.lab.simulator.run import Prepared
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
 from daemon.memory.sizing import block_bytes
-from daemon.simulator.run import Prepared
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario
-from daemon.workload.workload import SloClass, Workload, WorkloadSpec
 
 MODEL = ModelSpec(
     name="tiny",

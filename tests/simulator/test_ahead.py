@@ -7,11 +7,11 @@ import pytest
 
 from daemon.core.core import Core
 from daemon.cost.profile import Profile
-from daemon.profiles.load import load_profile
-from daemon.simulator.journal import read_incident
-from daemon.simulator.rerun import configured as configured_again
-from daemon.simulator.rerun import rerun
-from daemon.simulator.run import Options, configured, run
+from daemon.lab.profiles.load import load_profile
+from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.rerun import configured as configured_again
+from daemon.lab.simulator.rerun import rerun
+from daemon.lab.simulator.run import Options, configured, run
 from tests.simulator.made import DEVICE, phases, prepared, profile, workload
 
 SLOW = phases((0.05, 1e-6, 0.0))

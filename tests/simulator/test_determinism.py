@@ -9,8 +9,8 @@ from daemon.core.events import Event, Predicted, RequestArrived, WorkerLost
 from daemon.cost.profile import Fit
 from daemon.journal.records import FILE_NAME
 from daemon.journal.replay import replay
-from daemon.simulator.run import Options, Prepared, run
-from daemon.simulator.scenario import Limits, WorkerFault
+from daemon.lab.simulator.run import Options, Prepared, run
+from daemon.lab.simulator.scenario import Limits, WorkerFault
 from daemon.wire.columns import encoder
 from tests.simulator.made import journalled, phases, prepared, profile, workload
 

@@ -26,13 +26,13 @@ from daemon.cost.profile import Fit, LinkSpec
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME
 from daemon.journal.writer import JournalWriter
-from daemon.report.records import Outcome, RunLog
+from daemon.lab.report.records import Outcome, RunLog
+from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.replayed import replayed
+from daemon.lab.simulator.rerun import configured, rerun
+from daemon.lab.simulator.run import Options, run
+from daemon.lab.simulator.scenario import Limits, ScenarioError
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.journal import read_incident
-from daemon.simulator.replayed import replayed
-from daemon.simulator.rerun import configured, rerun
-from daemon.simulator.run import Options, run
-from daemon.simulator.scenario import Limits, ScenarioError
 from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.core.driver import Driver
 from tests.core.driver import configured as configured_core

@@ -14,15 +14,15 @@ from daemon.cost.curve import Curve
 from daemon.cost.profile import LinkSpec, PowerSpec
 from daemon.cost.work import StepWork
 from daemon.journal.replay import replay
-from daemon.report.records import Span
+from daemon.lab.report.records import Span
+from daemon.lab.simulator.agenda import Agenda, Rank
+from daemon.lab.simulator.links import Link, transfer_s
+from daemon.lab.simulator.pool import pool_of
+from daemon.lab.simulator.power import PowerMeter
+from daemon.lab.simulator.run import Options, run
+from daemon.lab.simulator.scenario import Limits, ScenarioError
+from daemon.lab.simulator.worker import Noise
 from daemon.request import request_of
-from daemon.simulator.agenda import Agenda, Rank
-from daemon.simulator.links import Link, transfer_s
-from daemon.simulator.pool import pool_of
-from daemon.simulator.power import PowerMeter
-from daemon.simulator.run import Options, run
-from daemon.simulator.scenario import Limits, ScenarioError
-from daemon.simulator.worker import Noise
 from tests.simulator.made import (
     CURVES,
     DEVICE,

@@ -10,10 +10,10 @@ import pytest
 from daemon.core.events import WorkerReady
 from daemon.cost.curve import Curve
 from daemon.cost.profile import LinkSpec, Profile
-from daemon.report.records import Outcome, RunLog, Span
-from daemon.simulator.checks import check_profiles
-from daemon.simulator.run import Options, run
-from daemon.simulator.scenario import InstanceGroup, Limits, ScenarioError, WorkerFault
+from daemon.lab.report.records import Outcome, RunLog, Span
+from daemon.lab.simulator.checks import check_profiles
+from daemon.lab.simulator.run import Options, run
+from daemon.lab.simulator.scenario import InstanceGroup, Limits, ScenarioError, WorkerFault
 from tests.simulator.made import DEVICE, journalled, phases, prepared, profile, workload
 
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))

@@ -10,12 +10,12 @@ import pytest
 
 from daemon.core.core import Core
 from daemon.cost.profile import Fit, LinkSpec, Operators, PhaseFit, Profile
+from daemon.lab.report.records import Outcome, RequestLog
+from daemon.lab.simulator.run import Options, Prepared, run
+from daemon.lab.simulator.scenario import Limits, WorkerFault
+from daemon.lab.workload.workload import Workload
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.report.records import Outcome, RequestLog
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.run import Options, Prepared, run
-from daemon.simulator.scenario import Limits, WorkerFault
-from daemon.workload.workload import Workload
 from tests.core.laws import check_laws, check_nothing_left
 from tests.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
 

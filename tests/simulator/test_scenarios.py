@@ -10,15 +10,21 @@ from daemon.core.core import Core
 from daemon.core.events import Event, Predicted
 from daemon.cost.curve import Curve
 from daemon.cost.profile import Edges, PowerSpec, Profile
+from daemon.lab.report.records import Outcome
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.checks import check
+from daemon.lab.simulator.power import PowerMeter, check_cap
+from daemon.lab.simulator.run import Options, prepare, run
+from daemon.lab.simulator.scenario import (
+    InstanceGroup,
+    Limits,
+    Scenario,
+    ScenarioError,
+    WorkerFault,
+)
+from daemon.lab.simulator.simulator import SimulationError
+from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.sizing import block_bytes
-from daemon.report.records import Outcome
-from daemon.simulator.about import report_of
-from daemon.simulator.checks import check
-from daemon.simulator.power import PowerMeter, check_cap
-from daemon.simulator.run import Options, prepare, run
-from daemon.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError, WorkerFault
-from daemon.simulator.simulator import SimulationError
-from daemon.workload.workload import WorkloadSpec
 from tests.simulator.made import MODEL, journalled, phases, prepared, profile, workload
 
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))

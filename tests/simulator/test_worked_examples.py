@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from daemon.cost.profile import LinkSpec
 from daemon.cost.step_time import StepTimeModel
-from daemon.report.records import Outcome
+from daemon.lab.report.records import Outcome
+from daemon.lab.simulator.run import run
+from daemon.lab.simulator.scenario import Limits
+from daemon.lab.workload.arrivals import poisson
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.sequence import Sequence
-from daemon.simulator.run import run
-from daemon.simulator.scenario import Limits
-from daemon.workload.arrivals import poisson
 from tests.simulator.made import DEVICE, phases, prepared, profile, workload
 
 PREFILL_S = 0.1

@@ -23,7 +23,7 @@ def compute(mode: str) -> None:
 
 def work(fd: int) -> None:
     """As a worker with nothing to import or load does, up to its first plan."""
-    from daemon.engine.protocol import Load, Loading, Ready, ToWorker
+    from daemon.protocol.worker import Load, Loading, Ready, ToWorker
     from daemon.wire.blocking import BlockingChannel
     from daemon.wire.columns import decoder, encoder
     from daemon.wire.pulse import Alive, Ping
@@ -50,7 +50,7 @@ def main() -> int:
     if arguments.mode == "polite":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
     if arguments.mode == "loads":
-        from daemon.engine.protocol import Loading
+        from daemon.protocol.worker import Loading
         from daemon.wire.blocking import BlockingChannel
         from daemon.wire.columns import encoder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.predictor.protocol import Ask, Ended, Foretold
+from daemon.protocol.predictor import Ask, Ended, Foretold
 from daemon.supervisor import predictor
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
 from tests.supervisor.waiting import exists, until

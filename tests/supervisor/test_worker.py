@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engine.protocol import Copied, Fallback, Load, Loading, Ready, Reply
 from daemon.engine.worker import Worker
+from daemon.protocol.worker import Copied, Fallback, Load, Loading, Ready, Reply
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.blocking import BlockingChannel

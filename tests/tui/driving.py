@@ -7,7 +7,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from daemon.control.protocol import Closer
+from daemon.protocol.control import Closer
 from tests.tui import scenario
 from tui.dashboard import LlmdTop
 from tui.source import News

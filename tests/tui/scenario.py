@@ -5,7 +5,7 @@ import math
 import msgspec
 import numpy as np
 
-from daemon.control.protocol import (
+from daemon.protocol.control import (
     BlockOwners,
     BlockUse,
     Counters,

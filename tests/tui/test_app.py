@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from tests.tui import scenario
 from tests.tui.driving import watching
 from tui import format as human

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.control.protocol import Snapshot
 from daemon.control.server import ControlServer
+from daemon.protocol.control import Snapshot
 from daemon.wire.frames import inline_frame
 from tests.tui import scenario
 from tui import client

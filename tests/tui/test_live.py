@@ -6,8 +6,8 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from daemon.control.protocol import AskOwners, AskStory, BlockOwners, Closer, Story
 from daemon.control.server import ControlServer
+from daemon.protocol.control import AskOwners, AskStory, BlockOwners, Closer, Story
 from tests.tui import scenario
 from tests.tui.driving import screen_text
 from tui.client import Daemon

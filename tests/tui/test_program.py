@@ -10,8 +10,8 @@ import termios
 import time
 from pathlib import Path
 
-from daemon.control.protocol import Snapshot
 from daemon.control.server import ControlServer
+from daemon.protocol.control import Snapshot
 from tests.tui import scenario
 from tui.recording import Recording
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.control.protocol import BlockUse, Counters, Snapshot
+from daemon.protocol.control import BlockUse, Counters, Snapshot
 from tests.tui import scenario
 from tui import format as human
 from tui.blocks import fit_map, map_lines

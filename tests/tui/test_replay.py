@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from tests.tui import scenario
 from tests.tui.driving import Scripted, screen_text
 from tui import replay as replay_module

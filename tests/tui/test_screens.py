@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import OptionList
 
 from daemon.control.client import ControlError
-from daemon.control.protocol import AskOwners, AskStory, Story
+from daemon.protocol.control import AskOwners, AskStory, Story
 from tests.tui import scenario
 from tests.tui.driving import watching
 from tui import orders

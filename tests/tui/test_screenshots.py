@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.control.protocol import BlockOwners, Snapshot, Story
+from daemon.protocol.control import BlockOwners, Snapshot, Story
 from tui import screenshots
 from tui.recording import Recording
 from tui.screenshots import main

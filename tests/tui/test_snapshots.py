@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from textual.pilot import Pilot
 
-from daemon.control.protocol import Snapshot
+from daemon.protocol.control import Snapshot
 from tests.tui import scenario
 from tests.tui.driving import Scripted, Top
 from tui.dashboard import LlmdTop

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from daemon.control.protocol import FinishReason, Mark, Story, What
+from daemon.protocol.control import FinishReason, Mark, Story, What
 from tests.tui import scenario
 from tui.pace import Pace
 from tui.story import ranges, sentence, stretches, strip_cells, totals

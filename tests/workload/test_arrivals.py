@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.workload.arrivals import PROCESSES, draw_arrivals
-from daemon.workload.workload import Float64, WorkloadError
+from daemon.lab.workload.arrivals import PROCESSES, draw_arrivals
+from daemon.lab.workload.workload import Float64, WorkloadError
 
 TEXTS = ["poisson", "gamma:4", "gamma:0.5", "closed", "uniform", "burst:8", "diurnal:0.9"]
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daemon.workload.build import build, names
-from daemon.workload.workload import SloClass, Workload, WorkloadError, WorkloadSpec, asked_rate
+from daemon.lab.workload.build import build, names
+from daemon.lab.workload.workload import SloClass, Workload, WorkloadError, WorkloadSpec, asked_rate
 from tests.workload.samples import AZURE, LENGTHS, MOONCAKE, written
 
 PAIR = (SloClass("a", 0.5), SloClass("b", 0.5))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from daemon.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT, Int32
-from daemon.workload.marginals import Bounded, whole
+from daemon.lab.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT, Int32
+from daemon.lab.workload.marginals import Bounded, whole
 
 DRAWS = 20_000
 TOLERANCE = 0.04  # of a published figure; 20,000 draws of a heavy tail are not closer

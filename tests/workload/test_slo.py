@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from daemon.workload.slo import assign_classes, parse_class
-from daemon.workload.workload import SloClass, WorkloadError
+from daemon.lab.workload.slo import assign_classes, parse_class
+from daemon.lab.workload.workload import SloClass, WorkloadError
 
 
 def test_a_class_reads_as_it_is_written() -> None:

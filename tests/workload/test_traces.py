@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daemon.workload.traces import MOONCAKE_BLOCK, read_trace
-from daemon.workload.workload import WorkloadError
+from daemon.lab.workload.traces import MOONCAKE_BLOCK, read_trace
+from daemon.lab.workload.workload import WorkloadError
 from tests.workload.samples import AZURE, LENGTHS, MOONCAKE, written
 
 

@@ -17,10 +17,10 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.protocol import Load
 from daemon.engine.resolve import resolve_here
 from daemon.engine.start import start
 from daemon.models.consistent import checked_shape
+from daemon.protocol.worker import Load
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE

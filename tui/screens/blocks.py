@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from daemon.control.protocol import AskOwners, Closer, SequenceStatus
+from daemon.protocol.control import AskOwners, Closer, SequenceStatus
 from tui.blocks import cell_words, heading, legend
 from tui.owner_map import OwnerMap
 from tui.palette import ink

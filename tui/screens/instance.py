@@ -8,7 +8,7 @@ from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
 
-from daemon.control.protocol import AskOwners, Closer, GpuStatus, InstanceStatus
+from daemon.protocol.control import AskOwners, Closer, GpuStatus, InstanceStatus
 from tui.blocks import BlockMap
 from tui.chart import Chart
 from tui.facts import facts

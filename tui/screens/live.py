@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
-from daemon.control.protocol import Closer
+from daemon.protocol.control import Closer
 from tui.banner import Banner
 from tui.header import Header, Sign
 from tui.watched import Watched

@@ -9,7 +9,7 @@ from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Input
 
-from daemon.control.protocol import AskOwners, Closer
+from daemon.protocol.control import AskOwners, Closer
 from tui.blocks import BlockMap
 from tui.chart import Chart
 from tui.filter_line import FilterLine

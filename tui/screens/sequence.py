@@ -7,7 +7,7 @@ from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
 
-from daemon.control.protocol import AskStory, Closer, SequenceStatus, Story
+from daemon.protocol.control import AskStory, Closer, SequenceStatus, Story
 from tui.chart import Chart
 from tui.facts import facts
 from tui.format import bar, count, duration, latency, percent, printable, rate, share

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTCo
 from benchmarks.gpu.checks.engine_runs import load_message
 from benchmarks.gpu.checks.scored import answer_checks
 from benchmarks.gpu.report import Check
-from daemon.engine.protocol import Load
 from daemon.engine.start import start
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Load
 
 VOCAB, CONTEXT = 499, 512
 LENGTHS = (5, 1, 33, 98)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.protocol import Join, Load, Plan, Reply
+from daemon.protocol.worker import Join, Load, Plan, Reply
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 

@@ -14,8 +14,8 @@ from benchmarks.gpu.attempts import attempted, failed
 from benchmarks.gpu.checks.story import Kind, Sizes, Story, told
 from benchmarks.gpu.checks.tiny_engines import VOCAB, tiny_engine, tiny_folder, tiny_load
 from benchmarks.gpu.report import Check
-from daemon.engine.protocol import Load, Plan, Reply
 from daemon.engine.step import Begun, Engine
+from daemon.protocol.worker import Load, Plan, Reply
 from daemon.request import SamplingParams
 from tests.api.folder import EOS
 

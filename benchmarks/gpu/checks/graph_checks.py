@@ -18,8 +18,8 @@ import torch
 from benchmarks.gpu.attempts import attempted, failed
 from benchmarks.gpu.checks.tiny_engines import MAX_LEN, VOCAB, tiny_engine, tiny_folder, tiny_load
 from benchmarks.gpu.report import Check
-from daemon.engine.protocol import Logprobs, Plan, Reply
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Logprobs, Plan, Reply
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver, Running

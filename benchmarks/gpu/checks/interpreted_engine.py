@@ -12,13 +12,13 @@ from daemon.engine.cuda.graphs import DecodeGraphs, Work
 from daemon.engine.forward import Forward
 from daemon.engine.kv_cache import KVCache
 from daemon.engine.loader import load_model
-from daemon.engine.protocol import Load
 from daemon.engine.resolve import shape_here
 from daemon.engine.selftest.families import NONE, ByTorch
 from daemon.engine.slots import Slots
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
 from daemon.engine.trial.kept import Verdict
+from daemon.protocol.worker import Load
 
 
 def interpreted(load: Load, by_torch: ByTorch = NONE) -> Engine:

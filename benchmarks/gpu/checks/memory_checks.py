@@ -16,9 +16,9 @@ from benchmarks.gpu.checks.shape_checks import CONFIGS, random_model, shape_of
 from benchmarks.gpu.report import Check
 from daemon.engine import shrink
 from daemon.engine.attention import ATTENTION_NAME
-from daemon.engine.protocol import Load
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Load
 
 ROWS, PROMPT_TOKENS, NUM_TOKENS = 8, 1024, 4
 HOG_BYTES = 4 << 30

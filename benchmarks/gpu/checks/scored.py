@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu.checks.engine_runs import Rows, Run
 from benchmarks.gpu.report import Check
-from daemon.engine.protocol import Reply
+from daemon.protocol.worker import Reply
 from daemon.request import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=0, ignore_eos=True)

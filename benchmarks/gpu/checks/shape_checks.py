@@ -20,9 +20,9 @@ from benchmarks.gpu.attempts import attempted
 from benchmarks.gpu.checks.scored import answer_checks
 from benchmarks.gpu.report import Check
 from daemon.engine.attention import ATTENTION_NAME, register
-from daemon.engine.protocol import Load
 from daemon.engine.start import assemble
 from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Load
 
 LAYERS = 2
 LENGTHS = (5, 1, 600, 98)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from daemon.engine.protocol import Plan, Reply
+from daemon.protocol.worker import Plan, Reply
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver, Running
 

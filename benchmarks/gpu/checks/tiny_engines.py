@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTCo
 from benchmarks.gpu.checks.interpreted_engine import interpreted_backend
 from daemon.engine.backend import choose
 from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
 from daemon.engine.trial.kept import Verdict
+from daemon.protocol.worker import Load
 from tests.api.folder import BOS, EOS, build, tokenizer
 
 VOCAB = tokenizer().get_vocab_size()

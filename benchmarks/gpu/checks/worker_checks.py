@@ -13,7 +13,7 @@ from benchmarks.gpu.checks.engine_checks import CONTEXT, prompts, save
 from benchmarks.gpu.checks.engine_runs import Rows, load_message
 from benchmarks.gpu.checks.scored import BLOCK_SIZE, GREEDY
 from benchmarks.gpu.report import Check
-from daemon.engine.protocol import Failed, Load, Plan, Ready, Reply
+from daemon.protocol.worker import Failed, Load, Plan, Ready, Reply
 from tests.engine.process import WorkerProcess
 
 NUM_TOKENS = 64

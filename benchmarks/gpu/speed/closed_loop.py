@@ -8,10 +8,10 @@ from time import perf_counter
 
 import numpy as np
 
-from daemon.bench.answer import Answer
-from daemon.bench.client import Client
-from daemon.bench.errors import ErrorCounts
-from daemon.report.records import Outcome
+from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.client import Client
+from daemon.lab.bench.errors import ErrorCounts
+from daemon.lab.report.records import Outcome
 
 PATH = "/v1/completions"
 

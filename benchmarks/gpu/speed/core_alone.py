@@ -19,16 +19,16 @@ from daemon.core.actions import Deliver, Finished, Rejected, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import Copied, Event, RequestArrived, StepDone, Tick, WorkerReady
 from daemon.engine.answers import AnswersBeside
-from daemon.engine.protocol import Copied as WorkerCopied
-from daemon.engine.protocol import Reply
 from daemon.engine.start import start
 from daemon.engine.step import Engine
 from daemon.engine.warm_up import measure_copy
 from daemon.memory.hashing import chain_hashes
+from daemon.protocol.api import Generate
+from daemon.protocol.worker import Copied as WorkerCopied
+from daemon.protocol.worker import Reply
 from daemon.request import SamplingParams
 from daemon.runtime.model import ServedModel
 from daemon.runtime.plans import Planner
-from daemon.runtime.protocol import Generate
 from daemon.runtime.token_store import TokenStore
 
 POLL_S = 0.5

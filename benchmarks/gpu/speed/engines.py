@@ -11,11 +11,11 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.gpu.speed.limits import DecoderShape
 from daemon.engine.attention import ATTENTION_NAME, register
-from daemon.engine.protocol import Load
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
 from daemon.engine.warm_up import warm_up
 from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Load
 
 BLOCK_SIZE = 16
 

@@ -25,7 +25,7 @@ from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.model_folder import model_folder
 from benchmarks.gpu.speed.requests import FIRST_ID, Request, azure_requests
 from benchmarks.live import Started, started
-from daemon.bench.endpoint import Form
+from daemon.lab.bench.endpoint import Form
 
 READY_S = 90.0
 READY = re.compile(r"ready after [\d.]+ s \((.*)\)")

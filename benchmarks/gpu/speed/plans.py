@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daemon.batch import Batch
-from daemon.engine.protocol import Join, Plan
+from daemon.protocol.worker import Join, Plan
 from daemon.request import SamplingParams
 from daemon.wire.columns import Column, int32
 

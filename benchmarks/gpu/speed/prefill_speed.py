@@ -20,8 +20,8 @@ from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import DecoderShape, Limits, operators, prefill_steps, step_limit_s
 from benchmarks.gpu.speed.plans import Plans, chunk
 from benchmarks.gpu.speed.steady import answer_times_s
-from daemon.engine.protocol import Plan
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daemon.lab.workload.build import AZURE_CONV, build
+from daemon.lab.workload.workload import WorkloadSpec
 from daemon.wire.columns import Int32
-from daemon.workload.build import AZURE_CONV, build
-from daemon.workload.workload import WorkloadSpec
 
 FIRST_ID = 300
 """Above the ends and the bytes of a made-up vocabulary."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.timing import keep_busy
-from daemon.engine.protocol import Plan
 from daemon.engine.step import Begun, Engine
+from daemon.protocol.worker import Plan
 
 LAUNCHES_S = 0.05
 """Long enough for the host to launch two steps, one of them kernel by kernel."""

@@ -13,8 +13,8 @@ from benchmarks.gpu.speed.engines import BLOCK_SIZE, Sizes, config_of, engine_of
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.plans import GREEDY, Plans, Swaps
 from benchmarks.gpu.speed.steady import EXTRA, steady
-from daemon.engine.protocol import Copied
 from daemon.engine.step import Engine
+from daemon.protocol.worker import Copied
 from daemon.wire.columns import Column, int32
 
 

@@ -14,8 +14,8 @@ from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
 from daemon.engine.kv_cache import KVCache
-from daemon.engine.protocol import Copied
 from daemon.engine.swap import SwapLink, swap_link
+from daemon.protocol.worker import Copied
 from daemon.wire.columns import int32
 
 

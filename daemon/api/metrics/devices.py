@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily
 
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
-from daemon.runtime.protocol import Gauges
+from daemon.protocol.api import Gauges
 
 READINGS: dict[str, tuple[str, str, float]] = {
     "power_w": ("device_power_watts", "What the device draws.", 1.0),

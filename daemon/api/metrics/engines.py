@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from daemon.api.metrics.devices import device_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.runtime.protocol import Gauges
+from daemon.protocol.api import Gauges
 
 COUNTERS: dict[str, tuple[str, str]] = {
     "requests": ("requests", "Requests that the runtime took."),

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.protocol import Logprobs
 from daemon.engine.sampler.logprobs import Scores
+from daemon.protocol.worker import Logprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.download import download
-from daemon.engine.protocol import Logprobs
 from daemon.engine.sampler.filters import best_tokens
 from daemon.engine.upload import upload
+from daemon.protocol.worker import Logprobs
 
 
 @dataclass(frozen=True, slots=True)

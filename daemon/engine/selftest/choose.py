@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from daemon.config.paths import default_cache
-from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.selftest import kept
 from daemon.engine.selftest.families import ALL, FAMILIES, NONE, ByTorch, Fallen
@@ -20,6 +19,7 @@ from daemon.engine.selftest.kept import Card, Verdict
 from daemon.engine.selftest.run import CHILD, SelfTestError, Tell, run
 from daemon.engine.selftest.subject import Subject
 from daemon.models.shape import ModelShape
+from daemon.protocol.worker import Load
 
 log = logging.getLogger(__name__)
 

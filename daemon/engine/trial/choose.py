@@ -17,7 +17,6 @@ from daemon.engine.kv_cache import KVCache
 from daemon.engine.linear import linear_bytes, pack_linears, packed
 from daemon.engine.model import Model
 from daemon.engine.modules import Modules
-from daemon.engine.protocol import Load
 from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
@@ -28,6 +27,7 @@ from daemon.engine.trial.script import Room, Tried, Wave
 from daemon.engine.trial.served import Pool, compute, far_steps
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
+from daemon.protocol.worker import Load
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import msgspec
 import torch
 
 from daemon import __version__
-from daemon.engine.protocol import Load
 from daemon.engine.selftest.kept import code
 from daemon.engine.trial.script import Wave
+from daemon.protocol.worker import Load
 
 _LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")
 _ENGINE = Path(__file__).parents[1]

@@ -30,15 +30,15 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.cost.profile import LinkSpec
+from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.run import Prepared, _machine, configured
+from daemon.lab.simulator.scenario import Limits, WorkerFault
+from daemon.lab.simulator.simulator import Extras, Simulator
+from daemon.lab.simulator.traffic import traffic_of
+from daemon.lab.simulator.workers import chances
 from daemon.memory.swap_space import PROACTIVE, SWAP_MODES
 from daemon.predict.lengths import length_predictor
 from daemon.scheduler.policies import POLICIES
-from daemon.simulator.recorder import Recorder
-from daemon.simulator.run import Prepared, _machine, configured
-from daemon.simulator.scenario import Limits, WorkerFault
-from daemon.simulator.simulator import Extras, Simulator
-from daemon.simulator.traffic import traffic_of
-from daemon.simulator.workers import chances
 from tests.core.driver import Driver
 from tests.core.replays.life import PATH, Chain, Life, write
 from tests.core.traffic import random_driver, random_event

@@ -1,0 +1,1 @@
+"""The laboratory tries the daemon without users: simulations, plans, profiles, load, reports."""

@@ -1,0 +1,84 @@
+"""The open loop: every request leaves at its time, whatever became of those before it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter, process_time
+
+from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.client import Client
+from daemon.lab.report.records import Float64
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a run leaves: the answers to the requests that left, in order of arrival."""
+
+    start_s: float  # of the clock of the answers' times
+    answers: list[Answer] = field(default_factory=list)
+    ended: int = 0
+    end_s: float = 0.0
+    cpu_s: float = 0.0  # of this process
+    interrupted: bool = False
+
+
+class Load:
+    """Sends bodies at their arrival times. `sent` may be watched while it runs."""
+
+    def __init__(self, client: Client, path: str) -> None:
+        self._client = client
+        self._path = path
+        self._sending: asyncio.Task[None] | None = None
+        self.sent = Sent(perf_counter())
+
+    async def run(self, bodies: Sequence[bytes], arrival_s: Float64) -> Sent:
+        """Until every answer has ended, or `stop`."""
+        cpu_s = process_time()
+        self.sent = sent = Sent(perf_counter())
+        self._sending = asyncio.create_task(self._send(bodies, arrival_s.tolist()))
+        try:
+            await asyncio.shield(self._sending)
+        except asyncio.CancelledError:
+            if not sent.interrupted:
+                self._sending.cancel()
+                raise
+        sent.end_s = perf_counter()
+        sent.cpu_s = process_time() - cpu_s
+        return sent
+
+    def stop(self) -> None:
+        """End the run now: nothing more is sent, and answers stay as far as they came."""
+        if self._sending is not None:
+            self.sent.interrupted = True
+            self._sending.cancel()
+
+    async def _send(self, bodies: Sequence[bytes], arrival_s: Sequence[float]) -> None:
+        sent = self.sent
+        async with asyncio.TaskGroup() as group:
+            for body, due_s in zip(bodies, arrival_s, strict=True):
+                # Never skipped: where all come at once, requests leave while others are queued.
+                await asyncio.sleep(max(0.0, sent.start_s + due_s - perf_counter()))
+                answer = Answer()
+                sent.answers.append(answer)
+                group.create_task(self._follow(body, answer))
+
+    async def _follow(self, body: bytes, answer: Answer) -> None:
+        await _follow(self._client, self._path, body, answer)
+        self.sent.ended += 1
+
+
+async def send_at_once(client: Client, path: str, bodies: Sequence[bytes]) -> list[Answer]:
+    """The answers to all bodies, sent together: a warm-up."""
+    answers = [Answer() for _ in bodies]
+    async with asyncio.TaskGroup() as group:
+        for body, answer in zip(bodies, answers, strict=True):
+            group.create_task(_follow(client, path, body, answer))
+    return answers
+
+
+async def _follow(client: Client, path: str, body: bytes, answer: Answer) -> None:
+    """Stream one answer. In a task group an error would end all the others: it fails this one."""
+    try:
+        await client.stream(path, body, answer)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+        answer.fail(f"{type(error).__name__}: {error}")

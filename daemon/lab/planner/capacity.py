@@ -1,0 +1,164 @@
+"""Capacity: the highest arrival rate at which a scenario keeps its goal, by bisection.
+
+The workload is built anew for each rate with the same seed: the same lengths in the same order,
+and the same arrivals, nearer together. A rate counts where `Goal` says so.
+
+Verdicts need not be monotone: a finite run at a slightly higher rate may fall out better. The
+search does not look for such luck. It keeps a rate that passed below one that failed and halves
+what lies between, so that every rate it tried up to the answer passed and every one above failed;
+rates that it did not try may differ. All tried rates are in the answer.
+"""
+
+from collections.abc import Callable
+from math import isclose
+
+import msgspec
+
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.planner.goal import Goal, Trial, check_length, judge
+from daemon.lab.report.report import Report
+from daemon.lab.simulator.about import about_of, report_of
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import Scenario
+
+WARM_UP = 0.1
+"""Share of requests, the first ones, that do not count in a goal's latencies."""
+
+_FIRST_RATE = 1.0
+_MOST_STEPS = 24  # doublings or halvings from the first rate
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and how."""
+
+    rps: float  # 0: no rate that was tried passed
+    failed_rps: float  # the lowest rate tried that failed
+    limited_by: str  # the bounds that did not hold there, by the goal's names
+    requests: int  # N
+    warm_up_requests: int  # of them
+    relative_width: float  # asked: (failed - passed) / passed, at most
+    condition: str
+    trials: tuple[Trial, ...]  # in order of trying
+    report: Report  # of the run at `rps`, or at the lowest rate tried where that is 0
+
+    def as_report(self) -> Report:
+        """The report of the run at capacity, with how it was found."""
+        found = {
+            "condition": self.condition,
+            "requests": self.requests,
+            "warm_up_requests": self.warm_up_requests,
+            "relative_width": self.relative_width,
+            "failed_rps": self.failed_rps,
+            "limited_by": self.limited_by,
+            "rates_tried": msgspec.to_builtins(self.trials),
+        }
+        return msgspec.structs.replace(self.report, capacity_rps=self.rps, capacity=found)
+
+
+def find_capacity(
+    scenario: Scenario,
+    goal: Goal,
+    relative_width: float = 0.02,
+    progress: Callable[[Trial], None] | None = None,
+) -> Capacity:
+    """Bracket from the workload's rate (or 1) by doubling or halving, then bisect.
+
+    `progress` is told of every rate once it is judged. Raises PlannerError where the workload has
+    no rate, is too short, or passes at every rate; and what `prepare` and `run` raise.
+    """
+    search = _Search(scenario, goal, relative_width, progress)
+    rate = scenario.workload.rate or _FIRST_RATE
+    passed, failed = search.bracket(rate)
+    while passed and failed / passed > 1.0 + relative_width:
+        middle = (passed + failed) / 2
+        passed, failed = (middle, failed) if search.sustains(middle) else (passed, middle)
+    return search.found(passed, failed)
+
+
+class _Search:
+    """The rates tried so far, and the best run among them."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        goal: Goal,
+        relative_width: float,
+        progress: Callable[[Trial], None] | None,
+    ) -> None:
+        if scenario.workload.arrivals == "closed":
+            raise PlannerError("capacity: closed arrivals have no rate to search; use poisson")
+        if not 0.0 < relative_width < 1.0:
+            raise PlannerError(f"capacity: the width must be in (0, 1), got {relative_width}")
+        self._scenario = scenario
+        self._goal = goal
+        self._width = relative_width
+        self._progress = progress
+        self._trials: list[Trial] = []
+        self._warm_up = 0
+        self._condition = ""
+        self._best: Report | None = None
+
+    def sustains(self, rate_rps: float) -> bool:
+        """Simulate at a rate and judge it."""
+        spec = msgspec.structs.replace(self._scenario.workload, rate=rate_rps, rate_scale=0.0)
+        prepared = prepare(msgspec.structs.replace(self._scenario, workload=spec))
+        if not self._trials:
+            check_length(prepared, self._goal)
+            self._condition = self._goal.words(self._goal.promises(about_of(prepared).classes))
+            self._warm_up = int(len(prepared.workload) * WARM_UP)
+        log = run(prepared)
+        report = report_of(prepared, log)
+        trial = judge(prepared, log, report, self._goal, self._warm_up)
+        self._trials.append(trial)
+        if trial.sustained or not any(one.sustained for one in self._trials):
+            self._best = report
+        if self._progress is not None:
+            self._progress(trial)
+        return trial.sustained
+
+    def bracket(self, rate: float) -> tuple[float, float]:
+        """A rate that passed, and twice that, which failed; (0, r) where none passed."""
+        if self.sustains(rate):
+            for _ in range(_MOST_STEPS):
+                if not self.sustains(2 * rate):
+                    return rate, 2 * rate
+                rate *= 2
+            raise PlannerError(f"capacity: even {rate:g} requests/s pass; the goal bounds nothing")
+        for _ in range(_MOST_STEPS):
+            rate /= 2
+            if self.sustains(rate):
+                return rate, 2 * rate
+            if _alike(*self._trials[-2:]):
+                break  # requests do not meet each other any more: slower arrivals change nothing
+        return 0.0, rate
+
+    def found(self, passed: float, failed: float) -> Capacity:
+        """The answer."""
+        if self._best is None:
+            raise PlannerError("capacity: no rate was tried")
+        at_failed = next(one for one in self._trials if one.rate_rps == failed)
+        return Capacity(
+            rps=passed,
+            failed_rps=failed,
+            limited_by=", ".join(at_failed.failed),
+            requests=self._best.requests,
+            warm_up_requests=self._warm_up,
+            relative_width=self._width,
+            condition=self._condition,
+            trials=tuple(self._trials),
+            report=self._best,
+        )
+
+
+def _alike(a: Trial, b: Trial) -> bool:
+    """Whether two trials measured the same, but for rounding."""
+    return all(
+        x == y if x is None or y is None else isclose(x, y, rel_tol=1e-6)
+        for x, y in (
+            (a.unserved_tokens_fraction, b.unserved_tokens_fraction),
+            (a.normalized_latency_s, b.normalized_latency_s),
+            (a.p99_normalized_latency_s, b.p99_normalized_latency_s),
+            (a.p99_queueing_s, b.p99_queueing_s),
+            (a.attainment, b.attainment),
+        )
+    )

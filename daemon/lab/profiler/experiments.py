@@ -1,0 +1,182 @@
+"""Which steps to measure: Vidur's triage (section 4.3) as a list, the most telling ones first.
+
+Single prompts of growing length show what every token costs, tile effects included; prompts that
+go on from stored tokens, and several at once, show prefill attention; decodes at growing contexts
+show decode attention; rows whose logits are not wanted show what sampling costs. Mixed and skewed
+steps are held out: no fit sees them, the error is taken on them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from daemon.lab.profiler.synthetic import Row, Rows
+
+MOST_CONTEXT_TOKENS = 16 * 1024
+"""Tokens of stored context that one step may read: beyond, time grows in a straight line."""
+
+_BEFORE = (128, 1024, 4096)
+_HELD_OUT = 24
+
+
+class Kind(StrEnum):
+    """What an experiment is about."""
+
+    TOKENS = "tokens"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SAMPLED = "sampled"
+    MIXED = "mixed"
+    SKEWED = "skewed"
+
+
+HELD_OUT = frozenset({Kind.MIXED, Kind.SKEWED})
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A step to be measured; `rank` orders: a short budget leaves out the higher ones."""
+
+    kind: Kind
+    rows: Rows
+    rank: int = 0
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it serves to measure the fit's error, and not to fit."""
+        return self.kind in HELD_OUT
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed."""
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the worker was loaded for."""
+
+    max_batch_tokens: int
+    max_slots: int
+    max_len: int  # tokens of one sequence
+    num_blocks: int
+    block_size: int
+
+    def allow(self, rows: Rows) -> bool:
+        """Whether the worker can compute such a step."""
+        size = self.block_size
+        blocks = sum(-(-(row.before + row.count) // size) for row in rows)
+        return (
+            0 < len(rows) <= self.max_slots
+            and sum(row.count for row in rows) <= self.max_batch_tokens
+            and all(0 <= row.before <= self.max_len - row.count for row in rows)
+            and blocks <= self.num_blocks
+            and sum(row.before for row in rows) <= MOST_CONTEXT_TOKENS
+        )
+
+
+def experiments(limits: Limits) -> list[Experiment]:
+    """All that can be measured within the limits, in order of importance, each once."""
+    found = [
+        *_tokens(limits),
+        *_decodes(limits),
+        *_prefills(limits),
+        *_sampled(),
+        *_held_out(limits),
+    ]
+    unique = {one.rows: one for one in reversed(found) if limits.allow(one.rows)}
+    kept = [one for one in found if unique.get(one.rows) is one]
+    # Of equals those of few tokens go first: they cost little and occur most.
+    return sorted(kept, key=lambda one: one.rank)
+
+
+def _tokens(limits: Limits) -> list[Experiment]:
+    """Single prompts from their start: the token-level operators, tiles of products included."""
+    most = min(limits.max_batch_tokens, limits.max_len)
+    coarse = _doubling(2, most)
+    finer = [3 * count // 2 for count in coarse]
+    past = [count + 1 for count in coarse if count >= 16]
+    found = [_chunk(Kind.TOKENS, count, 0, 0) for count in coarse]
+    found += [_chunk(Kind.TOKENS, count, 0, 1) for count in (*finer, *past)]
+    found += [_chunk(Kind.TOKENS, count, 0, 2) for count in (*range(2, 17), *range(24, 129, 8))]
+    found += [_chunk(Kind.TOKENS, count, 0, 3) for count in range(160, most, 32)]
+    return found
+
+
+def _decodes(limits: Limits) -> list[Experiment]:
+    """Single-token rows of equal contexts, over a grid."""
+    found = []
+    coarse = _doubling(1, limits.max_slots)
+    finer = sorted({3, 5, 6, 7, *(3 * count // 2 for count in coarse[2:]), 33})
+    contexts = [16, *(context for context in (256, 1024, 4096) if context <= limits.max_len)]
+    for rank, counts, columns in ((0, coarse, contexts), (1, finer, contexts[:3:2])):
+        for count in counts:
+            for place, context in enumerate(columns):
+                row = Row(1, context - 1)
+                found.append(Experiment(Kind.DECODE, (row,) * count, rank + (place > 2)))
+    return found
+
+
+def _prefills(limits: Limits) -> list[Experiment]:
+    """Prompts that go on from stored tokens, and several prompts in one step."""
+    found = []
+    for rank, before in enumerate(_BEFORE, 1):
+        for count in _doubling(16, limits.max_batch_tokens, 4):
+            start = min(before, limits.max_len - count)
+            found.append(_chunk(Kind.PREFILL, count, start, rank, sampled=False))
+    for place, (number, count, before) in enumerate(
+        ((8, 16, 0), (4, 64, 0), (16, 4, 0), (16, 8, 64), (2, 128, 256), (32, 2, 16))
+    ):
+        rows = (Row(count, before),) * number
+        found.append(Experiment(Kind.PREFILL, rows, 1 + place // 3))
+    return found
+
+
+def _sampled() -> list[Experiment]:
+    """The same rows with and without logits."""
+    found = []
+    for rank, (number, count) in enumerate(((48, 1), (1, 64), (8, 16))):
+        for sampled in sorted({0, 1, 4, number // 2, number}):
+            rows = tuple(Row(count, 16, index < sampled) for index in range(number))
+            if sampled <= number:
+                found.append(Experiment(Kind.SAMPLED, rows, 1 + rank))
+    return found
+
+
+def _held_out(limits: Limits) -> list[Experiment]:
+    """Steps as they occur: decodes of unequal contexts, alone and beside chunks of prompts."""
+    chance = np.random.default_rng(0)
+    found = []
+    for number in range(_HELD_OUT):
+        mixed = number % 3 != 2
+        decodes = int(min(limits.max_slots - 1, 2 ** chance.uniform(0, 6.5)))
+        rows = tuple(Row(1, _context(limits, chance)) for _ in range(decodes))
+        if mixed:
+            room = max(2, limits.max_batch_tokens - decodes)
+            # Evenly over the octaves, the longest ones more often: as the rest of a full budget.
+            octave = chance.uniform(min(2.0, np.log2(room)), np.log2(room) + 0.3)
+            count = int(min(room, 2**octave))
+            before = int(chance.integers(0, 2)) * _context(limits, chance)
+            before = max(0, min(before, limits.max_len - count))
+            rows = (*rows, Row(count, before, bool(chance.integers(0, 2))))
+        found.append(Experiment(Kind.MIXED if mixed else Kind.SKEWED, rows, number // 8))
+    return found
+
+
+def _context(limits: Limits, chance: np.random.Generator) -> int:
+    """Stored tokens of a sequence, skewed as those of conversations are."""
+    return int(min(limits.max_len - 2, max(1.0, chance.lognormal(np.log(300), 1.0))))
+
+
+def _chunk(kind: Kind, count: int, before: int, rank: int, sampled: bool = True) -> Experiment:
+    return Experiment(kind, (Row(count, before, sampled),), rank)
+
+
+def _doubling(first: int, last: int, factor: int = 2) -> list[int]:
+    """first, first * factor, ... and last."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= factor
+    return [*found, last]

@@ -1,0 +1,188 @@
+"""Runs experiments on a real worker until the time is spent, in rounds, so that a slow moment of
+the machine falls on many experiments a little and on none alone.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from daemon.lab.profiler.experiments import Experiment, Limits, experiments
+from daemon.lab.profiler.host import CpuTimes, cpu_times
+from daemon.lab.profiler.points import Point
+from daemon.lab.profiler.synthetic import PlanMaker, Row
+from daemon.lab.profiler.worker import MeasuredWorker, Timing
+from daemon.lab.profiles.errors import ProfileError
+from daemon.protocol.worker import Load
+
+_MOST_SAMPLES = 12  # of one experiment: more would tell nothing new
+_COPIED_BLOCKS = 64  # in one plan
+_SEEDED_BLOCKS = 8
+_WARM_TOKENS = 64  # steps up to here are computed once before they count
+_LEAST_SHARE = 0.4  # of the budget, however long the model took to load
+_WARM_SHARE = 0.1  # of the budget, at most, for steps that do not count
+
+Told = Callable[[float, str], None]
+"""Progress: the share that is done, and what is done now."""
+
+
+@dataclass(slots=True)
+class Measurements:
+    """All that was measured on one worker."""
+
+    points: list[Point]
+    gap_s: float  # median of the round trip of a plan less the worker's own time
+    gap_per_row_s: float  # its growth with the rows of a step
+    copy_bytes_per_s: float  # block to block, on the device
+    block_bytes: int
+    num_blocks: int
+    wanted: list[Point]  # without samples: all that could be measured
+    used_by_others: float  # share of the cores that other processes used meanwhile
+    samples: dict[Experiment, list[Timing]] = field(default_factory=dict)
+
+
+async def measure(load: Load, budget_s: float, told: Told) -> Measurements:
+    """Load a worker and measure it for `budget_s` seconds in all. Raises ProfileError.
+
+    A model that takes long to load gets a share of the time for its measurement all the same.
+    """
+    told(0.0, "loading the model")
+    began_s = time.monotonic()
+    async with MeasuredWorker(load) as worker:
+        left_s = budget_s - (time.monotonic() - began_s)
+        return await _Session(worker, load, max(left_s, _LEAST_SHARE * budget_s), told).run()
+
+
+class _Session:
+    """One worker and the time left."""
+
+    def __init__(self, worker: MeasuredWorker, load: Load, budget_s: float, told: Told) -> None:
+        self._worker = worker
+        self._maker = PlanMaker(load.block_size, load.max_slots)
+        self._num_blocks = worker.ready.num_blocks
+        self._cpus = load.cpus or tuple(os.sched_getaffinity(0))
+        self._wanted = experiments(
+            Limits(
+                load.max_batch_tokens,
+                load.max_slots,
+                load.max_len,
+                self._num_blocks,
+                load.block_size,
+            )
+        )
+        self._told = told
+        self._began_s = time.monotonic()
+        self._budget_s = budget_s
+        self._step = 0
+        self._samples: dict[Experiment, list[Timing]] = {}
+
+    async def run(self) -> Measurements:
+        """Everything, in order."""
+        await self._worker.run(self._maker.opening())
+        copy_bytes_per_s = await self._touch()
+        await self._warm_up()
+        before = self._cpu_times()
+        while await self._round():
+            pass
+        used_by_others = self._cpu_times().used_by_others(before, len(self._cpus))
+        return self._measurements(copy_bytes_per_s, used_by_others)
+
+    def _cpu_times(self) -> CpuTimes:
+        return cpu_times(self._cpus, (os.getpid(), self._worker.pid))
+
+    @property
+    def _share(self) -> float:
+        return (time.monotonic() - self._began_s) / self._budget_s
+
+    async def _touch(self) -> float:
+        """Write every block that an experiment reads: pages never written are all one zero page.
+
+        Returns the bytes per second of the copies, once more over pages that are there.
+        """
+        self._told(0.0, "writing KV blocks")
+        most = max((self._maker.num_blocks(one.rows) for one in self._wanted), default=0)
+        seeded = min(_SEEDED_BLOCKS, most)
+        filling = Row(min(seeded * self._maker.block_size, self._longest()), 0)
+        await self._compute((filling,))
+        for first in range(seeded, most, _COPIED_BLOCKS):
+            await self._copy(first, min(first + _COPIED_BLOCKS, most), seeded)
+        count = min(_COPIED_BLOCKS, most - seeded)
+        if count <= 0:
+            return 0.0
+        times = [await self._copy(seeded, seeded + count, seeded) for _ in range(5)]
+        return count * self._worker.ready.block_bytes / min(times)
+
+    def _longest(self) -> int:
+        return max(one.num_tokens for one in self._wanted)
+
+    async def _copy(self, first: int, last: int, seeded: int) -> float:
+        targets = np.arange(first, last, dtype=np.int32)
+        self._step += 1
+        plan = self._maker.copies(self._step, (targets % seeded).astype(np.int32), targets)
+        return (await self._worker.run(plan)).elapsed_s
+
+    async def _warm_up(self) -> None:
+        """The first step of a shape also prepares for it; that is kept out where it is cheap."""
+        for experiment in self._wanted:
+            if self._share > _WARM_SHARE:
+                return
+            if experiment.num_tokens <= _WARM_TOKENS:
+                await self._compute(experiment.rows)
+
+    async def _round(self) -> bool:
+        """Each experiment once; False when the time is over or all are known well enough."""
+        open_ones = [one for one in self._wanted if len(self._samples.get(one, ())) < _MOST_SAMPLES]
+        for experiment in open_ones:
+            if self._share >= 1.0:
+                return False
+            self._told(self._share, f"{experiment.kind}: {_shown(experiment)}")
+            timing = await self._compute(experiment.rows)
+            self._samples.setdefault(experiment, []).append(timing)
+        return bool(open_ones)
+
+    async def _compute(self, rows: tuple[Row, ...]) -> Timing:
+        self._step += 2
+        await self._worker.run(self._maker.tables(self._step - 1, rows))
+        return await self._worker.run(self._maker.step(self._step, rows))
+
+    def _measurements(self, copy_bytes_per_s: float, used_by_others: float) -> Measurements:
+        if not self._samples:
+            raise ProfileError(f"nothing was measured in {self._budget_s:g} s: allow more time")
+        points = [
+            Point(one.kind, self._maker.work(one.rows), tuple(t.elapsed_s for t in timings))
+            for one, timings in self._samples.items()
+        ]
+        gaps = [
+            (len(one.rows), timing.round_trip_s - timing.elapsed_s)
+            for one, timings in self._samples.items()
+            for timing in timings
+        ]
+        return Measurements(
+            points=points,
+            gap_s=median(gap for _, gap in gaps),
+            gap_per_row_s=_slope(gaps),
+            copy_bytes_per_s=copy_bytes_per_s,
+            block_bytes=self._worker.ready.block_bytes,
+            num_blocks=self._num_blocks,
+            wanted=[Point(one.kind, self._maker.work(one.rows), ()) for one in self._wanted],
+            used_by_others=used_by_others,
+            samples=self._samples,
+        )
+
+
+def _slope(gaps: list[tuple[int, float]]) -> float:
+    """Seconds more for each row: the medians of steps of few and of many rows, compared."""
+    middle = median(rows for rows, _ in gaps)
+    few = [pair for pair in gaps if pair[0] <= middle]
+    many = [pair for pair in gaps if pair[0] > middle]
+    if not many:
+        return 0.0
+    rise = median(gap for _, gap in many) - median(gap for _, gap in few)
+    return max(0.0, rise / (median(rows for rows, _ in many) - median(rows for rows, _ in few)))
+
+
+def _shown(experiment: Experiment) -> str:
+    return f"{len(experiment.rows)} rows, {experiment.num_tokens} tokens"

@@ -1,0 +1,165 @@
+"""Fits a profile again from the steps that really ran, as a journal recorded them.
+
+A profile's terms keep their shape; each gets a factor. Steps as they come do not spread over all
+that a term depends on, so that more than a factor cannot be learned from them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from daemon.cost.profile import Fit, Operators, PhaseFit, Profile
+from daemon.cost.step_cost import step_cost
+from daemon.cost.work import StepWork
+from daemon.journal.reader import JournalError
+from daemon.lab.profiler.least_squares import Float64, nonnegative
+from daemon.lab.profiler.points import spread
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.pipeline import scaled_curve, scaled_surface
+from daemon.lab.simulator.journal import read_incident
+
+Observation = tuple[StepWork, float]
+"""A step and the seconds that it took."""
+
+LEAST_OBSERVATIONS = 20
+_HELD_OUT_EVERY = 5
+_ROUNDS = 12
+_HUBER = 1.5  # deviations; beyond, a step counts less
+_KEEP = 1e-4  # strength of the wish that a factor is 1, against the mean of all steps
+_LEAST_SHARE = 0.01  # of the largest term: one that no step shows keeps its factor
+_MARK = "refitted: "
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """The new profile, the factors of its terms, and the old one's error on the same steps."""
+
+    profile: Profile
+    factors: dict[str, float]
+    old_mape: float
+
+
+def observations(path: Path) -> list[Observation]:
+    """Every answered step of a journal file, in order. Raises ProfileError."""
+    try:
+        steps = read_incident(path).steps
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
+    except JournalError as error:
+        raise ProfileError(str(error)) from error
+    return [(one.work, one.elapsed_s) for one in steps if one.elapsed_s > 0.0]
+
+
+def refit(profile: Profile, observed: list[Observation]) -> Refit:
+    """The profile with its terms scaled to what was observed.
+
+    Every fifth step is held out; mape and noise are taken on those. Raises ProfileError where too
+    few steps were observed.
+    """
+    if len(observed) < LEAST_OBSERVATIONS:
+        raise ProfileError(
+            f"{len(observed)} steps are too few to fit anew: {LEAST_OBSERVATIONS} are needed"
+        )
+    known = [pair for n, pair in enumerate(observed) if n % _HELD_OUT_EVERY != 4]
+    held_out = observed[4::_HELD_OUT_EVERY]
+    terms = _terms(profile.step)
+    shares = np.array([[term(work) for term in terms.values()] for work, _ in known])
+    factors = _factors(shares / np.array([taken_s for _, taken_s in known])[:, None])
+    scaled = dict(zip(terms, factors.tolist(), strict=True))
+    step = _scaled(profile.step, scaled)
+    mape, logs = _errors(step, held_out)
+    kept = tuple(line for line in profile.source if not line.startswith(_MARK))
+    told = ", ".join(f"{name} {factor:.3g}" for name, factor in scaled.items())
+    new = msgspec.structs.replace(
+        profile,
+        step=step,
+        fit=Fit(
+            num_points=len(known),
+            mape=mape,
+            noise_sigma=spread(logs),
+            lacks=profile.fit.lacks,  # factors bring back nothing that was never measured
+        ),
+        source=(*kept, f"{_MARK}{len(known)} steps of a journal, factors {told}"),
+    )
+    return Refit(new, scaled, _errors(profile.step, held_out)[0])
+
+
+def _errors(step: PhaseFit | Operators, observed: list[Observation]) -> tuple[float, list[float]]:
+    """Mean absolute error over the truth, and log(measured / predicted) of each step."""
+    cost = step_cost(step)
+    ratios = [cost.step_s(work) / taken_s for work, taken_s in observed]
+    mape = float(np.mean([abs(ratio - 1.0) for ratio in ratios]))
+    return mape, [-float(np.log(max(ratio, 1e-9))) for ratio in ratios]
+
+
+def _factors(shares: Float64) -> Float64:
+    """Factors [k] >= 0 whose sum of shares [n, k] comes nearest to 1, outliers weighed down."""
+    means = shares.mean(axis=0)
+    keep = np.diag(np.maximum(means, _LEAST_SHARE * means.max())) * (_KEEP * len(shares)) ** 0.5
+    weights = np.ones(len(shares))
+    factors = np.ones(shares.shape[1])
+    for _ in range(_ROUNDS):
+        matrix = np.concatenate([shares * weights[:, None], keep])
+        factors = nonnegative(matrix, np.concatenate([weights, np.diag(keep)]))
+        residuals = shares @ factors - 1.0
+        limit = _HUBER * max(1e-6, 1.4826 * float(np.median(np.abs(residuals))))
+        weights = np.sqrt(np.minimum(1.0, limit / np.maximum(np.abs(residuals), 1e-12)))
+    return factors
+
+
+def _terms(step: PhaseFit | Operators) -> dict[str, Callable[[StepWork], float]]:
+    """The parts of a step's time, by name; their sum is the step's time."""
+    if isinstance(step, PhaseFit):
+        cost = step_cost(step)
+
+        def decode_s(work: StepWork) -> float:
+            alone = StepWork(work.num_decodes, work.decode_context)
+            return cost.step_s(alone) if work.num_decodes else 0.0
+
+        return {
+            "prefill": lambda work: cost.step_s(work) - decode_s(work) if work.chunks else 0.0,
+            "decode": decode_s,
+        }
+    return {
+        "overhead": lambda work: (
+            step.overhead_s + step.row_s * (work.num_decodes + len(work.chunks))
+        ),
+        "tokens": lambda work: (
+            step.tokens_s(work.num_tokens) + step.communication_s(work.num_tokens)
+        ),
+        "sampled": lambda work: step.sampled_s(work.num_samples),
+        "prefill": lambda work: sum(step.prefill_s(*chunk) for chunk in work.chunks),
+        "decode": lambda work: (
+            step.decode_s(work.num_decodes, work.decode_context / work.num_decodes)
+            if work.num_decodes
+            else 0.0
+        ),
+    }
+
+
+def _scaled(step: PhaseFit | Operators, by: dict[str, float]) -> PhaseFit | Operators:
+    """The step costs with every term times its factor."""
+    if isinstance(step, PhaseFit):
+
+        def times(terms: tuple[float, float, float], factor: float) -> tuple[float, float, float]:
+            base, linear, last = terms
+            return base * factor, linear * factor, last * factor
+
+        return PhaseFit(
+            prefill_s=times(step.prefill_s, by["prefill"]),
+            decode_s=times(step.decode_s, by["decode"]),
+            large_decode_s=times(step.large_decode_s, by["decode"]),
+            large_batch=step.large_batch,
+        )
+    return Operators(
+        tokens_s=scaled_curve(step.tokens_s, by["tokens"]),
+        prefill_s=scaled_surface(step.prefill_s, by["prefill"]),
+        decode_s=scaled_surface(step.decode_s, by["decode"]),
+        sampled_s=scaled_curve(step.sampled_s, by["sampled"]),
+        communication_s=scaled_curve(step.communication_s, by["tokens"]),
+        overhead_s=step.overhead_s * by["overhead"],
+        row_s=step.row_s * by["overhead"],
+    )

@@ -1,0 +1,113 @@
+"""Steps made up for measuring: rows of chosen lengths and contexts, as plans for a worker."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.cost.work import StepWork, work_of
+from daemon.protocol.worker import Join, Plan
+from daemon.request import SamplingParams
+from daemon.wire.columns import Int32, int32
+
+_GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+_NONE = int32()
+_NO_BYTES = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's part in a step."""
+
+    count: int  # tokens computed
+    before: int  # tokens in the KV cache
+    sampled: bool = True
+
+
+Rows = tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMaker:
+    """Writes plans for a worker whose slots and blocks belong to nobody else.
+
+    Row r sits in slot r; its blocks follow those of row r - 1, from block 0 on.
+    """
+
+    block_size: int
+    max_slots: int
+
+    def opening(self) -> Plan:
+        """Seat a sequence in every slot; computes nothing."""
+        slots = np.arange(self.max_slots, dtype=np.int32)
+        joins = tuple(Join(slot, slot, 1, _GREEDY, _NONE) for slot in slots.tolist())
+        return Plan(_batch(0, joined=slots), _NONE, joins)
+
+    def copies(self, step: int, sources: Int32, targets: Int32) -> Plan:
+        """Copy blocks; computes nothing."""
+        return Plan(_batch(step, copies=(sources, targets)), _NONE, ())
+
+    def tables(self, step: int, rows: Rows) -> Plan:
+        """Give the rows' slots their blocks; computes nothing."""
+        held = np.array([self._blocks(row) for row in rows])
+        slots = np.repeat(np.arange(len(rows)), held)
+        blocks = np.arange(len(slots))
+        indices = blocks - np.repeat(np.cumsum(held) - held, held)
+        return Plan(_batch(step, tables=(int32(slots), int32(indices), int32(blocks))), _NONE, ())
+
+    def step(self, step: int, rows: Rows) -> Plan:
+        """Compute the rows; chunks are fed their tokens, single tokens are the worker's own."""
+        batch = self.batch(step, rows)
+        num_fed = int(batch.counts[batch.fed == 1].sum())
+        return Plan(batch, (np.arange(num_fed, dtype=np.int32) * 7) % 97, ())
+
+    def batch(self, step: int, rows: Rows) -> Batch:
+        """The rows as the Core would plan them."""
+        counts = int32([row.count for row in rows])
+        return _batch(
+            step,
+            slots=np.arange(len(rows), dtype=np.int32),
+            starts=int32([row.before for row in rows]),
+            counts=counts,
+            samples=np.array([row.sampled for row in rows], np.uint8),
+            fed=(counts > 1).astype(np.uint8),
+        )
+
+    def num_blocks(self, rows: Rows) -> int:
+        """Blocks that the rows need together."""
+        return sum(self._blocks(row) for row in rows)
+
+    def work(self, rows: Rows) -> StepWork:
+        """What the step computes, as the cost model sees it."""
+        return work_of(self.batch(0, rows))
+
+    def _blocks(self, row: Row) -> int:
+        return -(-(row.before + row.count) // self.block_size)
+
+
+def _batch(
+    step: int,
+    *,
+    slots: Int32 = _NONE,
+    starts: Int32 = _NONE,
+    counts: Int32 = _NONE,
+    samples: np.ndarray = _NO_BYTES,
+    fed: np.ndarray = _NO_BYTES,
+    tables: tuple[Int32, Int32, Int32] = (_NONE, _NONE, _NONE),
+    copies: tuple[Int32, Int32] = (_NONE, _NONE),
+    joined: Int32 = _NONE,
+) -> Batch:
+    return Batch(
+        0,
+        step,
+        slots,
+        starts,
+        counts,
+        samples,
+        fed,
+        *tables,
+        *copies,
+        left_slots=_NONE,
+        joined_slots=joined,
+        joined_sequences=joined.astype(np.int64),
+    )

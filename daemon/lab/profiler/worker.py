@@ -1,0 +1,100 @@
+"""A real engine worker under measurement: one plan at a time, timed on both ends of the channel."""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from daemon.lab.profiles.errors import ProfileError
+from daemon.protocol.worker import Load, Loading, Plan, Ready, Reply
+from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+
+
+class Timing(NamedTuple):
+    """What one plan took, in seconds."""
+
+    elapsed_s: float  # as the worker says: what the journal records
+    round_trip_s: float  # from sending the plan to reading its reply
+
+
+class MeasuredWorker:
+    """`async with MeasuredWorker(load) as worker`: started as the daemon starts it, and ended.
+
+    Raises ProfileError where it cannot load or dies.
+    """
+
+    def __init__(self, load: Load) -> None:
+        hooks = WorkerHooks(
+            self._loading, self._told_ready, self._replied, self._lost, self._hopeless
+        )
+        self._worker = WorkerProcess(0, "profile", load, hooks)
+        self._answer: asyncio.Future[Ready | Reply] | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._fault = ""
+
+    async def __aenter__(self) -> Self:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._worker.run())
+        try:
+            ready = await self._answer
+        except BaseException:
+            await self._end()
+            raise
+        assert isinstance(ready, Ready)
+        self.ready = ready
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end()
+
+    @property
+    def pid(self) -> int:
+        """The process under measurement."""
+        return self._worker.pid
+
+    async def run(self, plan: Plan) -> Timing:
+        """Have a plan computed, with none other in flight."""
+        if self._fault:
+            raise ProfileError(self._fault)
+        self._answer = asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
+        self._worker.send(plan)
+        reply = await self._answer
+        round_trip_s = time.perf_counter() - began
+        if not isinstance(reply, Reply) or reply.step != plan.batch.step:
+            raise ProfileError("the worker answered something else than the plan")
+        return Timing(reply.elapsed_s, round_trip_s)
+
+    async def _end(self) -> None:
+        await self._worker.close()
+        if self._life is not None:
+            await self._life
+
+    def _loading(self, _instance: int, _progress: Loading) -> None:
+        pass
+
+    def _told_ready(self, _instance: int, ready: Ready) -> None:
+        self._settle(ready)
+
+    def _replied(self, _instance: int, reply: Reply) -> None:
+        self._settle(reply)
+
+    def _lost(self, _instance: int, _blamed: bool) -> None:
+        self._fail("the worker died while it was measured")
+
+    def _hopeless(self, _instance: int, why: str) -> None:
+        self._fail(why)
+
+    def _settle(self, answer: Ready | Reply) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def _fail(self, why: str) -> None:
+        self._fault = why
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ProfileError(why))

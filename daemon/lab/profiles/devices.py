@@ -1,0 +1,53 @@
+"""Devices that profiles are made for: data-sheet peaks, and the rates at which links really copy.
+
+Memory is what the driver reports. Links are one direction, pinned memory: PCIe 4.0 x16 carries
+31.5e9 bytes/s and copies at about 25e9, PCIe 5.0 twice that; NVLink 3 and 4 carry 300e9 and 450e9
+bytes/s and copy at about 85 % of it. Idle power is typical, the limit is the data sheet's.
+"""
+
+from daemon.cost.profile import DeviceSpec, LinkSpec
+from daemon.lab.profiles.errors import ProfileError
+from daemon.nearest import unknown
+
+_MIB = 1 << 20
+
+_ALL = (
+    DeviceSpec(
+        name="a100-80g",
+        memory_bytes=81_920 * _MIB,
+        flops=312e12,
+        bandwidth_bytes_per_s=2.039e12,
+        host_link=LinkSpec(25e9, 10e-6),
+        peer_link=LinkSpec(255e9, 10e-6),
+        idle_w=60.0,
+        power_w=400.0,
+    ),
+    DeviceSpec(
+        name="h100",
+        memory_bytes=81_559 * _MIB,
+        flops=989e12,
+        bandwidth_bytes_per_s=3.35e12,
+        host_link=LinkSpec(50e9, 10e-6),
+        peer_link=LinkSpec(380e9, 10e-6),
+        idle_w=70.0,
+        power_w=700.0,
+    ),
+    DeviceSpec(
+        name="h200",
+        memory_bytes=143_771 * _MIB,
+        flops=989e12,
+        bandwidth_bytes_per_s=4.8e12,
+        host_link=LinkSpec(50e9, 10e-6),
+        peer_link=LinkSpec(380e9, 10e-6),
+        idle_w=75.0,
+        power_w=700.0,
+    ),
+)
+DEVICES = {device.name: device for device in _ALL}
+
+
+def find_device(name: str) -> DeviceSpec:
+    """The device of that name. Raises ProfileError, naming those that are known."""
+    if name not in DEVICES:
+        raise ProfileError(unknown("device", name, DEVICES))
+    return DEVICES[name]

@@ -1,0 +1,59 @@
+"""Read and write profiles: those that come with llmd by name, others by path."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from daemon.cost.profile import Profile
+from daemon.files import TABLE_BYTES, read_whole, write_whole
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.pipeline import staged
+from daemon.nearest import unknown
+
+_FOLDER = Path(__file__).parent
+_SUFFIX = ".json"
+_BETWEEN_NUMBERS = re.compile(rb"(?<=[0-9,\[])\s*\n\s*(?=[-0-9\]])")
+_PIPELINE = re.compile(r"(?P<whole>.+)-pp(?P<stages>[1-9][0-9]*)$")
+
+
+def names() -> tuple[str, ...]:
+    """The profiles that come with llmd, in order."""
+    return tuple(sorted(path.name.removesuffix(_SUFFIX) for path in _FOLDER.glob(f"*{_SUFFIX}")))
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """A shipped profile by name, or the one in a file.
+
+    A shipped name with `-ppN` behind it is cut into N pipeline stages. What ends in .json or holds
+    a slash is a path. Raises ProfileError.
+    """
+    if name_or_path.endswith(_SUFFIX) or "/" in name_or_path:
+        return _read(Path(name_or_path))
+    shipped = names()
+    if name_or_path in shipped:
+        return _read(_FOLDER / f"{name_or_path}{_SUFFIX}")
+    found = _PIPELINE.match(name_or_path)
+    if found and found["whole"] in shipped:
+        whole = _read(_FOLDER / f"{found['whole']}{_SUFFIX}")
+        stages = int(found["stages"])
+        return whole if stages == 1 else staged(whole, stages)
+    raise ProfileError(unknown("profile", name_or_path, shipped, most=3))
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as JSON, readable and with stable bytes. Raises ProfileError."""
+    text = msgspec.json.format(msgspec.json.encode(profile), indent=1)
+    try:
+        write_whole(path, _BETWEEN_NUMBERS.sub(b"", text) + b"\n")
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
+
+
+def _read(path: Path) -> Profile:
+    try:
+        return msgspec.json.decode(read_whole(path, TABLE_BYTES), type=Profile)
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProfileError(f"{path}: not a profile: {error}") from error

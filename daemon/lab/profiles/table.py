@@ -1,0 +1,63 @@
+"""The list of shipped profiles, `docs/profiles.md`: `python -m daemon.lab.profiles.table FILE`."""
+
+import argparse
+from pathlib import Path
+
+from daemon.cost.profile import Fit, PhaseFit, Profile
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import load_profile, names
+
+BEGIN, END = "<!-- profiles: begin -->\n", "<!-- profiles: end -->\n"
+
+
+def listing() -> str:
+    """A Markdown table, one line a profile: its step model, what it was fitted to, its source."""
+    lines = ["| Profile | Step | Points | Error | Noise | Power | Source |", f"|{'---|' * 7}"]
+    lines += [_line(load_profile(name)) for name in names()]
+    return "\n".join(lines) + "\n"
+
+
+def error_words(fit: Fit) -> str:
+    """The error on what was left out of a fit, for people; 0 where nothing was."""
+    return f"{fit.mape:.1%}" if fit.mape else "not known"
+
+
+def written(document: Path) -> str:
+    """The table as the document has it. Raises ProfileError where it has none."""
+    return _parts(document)[1]
+
+
+def write(document: Path) -> None:
+    """Put the table into the document, between its markers. Raises ProfileError."""
+    head, _, tail = _parts(document)
+    document.write_text(head + BEGIN + listing() + END + tail, encoding="utf-8")
+
+
+def _parts(document: Path) -> tuple[str, str, str]:
+    text = document.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ProfileError(f"{document}: the markers {BEGIN.strip()} and {END.strip()} are missing")
+    head, rest = text.split(BEGIN)
+    table, tail = rest.split(END)
+    return head, table, tail
+
+
+def _line(profile: Profile) -> str:
+    kind = "phases" if isinstance(profile.step, PhaseFit) else "operators"
+    fit = profile.fit
+    points = f"{fit.num_points:,}" if fit.num_points else "-"
+    power = "yes" if profile.power else "-"
+    noise = f"{fit.noise_sigma:.1%}"
+    cells = (f"`{profile.name}`", kind, points, error_words(fit), noise, power, profile.source[0])
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Bring the document's table up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("document", type=Path, metavar="FILE")
+    write(parser.parse_args().document)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""From a finished run to its report: every measure, vectorised."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from daemon.lab.report.errors import ReportError
+from daemon.lab.report.measures import (
+    Measures,
+    completion_window,
+    means_between,
+    measure,
+    tokens_delivered,
+)
+from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, RunLog
+from daemon.lab.report.report import InstanceReport, Report, Stats
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What one class of requests was promised, in seconds. Zero: not promised."""
+
+    name: str = "all"
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    normalized_latency_s: float = 0.0
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report says of a run that its log does not know."""
+
+    kind: str  # "simulated" | "measured"
+    label: str
+    policy: str
+    profile: str  # or the endpoint's URL
+    seed: int = 0
+    dropped: int = 0  # requests longer than the model's context
+    rate_rps: float | None = None  # asked; None or infinite: all at once
+    classes: tuple[Promise, ...] = ()  # by the log's `slo_class`
+    predictor: str = ""  # with its declared error
+
+
+def summarize(run: RunLog, about: About) -> Report:
+    """The report of a run. Raises ReportError where the log has classes that `about` lacks."""
+    requests = run.requests
+    measures = measure(requests)
+    attained = _attained(requests, measures, about.classes)
+    kv = _kv_fractions(run)
+    steps = sum(i.steps for i in run.instances)
+    energy_j = _energy(run.instances)
+    num_tokens = int(requests.output_tokens.sum())
+    finished = requests.outcome == Outcome.FINISHED
+    started = ~np.isnan(requests.started_s)
+    rate = about.rate_rps
+    inside = bool(run.instances)  # clients see no instances, and nothing of what happens in them
+    return Report(
+        kind=about.kind,
+        label=about.label,
+        policy=about.policy,
+        profile=about.profile,
+        seed=about.seed,
+        requests=len(requests),
+        finished=int(finished.sum()),
+        rejected=int((requests.outcome == Outcome.REJECTED).sum()),
+        failed=int((requests.outcome == Outcome.FAILED).sum()),
+        dropped=about.dropped,
+        rate_rps=rate if rate is not None and np.isfinite(rate) else None,
+        virtual_s=run.virtual_s,
+        wall_s=run.wall_s,
+        throughput_rps=_share(finished.sum(), run.virtual_s),
+        output_tokens_per_s=_share(num_tokens, run.virtual_s),
+        ttft_s=stats(measures.ttft_s),
+        tpot_s=stats(measures.tpot_s),
+        tbt_s=stats(requests.gap_s),
+        jct_s=stats(measures.jct_s),
+        normalized_latency_s=stats(measures.normalized_latency_s),
+        queueing_s=stats(measures.queueing_s),
+        swap_s=stats(requests.swap_s[started]),
+        transfer_s=stats(requests.transfer_s[started]),
+        slo_attainment=None if attained is None else _share(attained.sum(), attained.size),
+        goodput_rps=None if attained is None else _share(attained.sum(), run.virtual_s),
+        slo_by_class=_by_class(requests, attained, about.classes),
+        preemptions=int(requests.preemptions.sum()) if inside else None,
+        preempted_requests_fraction=(
+            _share(requests.preempted_after_first.sum(), len(requests)) if inside else None
+        ),
+        recomputed_tokens=int(requests.recomputed_tokens.sum()) if inside else None,
+        swaps=run.swaps if inside else None,
+        kv_allocated_fraction=kv[0],
+        kv_written_fraction=kv[1],
+        unserved_tokens_fraction=_unserved(requests),
+        iterations=steps if inside else None,
+        mean_step_tokens=sum(i.tokens for i in run.instances) / steps if steps else None,
+        mfu=_mfu(run.instances, run.virtual_s),
+        mean_power_w=_per_second(energy_j, run.virtual_s),
+        energy_j=energy_j,
+        energy_per_token_j=energy_j / num_tokens if energy_j is not None and num_tokens else None,
+        predictor=about.predictor,
+        instances=[_instance(i, run) for i in run.instances],
+    )
+
+
+def stats(values: npt.ArrayLike) -> Stats:
+    """Mean and percentiles (linear between ranks) of the values that are not NaN."""
+    known = np.asarray(values, np.float64)
+    known = known[~np.isnan(known)]
+    if not known.size:
+        return Stats(None, None, None, None, None)
+    return Stats(float(known.mean()), *(float(p) for p in np.percentile(known, PERCENTILES)))
+
+
+def _attained(
+    requests: RequestLog, measures: Measures, classes: Sequence[Promise]
+) -> npt.NDArray[np.bool_] | None:
+    """Which requests, [N], finished and met every promise of their class; None: none promised.
+
+    An answer of one token has no TPOT and so cannot miss one.
+    """
+    if classes and len(requests) and requests.slo_class.max() >= len(classes):
+        raise ReportError(
+            f"a request is of class {requests.slo_class.max()}, but there are {len(classes)}"
+        )
+    if len({promise.name for promise in classes}) < len(classes):
+        raise ReportError("two SLO classes have the same name")
+    if not any(p.ttft_s or p.tpot_s or p.normalized_latency_s for p in classes):
+        return None
+    tpot_s = np.where(requests.output_tokens > 1, measures.tpot_s, 0.0)
+    met: npt.NDArray[np.bool_] = requests.outcome == Outcome.FINISHED
+    for measured_s, promised_s in (
+        (measures.ttft_s, [p.ttft_s for p in classes]),
+        (tpot_s, [p.tpot_s for p in classes]),
+        (measures.normalized_latency_s, [p.normalized_latency_s for p in classes]),
+    ):
+        limit_s = np.asarray(promised_s, np.float64)[requests.slo_class]
+        met &= (limit_s == 0) | (measured_s <= limit_s)
+    return met
+
+
+def _by_class(
+    requests: RequestLog, attained: npt.NDArray[np.bool_] | None, classes: Sequence[Promise]
+) -> dict[str, float]:
+    """The attainment of every class that has requests."""
+    if attained is None:
+        return {}
+    members = ((p.name, requests.slo_class == index) for index, p in enumerate(classes))
+    return {name: float(attained[mask].mean()) for name, mask in members if mask.any()}
+
+
+def _unserved(requests: RequestLog) -> float:
+    """Of the output tokens asked, the share that was not out at the last arrival."""
+    if not len(requests):
+        return 0.0
+    delivered = tokens_delivered(requests, float(requests.arrival_s[-1]))
+    missing = np.maximum(requests.asked_tokens - delivered, 0)
+    return _share(missing.sum(), requests.asked_tokens.sum(dtype=np.int64))
+
+
+def _kv_fractions(run: RunLog) -> tuple[float | None, float | None]:
+    """Mean shares of KV allocated and written, over the middle of the run and over instances."""
+    window = completion_window(run.requests)
+
+    def mean(values: list[list[float]]) -> float | None:
+        if window is None or not any(values):
+            return None
+        pairs = zip(run.instances, values, strict=True)
+        return float(np.mean([means_between(i.sample_s, v, window)[0] for i, v in pairs]))
+
+    return (
+        mean([i.sample_allocated for i in run.instances]),
+        mean([i.sample_written for i in run.instances]),
+    )
+
+
+def _instance(log: InstanceLog, run: RunLog) -> InstanceReport:
+    begin_s = float(run.requests.arrival_s[0]) if len(run.requests) else 0.0
+    running = 0.0
+    if run.virtual_s > 0:
+        edges = (begin_s, begin_s + run.virtual_s)
+        running = float(means_between(log.sample_s, log.sample_running, edges)[0])
+    energy_j = _energy([log])
+    return InstanceReport(
+        name=log.name,
+        devices=log.num_devices,
+        steps=log.steps,
+        busy_fraction=_share(log.busy_s, run.virtual_s),
+        mean_step_tokens=_share(log.tokens, log.steps),
+        mean_running=running,
+        mfu=_mfu([log], run.virtual_s),
+        mean_power_w=_per_second(energy_j, run.virtual_s),
+        energy_j=energy_j,
+    )
+
+
+def _mfu(instances: Sequence[InstanceLog], virtual_s: float) -> float | None:
+    """Operations done over what the devices could do in the whole run, idle time included."""
+    if not instances or not all(i.peak_flops for i in instances) or virtual_s <= 0:
+        return None
+    return sum(i.flops for i in instances) / (sum(i.peak_flops for i in instances) * virtual_s)
+
+
+def _energy(instances: Sequence[InstanceLog]) -> float | None:
+    """Joules of all instances; None where one that worked does not know its own."""
+    if any(i.steps and not i.energy_j for i in instances):
+        return None
+    return sum(i.energy_j for i in instances) or None
+
+
+def _per_second(amount: float | None, seconds: float) -> float | None:
+    return None if amount is None or seconds <= 0 else amount / seconds
+
+
+def _share(part: float | np.integer, whole: float | np.integer) -> float:
+    """`part / whole`, 0 where there is no whole."""
+    return float(part) / float(whole) if whole > 0 else 0.0

@@ -1,0 +1,45 @@
+"""From a scenario's run to its report."""
+
+from collections import Counter
+
+from daemon.lab.report.records import RunLog
+from daemon.lab.report.report import Report
+from daemon.lab.report.summarize import About, Promise, summarize
+from daemon.lab.simulator.run import Prepared
+from daemon.predict.lengths import length_predictor
+
+POOR = " (measured poorly)"
+"""Behind the name of a profile that says what it lacks."""
+
+
+def report_of(prepared: Prepared, run: RunLog) -> Report:
+    """The report of a finished run. Raises ReportError."""
+    return summarize(run, about_of(prepared))
+
+
+def about_of(prepared: Prepared) -> About:
+    """What a report says of a scenario."""
+    scenario, workload = prepared.scenario, prepared.workload
+    predictor = length_predictor(scenario.predictor)
+    return About(
+        kind="simulated",
+        label=workload.label,
+        policy=scenario.policy,
+        profile=profile_line(prepared),
+        seed=scenario.seed,
+        dropped=workload.num_dropped,
+        rate_rps=scenario.workload.rate or workload.rate,
+        classes=tuple(
+            Promise(one.name, one.ttft_s, one.tpot_s, one.normalized_latency_s)
+            for one in workload.classes
+        ),
+        predictor=predictor.declared if predictor is not None else "none",
+    )
+
+
+def profile_line(prepared: Prepared) -> str:
+    """The instances' profiles in one line, such as `4 x llama-2-70b@a100-80g-tp2`."""
+    counts = Counter(
+        profile.name + (POOR if profile.fit.lacks else "") for profile in prepared.profiles
+    )
+    return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())

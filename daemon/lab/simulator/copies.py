@@ -1,0 +1,64 @@
+"""Swap copies of a simulated instance: two directions of its host link, beside the steps."""
+
+import msgspec
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.cost.profile import Profile
+from daemon.lab.report.records import Span
+from daemon.lab.simulator.links import Link, transfer_s
+from daemon.lab.simulator.pool import Pool
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """When every copy of a plan has ended, and how long each direction took."""
+
+    end_s: float
+    num_out: int
+    out_s: float
+    num_in: int
+    in_s: float
+
+
+class CopyEngine:
+    """Moves blocks over a host link; each of an instance's devices has its shard and its link.
+
+    Each direction carries out its orders in the order of the plans, as a copy stream does.
+    """
+
+    def __init__(
+        self, profile: Profile, pool: Pool, name: str, spans: list[Span] | None = None
+    ) -> None:
+        self._spec = profile.device.host_link
+        self._out = Link(f"{name} host link out", "swap out", "blocks", spans)
+        self._in = Link(f"{name} host link in", "swap in", "blocks", spans)
+        self._shard_bytes = pool.block_bytes / profile.num_devices
+        self._arrives_s = np.zeros(pool.num_host_blocks)
+        self._ended_s = 0.0
+
+    def order(self, now: float, computed_s: float, batch: Batch) -> Ended | None:
+        """Copy what a plan orders: out once the steps before it are computed, in at once but not
+        before it is in the host. None if it orders nothing.
+        """
+        num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
+        if not num_out and not num_in:
+            return None
+        out_s = in_s = 0.0
+        end_s = now
+        if num_out:
+            out_s = transfer_s(self._spec, num_out * self._shard_bytes, self._out.name)
+            end_s = self._out.hold(max(now, computed_s), out_s, num_out)
+            self._arrives_s[batch.out_places] = end_s
+        if num_in:
+            in_s = transfer_s(self._spec, num_in * self._shard_bytes, self._in.name)
+            ready_s = max(now, float(self._arrives_s[batch.in_places].max()))
+            end_s = max(end_s, self._in.hold(ready_s, in_s, num_in))
+        self._ended_s = max(self._ended_s, end_s)
+        return Ended(self._ended_s, num_out, out_s, num_in, in_s)
+
+    def clear(self, now: float) -> None:
+        """The process died: its copies are gone, as is what lay in its host memory."""
+        self._out.clear(now)
+        self._in.clear(now)
+        self._arrives_s[:] = now
+        self._ended_s = now

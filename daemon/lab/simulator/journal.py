@@ -1,0 +1,276 @@
+"""A daemon's journal as an incident: its Core lives again, and what it did is written down.
+
+The journal has no text and no true answer lengths; an answer's length is what was delivered of it.
+An answer that its client cut short ends at the same token here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit
+from daemon.core.core import Core
+from daemon.core.events import (
+    Configured,
+    Copied,
+    Drain,
+    Event,
+    PolicyChosen,
+    Predicted,
+    Reconfigured,
+    RequestArrived,
+    Resumed,
+    StepDone,
+    WorkerLost,
+    WorkerReady,
+)
+from daemon.core.instance import Instance, WorkerState
+from daemon.cost.work import StepWork
+from daemon.journal.reader import JournalError, read_records
+from daemon.journal.records import Gap
+from daemon.journal.replay import replay
+from daemon.lab.report.records import InstanceLog, Outcome, RequestLog
+from daemon.lab.simulator.pool import Pool
+from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.worker import Computed
+from daemon.request import FinishReason, sequence_id
+from daemon.scheduler.policies import POLICIES
+from daemon.sequence import Sequence
+
+Happened = tuple[Event, list[Action]]
+"""An event, and what the Core answered it with."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """One token stream of the journal."""
+
+    arrival: RequestArrived
+    started_s: float = float("nan")
+    instance: int = -1
+    token_s: list[float] = field(default_factory=list)
+    outcome: Outcome = Outcome.UNFINISHED
+    sequence: Sequence | None = None  # the Core's own, once it started
+
+
+@dataclass(slots=True, frozen=True)
+class Step:
+    """One step that was answered."""
+
+    instance: int
+    number: int  # from 1 on, as the journal begins
+    work: StepWork
+    start_s: float  # when it was sent, or the step before it answered, whichever came later
+    end_s: float
+    elapsed_s: float  # as the worker measured it
+
+
+@dataclass(slots=True, frozen=True)
+class Swap:
+    """The swap copies of one plan."""
+
+    number: int  # the plan's, as a step's
+    sent_s: float
+    copied: Copied
+
+
+@dataclass(slots=True)
+class Home:
+    """An instance as its worker told of itself when it was ready, or as a checkpoint has it."""
+
+    ready_s: float = float("inf")
+    pool: Pool = field(default_factory=lambda: Pool(0, 0))
+    warm_step_s: float = 0.0
+    warm_token_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Incident:
+    """What a journal file tells, replayed through a Core."""
+
+    source: str
+    config: Configured  # with the policy that reigned when the journal begins
+    streams: dict[int, Stream] = field(default_factory=dict)  # by sequence, in order of arrival
+    steps: list[Step] = field(default_factory=list)
+    swaps: list[Swap] = field(default_factory=list)
+    homes: dict[int, Home] = field(default_factory=dict)  # by instance; of those that were ready
+    told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
+    instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
+    num_missing: int = 0  # events that the journal could not take
+
+    @property
+    def predicted(self) -> bool:
+        """Whether anything was predicted."""
+        return any(isinstance(event, Predicted) for event in self.told)
+
+    @property
+    def first_s(self) -> float:
+        """When the first request came."""
+        return next(iter(self.streams.values())).arrival.now
+
+    def lengths(self) -> list[int]:
+        """Output tokens of each stream: what was delivered.
+
+        Of one that was turned away nobody knows: it counts as long as the mean of those that
+        finished, up to its limit.
+        """
+        finished = [
+            len(one.token_s) for one in self.streams.values() if one.outcome is Outcome.FINISHED
+        ]
+        mean = max(1, round(sum(finished) / max(1, len(finished))))
+        return [
+            min(mean, one.arrival.max_tokens)
+            if one.outcome is Outcome.REJECTED
+            else len(one.token_s)
+            for one in self.streams.values()
+        ]
+
+
+def read_incident(path: Path) -> Incident:
+    """Replay a journal. Raises JournalError for what is none, or has nothing to replay."""
+    records = list(read_records(path))
+    config = records[0] if records else None
+    if not isinstance(config, Configured):
+        raise JournalError(f"{path}: does not begin with the Core's configuration")
+    if config.policy not in POLICIES:
+        raise JournalError(f"{path}: written under the policy {config.policy!r}, unknown here")
+    missing = sum(one.num_dropped for one in records if isinstance(one, Gap))
+    incident = Incident(str(path), config, num_missing=missing)
+    reader = _Reader(incident)
+    life = replay(records, reader.begin)
+    while (happened := _next(life, path)) is not None:
+        reader.take(*happened)
+    if not incident.streams:
+        raise JournalError(f"{path}: no request that can be replayed")
+    return incident
+
+
+def _next(life: Iterator[Happened], path: Path) -> Happened | None:
+    """The next event and what the Core did; a Core of another make may not follow."""
+    try:
+        return next(life, None)
+    except (ValueError, LookupError, RuntimeError) as error:
+        raise JournalError(
+            f"{path}: does not replay, so another version of llmd wrote it: {error}"
+        ) from error
+
+
+class _Reader:
+    """Collects an incident from the events of its replay and the Core's answers to them."""
+
+    def __init__(self, incident: Incident) -> None:
+        self._incident = incident
+        names = [one.name for one in incident.config.instances]
+        self._recorder = Recorder(RequestLog.empty(0), [None] * len(names), names)
+        incident.instances = self._recorder.instances
+        self._core = Core(incident.config)
+        self._first: dict[int, int] = {}  # by instance: plans that were made before the journal
+        self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
+        self._copying: dict[tuple[int, int], float] = {}
+        self._answered_s: dict[int, float] = {}
+
+    def begin(self, core: Core) -> None:
+        """A Core begins: a new one, or as a checkpoint has it, with workers that are ready."""
+        self._core = core
+        self._sent.clear()
+        self._copying.clear()
+        incident = self._incident
+        if not incident.streams and core.instances:
+            policy = core.instances[0].scheduler.policy.name
+            incident.config = msgspec.structs.replace(incident.config, policy=policy)
+        for instance in core.instances:
+            if not incident.steps:
+                self._first[instance.index] = instance.scheduler.step
+            if instance.state is WorkerState.READY:
+                incident.homes.setdefault(instance.index, _home(instance))
+
+    def take(self, event: Event, actions: list[Action]) -> None:
+        incident = self._incident
+        if isinstance(event, RequestArrived):
+            for index in range(event.n):
+                incident.streams[sequence_id(event.request, index)] = Stream(event)
+        elif isinstance(event, WorkerReady):
+            pool = Pool(
+                event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
+            )
+            home = Home(event.now, pool, event.step_s, event.token_s)
+            incident.homes.setdefault(event.instance, home)
+        elif isinstance(event, Copied):
+            self._copied(event)
+        elif isinstance(event, WorkerLost):
+            self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
+            self._recorder.stopped(self._core.instances[event.instance], event.now)
+        elif isinstance(event, Predicted | PolicyChosen | Drain | Resumed | Reconfigured):
+            incident.told.append(event)
+        for action in actions:
+            self._action(event.now, action)
+        if isinstance(event, StepDone):
+            self._answer(event)
+
+    def _number(self, instance: int, step: int) -> int:
+        """A step's number, counted from where the journal begins."""
+        return step - self._first.get(instance, 0)
+
+    def _answer(self, event: StepDone) -> None:
+        sent = self._sent.pop((event.instance, event.step), None)
+        before_s = self._answered_s.get(event.instance, 0.0)
+        self._answered_s[event.instance] = event.now
+        if sent is not None:
+            start_s = max(sent[0], before_s)
+            number = self._number(event.instance, event.step)
+            step = Step(event.instance, number, sent[1], start_s, event.now, event.elapsed_s)
+            self._incident.steps.append(step)
+            done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
+            self._recorder.answered(self._core.instances[event.instance], sent[1], done)
+
+    def _copied(self, event: Copied) -> None:
+        sent_s = self._copying.pop((event.instance, event.step), event.now)
+        number = self._number(event.instance, event.step)
+        self._incident.swaps.append(Swap(number, sent_s, event))
+
+    def _action(self, now: float, action: Action) -> None:
+        streams = self._incident.streams
+        if isinstance(action, Submit):
+            batch = action.batch
+            self._sent[batch.instance, batch.step] = (now, action.work)
+            if action.work.num_tokens:
+                self._recorder.planned(self._core.instances[batch.instance], now)
+            if batch.out_blocks.size or batch.in_blocks.size:
+                self._copying[batch.instance, batch.step] = now
+        elif isinstance(action, Started):
+            stream = streams[action.sequence]
+            stream.started_s, stream.instance = now, action.instance
+            stream.sequence = self._core.sequences[action.sequence]
+        elif isinstance(action, Deliver):
+            pairs = zip(action.sequences.tolist(), action.reasons.tolist(), strict=True)
+            for sequence, reason in pairs:
+                stream = streams[sequence]
+                if reason == FinishReason.ERROR:
+                    stream.outcome = Outcome.FAILED
+                    continue
+                stream.token_s.append(now)
+                if reason:
+                    stream.outcome = Outcome.FINISHED
+        elif isinstance(action, Finished):
+            failed = action.reason in (FinishReason.ERROR, FinishReason.ABORT)
+            streams[action.sequence].outcome = Outcome.FAILED if failed else Outcome.FINISHED
+        elif isinstance(action, Rejected):
+            first = streams[sequence_id(action.request, 0)]
+            for index in range(first.arrival.n):
+                streams[sequence_id(action.request, index)].outcome = Outcome.REJECTED
+
+
+def _home(instance: Instance) -> Home:
+    """What a worker once told, from what a checkpoint kept of it."""
+    scheduler = instance.scheduler
+    swap = scheduler.swap_stats()
+    pool = Pool(
+        scheduler.kv.pool.num_blocks,
+        instance.block_bytes,
+        swap.host.total,
+        swap.copy_block_s,
+    )
+    step_time = instance.step_time
+    return Home(0.0, pool, step_time.mean_s, step_time.chunk_s(1))

@@ -1,0 +1,47 @@
+"""Links with contention: what passes a link queues for it and has its whole bandwidth in turn."""
+
+from daemon.cost.profile import LinkSpec
+from daemon.lab.report.records import Span
+
+
+class Link:
+    """One direction of a host link, or the way from one pipeline stage to the next.
+
+    It serves in the order of asking. So those who share one ask when their time has come, never
+    ahead of it: else a copy of later would hold up one of earlier.
+    """
+
+    def __init__(
+        self, name: str, what: str, unit: str = "tokens", spans: list[Span] | None = None
+    ) -> None:
+        """`what` passes, counted in `unit`; each time is added to `spans`, if there is a list."""
+        self.name = name
+        self._what = what
+        self._unit = unit
+        self._spans = spans
+        self._free_s = 0.0
+
+    def hold(self, now: float, duration_s: float, amount: int) -> float:
+        """Queue something that takes the link for a known time; when it has passed."""
+        start_s = max(now, self._free_s)
+        self._free_s = start_s + duration_s
+        if self._spans is not None:
+            detail: dict[str, float | int | str] = {self._unit: amount}
+            self._spans.append(Span(self.name, self._what, start_s, duration_s, detail))
+        return self._free_s
+
+    def clear(self, now: float) -> None:
+        """What is on its way is lost, and what was to follow never comes."""
+        self._free_s = now
+        if self._spans is not None:
+            mine = [span for span in self._spans if span.track == self.name]
+            for span in mine:
+                span.duration_s = min(span.duration_s, now - span.start_s)
+            self._spans[:] = [span for span in self._spans if span.duration_s >= 0.0]
+
+
+def transfer_s(spec: LinkSpec, size_bytes: float, link: str) -> float:
+    """How long a copy has a link of this kind. Raises ValueError where its speed is unknown."""
+    if spec.bytes_per_s <= 0.0:
+        raise ValueError(f"{link}: the profile gives it no bandwidth")
+    return spec.latency_s + size_bytes / spec.bytes_per_s

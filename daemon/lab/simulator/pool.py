@@ -1,0 +1,69 @@
+"""The KV pools of a simulated instance: the daemon's own formula over a profile's devices."""
+
+from dataclasses import dataclass, replace
+
+from daemon.cost.profile import Profile
+from daemon.lab.simulator.scenario import InstanceGroup, ScenarioError
+from daemon.memory.sizing import GPU_RUNTIME_BYTES, Demand, PoolSize, Room, SizingError, size_pool
+
+MOST_HOST_POOLS = 32
+"""A host pool of more device pools would never fill."""
+
+
+@dataclass(slots=True, frozen=True)
+class Pool:
+    """What a worker tells of its memory when it is ready."""
+
+    num_blocks: int
+    block_bytes: int
+    num_host_blocks: int = 0
+    copy_block_s: float = 0.0
+
+
+def pools_of(
+    profile: Profile,
+    group: InstanceGroup,
+    block_size: int,
+    max_running: int,
+    max_batch_tokens: int,
+) -> Pool:
+    """Device and host pool of one instance; no host pool where the link's bandwidth is unknown."""
+    size = pool_of(profile, group.kv_bytes, block_size, max_running, max_batch_tokens)
+    most = MOST_HOST_POOLS * size.num_blocks
+    num_host_blocks = min(int(group.host_bytes) // size.block_bytes, most)
+    return over_link(profile, Pool(size.num_blocks, size.block_bytes, num_host_blocks))
+
+
+def over_link(profile: Profile, pool: Pool) -> Pool:
+    """The pool on a profile's devices: what a copy of a block takes, if any can be made."""
+    link = profile.device.host_link
+    if not link.bytes_per_s:
+        return Pool(pool.num_blocks, pool.block_bytes)
+    copy_block_s = pool.block_bytes / (link.bytes_per_s * profile.num_devices)
+    return replace(pool, copy_block_s=copy_block_s)
+
+
+def pool_of(
+    profile: Profile, kv_bytes: float, block_size: int, max_running: int, max_batch_tokens: int
+) -> PoolSize:
+    """Blocks over all devices of one instance together: shards of a block lie on each of them."""
+    model, count = profile.model, profile.num_devices
+    total_bytes = profile.device.memory_bytes * count
+    demand = Demand(
+        dtype=model.dtype,
+        block_size=block_size,
+        max_running=max_running,
+        max_len=model.context_len,
+        max_batch_tokens=max_batch_tokens,
+        kv_bytes=int(kv_bytes),
+    )
+    room = Room(
+        weight_bytes=model.weight_bytes(model.dtype),
+        total_bytes=total_bytes,
+        free_bytes=total_bytes - (count - 1) * GPU_RUNTIME_BYTES,
+        is_cpu=profile.device.is_cpu,
+    )
+    try:
+        return size_pool(model, demand, room)
+    except SizingError as error:
+        raise ScenarioError(f"{profile.name}: {error}") from None

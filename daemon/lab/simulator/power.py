@@ -1,0 +1,66 @@
+"""Power and energy of an instance's devices, step by step."""
+
+from daemon.cost.profile import PowerSpec, Profile
+from daemon.cost.work import StepWork
+from daemon.lab.simulator.scenario import ScenarioError
+
+
+class PowerMeter:
+    """What an instance draws: a share of its limit by phase and load, or the cap; idle between."""
+
+    def __init__(self, profile: Profile, cap: float) -> None:
+        self._spec = profile.power
+        self._cap = cap
+        self._limit_w = profile.device.power_w * profile.num_devices
+        self._idle_w = profile.device.idle_w * profile.num_devices
+        self._busy_s = 0.0
+        self._busy_j = 0.0
+
+    def slowdown(self, work: StepWork) -> float:
+        """The factor on a step's time at the cap."""
+        spec = self._spec
+        if spec is None or self._cap >= 1.0:
+            return 1.0
+        curve = spec.prefill_slowdown if _is_prefill(work) else spec.decode_slowdown
+        return curve(self._cap)
+
+    def spend(self, work: StepWork, duration_s: float) -> None:
+        """Count a step's energy."""
+        self._busy_s += duration_s
+        if self._spec is not None:
+            share = min(_draw(self._spec, work), self._cap)
+            self._busy_j += max(share * self._limit_w, self._idle_w) * duration_s
+
+    def energy_j(self, run_s: float) -> float | None:
+        """Energy over the run; None where the profile knows nothing of power."""
+        if self._spec is None or not self._limit_w:
+            return None
+        return self._busy_j + self._idle_w * max(0.0, run_s - self._busy_s)
+
+
+def check_cap(profile: Profile, cap: float) -> None:
+    """Refuse a cap of which the profile does not know what it costs. Raises ScenarioError."""
+    if cap >= 1.0:
+        return
+    spec = profile.power
+    if spec is None:
+        raise ScenarioError(
+            f"instance.power_cap {cap:g}: {profile.name} says nothing of power, so that nobody "
+            "knows how much slower its steps would be"
+        )
+    least = max(spec.prefill_slowdown.at[0], spec.decode_slowdown.at[0])
+    if cap < least:
+        raise ScenarioError(
+            f"instance.power_cap {cap:g}: {profile.name} was measured at caps from {least:g} on"
+        )
+
+
+def _is_prefill(work: StepWork) -> bool:
+    """A step belongs to the phase that has more of its tokens."""
+    return work.num_tokens > 2 * work.num_decodes
+
+
+def _draw(spec: PowerSpec, work: StepWork) -> float:
+    if _is_prefill(work):
+        return spec.prefill_share(work.num_tokens - work.num_decodes)
+    return spec.decode_share(work.num_decodes)

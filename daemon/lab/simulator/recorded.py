@@ -1,0 +1,70 @@
+"""A worker that takes as long as a journal says that the real one took."""
+
+from statistics import fmean
+
+from daemon.batch import Batch
+from daemon.cost.work import StepWork
+from daemon.lab.simulator.copies import Ended
+from daemon.lab.simulator.journal import Home, Incident
+from daemon.lab.simulator.worker import Answers, Computed
+
+
+class RecordedWorker:
+    """Takes as long for its n-th step as the journal says; beyond those, as long as the mean.
+
+    So do the swap copies of its n-th plan; other copies take what a block took when it was ready.
+    """
+
+    def __init__(self, incident: Incident, instance: int, home: Home, answers: Answers) -> None:
+        steps = [step for step in incident.steps if step.instance == instance]
+        self._steps = {step.number: (step.end_s - step.start_s, step.elapsed_s) for step in steps}
+        worked = [self._steps[step.number] for step in steps if step.work.num_tokens]
+        worked = worked or [(home.warm_step_s, home.warm_step_s)]
+        self._mean = fmean(one for one, _ in worked), fmean(other for _, other in worked)
+        self._swaps = {
+            swap.number: swap for swap in incident.swaps if swap.copied.instance == instance
+        }
+        self._home = home
+        self._answers = answers
+        self._free_s = 0.0
+        self._copied_s = 0.0
+
+    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
+        """Take a plan."""
+        other = self._mean if work.num_tokens else (0.0, 0.0)
+        duration_s, elapsed_s = self._steps.get(batch.step, other)
+        self._free_s = end_s = max(now, self._free_s) + duration_s
+        copies = self._copy(now, batch)
+        reasons = self._answers.reasons(batch)
+        # The Core learns from what the worker measured, as it did then.
+        return Computed(end_s - elapsed_s, end_s, duration_s, reasons, copies)
+
+    def _copy(self, now: float, batch: Batch) -> Ended | None:
+        num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
+        if not num_out and not num_in:
+            return None
+        block_s = self._home.pool.copy_block_s
+        out_s, in_s = num_out * block_s, num_in * block_s
+        taken_s = out_s + in_s
+        swap = self._swaps.get(batch.step)
+        if swap is not None:
+            out_s, in_s = swap.copied.out_s, swap.copied.in_s
+            taken_s = swap.copied.now - swap.sent_s
+        self._copied_s = max(self._copied_s, now + taken_s)
+        return Ended(self._copied_s, num_out, out_s, num_in, in_s)
+
+    def warm_step_s(self) -> float:
+        """As the real one reported."""
+        return self._home.warm_step_s
+
+    def warm_token_s(self) -> float:
+        """What one prompt token added to a step then."""
+        return self._home.warm_token_s
+
+    def clear(self, now: float) -> None:
+        """Nothing runs."""
+        self._free_s = self._copied_s = now
+
+    def energy_j(self, run_s: float) -> float | None:
+        """A journal knows nothing of power."""
+        return None

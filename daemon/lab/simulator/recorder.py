@@ -1,0 +1,177 @@
+"""Writes down what a Core's actions mean for clients and instances; sums it up at the end."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from daemon.core.instance import Instance
+from daemon.cost.profile import Profile
+from daemon.cost.work import StepWork
+from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, Span
+from daemon.lab.simulator.worker import Computed
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.sequence import Sequence as Running
+
+SAMPLE_STEPS = 4
+"""Every so many steps of an instance, its memory and queue are looked at; also whenever it begins
+to work and whenever it falls idle, so that means over time are right under any load."""
+
+
+class Recorder:
+    """The log of one run. Tokens are kept as they come, columns by columns, and sorted once."""
+
+    def __init__(
+        self, log: RequestLog, profiles: Sequence[Profile | None], names: list[str]
+    ) -> None:
+        """A profile, or None where the devices are unknown: their operations are not counted."""
+        self.log = log
+        self.instances = [_instance_log(*one) for one in zip(names, profiles, strict=True)]
+        self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
+        self.sequences: list[Running | None] = [None] * len(log)
+        self._flops = [_FlopCount(profile) for profile in profiles]
+        self._idle = [True] * len(names)
+        self._token_s: list[float] = []
+        self._token_sequences: list[npt.NDArray[np.int64]] = []
+
+    def delivered(self, now: float, sequences: npt.NDArray[np.int64]) -> None:
+        """One token for each of these sequences."""
+        self._token_s.append(now)
+        self._token_sequences.append(sequences)
+
+    def started(self, now: float, sequence: Running, instance: int) -> None:
+        """A sequence got its first place in a batch."""
+        request = sequence.request
+        self.sequences[request] = sequence
+        self.log.started_s[request] = now
+        self.log.instance[request] = instance
+
+    def ended(self, request: int, outcome: Outcome) -> None:
+        """A request that ends without its last token."""
+        self.log.outcome[request] = outcome
+
+    def planned(self, instance: Instance, now: float) -> None:
+        """A step was planned."""
+        if self._idle[instance.index]:
+            self._idle[instance.index] = False
+            self._sample(instance, now)
+
+    def answered(self, instance: Instance, work: StepWork, done: Computed) -> None:
+        """A step answered, and what could be planned then was."""
+        log = self.instances[instance.index]
+        if work.num_tokens:
+            log.steps += 1
+            log.tokens += work.num_tokens
+            log.busy_s += done.busy_s
+            log.flops += self._flops[instance.index].of(work)
+            if self.spans is not None:
+                self.spans.append(step_span(log.name, work, done.start_s, done.end_s))
+        if not instance.scheduler.in_flight:
+            self.stopped(instance, done.end_s)
+        elif log.steps % SAMPLE_STEPS == 0:
+            self._sample(instance, done.end_s)
+
+    def stopped(self, instance: Instance, now: float) -> None:
+        """An instance has nothing to do, or its worker died."""
+        self._idle[instance.index] = True
+        self._sample(instance, now)
+
+    def _sample(self, instance: Instance, now: float) -> None:
+        log, scheduler = self.instances[instance.index], instance.scheduler
+        slots, kv = scheduler.slots, scheduler.kv
+        ledger = kv.pool.ledger()
+        order = slots.order()
+        # Only full blocks are shared, so that each owner beyond the first counts a whole one twice.
+        num_twice = int(np.add.reduce(kv.table.held[order])) - ledger.held
+        written = int(np.add.reduce(slots.computed[order])) - num_twice * kv.block_size
+        log.sample_s.append(now)
+        log.sample_allocated.append(ledger.held / max(1, ledger.total))
+        log.sample_written.append(written / max(1, ledger.total * kv.block_size))
+        log.sample_running.append(scheduler.num_running)
+        log.sample_waiting.append(len(scheduler.waiting))
+        busy = not self._idle[instance.index]
+        log.sample_step_tokens.append(instance.newest_work.num_tokens if busy else 0)
+
+    def finish(self) -> RequestLog:
+        """The log, with every token sorted to its request."""
+        log = self.log
+        if self._token_s:
+            sizes = [column.size for column in self._token_sequences]
+            requests = np.concatenate(self._token_sequences) // MAX_SEQUENCES_PER_REQUEST
+            times = np.repeat(np.array(self._token_s), sizes)
+            _fill_tokens(log, requests.astype(np.int32), times)
+        tell_moves(log, self.instances, self.sequences)
+        whole = (log.output_tokens == log.asked_tokens) & (log.outcome == Outcome.UNFINISHED)
+        log.outcome[whole] = Outcome.FINISHED
+        return log
+
+
+def tell_moves(
+    log: RequestLog, instances: Sequence[InstanceLog], sequences: Sequence[Running | None]
+) -> None:
+    """What the Core's own sequences, one a row, know of giving way and coming back."""
+    swaps = np.zeros(len(log), np.int32)
+    for row, sequence in enumerate(sequences):
+        if sequence is not None:
+            log.preemptions[row] = sequence.preemptions
+            log.preempted_after_first[row] = sequence.preemptions_after_first > 0
+            log.recomputed_tokens[row] = sequence.recomputed_tokens
+            log.swap_s[row] = sequence.swap_s
+            swaps[row] = sequence.swaps
+    for instance, one in enumerate(instances):
+        here = log.instance == instance
+        one.preemptions = int(log.preemptions[here].sum())
+        one.swaps = int(swaps[here].sum())
+
+
+def step_span(track: str, work: StepWork, start_s: float, end_s: float) -> Span:
+    """A step for the trace viewer."""
+    detail: dict[str, float | int | str] = {
+        "decodes": work.num_decodes,
+        "prompt_tokens": work.num_tokens - work.num_decodes,
+        "context": work.decode_context,
+    }
+    name = "mixed" if work.chunks and work.num_decodes else ""
+    name = name or ("prefill" if work.chunks else "decode")
+    return Span(track, name, start_s, end_s - start_s, detail)
+
+
+def _fill_tokens(
+    log: RequestLog, requests: npt.NDArray[np.int32], times: npt.NDArray[np.float64]
+) -> None:
+    """First and last tokens, counts, and the gaps between: tokens come in order of time."""
+    order = np.argsort(requests, kind="stable")
+    requests, times = requests[order], times[order]
+    firsts = np.flatnonzero(np.diff(requests, prepend=-1))
+    lasts = np.append(firsts[1:], requests.size) - 1
+    present = requests[firsts]
+    log.first_s[present] = times[firsts]
+    log.last_s[present] = times[lasts]
+    log.output_tokens[present] = lasts - firsts + 1
+    inner = np.ones(requests.size, np.bool_)
+    inner[firsts] = False
+    log.gap_s = np.diff(times, prepend=0.0)[inner].astype(np.float32)
+    log.gap_request = requests[inner]
+
+
+class _FlopCount:
+    """Multiply-adds of a step, two operations each: every weight once a token, and attention."""
+
+    def __init__(self, profile: Profile | None) -> None:
+        self._token = self._pair = 0.0
+        if profile is not None:
+            model = profile.model
+            self._token = 2.0 * model.num_params
+            self._pair = 4.0 * model.num_layers * model.num_heads * model.head_dim
+
+    def of(self, work: StepWork) -> float:
+        _, pairs = work.prompts()
+        attended = work.decode_context + pairs / 2
+        return self._token * work.num_tokens + self._pair * attended
+
+
+def _instance_log(name: str, profile: Profile | None) -> InstanceLog:
+    if profile is None:
+        return InstanceLog(name)
+    devices = profile.num_devices
+    return InstanceLog(name, devices, peak_flops=profile.device.flops * devices)

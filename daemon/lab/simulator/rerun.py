@@ -1,0 +1,163 @@
+"""A journal's traffic run again: with its recorded step times, or under a cost model.
+
+Each stream of a request with n > 1 is a request of its own here.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from daemon.core.events import Configured, Event, PolicyChosen, Predicted
+from daemon.cost.profile import Profile
+from daemon.journal.reader import JournalError
+from daemon.lab.report.records import Outcome, RunLog
+from daemon.lab.simulator.journal import Home, Incident, Stream
+from daemon.lab.simulator.pool import over_link
+from daemon.lab.simulator.recorded import RecordedWorker
+from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.run import Options, journal_of
+from daemon.lab.simulator.scenario import ScenarioError
+from daemon.lab.simulator.simulator import Extras, Machine, Simulator
+from daemon.lab.simulator.traffic import Traffic
+from daemon.lab.simulator.worker import Answers, Worker
+from daemon.lab.simulator.workers import chances, simulated_workers
+from daemon.nearest import not_one_of
+from daemon.scheduler.policies import POLICIES
+
+
+def rerun(
+    incident: Incident,
+    policy: str = "",
+    profile: Profile | None = None,
+    seed: int = 0,
+    options: Options | None = None,
+) -> RunLog:
+    """Simulate an incident's traffic on its own instances.
+
+    Without a profile each step takes its recorded time, which means most under the recorded policy:
+    another policy's steps are others. With one, steps take what its model says. What predictors
+    said then is said again. Raises ScenarioError, JournalError, SimulationError.
+    """
+    options = options or Options()
+    config = configured(incident, policy, profile)
+    rows = [
+        row
+        for row, (stream, length) in enumerate(
+            zip(incident.streams.values(), incident.lengths(), strict=True)
+        )
+        if length and (stream.token_s or stream.outcome is Outcome.REJECTED)
+    ]
+    if not rows:
+        raise JournalError(f"{incident.source}: no answer had a token, so none can be run again")
+    traffic = _traffic(incident, rows)
+    names = [one.name for one in config.instances]
+    recorder = Recorder(traffic.log(), [profile] * len(names), names)
+    recorder.spans = [] if options.spans else None
+    chance, *noises = chances(seed, 1 + len(names))
+    told = _told(incident, rows, bool(policy), options.predictor is not None)
+    extras = Extras(
+        predictor=options.predictor,
+        chance=chance,
+        journal=journal_of(options, config),
+        told=told,
+        progress=options.progress,
+        after_event=options.after_event,
+    )
+    machine = _machine(incident, config, traffic, profile, noises, recorder)
+    return Simulator(config, traffic, machine, recorder, extras).run()
+
+
+def configured(incident: Incident, policy: str, profile: Profile | None) -> Configured:
+    """The incident's configuration under another policy, with that policy's own budget, chunk and
+    swap mode, or on the profile's devices: its pipeline, and whether steps begin ahead.
+    """
+    config = incident.config
+    if policy and policy not in POLICIES:
+        raise ScenarioError(f"policy {not_one_of(policy, POLICIES)}")
+    if policy and policy != config.policy:
+        budget = POLICIES[policy].budget(0)
+        config = msgspec.structs.replace(
+            config, policy=policy, max_batch_tokens=budget, prefill_chunk=budget, swap=""
+        )
+    if profile is not None:
+        instances = tuple(
+            msgspec.structs.replace(one, stages=profile.pp, ahead=not profile.device.is_cpu)
+            for one in config.instances
+        )
+        config = msgspec.structs.replace(config, instances=instances)
+    return config
+
+
+def _traffic(incident: Incident, rows: list[int]) -> Traffic:
+    """Those that got a token, and those that were turned away; limits and priorities as asked."""
+    streams, lengths = list(incident.streams.values()), incident.lengths()
+    arrivals = [streams[row].arrival for row in rows]
+    return Traffic(
+        arrival_s=[one.now for one in arrivals],
+        prompts=[one.num_prompt_tokens for one in arrivals],
+        answers=[lengths[row] for row in rows],
+        limits=[one.max_tokens for one in arrivals],
+        priorities=[one.priority for one in arrivals],
+        prompt_costs=[one.prompt_cost for one in arrivals],
+        slo_class=np.zeros(len(rows), np.uint8),
+        hashes=lambda request: arrivals[request].hashes,
+    )
+
+
+def _told(
+    incident: Incident, rows: list[int], other_policy: bool, other_predictor: bool
+) -> list[Event]:
+    """What the Core was told besides arrivals, of requests as the rerun numbers them."""
+    streams: list[Stream] = list(incident.streams.values())
+    numbers: defaultdict[int, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        numbers[streams[row].arrival.request].append(number)
+    told: list[Event] = []
+    for event in incident.told:
+        if isinstance(event, Predicted):
+            if not other_predictor:
+                told += [
+                    msgspec.structs.replace(event, request=number)
+                    for number in numbers[event.request]
+                ]
+        elif not (other_policy and isinstance(event, PolicyChosen)):
+            told.append(event)
+    return told
+
+
+def _machine(
+    incident: Incident,
+    config: Configured,
+    traffic: Traffic,
+    profile: Profile | None,
+    noises: Sequence[np.random.Generator],
+    recorder: Recorder,
+) -> Machine:
+    if not any(home.pool.num_blocks for home in incident.homes.values()):
+        raise JournalError(
+            f"{incident.source}: no worker was ever ready, so there is no memory to run it in"
+        )
+    count = len(config.instances)
+    homes = [incident.homes.get(instance, Home()) for instance in range(count)]
+    pools = [home.pool for home in homes]
+    workers: Sequence[Worker]
+    if profile is None:
+        workers = [
+            RecordedWorker(incident, instance, home, Answers(traffic.stops_at, config.max_running))
+            for instance, home in enumerate(homes)
+        ]
+    else:
+        pools = [over_link(profile, pool) for pool in pools]
+        workers = simulated_workers(
+            [one.name for one in config.instances],
+            [profile] * count,
+            [1.0] * count,
+            pools,
+            traffic.stops_at,
+            config.max_running,
+            noises,
+            spans=recorder.spans,
+        )
+    return Machine(workers, pools, ready_s=[home.ready_s for home in homes])

@@ -1,0 +1,175 @@
+"""From a scenario to its run: profiles, pools, workers and the workload, put together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from daemon.core.core import Core
+from daemon.core.events import Configured, InstanceConfig
+from daemon.cost.profile import Profile
+from daemon.journal.writer import JournalWriter
+from daemon.lab.profiles.load import load_profile
+from daemon.lab.report.records import RunLog, Span
+from daemon.lab.simulator.checks import check, check_profiles, reload_s
+from daemon.lab.simulator.pool import Pool, pools_of
+from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario
+from daemon.lab.simulator.simulator import Extras, Machine, Progress, Simulator
+from daemon.lab.simulator.traffic import Traffic, traffic_of
+from daemon.lab.simulator.workers import chances, simulated_workers
+from daemon.lab.workload.build import build
+from daemon.lab.workload.workload import Workload
+from daemon.predict.lengths import length_predictor
+from daemon.predict.prediction import Predictor
+from daemon.scheduler.policies import POLICIES
+
+_NO_BOUND = 1 << 40
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run leaves besides its log, and who is told of its progress."""
+
+    journal: Path | None = None  # a folder
+    spans: bool = False  # every step, for the trace viewer
+    progress: Progress | None = None
+    after_event: Callable[[Core], None] | None = None
+    predictor: Predictor | None = None  # instead of the one that the scenario names
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario with its profiles read and its workload built: ready to run, many times."""
+
+    scenario: Scenario
+    profiles: tuple[Profile, ...]  # one for each instance
+    groups: tuple[InstanceGroup, ...]  # likewise
+    max_len: int
+    workload: Workload
+
+
+def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
+    """Read and build what a scenario names. Raises ScenarioError, ProfileError, WorkloadError."""
+    check(scenario)
+    groups = tuple(group for group in scenario.instance for _ in range(group.count))
+    known = {group.profile: load_profile(group.profile) for group in scenario.instance}
+    profiles = tuple(known[group.profile] for group in groups)
+    check_profiles(scenario, groups, profiles)
+    context = min(profile.model.context_len for profile in profiles)
+    pools = _pools(scenario, profiles, groups)
+    largest = max(pool.num_blocks for pool in pools) * scenario.limits.block_size
+    # As the daemon does: nobody is taken in whom no instance could ever hold.
+    max_len = min(scenario.limits.max_len or context, context, largest)
+    return Prepared(
+        scenario, profiles, groups, max_len, workload or build(scenario.workload, max_len)
+    )
+
+
+def run(prepared: Prepared, options: Options | None = None) -> RunLog:
+    """Simulate it. Raises SimulationError."""
+    options = options or Options()
+    scenario = prepared.scenario
+    config = configured(prepared)
+    edges = prepared.profiles[0].edges
+    traffic = traffic_of(
+        prepared.workload,
+        prepared.max_len,
+        scenario.limits.block_size,
+        edges.request_s,
+        scenario.limits.exact_max_tokens,
+    )
+    names = [instance.name for instance in config.instances]
+    recorder = Recorder(traffic.log(), list(prepared.profiles), names)
+    recorder.spans = [] if options.spans else None
+    chance, *noises = chances(scenario.seed, 1 + len(names))
+    extras = Extras(
+        predictor=options.predictor or length_predictor(scenario.predictor),
+        chance=chance,
+        journal=journal_of(options, config),
+        faults=scenario.fault,
+        progress=options.progress,
+        after_event=options.after_event,
+    )
+    machine = _machine(prepared, config, traffic, noises, recorder.spans)
+    return Simulator(config, traffic, machine, recorder, extras).run()
+
+
+def journal_of(options: Options, config: Configured) -> JournalWriter | None:
+    """Where a run's events are written, if anywhere: one file, however long it grows."""
+    return JournalWriter(options.journal, _NO_BOUND, config) if options.journal else None
+
+
+def configured(prepared: Prepared) -> Configured:
+    """The Core's configuration."""
+    scenario = prepared.scenario
+    limits = scenario.limits
+    max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
+    instances = tuple(
+        InstanceConfig(
+            f"{index}:{profile.name}",
+            group.role,
+            profile.device.name,
+            profile.pp,
+            ahead=not profile.device.is_cpu,  # as the daemon says of its own
+        )
+        for index, (profile, group) in enumerate(
+            zip(prepared.profiles, prepared.groups, strict=True)
+        )
+    )
+    return Configured(
+        now=0.0,
+        instances=instances,
+        policy=scenario.policy,
+        block_size=limits.block_size,
+        max_running=limits.max_running,
+        max_batch_tokens=max_batch_tokens,
+        prefill_chunk=min(limits.prefill_chunk or max_batch_tokens, max_batch_tokens),
+        max_waiting=limits.max_waiting or _NO_BOUND,
+        max_len=prepared.max_len,
+        prefix_cache=limits.prefix_cache,
+        depth=limits.depth,
+        swap=limits.swap,
+        starve_s=limits.starve_s,
+    )
+
+
+def _pools(
+    scenario: Scenario, profiles: Sequence[Profile], groups: Sequence[InstanceGroup]
+) -> list[Pool]:
+    limits = scenario.limits
+    max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
+    return [
+        pools_of(profile, group, limits.block_size, limits.max_running, max_batch_tokens)
+        for profile, group in zip(profiles, groups, strict=True)
+    ]
+
+
+def _machine(
+    prepared: Prepared,
+    config: Configured,
+    traffic: Traffic,
+    noises: Sequence[np.random.Generator],
+    spans: list[Span] | None,
+) -> Machine:
+    scenario, profiles, groups = prepared.scenario, prepared.profiles, prepared.groups
+    pools = _pools(scenario, profiles, groups)
+    workers = simulated_workers(
+        [instance.name for instance in config.instances],
+        profiles,
+        [group.power_cap for group in groups],
+        pools,
+        traffic.stops_at,
+        config.max_running,
+        noises,
+        scenario.noise,
+        spans,
+    )
+    return Machine(
+        workers,
+        pools,
+        ready_s=[0.0] * len(workers),
+        reload_s=[reload_s(profile) for profile in profiles] if scenario.fault else (),
+        delivery_s=profiles[0].edges.delivery_s,
+    )

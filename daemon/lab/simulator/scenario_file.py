@@ -1,0 +1,45 @@
+"""Scenario files: TOML, unknown keys refused; relative traces are looked for beside the file."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.files import read_whole
+from daemon.lab.simulator.scenario import (
+    InstanceGroup,
+    Limits,
+    Scenario,
+    ScenarioError,
+    WorkerFault,
+)
+from daemon.lab.workload.workload import SloClass, WorkloadSpec
+from daemon.nearest import did_you_mean
+
+_UNKNOWN = re.compile(r"unknown field `(.+?)`")
+_KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, Limits, WorkerFault)
+_NAMES = {field.name for kind in _KINDS for field in msgspec.structs.fields(kind)}
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario of a file. Raises ScenarioError, naming the file and the key."""
+    try:
+        data = tomllib.loads(read_whole(path).decode())
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{path}: not TOML: {error}") from None
+
+    def to_path(expected: type, value: Any) -> Any:
+        if expected is Path and isinstance(value, str):
+            return path.parent / value
+        raise NotImplementedError(f"expected {expected.__name__}")
+
+    try:
+        return msgspec.convert(data, Scenario, dec_hook=to_path)
+    except msgspec.ValidationError as error:
+        wrong = _UNKNOWN.search(str(error))
+        meant = did_you_mean(wrong[1], _NAMES) if wrong else ""
+        raise ScenarioError(f"{path}: {error}{meant}") from None

@@ -1,0 +1,295 @@
+"""The event loop of a simulation: the same Core, virtual seconds, simulated workers."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.core import Core
+from daemon.core.events import (
+    Configured,
+    Copied,
+    Event,
+    Predicted,
+    RequestArrived,
+    StepDone,
+    Tick,
+    WorkerLost,
+    WorkerReady,
+)
+from daemon.cost.work import StepWork
+from daemon.journal.writer import JournalWriter
+from daemon.lab.report.records import Outcome, RunLog
+from daemon.lab.simulator.agenda import Agenda, Rank
+from daemon.lab.simulator.links import Link
+from daemon.lab.simulator.pool import Pool
+from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.scenario import WorkerFault
+from daemon.lab.simulator.traffic import Traffic
+from daemon.lab.simulator.worker import Computed, Worker
+from daemon.predict.prediction import Predictor
+from daemon.request import FinishReason, request_of
+
+PROGRESS_EVENTS = 2048
+Progress = Callable[[int, int], None]
+"""Told (requests that ended, requests in all) now and then."""
+
+
+class SimulationError(RuntimeError):
+    """The run came to a stop with sequences left that no event would move, or left no journal."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """What the Core's instances run on."""
+
+    workers: Sequence[Worker]
+    pools: Sequence[Pool]
+    ready_s: Sequence[float]  # when each worker is ready for the first time; inf: never
+    reload_s: Sequence[float] = ()  # of each one's weights, over the host link that all share
+    delivery_s: float = 0.0  # from a step's answer to the client's token
+
+
+@dataclass(slots=True)
+class Extras:
+    """What a run may have besides."""
+
+    predictor: Predictor | None = None
+    chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    journal: JournalWriter | None = None
+    faults: tuple[WorkerFault, ...] = ()
+    told: Sequence[Event] = ()  # what the Core is told besides, each at its time
+    progress: Progress | None = None
+    after_event: Callable[[Core], None] | None = None  # for checks of every ledger
+
+
+class Simulator:
+    """Drives one Core over one workload until nothing is left to happen."""
+
+    def __init__(
+        self,
+        config: Configured,
+        traffic: Traffic,
+        machine: Machine,
+        recorder: Recorder,
+        extras: Extras | None = None,
+    ) -> None:
+        self.core = Core(config)
+        self._agenda = Agenda()
+        self._traffic = traffic
+        self._machine = machine
+        self._recorder = recorder
+        self._extras = extras or Extras()
+        self._journal = self._extras.journal
+        self._num_ended = 0
+        self._guesses: dict[int, float] = {}  # of the predictor, by request that has not ended
+        self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
+        self._wake_s = float("inf")
+        self._host = Link("host link", "weights", "instance", recorder.spans)
+        self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
+            Rank.READY: self._ready,
+            Rank.COPIED: self._copied,
+            Rank.ANSWER: self._answer,
+            Rank.LOSS: self._loss,
+            Rank.RELOAD: self._reload,
+            Rank.ARRIVAL: self._arrival,
+            Rank.PREDICTION: self._prediction,
+            Rank.TOLD: self._told,
+            Rank.WAKE: self._wake,
+        }
+        self._carry_out: dict[type, Callable[[float, Any], None]] = {
+            Submit: self._submit,
+            Deliver: self._deliver,
+            Started: self._started,
+            Finished: self._finished,
+            Rejected: self._rejected,
+            WakeAt: self._wake_at,
+        }
+
+    def run(self) -> RunLog:
+        """From the first arrival to the last event. Raises SimulationError if it gets stuck."""
+        began_s = time.perf_counter()
+        for instance, ready_s in enumerate(self._machine.ready_s):
+            if ready_s < float("inf"):
+                self._agenda.add(ready_s, Rank.READY, (instance, 0))
+        for fault in self._extras.faults:
+            self._agenda.add(fault.at_s, Rank.LOSS, fault)
+        for event in self._extras.told:
+            self._agenda.add(event.now, Rank.TOLD, event)
+        if len(self._traffic):
+            self._agenda.add(self._traffic.core_s(0), Rank.ARRIVAL, 0)
+        last_s = self._loop()
+        if self._journal is not None:
+            self._journal.close(last_s)
+            _check_written(self._journal)
+        if self.core.sequences:
+            left = len(self.core.sequences)
+            raise SimulationError(f"{left} sequences are left at {last_s:.3f} s, and nothing moves")
+        return self._log(last_s - self._traffic.first_s, time.perf_counter() - began_s)
+
+    def _loop(self) -> float:
+        """Everything that happens, in order; the time of the last step's end, or last arrival."""
+        agenda, handlers, extras = self._agenda, self._handlers, self._extras
+        last_s, count = self._traffic.first_s, 0
+        while agenda:
+            now, rank, what = agenda.pop()
+            event = handlers[rank](now, what)
+            if event is None:
+                continue
+            self._act(now, event)
+            if isinstance(event, StepDone):
+                last_s = now
+                _, _, work, done = what
+                self._recorder.answered(self.core.instances[event.instance], work, done)
+            elif isinstance(event, RequestArrived):
+                last_s = now
+            elif isinstance(event, WorkerLost):
+                self._recorder.stopped(self.core.instances[event.instance], now)
+            if extras.after_event is not None:
+                extras.after_event(self.core)
+            count += 1
+            if extras.progress is not None and count % PROGRESS_EVENTS == 0:
+                extras.progress(self._num_ended, len(self._traffic))
+        return last_s
+
+    def _act(self, now: float, event: Event) -> None:
+        """Journal an event, let the Core handle it, and do what it asks, in order."""
+        if self._journal is not None:
+            self._journal.append(event)
+            _check_written(self._journal)
+        actions: list[Action] = self.core.handle(event)
+        for action in actions:
+            self._carry_out[type(action)](now, action)
+
+    def _log(self, virtual_s: float, wall_s: float) -> RunLog:
+        recorder = self._recorder
+        for log, worker in zip(recorder.instances, self._machine.workers, strict=True):
+            log.energy_j = worker.energy_j(virtual_s) or 0.0
+        return RunLog(
+            recorder.finish(), recorder.instances, recorder.spans or [], virtual_s, wall_s
+        )
+
+    # What happens
+
+    def _ready(self, now: float, what: tuple[int, int]) -> Event | None:
+        instance, life = what
+        if life != self._lives[instance]:
+            return None
+        pool = self._machine.pools[instance]
+        return WorkerReady(
+            now,
+            instance,
+            pool.num_blocks,
+            pool.block_bytes,
+            self._machine.workers[instance].warm_step_s(),
+            pool.num_host_blocks,
+            pool.copy_block_s,
+            self._machine.workers[instance].warm_token_s(),
+        )
+
+    def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:
+        life, event, _, _ = what
+        return event if life == self._lives[event.instance] else None
+
+    def _copied(self, now: float, what: tuple[int, Copied]) -> Event | None:
+        life, event = what
+        return event if life == self._lives[event.instance] else None
+
+    def _told(self, now: float, event: Event) -> Event:
+        return event
+
+    def _loss(self, now: float, fault: WorkerFault) -> Event:
+        instance = fault.instance
+        self._lives[instance] += 1
+        self._machine.workers[instance].clear(now)
+        restarted_s = now + fault.restart_s
+        self._agenda.add(restarted_s, Rank.RELOAD, (instance, self._lives[instance]))
+        return WorkerLost(now, instance)
+
+    def _reload(self, now: float, what: tuple[int, int]) -> None:
+        """A new process asks for its weights, unless it is dead too by now."""
+        instance, life = what
+        if life == self._lives[instance]:
+            loaded_s = self._host.hold(now, self._machine.reload_s[instance], instance)
+            self._agenda.add(loaded_s, Rank.READY, what)
+
+    def _arrival(self, now: float, request: int) -> Event:
+        following = request + 1
+        if following < len(self._traffic):
+            self._agenda.add(self._traffic.core_s(following), Rank.ARRIVAL, following)
+        if self._extras.predictor is not None:
+            self._agenda.add(now, Rank.PREDICTION, request)
+        return self._traffic.event(request)
+
+    def _prediction(self, now: float, request: int) -> Event | None:
+        predictor = self._extras.predictor
+        if predictor is None:
+            return None
+        chance = float(self._extras.chance.standard_normal())
+        said = predictor.predict(self._traffic.asked(request, chance))
+        self._guesses[request] = said.guess
+        return Predicted(now, request, said.middle, said.high)
+
+    def _wake(self, now: float, wake_s: float) -> Event | None:
+        if wake_s != self._wake_s:
+            return None
+        self._wake_s = float("inf")
+        return Tick(now)
+
+    # What the Core asks
+
+    def _submit(self, now: float, action: Submit) -> None:
+        batch, work = action.batch, action.work
+        instance = batch.instance
+        worker = self._machine.workers[instance]
+        life = self._lives[instance]
+        done = worker.compute(now, batch, work)
+        elapsed_s = done.end_s - done.start_s
+        answer = StepDone(done.end_s, instance, batch.step, done.reasons, elapsed_s)
+        self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
+        if done.copies is not None:
+            copied_s, *counts = msgspec.structs.astuple(done.copies)
+            copied = Copied(copied_s, instance, batch.step, *counts)
+            self._agenda.add(copied_s, Rank.COPIED, (life, copied))
+        if work.num_tokens:
+            self._recorder.planned(self.core.instances[instance], now)
+
+    def _deliver(self, now: float, action: Deliver) -> None:
+        self._recorder.delivered(now + self._machine.delivery_s, action.sequences)
+        ended = np.count_nonzero(action.reasons)
+        if ended:
+            self._num_ended += int(ended)
+            self._learn(action.sequences[action.reasons != 0].tolist())
+
+    def _learn(self, sequences: list[int]) -> None:
+        predictor = self._extras.predictor
+        if predictor is None:
+            return
+        for request in map(request_of, sequences):
+            asked = self._traffic.asked(request, guess=self._guesses.pop(request, 0.0))
+            predictor.observe(asked, self._traffic.answers[request])
+
+    def _started(self, now: float, action: Started) -> None:
+        self._recorder.started(now, self.core.sequences[action.sequence], action.instance)
+
+    def _finished(self, now: float, action: Finished) -> None:
+        if action.reason == FinishReason.ERROR:
+            self._num_ended += 1
+            self._recorder.ended(request_of(action.sequence), Outcome.FAILED)
+
+    def _rejected(self, now: float, action: Rejected) -> None:
+        self._num_ended += 1
+        self._recorder.ended(action.request, Outcome.REJECTED)
+
+    def _wake_at(self, now: float, action: WakeAt) -> None:
+        self._wake_s = action.time_s
+        self._agenda.add(max(now, action.time_s), Rank.WAKE, action.time_s)
+
+
+def _check_written(journal: JournalWriter) -> None:
+    if journal.error:
+        raise SimulationError(f"the journal cannot be written: {journal.error}")

@@ -1,0 +1,160 @@
+"""A simulated worker: it takes plans, spends virtual time on them, and knows when answers end."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.cost.profile import Profile
+from daemon.cost.step_cost import StepCost
+from daemon.cost.work import StepWork
+from daemon.lab.simulator.copies import CopyEngine, Ended
+from daemon.lab.simulator.links import Link
+from daemon.lab.simulator.power import PowerMeter
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.wire.columns import Int32, UInt8
+
+_DRAWS = 4096
+_WARM_TOKENS = 256
+
+
+class Noise:
+    """Factors on step times: lognormal, with mean one, as the profile's residuals were measured."""
+
+    def __init__(self, sigma: float, chance: np.random.Generator) -> None:
+        self._sigma = sigma
+        self._chance = chance
+        self._factors: list[float] = []
+
+    def factor(self) -> float:
+        """The next step's."""
+        if not self._sigma:
+            return 1.0
+        if not self._factors:
+            logs = self._chance.normal(-0.5 * self._sigma**2, self._sigma, _DRAWS)
+            self._factors = np.exp(logs).tolist()
+        return self._factors.pop()
+
+
+class Computed(msgspec.Struct, frozen=True, gc=False):
+    """A plan's step, and its swap copies if it orders any."""
+
+    start_s: float
+    end_s: float
+    busy_s: float  # of that, the time in which a device of the instance computes, on average
+    reasons: UInt8
+    copies: Ended | None
+
+
+class Worker(Protocol):
+    """What the simulator asks of an instance's worker."""
+
+    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
+        """Take a plan. A worker computes plans in order."""
+
+    def warm_step_s(self) -> float:
+        """Time of one decode of one sequence, as a worker reports when it is ready."""
+
+    def warm_token_s(self) -> float:
+        """What one prompt token adds to a step, as it reports then."""
+
+    def clear(self, now: float) -> None:
+        """The process died: nothing of its steps and copies is left."""
+
+    def energy_j(self, run_s: float) -> float | None:
+        """Energy of its devices over the run; None where nothing is known of it."""
+
+
+class Answers:
+    """Where each answer truly ends, which workers know and the Core does not.
+
+    `stops_at[request]` is the length at which a request's answer has its last token drawn.
+    """
+
+    def __init__(self, stops_at: Int32, max_running: int) -> None:
+        self._stops_at = stops_at
+        self._by_slot = np.zeros(max_running, np.int32)
+
+    def reasons(self, batch: Batch) -> UInt8:
+        """STOP for each sampled row whose answer ends with this token."""
+        stops = self._by_slot
+        if batch.joined_slots.size:
+            requests = batch.joined_sequences // MAX_SEQUENCES_PER_REQUEST
+            stops[batch.joined_slots] = self._stops_at[requests]
+        slots = batch.slots.astype(np.intp)
+        last = batch.starts + batch.counts >= stops[slots]
+        samples = batch.samples
+        if np.count_nonzero(samples) != samples.size:
+            last = last[samples.view(bool)]
+        reasons: UInt8 = last.view(np.uint8)  # true is FinishReason.STOP
+        return reasons
+
+
+class SimulatedWorker:
+    """One instance's devices, a pipeline of `profile.pp` stages."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        cost: StepCost,
+        answers: Answers,
+        noise: Noise,
+        power: PowerMeter,
+        handovers: Sequence[Link],
+        copies: CopyEngine,
+    ) -> None:
+        """`handovers` are the ways from each stage to the next, of this instance alone."""
+        self._profile = profile
+        self._cost = cost
+        self._answers = answers
+        self._noise = noise
+        self._power = power
+        self._handovers = tuple(handovers)
+        self._copies = copies
+        self._stage_free_s = [0.0] * profile.pp
+        self._gap_s = profile.edges.gap_s
+
+    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
+        """Take a plan. A worker computes plans in order."""
+        free = self._stage_free_s
+        copies = self._copies.order(now, free[-1], batch)
+        if not work.num_tokens:
+            # Answers come in the order of the plans, also of those that only copy.
+            done_s = max(now, free[-1])
+            return Computed(done_s, done_s, 0.0, self._answers.reasons(batch), copies)
+        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
+        start_s = max(now + self._gap_s, free[0])
+        if batch.awaits and copies is not None:
+            start_s = max(start_s, copies.end_s)
+        end_s = free[0] = start_s + step_s
+        if self._handovers:
+            num_tokens = work.num_tokens
+            handing_s = self._profile.stage_s(num_tokens)
+            # A link has one asker, whose steps come in order: booked ahead, yet in time's order.
+            for stage, link in enumerate(self._handovers, 1):
+                handed_s = link.hold(end_s, handing_s, num_tokens)
+                end_s = free[stage] = max(handed_s, free[stage]) + step_s
+        self._power.spend(work, step_s)
+        return Computed(start_s, end_s, step_s, self._answers.reasons(batch), copies)
+
+    def warm_step_s(self) -> float:
+        """Time of one decode of one sequence, as a worker reports when it is ready."""
+        return self._cost.step_s(StepWork(1, 1, (), 1)) * self._profile.pp
+
+    def warm_token_s(self) -> float:
+        """What one prompt token adds to a step, as it reports then."""
+        prompt_s = self._cost.step_s(StepWork(0, 0, ((_WARM_TOKENS, 0),), 1)) * self._profile.pp
+        return max(0.0, prompt_s - self.warm_step_s()) / _WARM_TOKENS
+
+    def energy_j(self, run_s: float) -> float | None:
+        """Energy of its devices over the run; None where the profile knows nothing of power."""
+        return self._power.energy_j(run_s)
+
+    def clear(self, now: float) -> None:
+        """The process died: nothing of its steps and copies is left."""
+        self._stage_free_s = [now] * self._profile.pp
+        for link in self._handovers:
+            link.clear(now)
+        self._copies.clear(now)

@@ -1,0 +1,59 @@
+"""The simulated workers of a run: one for each instance, with links of its own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daemon.cost.profile import Profile
+from daemon.cost.step_cost import step_cost
+from daemon.lab.report.records import Span
+from daemon.lab.simulator.copies import CopyEngine
+from daemon.lab.simulator.links import Link
+from daemon.lab.simulator.pool import Pool
+from daemon.lab.simulator.power import PowerMeter
+from daemon.lab.simulator.worker import Answers, Noise, SimulatedWorker
+from daemon.wire.columns import Int32
+
+_DOMAIN = 0x51D
+"""Parts a run's own chances from its workload's, which may have the same seed."""
+
+
+def chances(seed: int, count: int) -> list[np.random.Generator]:
+    """Independent streams of random numbers, for everything in a run that is not its workload."""
+    streams = np.random.SeedSequence((seed, _DOMAIN)).spawn(count)
+    return [np.random.default_rng(stream) for stream in streams]
+
+
+def simulated_workers(
+    names: Sequence[str],
+    profiles: Sequence[Profile],
+    caps: Sequence[float],
+    pools: Sequence[Pool],
+    stops_at: Int32,
+    max_running: int,
+    noises: Sequence[np.random.Generator],
+    noisy: bool = True,
+    spans: list[Span] | None = None,
+) -> list[SimulatedWorker]:
+    """A worker for each profile, at most at its power cap; what passes its links goes to `spans`.
+
+    `noises` draw the noise of each one's steps.
+    """
+    costs = {profile: step_cost(profile.step) for profile in dict.fromkeys(profiles)}
+    return [
+        SimulatedWorker(
+            profile,
+            costs[profile],
+            Answers(stops_at, max_running),
+            Noise(profile.fit.noise_sigma if noisy else 0.0, chance),
+            PowerMeter(profile, cap),
+            [
+                Link(f"{name} stage {stage} to {stage + 1}", "hand-over", spans=spans)
+                for stage in range(1, profile.pp)
+            ],
+            CopyEngine(profile, pool, name, spans),
+        )
+        for name, profile, cap, pool, chance in zip(
+            names, profiles, caps, pools, noises, strict=True
+        )
+    ]

@@ -1,0 +1,163 @@
+"""Messages between the API process and the runtime: one frozen, tagged struct each.
+
+API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`; an `Alive` for each `Ping`; where lengths
+are predicted also `Predicted` and `Predicting`.
+Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on every change, and
+`Gauges` and `Ping` now and then; for a request `Rejected` or, for each sequence, `Started`,
+`Tokens`, and at the end a reason in `Tokens` or one `Finished`.
+"""
+
+import msgspec
+
+from daemon.config.schema import KeyConfig
+from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.models.generation import DefaultSampling
+from daemon.protocol.control import GpuStatus, PredictorStatus
+from daemon.protocol.worker import Logprobs, PromptLogprobs, RowErrors
+from daemon.request import SamplingParams
+from daemon.wire.columns import Column
+from daemon.wire.pulse import Alive, Ping
+
+
+class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A validated, tokenized request."""
+
+    request: int  # id, chosen by the API process, never reused
+    tokens: Column  # int32 [prompt length >= 1]
+    max_tokens: int  # >= 1; len(tokens) + max_tokens <= Serving.max_len
+    n: int  # token streams; <= MAX_SEQUENCES_PER_REQUEST
+    priority: int  # lower runs first; 0 is the default
+    sampling: SamplingParams  # of stream 0; the runtime derives the others' seeds
+    hashes: bytes  # chain hashes of the full prompt blocks, 16 bytes each (memory/hashing.py)
+
+
+class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Generated tokens filled further blocks: their chain hashes, for the prefix cache."""
+
+    sequence: int
+    first_block: int  # index of the first of them in the sequence
+    hashes: bytes  # 16 bytes each
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A stop string was found in the text: the sequence ends; later tokens are discarded."""
+
+    sequence: int
+    at_token: int  # output tokens that count
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The client went away: end every sequence of the request."""
+
+    request: int
+
+
+class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How long a request's answers will be; it was sent before, and may be over by now."""
+
+    request: int
+    num_tokens: int  # of output, the middle of what may come
+    high_tokens: int  # nine answers in ten are no longer
+
+
+class Predicting(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How prediction does: at first, and now and then while there is something new."""
+
+    status: PredictorStatus
+
+
+class Access(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Who may ask, from now on: before the first `Serving`, and when the configuration changes.
+
+    Not on a command line, where every user of the machine could read the keys' hashes.
+    """
+
+    keys: tuple[KeyConfig, ...]
+    cors_origins: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+
+
+class Settings(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What else may change while requests run: with the first `Access`, and on every change."""
+
+    keepalive_s: float
+    log_level: str
+
+
+class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What is served, and whether requests are taken now."""
+
+    model: str  # the name clients use
+    root: str  # the model's folder
+    ready: bool  # a first token is possible
+    draining: bool  # no new requests
+    max_len: int  # most tokens of prompt + answer (context and KV pool considered)
+    context_len: int  # the model's own limit
+    block_size: int
+    vocab_size: int
+    status: str  # a sentence for people: "loading weights 40 %", "ready", ...
+    last_step_age_s: float = -1.0  # age of the newest engine step; -1: none yet
+    fault: str = ""  # why work that waits makes no progress
+    defaults: DefaultSampling = DefaultSampling()
+
+
+class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What the runtime counts and holds, about once a second: for `/metrics` and `/status`."""
+
+    counters: Counters
+    waiting: int  # sequences without a place, those that wait for their leader's prompt included
+    instances: tuple[InstanceStatus, ...]  # without their block maps
+    lag_s: float  # how late the timer of this message fired
+    gpus: tuple[GpuStatus | None, ...] = ()  # of the instances; None where none can be asked
+    api_deaths: int = 0  # API processes that died or hung
+    journal_dropped: int = 0  # events that the journal misses
+    uptime_s: float = 0.0  # of the daemon
+
+
+class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A sequence got its first place in a batch."""
+
+    sequence: int
+    num_cached_tokens: int  # prompt tokens found in the prefix cache
+
+
+class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One step's new tokens of this API process's sequences."""
+
+    sequences: Column  # int64 [T]
+    tokens: Column  # int32 [T]
+    reasons: Column  # uint8 [T]: FinishReason; not NONE: the sequence has ended with this token
+    logprobs: Logprobs | None = None  # rows index this message's T
+    errors: RowErrors = ()  # why, where the reason is ERROR; these rows, too
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A sequence ended without a further token (finish, abort, error)."""
+
+    sequence: int
+    reason: int  # FinishReason
+    error: str = ""
+
+
+class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The request was not taken; nothing of it is kept."""
+
+    request: int
+    kind: str  # "queue_full" | "too_long" | "too_many" | "draining" | "not_ready"
+    message: str
+    retry_after_s: float  # estimated wait for queue_full; 0: retrying will not help
+
+
+FromApi = Generate | Sealed | Finish | Abort | Alive | Predicted | Predicting
+ToApi = (
+    Access
+    | Settings
+    | Serving
+    | Gauges
+    | Ping
+    | Started
+    | PromptLogprobs
+    | Tokens
+    | Finished
+    | Rejected
+)

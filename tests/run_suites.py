@@ -45,6 +45,7 @@ BUDGETS_S: dict[str, float] = {
     "profiler": 30,
     "sampler": 10,
     "kernels": 55,
+    "gpu": 5,
     "engine": 90,
     "runtime": 5,
     "supervisor": 37,

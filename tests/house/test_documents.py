@@ -17,6 +17,7 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 _MODULE = re.compile(r"python3? -m ((?:daemon|tui|tests|benchmarks)[\w.]*\w)")
 _COMMAND = re.compile(r"python3? -m (?:daemon|tui|tests|benchmarks)\S*([^`\n]*)")
 _FILE = re.compile(r"(?<![\w/])[\w./-]+\.(?:csv|npz|jsonl|json|rec|svg|md|toml)\b")
+_PAGE = re.compile(r"(?<![\w/.-])[A-Z][A-Z_]+\.md\b")
 _TARGET = re.compile(r"(?:`|^ {4})make ([a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -40,6 +41,7 @@ def gone(text: str, folder: Path) -> Iterator[str]:
             yield module
     for arguments in _COMMAND.findall(text):
         yield from (name for name in _FILE.findall(arguments) if not (ROOT / name).exists())
+    yield from (name for name in _PAGE.findall(text) if not (ROOT / name).exists())
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     yield from (f"make {target}" for target in _TARGET.findall(text) if target not in targets)
 
@@ -56,6 +58,7 @@ def gone(text: str, folder: Path) -> Iterator[str]:
         ("[it](none.md) [and](https://example.org/none.md)", ["none.md"]),
         ("`python -m tests.house.none`", ["tests.house.none"]),
         ("python -m benchmarks.scheduling --trace none.csv", ["none.csv"]),
+        ("NONE.md says so, ARCHITECTURE.md does not", ["NONE.md"]),
         ("`make test` and `make none`, which make none", ["make none"]),
     ],
 )

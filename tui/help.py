@@ -29,8 +29,7 @@ REPLAY_KEYS = (
 )
 
 MEANINGS = (
-    ("step", "smoothed time of one model step"),
-    ("seq/tok", "sequences and tokens of the newest batch"),
+    ("step", "its smoothed time; seq/tok: what the newest batch held"),
     ("pre", "how often the sequence gave up its place"),
     ("◧ 3/9", "of its 9 blocks the host has copies of 3"),
     ("pred", "predicted output tokens; ! exceeded already"),

@@ -21,11 +21,14 @@ MAX_DEPTH = 64
 _DEFINITIONS = ("$defs", "definitions")
 _PARTS = ("items", "prefixItems", "additionalProperties")
 """Keywords whose schemas describe parts of a value, like `properties`."""
-_SHAPING = frozenset((
+_BY_NAME = ("properties", "patternProperties", "dependentSchemas")
+"""Keywords whose value holds schemas by names, which are no keywords."""
+_BESIDE = frozenset((
     "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "patternProperties",
-    "additionalProperties", "unevaluatedProperties", "dependentSchemas", "dependentRequired",
-    "dependencies", "propertyNames", "minProperties", "contains",
+    "unevaluatedProperties", "dependentSchemas", "dependencies", "contains", "enum", "const",
 ))  # fmt: skip
+"""Keywords that may say of a value's parts what `properties` or `items` say of them, too."""
+_SHAPING = _BESIDE | {"additionalProperties", "dependentRequired", "propertyNames", "minProperties"}
 """Keywords beside which `properties` does not say all of an object."""
 _VALUES = ("enum", "const", "default", "examples")
 _FINDING = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
@@ -77,7 +80,9 @@ def _says_all(schema: Schema) -> bool:
     named, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(named, dict) or not isinstance(required, list):
         return False
-    return _SHAPING.isdisjoint(schema) and all(name in named for name in required)
+    return _SHAPING.isdisjoint(schema) and all(
+        isinstance(name, str) and name in named for name in required
+    )
 
 
 def _alone(root: Schema) -> list[Schema]:
@@ -103,10 +108,11 @@ def _below(root: Schema, schema: Schema, alone: bool) -> Iterator[tuple[Schema, 
             continue
         if key == "$ref":
             yield _target(root, value), alone and _only(key, schema)
-        elif key == "properties" and isinstance(value, dict):
-            yield from _schemas(list(value.values()), alone)
+        elif key in _BY_NAME and isinstance(value, dict):
+            is_part = alone and key == "properties" and _BESIDE.isdisjoint(schema)
+            yield from _schemas(list(value.values()), is_part)
         elif key in _PARTS:
-            yield from _schemas(value, alone)
+            yield from _schemas(value, alone and _BESIDE.isdisjoint(schema))
         elif key == "anyOf" or (key == "oneOf" and "discriminator" in schema):
             yield from _schemas(value, alone and _only(key, schema))
         else:
@@ -116,10 +122,8 @@ def _below(root: Schema, schema: Schema, alone: bool) -> Iterator[tuple[Schema, 
 
 def _only(key: str, schema: Schema) -> bool:
     """Whether nothing in `schema` but `key` says what its value is made of."""
-    return not any(
-        other != key and (other in _SHAPING or other in ("properties", "required"))
-        for other in schema
-    )
+    others = (*_PARTS, "properties", "required")
+    return not any(other != key and (other in _SHAPING or other in others) for other in schema)
 
 
 def _schemas(value: Any, alone: bool) -> Iterator[tuple[Schema, bool]]:

@@ -11,14 +11,20 @@ import msgspec
 
 from daemon.bench.client import refusal_text
 from daemon.bench.sse import UNREADABLE, Event, EventParser
+from daemon.chat.screen import harmless
 
 CONNECT_S = 10.0
 _STATUS_WITHOUT_KEY = 401
 _STATUS_TOO_MANY = 429
+_MOST_SAID = 500
+"""Characters of a refusal: who is no server of models may answer with a whole page."""
 
 
 class ChatError(Exception):
-    """There is no answer; a sentence for the user."""
+    """There is no answer; a sentence for the user, whoever wrote parts of it."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(harmless(sentence))
 
 
 class _Entry(msgspec.Struct):
@@ -47,7 +53,11 @@ class Endpoint:
         return [entry.id for entry in entries]
 
     async def stream(self, body: dict[str, Any]) -> AsyncIterator[Event]:
-        """The events of one chat completion. Raises ChatError, at any point."""
+        """The events of one chat completion. Raises ChatError, at any point.
+
+        A stream that ends before its answer does was cut off, however cleanly.
+        """
+        has_ended = False
         async with self._answered("POST", "/v1/chat/completions", body) as response:
             parser = EventParser()
             async for data in response.content.iter_any():
@@ -58,7 +68,10 @@ class Endpoint:
                 for event in events:
                     if event.fault:
                         raise ChatError(event.fault)
+                    has_ended = has_ended or event.finish_reason is not None
                     yield event
+        if not has_ended:
+            raise ChatError(self._broken_off())
 
     @asynccontextmanager
     async def _answered(
@@ -73,13 +86,20 @@ class Endpoint:
                 if response.status != 200:
                     raise ChatError(_refused(response, await response.read()))
                 yield response
+        except aiohttp.ClientSSLError as error:
+            raise ChatError(f"no TLS connection to {self.url}: {error}") from None
         except aiohttp.ClientConnectorError:
             raise ChatError(self._nobody()) from None
         except aiohttp.InvalidURL:
             raise ChatError(f"{self.url} is not an address") from None
+        except aiohttp.ClientPayloadError:
+            raise ChatError(self._broken_off()) from None
         except (aiohttp.ClientError, OSError) as error:
             said = str(error) or type(error).__name__
             raise ChatError(f"the connection to {self.url} broke: {said}") from None
+
+    def _broken_off(self) -> str:
+        return f"{self.url} broke the answer off"
 
     def _nobody(self) -> str:
         here = " Start one with `llmd serve`, or name" if _is_here(self.url) else " Name"
@@ -87,7 +107,9 @@ class Endpoint:
 
 
 def _refused(response: aiohttp.ClientResponse, body: bytes) -> str:
-    said = refusal_text(body)
+    said = " ".join(refusal_text(body).split())[:_MOST_SAID]
+    if not said or said.startswith("<"):  # a proxy's page
+        return f"{response.url} answered with HTTP {response.status}"
     if response.status == _STATUS_WITHOUT_KEY:
         return f"{said} (give one with --api-key, or in LLMD_API_KEY)"
     wait_s = response.headers.get("Retry-After", "")

@@ -43,7 +43,7 @@ def _fenced(line: str, read: Read) -> str:
 def converse(talk: Talk, screen: Screen, read: Read) -> None:
     """Until the user ends it: orders are carried out, all else is asked."""
     for text in texts(read):
-        if text.startswith("/"):
+        if text.startswith("/") and "\n" not in text:
             if not _obey(text, talk, screen):
                 return
             continue

@@ -1,5 +1,6 @@
 """Where a chat's text goes: answers to stdout, all else to stderr."""
 
+import os
 import re
 import sys
 from typing import TextIO
@@ -8,19 +9,24 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
+def harmless(text: str) -> str:
+    """A stranger's text without what would rule a terminal."""
+    return _CONTROL.sub("", text)
+
+
 class Screen:
     """Two streams, each a terminal or not. A terminal is sent no control character of a model's."""
 
     def __init__(self, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> None:
         self._out, self._err = out, err
         self._is_safe = not out.isatty()
-        self._tells = err.isatty()
+        self._tells = err.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._waits = False
 
     def answer(self, text: str) -> None:
         """A piece of an answer, at once."""
         self.stop_waiting()
-        self._out.write(text if self._is_safe else _CONTROL.sub("", text))
+        self._out.write(text if self._is_safe else harmless(text))
         self._out.flush()
 
     def wait(self, text: str) -> None:

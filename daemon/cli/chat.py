@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import sys
+from io import StringIO, TextIOWrapper
 
 from daemon.bench.client import base_url
 from daemon.bench.errors import BenchError
@@ -12,6 +13,7 @@ from daemon.chat.endpoint import ChatError, Endpoint
 from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
+from daemon.cli.ends import is_told
 from daemon.runtime.greeting import DEFAULT_URL
 
 
@@ -25,20 +27,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", default="", help=f"the server (default: LLMD_URL if set, else {DEFAULT_URL})"
     )
-    parser.add_argument("--api-key", default="", metavar="K", help="(default: LLMD_API_KEY if set)")
-    parser.add_argument("--model", default="", metavar="M", help="(default: the first one served)")
+    parser.add_argument(
+        "--api-key", default="", metavar="K", help="the server's key (default: LLMD_API_KEY if set)"
+    )
+    parser.add_argument("--model", default="", metavar="M", help="which one (default: the first)")
     parser.add_argument(
         "--system", default="", metavar="TEXT", help="system prompt (default: none)"
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0: always the same answer")
-    parser.add_argument("--seed", type=int, metavar="S", help="of what is drawn by chance")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="of an answer (default: as many as fit)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0: always the same answer (default: the server's)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="S",
+        help="the same one draws the same answer (default: another each time)",
+    )
     parser.add_argument("--stats", action="store_true", help="tokens/s of one answer, on stderr")
 
 
 def chat(arguments: argparse.Namespace) -> int:
     """0: it was answered, or ended by the user; 1: it could not be."""
-    screen = Screen(sys.stdout, sys.stderr)
+    screen = _screen()
     try:
         talk = _talk(arguments)
         if question := _question(arguments.question):
@@ -46,7 +62,7 @@ def chat(arguments: argparse.Namespace) -> int:
             screen.answer("\n")
             if arguments.stats:
                 screen.tell(str(timing))
-        elif sys.stdin.isatty():
+        elif sys.stdin is not None and sys.stdin.isatty():
             _converse(talk, screen)
         else:
             raise ChatError("there is no question: give one, or pipe it in")
@@ -56,10 +72,22 @@ def chat(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _screen() -> Screen:
+    """On this process's streams: closed ones take nothing, `?` is for what one lacks."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    nowhere = StringIO()
+    return Screen(sys.stdout or nowhere, sys.stderr or nowhere)
+
+
 def _talk(arguments: argparse.Namespace) -> Talk:
     """Raises ChatError, BenchError."""
     url = base_url(arguments.url or os.environ.get("LLMD_URL") or DEFAULT_URL)
-    endpoint = Endpoint(url, arguments.api_key or os.environ.get("LLMD_API_KEY", ""))
+    api_key = (arguments.api_key or os.environ.get("LLMD_API_KEY", "")).strip()
+    if not api_key.isprintable():
+        raise ChatError("the API key has a character that no key can have")
+    endpoint = Endpoint(url, api_key)
     model = arguments.model
     if not model:
         served = asyncio.run(endpoint.models())
@@ -72,20 +100,31 @@ def _talk(arguments: argparse.Namespace) -> Talk:
         temperature=arguments.temperature,
         seed=arguments.seed,
     )
-    return Talk(endpoint, asked, Conversation(arguments.system))
+    return Talk(endpoint, asked, Conversation(_text(arguments.system)))
 
 
 def _question(words: list[str]) -> str:
     """What is asked on the command line and by a pipe; nothing: a conversation is wanted."""
-    question = " ".join(words)
+    question = _text(" ".join(words))
     if sys.stdin is None or sys.stdin.isatty():
         return question
     piped = sys.stdin.read().strip()
     return "\n\n".join(part for part in (question, piped) if part)
 
 
+def _text(given: str) -> str:
+    """What the command line says, as text: U+FFFD for bytes that are none."""
+    return given.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def _converse(talk: Talk, screen: Screen) -> None:
     import readline  # noqa: F401 - `input` edits lines with it
 
     screen.tell("/help lists what can be done here; Ctrl-D ends it.")
-    converse(talk, screen, input)
+    converse(talk, screen, _line)
+
+
+def _line(before: str) -> str:
+    if is_told():  # in mid-answer
+        raise KeyboardInterrupt
+    return input(before)

@@ -33,7 +33,13 @@ from daemon.memory.sizing import (
     SizingError,
 )
 from daemon.models.consistent import checked_shape
-from daemon.models.embedded import converted_folder, embedded_gguf, is_gguf, model_folder
+from daemon.models.embedded import (
+    converted_folder,
+    embedded_gguf,
+    is_converted,
+    is_gguf,
+    model_folder,
+)
 from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.shape import ModelError, ModelShape
 from daemon.runtime.model import cache_folder, with_instances
@@ -317,7 +323,7 @@ def _needs_conversion(config: Config) -> Path | None:
     source = Path(config.model.path).expanduser() if config.model.path else embedded_gguf()
     if not is_gguf(source) or not source.is_file():
         return None
-    return None if converted_folder(source, cache_folder(config)).exists() else source
+    return None if is_converted(converted_folder(source, cache_folder(config))) else source
 
 
 def _foreign_owners() -> str:

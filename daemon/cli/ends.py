@@ -73,6 +73,11 @@ def _end(number: int, _frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+def is_told() -> bool:
+    """Whether a signal other than Ctrl-C has come, for who goes on after Ctrl-C."""
+    return bool(_told)
+
+
 def _interrupted() -> int:
     """The status of a command that was told to end: by the first signal that said so."""
     return 128 + (_told[0] if _told else signal.SIGINT)

@@ -100,7 +100,8 @@ def _triton(by_torch: ByTorch, fallen: Fallen) -> Backend:
 
     def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs | None:
         if PRODUCTS not in by_torch:
-            choose_products(forward.products(), padded_sizes(len(slots.block_table)))
+            rows = padded_sizes(len(slots.block_table))
+            choose_products(forward.products(), rows, by_torch=by_torch)
         if by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)

@@ -1,11 +1,13 @@
 """Matrix products, prepared at load time for the device that computes them."""
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from daemon.engine.kernels import available
+if TYPE_CHECKING:
+    from daemon.engine.cuda.products import Product
 
 _PACKED_FOR = 32
 """Tokens that oneDNN lays weights out for; the layout serves other numbers as well."""
@@ -71,14 +73,24 @@ def packed(layer: Any, keep_plain: bool) -> nn.Module:
     if not isinstance(layer, nn.Linear):
         return layer
     on_gpu = layer.weight.device.type == "cuda" and layer.weight.dtype in _PRODUCT_TYPES
-    if on_gpu and available():
-        # Not before it is needed: it brings Triton with it.
-        from daemon.engine.cuda.products import Product
-
-        return Product(layer.weight, layer.bias)
+    if on_gpu and (product := _product_type()):
+        return product(layer.weight, layer.bias)
     if can_pack(layer.weight):
         return PackedLinear(layer.weight, layer.bias, keep_plain)
     return layer
+
+
+@cache
+def _product_type() -> "type[Product] | None":
+    """`Product`; None where what it needs of Triton is missing, broken or too old: a self-test has
+    failed in the same way then, and said so.
+    """
+    try:
+        # Not before it is needed: it brings Triton with it.
+        from daemon.engine.cuda.products import Product
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return Product
 
 
 def linear_bytes(model: nn.Module) -> int:

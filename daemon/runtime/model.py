@@ -1,19 +1,21 @@
 """What is to be served, and what each instance's worker is told: found before anything starts."""
 
 import logging
+import time
 from pathlib import Path
 
 import msgspec
 
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
-from daemon.config.cuda import ask_for, check_devices
-from daemon.config.find import Found, find
+from daemon.config.cuda import Card, Devices, ask_for, check_devices
+from daemon.config.find import Candidate, Found, find
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.events import Configured, InstanceConfig
 from daemon.engine.protocol import Load
+from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
 from daemon.models.generation import DefaultSampling, default_sampling
@@ -22,6 +24,11 @@ from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 
 log = logging.getLogger(__name__)
+
+FREEING_S = 1.0
+"""After so long a GPU whose memory is being freed has more of it."""
+FREED_S = 30.0
+"""After so long it is not waited for any more."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -113,7 +120,7 @@ def find_model(
     cache = cache_folder(config)
     folder = model_folder(config.model.path, cache, told=told)
     shape = checked_shape(folder, cache, ask)
-    found = find(config, shape, devices)
+    found, devices = _found(config, shape, devices)
     in_place = bool(found.why_cpu and devices.cards)
     for line in found.lines():
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
@@ -130,6 +137,33 @@ def find_model(
         cores=core_shares(config, read_cores()),
         defaults=default_sampling(config.model.generation_config, folder),
     )
+
+
+def _found(config: Config, shape: ModelShape, devices: Devices) -> tuple[Found, Devices]:
+    """What serves, and the devices as they were then; blocks while memory that is missed comes
+    back: that of a daemon that was killed takes seconds, and the CPU would serve until the next
+    start.
+    """
+    until_s = time.monotonic() + FREED_S
+    found = find(config, shape, devices)
+    while any(map(_misses, found.candidates, devices.cards)) and time.monotonic() < until_s:
+        time.sleep(FREEING_S)
+        later = ask_for(())
+        if _free(later) <= _free(devices):
+            break
+        log.info("a GPU's memory is being freed: what serves is found anew")
+        found, devices = find(config, shape, later), later
+    return found, devices
+
+
+def _misses(candidate: Candidate, card: Card) -> bool:
+    """Whether a card lacks room for all that was wished for, while other programs hold some."""
+    held_bytes = 0 if card.free_bytes is None else card.total_bytes - card.free_bytes
+    return bool(candidate.fault or candidate.tokens) and held_bytes > GPU_RUNTIME_BYTES
+
+
+def _free(devices: Devices) -> int:
+    return sum(card.free_bytes or 0 for card in devices.cards)
 
 
 def with_instances(config: Config, found: Found) -> Config:

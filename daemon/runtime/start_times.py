@@ -14,6 +14,8 @@ Stages = dict[str, float]
 _ENOUGH = 0.05
 """So much of a stage tells how fast it goes."""
 
+_MOST_S = 86_400
+"""No stage takes longer; no number at all is no such number, either."""
 MOST_KEPT = 64
 """Models and devices that are remembered."""
 
@@ -84,7 +86,11 @@ class StartTimes:
         stages = self._known.get(what)
         if not isinstance(stages, dict):
             return {}
-        return {str(k): float(v) for k, v in stages.items() if isinstance(v, int | float)}
+        return {
+            stage: float(took_s)
+            for stage, took_s in stages.items()
+            if isinstance(took_s, int | float) and 0 <= took_s <= _MOST_S
+        }
 
     def keep(self, what: str, stages: Stages) -> None:
         """Remember a start, from the next `write` on beyond this process."""
@@ -109,6 +115,6 @@ class StartTimes:
     def _read(self) -> dict[str, object]:
         try:
             known = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return known if isinstance(known, dict) else {}

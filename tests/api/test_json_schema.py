@@ -85,6 +85,26 @@ OPEN = {
     "a reference that is not looked for": thing("a", properties={"b": {"$ref": "#/properties/a"}}),
     "a schema of another name": thing("a", **{"$id": "http://a"}),
     "an example that looks like a schema": {"type": "object", "examples": [thing("a")]},
+    "a part of what an enum lists": thing(properties={"a": thing("b")}, enum=[{"a": {"c": 1}}]),
+    "a part of what is constant": thing(properties={"a": thing("b")}, const={"a": {"c": 1}}),
+    "a part beside one of a whole": thing(
+        properties={"a": thing("b")}, allOf=[{"properties": {"a": {"required": ["c"]}}}]
+    ),
+    "a part beside one of a definition": thing(
+        properties={"a": thing("b")},
+        **{"$ref": "#/$defs/D", "$defs": {"D": {"properties": {"a": {"required": ["c"]}}}}},
+    ),
+    "a part beside a pattern": thing(
+        properties={"a": thing("b")}, patternProperties={"^a": {"required": ["c"]}}
+    ),
+    "items beside branches": {"items": thing("a"), "anyOf": [{"items": {"required": ["c"]}}]},
+    "branches beside items": {"anyOf": [{"items": thing("a")}], "items": {"required": ["c"]}},
+    "items of which one must be": {"items": thing("a"), "contains": {"required": ["c"]}},
+    "a pattern that reads like a keyword": {
+        "anyOf": [thing(properties={"a": ref("D")}, patternProperties={"enum": ref("D")})],
+        "$defs": {"D": thing("b")},
+    },
+    "a required name that is no name": thing("a", required=[["a"]]),
 }
 
 

@@ -5,7 +5,7 @@ import os
 import pty
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,11 +41,13 @@ async def runtime(served: ScriptedRuntime) -> ScriptedRuntime:
     return served
 
 
-async def run(url: str, *words: str, stdin: bytes = b"") -> tuple[int | None, str, str]:
-    """Status, output and error output of one `llmd chat`."""
+async def run(
+    url: str, *words: str | bytes, stdin: bytes = b"", **more: str
+) -> tuple[int | None, str, str]:
+    """Status, output and error output of one `llmd chat`; `more` is its environment's."""
     process = await asyncio.create_subprocess_exec(
         *(*LLMD, "chat", *words),
-        env={**os.environ, "LLMD_URL": url},
+        env={**os.environ, "LLMD_URL": url, **more},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -110,8 +112,73 @@ async def test_what_goes_wrong_is_a_sentence(runtime: ScriptedRuntime) -> None:
     assert (status, out) == (1, "") and "other" in err and err.count("\n") == 1
     status, out, err = await run(runtime.url)
     assert (status, out) == (1, "") and "there is no question" in err
+    status, out, err = await run(runtime.url.replace("http:", "https:"), "hello")
+    assert (status, out) == (1, "") and "no TLS connection to https://" in err
     status, out, err = await run("ftp://x", "hello")
     assert (status, out) == (1, "") and "is not an HTTP address" in err
+
+
+async def test_bytes_that_are_no_text_are_asked_all_the_same(runtime: ScriptedRuntime) -> None:
+    broken = b"hello \xff world"
+    status, out, err = await run(
+        runtime.url, broken, "--system", broken, stdin=broken, PYTHONIOENCODING="utf-8:strict"
+    )
+    assert (status, out, err) == (0, f"{ANSWER}\n", "")
+
+
+async def test_a_character_that_the_output_lacks_ends_no_answer(runtime: ScriptedRuntime) -> None:
+    runtime.script = saying(tokenizer(), "hello ä world")
+    status, out, err = await run(runtime.url, "hello", PYTHONIOENCODING="ascii")
+    assert (status, err) == (0, "") and out.startswith("hello ?") and out.endswith("world\n")
+
+
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+async def test_closed_streams_are_no_traceback(runtime: ScriptedRuntime, closing: str) -> None:
+    command = f'"$@" {closing}'
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", command, "sh", *LLMD, "chat", "--url", runtime.url),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert process.returncode == 1 and b"Traceback" not in out + err
+    if "2>" not in closing:
+        assert b"there is no question" in err
+
+
+async def test_a_key_that_no_header_takes_is_a_sentence(runtime: ScriptedRuntime) -> None:
+    assert await run(runtime.url, "hello", LLMD_API_KEY="sk-a\n") == (0, f"{ANSWER}\n", "")
+    status, out, err = await run(runtime.url, "hello", LLMD_API_KEY="a\nb")
+    assert (status, out) == (1, "") and "API key" in err and err.count("\n") == 1
+
+
+HEAD = b"HTTP/1.1 %s\r\nConnection: close\r\n\r\n"
+CUT = b'data: {"choices": [{"delta": {"content": "hel"}}]}\n\n'
+STRANGERS = {
+    "cut": (HEAD % b"200 OK" + CUT, "broke the answer off"),
+    "a page": (HEAD % b"502 Bad Gateway" + b"<html>\n<p>no", "answered with HTTP 502"),
+    "nothing": (HEAD % b"502 Bad Gateway", "answered with HTTP 502"),
+    "controls": (HEAD % b"400 Bad" + b'{"error": {"message": "a\\u001b]0;x\\u0007b"}}', "a]0;xb"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+async def test_what_strange_servers_answer_is_a_sentence(name: str) -> None:
+    sent, said = STRANGERS[name]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        status, out, err = await run(url, "hello", "--model", "m")
+        assert status == 1 and said in err and err.lstrip().count("\n") == 1
+        assert out == ("hel" if name == "cut" else "")
 
 
 async def test_an_answer_that_fails_keeps_what_had_come(runtime: ScriptedRuntime) -> None:
@@ -146,11 +213,12 @@ async def test_a_conversation_in_a_terminal(runtime: ScriptedRuntime) -> None:
     assert await terminal.status() == 0
 
 
-async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) -> None:
-    def endless(message: Generate, _stream: int):
-        while True:
-            yield tokenizer().encode(" fox", add_special_tokens=False).ids[0], FinishReason.NONE
+def endless(_message: Generate, _stream: int) -> Iterator[tuple[int, FinishReason]]:
+    while True:
+        yield tokenizer().encode(" fox", add_special_tokens=False).ids[0], FinishReason.NONE
 
+
+async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) -> None:
     runtime.script, runtime.interval_s = endless, 0.05
     terminal = Terminal(runtime.url)
     await terminal.until(">>> ")
@@ -167,6 +235,17 @@ async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) 
     await terminal.until(">>> ")
     terminal.type("/bye\n")
     assert await terminal.status() == 0
+
+
+async def test_what_ends_a_process_ends_a_chat_in_mid_answer(runtime: ScriptedRuntime) -> None:
+    runtime.script, runtime.interval_s = endless, 0.05
+    terminal = Terminal(runtime.url)
+    await terminal.until(">>> ")
+    terminal.type("go\n")
+    await terminal.until("fox fox")
+    os.kill(terminal.pid, signal.SIGTERM)
+    async with asyncio.timeout(60):
+        assert await terminal.status() == 128 + signal.SIGTERM
 
 
 async def test_no_control_character_reaches_a_terminal(runtime: ScriptedRuntime) -> None:

@@ -49,6 +49,7 @@ async def ask(
         "max_tokens": num_tokens,
         "temperature": 0,
         "ignore_eos": True,
+        "repetition_penalty": 1,
     }
     if chat and case.question:
         path = "/v1/chat/completions"

@@ -36,10 +36,10 @@ def answers(folder: str, prompts: list[list[int] | str], count: int) -> list[Ans
 def main(folder: str, count: int) -> None:
     """Compute and print them."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
+    model.generation_config = GenerationConfig()  # none that the folder has: the plain best token
     tokenizer = AutoTokenizer.from_pretrained(folder)
     found = []
     for prompt in json.load(sys.stdin):

@@ -46,9 +46,9 @@ def test_its_files_say_what_serving_needs(folder: Path) -> None:
     assert config["eos_token"] == "<|im_end|>"
 
 
-def test_it_is_sampled_as_its_authors_recommend(folder: Path) -> None:
+def test_its_default_sampling_is_written_beside_it(folder: Path) -> None:
     defaults = default_sampling("auto", folder)
-    assert defaults == DefaultSampling(temperature=0.2, top_p=0.9)
+    assert defaults == DefaultSampling(temperature=0.2, top_p=0.9, repetition_penalty=1.1)
 
 
 def test_its_tokenizer_splits_as_the_model_learned(folder: Path, tokenizer: Tokenizer) -> None:

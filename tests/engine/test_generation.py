@@ -58,6 +58,12 @@ def test_another_folder_may_say_it(tmp_path: Path) -> None:
         default_sampling(str(tmp_path / "none"), model)
 
 
+def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").symlink_to("/dev/zero")
+    with pytest.raises(ModelError, match="more than"):
+        default_sampling("auto", tmp_path)
+
+
 @pytest.mark.parametrize(
     "text",
     [

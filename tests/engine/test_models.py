@@ -250,6 +250,43 @@ def test_an_index_may_not_leave_its_folder(tmp_path: Path) -> None:
         shape_here(folder)
 
 
+def write_conversion(target: Path) -> None:
+    target.mkdir()
+    (target / "config.json").write_text("{}")
+    (target / "tokenizer.json").write_text("{}")
+    save_file({"a": torch.ones(3)}, target / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_conversion_that_lost_something_is_made_anew(tmp_path: Path, name: str) -> None:
+    gguf, num_calls = tmp_path / "model.gguf", 0
+    gguf.write_bytes(b"GGUF")
+
+    def convert(_source: Path, target: Path, _told: embedded.Told) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        write_conversion(target)
+
+    def size_bytes() -> int:
+        folder = embedded.model_folder(str(gguf), tmp_path / "cache", convert)
+        return (folder / name).stat().st_size
+
+    whole, path = size_bytes(), embedded.converted_folder(gguf, tmp_path / "cache") / name
+    path.unlink()
+    assert size_bytes() == whole and num_calls == 2
+    os.truncate(path, whole - 1 if name.endswith("safetensors") else 0)
+    assert size_bytes() == whole and num_calls == 3
+    assert size_bytes() == whole and num_calls == 3
+
+
+def test_a_cache_that_takes_nothing_is_named(tmp_path: Path) -> None:
+    gguf, cache = tmp_path / "model.gguf", tmp_path / "cache"
+    gguf.write_bytes(b"GGUF")
+    cache.write_text("no folder")
+    with pytest.raises(ModelError, match=rf"into {cache}/models: Not a directory; daemon\.cache"):
+        embedded.model_folder(str(gguf), cache)
+
+
 def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"GGUF")
@@ -257,8 +294,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
 
     def convert(source: Path, target: Path, _told: embedded.Told) -> None:
         calls.append(source)
-        target.mkdir()
-        (target / "config.json").write_text("{}")
+        write_conversion(target)
 
     found: list[Path] = []
 
@@ -281,7 +317,7 @@ def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:
 
     def convert(source: Path, target: Path, _told: embedded.Told) -> None:
         calls.append(source)
-        target.mkdir()
+        write_conversion(target)
 
     places = [tmp_path / "one" / "model.gguf", tmp_path / "two" / "renamed.gguf"]
     for number, place in enumerate(places):

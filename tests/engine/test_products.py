@@ -1,17 +1,23 @@
 """Which way a matrix product is computed on a GPU: chosen by measurement, here by a false one."""
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from daemon.engine import backend, linear
 from daemon.engine.linear import pack_linears, packed
 
 pytest.importorskip("triton")
 
+from daemon.engine.cuda import products
 from daemon.engine.cuda.candidates import (
     LIBRARY,
     MAX_ROWS,
@@ -120,6 +126,26 @@ def test_weights_take_turns_while_they_are_measured() -> None:
     assert seen[:4] == [*addresses, addresses[0]]
 
 
+def test_measuring_calls_no_norm_that_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Running(FalseMeter):
+        def seconds(self, calls: Sequence[Call]) -> float:
+            assert calls[0].before is not None
+            calls[0].before()
+            return 1.0
+
+    measured = partial(choose_products, meter=Running(lambda *_: 1.0), room=H200)
+    monkeypatch.setattr(products, "choose_products", measured)
+    monkeypatch.setattr(products, "add_norm", None)
+    forward = SimpleNamespace(products=lambda: [one])
+    one = product()
+    slots: Any = SimpleNamespace(block_table=[None] * 2)
+    by_torch = frozenset({"norm", "decode"})
+    backend.choose(torch.device("cuda:0"), torch.bfloat16, by_torch=by_torch).compile(
+        cast("Any", forward), cast("Any", None), slots
+    )
+    assert len(one.ways) == 3
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_library_computes_what_was_not_measured(bias: bool) -> None:
     one = product(24, 64, bias)
@@ -196,6 +222,17 @@ def test_linear_layers_of_a_gpu_become_products_over_their_own_weights() -> None
     assert isinstance(whole[0], Product)
     single = on_a_gpu(nn.Linear(64, 32))
     assert packed(single, keep_plain=True) is single
+
+
+def test_linear_layers_stay_where_triton_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As where it is installed and lacks what kernels import.
+    monkeypatch.setitem(sys.modules, "daemon.engine.cuda.products", None)
+    linear._product_type.cache_clear()
+    layer = on_a_gpu(nn.Linear(64, 32, dtype=torch.bfloat16))
+    assert packed(layer, keep_plain=True) is layer
+    linear._product_type.cache_clear()
 
 
 def test_linear_layers_of_a_cpu_are_no_products() -> None:

@@ -1,6 +1,8 @@
 """A card's first use: kernels that fail in every way, by the real child; what is kept and told."""
 
+import errno
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,17 @@ import msgspec
 import pytest
 import torch
 
+from daemon.engine.sampler.means import TorchMeans
 from daemon.engine.selftest import choose, kept, tries
+from daemon.engine.selftest.bench import Bench
+from daemon.engine.selftest.compare import WrongError
 from daemon.engine.selftest.families import ALL, FAMILIES
 from daemon.engine.selftest.kept import Card, Verdict
 from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
 from daemon.engine.selftest.run import DEADLINES_S, Found, SelfTestError, run
 from tests.engine.subject import SUBJECT
 
+ROOT = Path(__file__).parents[2]
 CARD = Card("NVIDIA Fake 9000", "9.0", "580.1", "2.9", "3.5", "13.0")
 FAULTY = (sys.executable, "-m", "tests.engine.selftest_child")
 SHORT = {**DEADLINES_S, "decode": 1.0}
@@ -28,9 +34,11 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
-    begun: list[str] = []
-    found = run(SUBJECT, begun.append, command=FAULTY, deadlines_s=SHORT)
-    assert begun == list(FAMILIES)
+    told: list[str] = []
+    found = run(SUBJECT, told.append, command=FAULTY, deadlines_s=SHORT)
+    # That all is imported; then of each family the beginning and the end, of a late one twice.
+    assert list(dict.fromkeys(told)) == ["", *FAMILIES]
+    assert all(told.count(family) == (4 if family == "decode" else 2) for family in FAMILIES)
     whys = {
         "norm": "RuntimeError: CUDA error: an illegal instruction was encountered",
         "activation": "no such card",
@@ -45,6 +53,42 @@ def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
     for family, why in whys.items():
         assert why in found.faults[family]
     assert not found.passing
+
+
+FORKS = """
+import os, signal, time
+from daemon.engine.selftest import forks
+from daemon.engine.selftest.messages import Begun, Ended, Request
+from tests.engine.subject import SUBJECT
+
+reading, writing = os.pipe()
+os.write(writing, b"x")
+os.close(writing)
+
+def work(request, tell):
+    for family in request.families:
+        tell(Begun(family))
+        if family == "slow" and os.read(reading, 1):
+            time.sleep(1000)
+        if family == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        tell(Ended(family))
+
+deadlines_s = {"slow": 0.5, "killed": 60.0, "right": 60.0}
+forks.try_in_forks(Request(SUBJECT, tuple(deadlines_s), deadlines_s), work, print)
+"""
+
+
+def test_what_was_late_once_or_killed_from_outside_is_no_lasting_verdict() -> None:
+    # A process without threads, as a fork wants it.
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    told = done.stdout.splitlines()
+    slow = ["Begun(family='slow')", "Late(family='slow')", "Begun(family='slow')"]
+    assert told[:4] == [*slow, "Ended(family='slow', fault='', passing=False)"], done.stderr
+    killed = "Ended(family='killed', fault='its process died of signal 9', passing=True)"
+    assert told[5] == killed and told[-1] == "Ended(family='right', fault='', passing=False)"
 
 
 def test_a_card_is_tried_once_and_again_where_anything_differs(
@@ -93,9 +137,12 @@ def test_a_file_that_holds_no_verdict_is_not_believed(tmp_path: Path) -> None:
     kept.keep(tmp_path, Verdict(CARD, SUBJECT, kept.code(), {}))
     (path,) = (tmp_path / "kernels").iterdir()
     assert [one for one, _ in kept.all_kept(tmp_path)] == [path]
-    path.write_bytes(path.read_bytes()[:-40])
-    assert kept.read(tmp_path, CARD, SUBJECT) is None
-    assert not list(kept.all_kept(tmp_path))
+    whole = path.read_bytes()
+    for damaged in (whole[:-40], b"", whole.replace(b'"faults": {}', b'"faults": {"nom": "x"}')):
+        assert damaged != whole
+        path.write_bytes(damaged)
+        assert kept.read(tmp_path, CARD, SUBJECT) is None
+        assert not list(kept.all_kept(tmp_path))
 
 
 def test_a_child_that_cannot_start_says_why() -> None:
@@ -114,13 +161,43 @@ def tried(work: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[Me
     return said
 
 
-def test_a_lack_of_memory_says_nothing_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacks(*_: Any) -> None:
-        raise torch.OutOfMemoryError("a full card")
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (torch.OutOfMemoryError("a full card"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
+        (RuntimeError("Failed to find C compiler. Please specify via CC"), True),
+        (subprocess.CalledProcessError(1, ["gcc"]), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (RuntimeError("out of resource: shared memory, Required: 131072"), False),
+        (RuntimeError("an illegal memory access was encountered"), False),
+    ],
+)
+def test_what_lacks_on_the_machine_says_nothing_of_a_card(
+    error: Exception, passing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: Any) -> None:
+        raise error
 
-    said = tried(lacks, monkeypatch)
-    why = "OutOfMemoryError: a full card"
-    assert said[:2] == [Begun("norm"), Ended("norm", why, passing=True)]
+    begun, ended, *_ = tried(raises, monkeypatch)
+    assert begun == Begun("norm")
+    assert isinstance(ended, Ended) and ended.fault and ended.passing is passing
+
+
+def test_draws_from_edited_logits_are_tried_in_their_own_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sampling_cases = pytest.importorskip("daemon.engine.selftest.sampling_cases")
+
+    class Wrong(TorchMeans):
+        def choose(self, logits: torch.Tensor, params: Any, positions: Any) -> torch.Tensor:
+            drawn = super().choose(logits, params, positions)
+            return drawn + (logits.dtype == torch.float32)
+
+    monkeypatch.setattr(sampling_cases, "CudaMeans", lambda vocab, _device: Wrong(vocab))
+    with pytest.raises(WrongError, match="float32"):
+        sampling_cases.try_draws(Bench(msgspec.structs.replace(SUBJECT, dtype="bfloat16")))
 
 
 def test_nothing_is_tried_on_a_device_that_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,7 @@ def greedy(model: Any, prompt: list[int], num_tokens: int) -> list[int]:
         max_new_tokens=num_tokens,
         do_sample=False,
         eos_token_id=-1,
+        repetition_penalty=1.0,
         use_cache=True,
     )
     tokens: list[int] = output[0, len(prompt) :].tolist()

@@ -91,7 +91,13 @@ def test_starts_are_kept(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["starts.json"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 3}', '{"a": {"weights": "long"}}', "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"a": 3}', '{"a": {"weights": "long"}}', "\0", "[" * 100_000),
+        *(f'{{"a": {{"weights": {odd}}}}}' for odd in ("NaN", "Infinity", "-1", "1" + "0" * 400)),
+    ],
+)
 def test_a_file_that_makes_no_sense_is_no_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "starts.json"
     path.write_text(text)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from daemon.config.cuda import Card, Devices
 from daemon.config.load import load
 from daemon.config.schema import Config, ModelConfig
 from daemon.engine.resolve import resolve_here
 from daemon.models.embedded import EMBEDDED_NAME
 from daemon.models.shape import ModelError
+from daemon.runtime import model
 from daemon.runtime.beside import in_thread
 from daemon.runtime.model import find_model, served_name
 from tests.config.driver import LARGE, SMALL, build_driver, pretend
@@ -133,3 +135,23 @@ def test_serving_finds_its_gpus_and_logs_what_it_found(
     ]
     assert devices == [["cuda:0", "cuda:2"], ["cpu"], ["cpu"]]
     assert config.instance == ()
+
+
+def test_memory_that_is_being_freed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"model.path": str(tiny_folder(tmp_path)), "daemon.cache": str(tmp_path / "cache")}
+    config = load(None, settings).config
+    monkeypatch.setattr(model, "FREEING_S", 0.0)
+
+    def served(*free_gib: float) -> tuple[str, int]:
+        """By what device, and how often the driver was asked: each time so much was free."""
+        cards = [Card("A", "", (9, 0), 24 << 30, int(gib * 2**30)) for gib in free_gib]
+        told = iter([Devices((one,)) for one in cards])
+        monkeypatch.setattr(model, "ask_for", lambda _named: next(told))
+        device = find_model(config, resolve_here).instances[0].device
+        return device, len(free_gib) - len(list(told))
+
+    assert served(1.0, 2.0, 20.0, 23.0) == ("cuda:0", 3)  # a killed daemon's
+    assert served(1.0, 1.0, 23.0) == ("cpu", 2)  # another program's, which keeps it
+    assert served(23.5, 23.5) == ("cuda:0", 1)

@@ -111,7 +111,7 @@ async def test_one_that_the_kernel_does_not_let_end_is_waited_for_no_longer(
 ) -> None:
     """As in a call of a driver that does not answer, where no signal ends a process."""
     monkeypatch.setattr(child_module, "KILLED_S", 0.1)
-    child, _ = await started("polite")
+    child, _ = await started("stubborn")
     with monkeypatch.context() as patch:
         patch.setattr(Child, "signal", lambda _child, _number: None)
         assert await child.end(grace_s=0.0) == -signal.SIGKILL

@@ -62,6 +62,7 @@ const server = {
 
   async ask(path, request) {
     const headers = { ...request.headers };
+    if (/[^\x21-\x7e]/.test(this.key)) throw new Refusal(401, { code: "invalid_api_key" }); // no header takes it
     if (this.key) headers.Authorization = `Bearer ${this.key}`;
     let response;
     try {

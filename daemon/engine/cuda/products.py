@@ -16,6 +16,7 @@ from statistics import median
 
 import torch
 from torch import nn
+from torch.nn.functional import rms_norm
 
 from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, Room, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
@@ -23,6 +24,7 @@ from daemon.engine.cuda.meter import Call, CudaMeter, Meter
 from daemon.engine.cuda.ways import Way
 from daemon.engine.kernels import add_norm
 from daemon.engine.kernels.skinny import Scratch, power_of_2
+from daemon.engine.selftest.families import NONE, NORM, ByTorch
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +93,14 @@ def choose_products(
     rows: Sequence[int],
     meter: Meter | None = None,
     room: Room | None = None,
+    by_torch: ByTorch = NONE,
 ) -> Choice:
     """Measure how each shape is best computed for each number of rows, and note it in `products`.
 
     What is no `Product` is left alone. Measured are the powers of two that hold `rows`; numbers in
     between are computed as the next larger one is, those above `MAX_ROWS` by the library. `meter`
-    and `room` are the device's own unless given. Takes about a second for a model of 8B, and more
+    and `room` are the device's own unless given. No kernel of the families `by_torch` is called but
+    those of products. Takes about a second for a model of 8B, and more
     the first time, when kernels are compiled.
     """
     began_s = time.perf_counter()
@@ -116,7 +120,7 @@ def choose_products(
             meter = CudaMeter()
         compiled_s = time.perf_counter()
         for shape, group in groups.items():
-            found = _choose(group, rows, meter, room, scratch)
+            found = _choose(group, rows, meter, room, scratch, by_torch)
             for product in group:
                 product.ways = spread(found)
             chosen[shape] = {count: way.name for count, way in found.items()}
@@ -164,7 +168,12 @@ def _groups(products: Iterable[object]) -> dict[Shape, list[Product]]:
 
 
 def _choose(
-    group: list[Product], rows: Sequence[int], meter: Meter, room: Room, scratch: Scratch
+    group: list[Product],
+    rows: Sequence[int],
+    meter: Meter,
+    room: Room,
+    scratch: Scratch,
+    by_torch: ByTorch,
 ) -> dict[int, Way]:
     """The fastest way for each number of rows."""
     weight = group[0].weight
@@ -173,13 +182,19 @@ def _choose(
     for count in rows:
         states = torch.randn((count, in_features), dtype=weight.dtype, device=weight.device)
         ways = candidates(count, out_features, in_features, room, scratch)
-        found[count] = _fastest(group, states, ways, meter)
+        found[count] = _fastest(group, states, ways, meter, in_front(states, by_torch))
     return found
 
 
-def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter: Meter) -> Way:
+def _fastest(
+    group: list[Product],
+    states: torch.Tensor,
+    ways: list[Way],
+    meter: Meter,
+    before: Callable[[], object],
+) -> Way:
     """Each way is timed once, the best of them again, in turns; the library wins near draws."""
-    first, before = group[0], in_front(states)
+    first = group[0]
     others = [way for way in ways if way != LIBRARY]
     usable = [way for way in others if meter.usable(way, states, first.weight, first.bias)]
     # The library is right by definition, even where its result has infinite numbers.
@@ -193,10 +208,12 @@ def _fastest(group: list[Product], states: torch.Tensor, ways: list[Way], meter:
     return finalists[best] if times[best] < WORTH * times[0] else LIBRARY
 
 
-def in_front(states: torch.Tensor) -> Callable[[], object]:
+def in_front(states: torch.Tensor, by_torch: ByTorch = NONE) -> Callable[[], object]:
     """A small kernel such as stands before every product of a decoder, which ours may overlap."""
     narrow = states[:, :_NORMED_WIDTH].contiguous()
     weight, out = torch.ones_like(narrow[0]), torch.empty_like(narrow)
+    if NORM in by_torch:
+        return partial(rms_norm, narrow, weight.shape, weight, 1e-5)
     return partial(add_norm, narrow, None, weight, 1e-5, out)
 
 

@@ -8,7 +8,6 @@ in plain torch, `daemon.engine.packing` those that pack blocks; they define what
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DecodeRows",
     "add_norm",
-    "available",
     "pack_blocks",
     "paged_decode_attention",
     "paged_prefill_attention",
@@ -47,11 +45,6 @@ _MODULES = {
     "unpack_blocks": "daemon.engine.kernels.packing",
     "write_kv": "daemon.engine.kernels.cache",
 }
-
-
-def available() -> bool:
-    """Whether Triton is installed."""
-    return find_spec("triton") is not None
 
 
 def __getattr__(name: str) -> Any:

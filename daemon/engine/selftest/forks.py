@@ -1,15 +1,15 @@
-"""Forks that try families: one that dies or is late costs its family, and another goes on."""
+"""Forks that try families: one that dies, or is late twice, costs its family; another goes on."""
 
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from signal import SIGKILL
+from signal import SIGINT, SIGKILL, SIGTERM
 
 import msgspec
 
 from daemon.engine.selftest.lines import Lines, write
-from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
+from daemon.engine.selftest.messages import Begun, Broken, Ended, Late, Message, Request
 from daemon.wire.parent import die_with_parent
 
 OPEN_S = 120.0
@@ -17,6 +17,7 @@ OPEN_S = 120.0
 _ENDING_S = 10.0
 """One that hung up, or was killed, is waited for so long: a device may keep it."""
 _LOOK_S = 0.01
+_FROM_OUTSIDE = (-SIGKILL, -SIGTERM, -SIGINT)
 
 Try = Callable[[Request, Callable[[Message], None]], None]
 Tell = Callable[[Message], None]
@@ -26,30 +27,35 @@ def try_in_forks(request: Request, work: Try, tell: Tell) -> None:
     """Try each family that is asked for; `tell` hears of every beginning and end, in order.
 
     Call it in a process that has imported all that is needed, has no other thread, and has not
-    opened the device: a fork of any other cannot use it.
+    opened the device: a fork of any other cannot use it. A family that is late is tried twice: one
+    that hangs does so again, one whose kernels took long to compile finds them compiled.
     """
     waiting, by_torch = list(request.families), set(request.by_torch)
+    late: set[str] = set()
     while waiting:
         rest = msgspec.structs.replace(
             request, families=tuple(waiting), by_torch=tuple(sorted(by_torch))
         )
-        before = len(waiting)
-        fork = _Fork(rest, work)
+        fork = _Fork(rest, work, frozenset(late))
+        before = len(waiting), len(late)
         for message in fork.messages():
             tell(message)
             if isinstance(message, Ended):
                 waiting.remove(message.family)
                 if message.fault:
                     by_torch.add(message.family)
-        if len(waiting) == before:
+            elif isinstance(message, Late):
+                late.add(message.family)
+        if (len(waiting), len(late)) == before:
             return  # it could not open the device, and has said so
 
 
 class _Fork:
     """One process, which is dead or given up when its messages have ended."""
 
-    def __init__(self, request: Request, work: Try) -> None:
+    def __init__(self, request: Request, work: Try, late: frozenset[str]) -> None:
         self._deadlines_s = request.deadlines_s
+        self._late = late  # families that were it before
         self._reading, writing = os.pipe()
         self._lines = Lines(self._reading)
         self._pid = os.fork()
@@ -58,7 +64,7 @@ class _Fork:
         os.close(writing)
 
     def messages(self) -> Iterator[Message]:
-        """What it says, and last the end of the family that ended it, if one did."""
+        """What it says, and last what became of the family that ended it, if one did."""
         tried, limit_s, said = "", OPEN_S, False
         while (message := self._lines.next(limit_s)) is not None:
             tried, limit_s, said = "", OPEN_S, True
@@ -68,26 +74,36 @@ class _Fork:
             yield message
         os.close(self._reading)
         late = not self._lines.hung_up
-        ended = self._end(late)
-        why = f"it was not done within {limit_s:g} s" if late else f"its process {ended}"
-        if tried:
-            yield Ended(tried, why)
+        status = self._end(late)
+        why = (
+            f"it was not done within {limit_s:g} s" if late else f"its process {_in_words(status)}"
+        )
+        if tried and late and tried not in self._late:
+            yield Late(tried)
+        elif tried:
+            # Killed from outside: by the kernel for want of memory, or by somebody.
+            yield Ended(tried, why, passing=not late and status in _FROM_OUTSIDE)
         elif not said:
             yield Broken(f"the device cannot be opened: {why}")
 
-    def _end(self, by_force: bool) -> str:
-        """Have it end; how it did, for a person."""
+    def _end(self, by_force: bool) -> int | None:
+        """Have it end; its exit status, negative for a signal. None: it does not end."""
         if by_force:
             os.kill(self._pid, SIGKILL)
         deadline_s = time.monotonic() + _ENDING_S
         while time.monotonic() < deadline_s:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid:
-                code = os.waitstatus_to_exitcode(status)
-                return f"died of signal {-code}" if code < 0 else f"ended with status {code}"
+                return os.waitstatus_to_exitcode(status)
             time.sleep(_LOOK_S)
         os.kill(self._pid, SIGKILL)  # and goes on without it
+        return None
+
+
+def _in_words(status: int | None) -> str:
+    if status is None:
         return "does not end"
+    return f"died of signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 def _be(request: Request, work: Try, fd: int) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.engine.selftest.families import ALL
 from daemon.engine.selftest.subject import Subject
 
 _ENGINE = Path(__file__).parents[1]
-_TRIED = ("kernels", "cuda", "selftest")
-"""Folders of the engine whose code a verdict holds for."""
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,10 +37,9 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read(folder: Path, card: Card, subject: Subject) -> Verdict | None:
     """The verdict kept of an equal self-test; None where there is none that can be believed."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
-        verdict = msgspec.json.decode(_path(folder, card, subject).read_bytes(), type=Verdict)
-        if (verdict.card, verdict.subject, verdict.code) == (card, subject, code()):
-            return verdict
+    verdict = _read(_path(folder, card, subject))
+    if verdict and (verdict.card, verdict.subject) == (card, subject):
+        return verdict
     return None
 
 
@@ -58,10 +56,17 @@ def keep(folder: Path, verdict: Verdict) -> None:
 def all_kept(folder: Path) -> Iterator[tuple[Path, Verdict]]:
     """Every verdict of the code as it is now, and its file."""
     for path in sorted((folder / "kernels").glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
-            verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
-            if verdict.code == code():
-                yield path, verdict
+        if verdict := _read(path):
+            yield path, verdict
+
+
+def _read(path: Path) -> Verdict | None:
+    """A file's verdict, if it is one of the code as it is now."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
+        if verdict.code == code() and ALL.issuperset(verdict.faults):
+            return verdict
+    return None
 
 
 def _path(folder: Path, card: Card, subject: Subject) -> Path:
@@ -73,9 +78,10 @@ def _path(folder: Path, card: Card, subject: Subject) -> Path:
 
 @cache
 def code() -> str:
-    """A digest of the kernels' sources, and of what calls and tries them."""
+    """A digest of the engine's sources: of the kernels, what calls and tries them, and what lays
+    out all that they read.
+    """
     digest = hashlib.blake2b(digest_size=16)
-    for name in _TRIED:
-        for path in sorted((_ENGINE / name).glob("*.py")):
-            digest.update(path.read_bytes())
+    for path in sorted(_ENGINE.rglob("*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -24,6 +24,12 @@ class Begun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     family: str
 
 
+class Late(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """It was not done in time; it is tried once more, with the kernels that were compiled."""
+
+    family: str
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """What came of it."""
 
@@ -38,4 +44,4 @@ class Broken(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     why: str
 
 
-Message = Imported | Begun | Ended | Broken
+Message = Imported | Begun | Late | Ended | Broken

@@ -10,7 +10,7 @@ import msgspec
 
 from daemon.engine.selftest.families import FAMILIES, GRAPHS, PRODUCTS
 from daemon.engine.selftest.lines import Lines
-from daemon.engine.selftest.messages import Begun, Broken, Ended, Imported, Request
+from daemon.engine.selftest.messages import Begun, Broken, Ended, Imported, Late, Request
 from daemon.engine.selftest.subject import Subject
 
 CHILD = (sys.executable, "-m", "daemon.engine.selftest.child")
@@ -22,7 +22,7 @@ _SLACK_S = 30.0
 _ENDING_S = 10.0
 
 Tell = Callable[[str], None]
-"""Called with each family as it is begun."""
+"""Called whenever it goes on, with the family that is tried; empty before the first."""
 
 
 class SelfTestError(Exception):
@@ -71,10 +71,11 @@ def _heard(lines: Lines, request: Request, tell: Tell) -> Found:
     while waiting:
         match lines.next(limit_s):
             case Imported():
-                pass
-            case Begun(family):
+                tell("")
+            case Begun(family) | Late(family):
                 tell(family)
             case Ended(family, fault, passing):
+                tell(family)
                 waiting.remove(family)
                 found.passing |= passing
                 if fault:

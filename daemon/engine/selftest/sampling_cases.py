@@ -1,5 +1,7 @@
 """The sampler's kernels against what a CPU computes."""
 
+from itertools import product
+
 import numpy as np
 import torch
 
@@ -30,21 +32,29 @@ _STEPS = 3
 
 
 def try_draws(bench: Bench) -> None:
-    """Every kind of row in one batch, greedy ones alone, and rows without filters.
+    """Every kind of row in one batch, greedy ones alone, and rows without filters; in the states'
+    type, and in float32 as edited rows are: each is a kernel of its own.
 
     Sums round differently on each device, so that a draw at a border may fall over it: a row must
     be wrong twice, with other logits and another seed.
     """
     vocab = bench.subject.vocab
     here, there = TorchMeans(vocab), CudaMeans(vocab, bench.device)
-    for kinds in (_DRAWN, _DRAWN[:1], _DRAWN[:2]):
-        wrong = [_differ(bench, kinds, seed, here, there) for seed in range(2)]
+    dtypes = dict.fromkeys((bench.dtype, torch.float32))
+    for dtype, kinds in product(dtypes, (_DRAWN, _DRAWN[:1], _DRAWN[:2])):
+        wrong = [_differ(bench, kinds, seed, here, there, dtype) for seed in range(2)]
         if bad := wrong[0] & wrong[1]:
-            raise WrongError(f"draws: rows {sorted(bad)} of {len(kinds)} drew other tokens, twice")
+            rows = f"rows {sorted(bad)} of {len(kinds)}"
+            raise WrongError(f"draws from {dtype}: {rows} drew other tokens, twice")
 
 
 def _differ(
-    bench: Bench, kinds: tuple[SamplingParams, ...], seed: int, here: Means, there: Means
+    bench: Bench,
+    kinds: tuple[SamplingParams, ...],
+    seed: int,
+    here: Means,
+    there: Means,
+    dtype: torch.dtype,
 ) -> set[int]:
     """The rows that draw different tokens."""
     columns = SlotColumns(bench.subject.vocab)
@@ -52,7 +62,7 @@ def _differ(
         columns.join(slot, kind, False)
     params = columns.rows(np.arange(len(kinds)))
     params["seed"] = np.arange(len(kinds)) + 100 * seed
-    logits = bench.normal(len(kinds), bench.subject.vocab) * 3
+    logits = (bench.normal(len(kinds), bench.subject.vocab) * 3).to(dtype)
     positions = np.full(len(kinds), 7 + seed)
     found = there.choose(logits, params, positions).cpu()
     expected = here.choose(logits.cpu(), params, positions)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from subprocess import SubprocessError
 from typing import Any
 
 import torch
@@ -38,6 +39,9 @@ _CASES = {
     PACK: "row_cases.try_packing",
     MOVE: "row_cases.try_moves",
 }
+_LACKING = (torch.OutOfMemoryError, MemoryError, OSError, SubprocessError)
+_LACKS = ("out of memory", "STATUS_ALLOC_FAILED", "Failed to find C compiler")
+"""Words of errors that have no type of their own: the driver's, cuBLAS', Triton's."""
 _LONGEST_FAULT = 300
 """Characters: a compiler's own words are pages."""
 
@@ -79,11 +83,16 @@ def _tried(family: str, request: Request, by_torch: frozenset[str]) -> Ended:
             torch.cuda.synchronize(bench.device)
     except WrongError as error:
         return Ended(family, str(error))
-    except torch.OutOfMemoryError as error:
-        return Ended(family, _in_a_line(error), passing=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, torch computes the family
-        return Ended(family, _in_a_line(error))
+        return Ended(family, _in_a_line(error), passing=_passes(error))
     return Ended(family)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error says nothing of the card: what lacks may be there at the next start, as
+    memory, room on a disk for what is compiled, or a C compiler with Python's headers.
+    """
+    return isinstance(error, _LACKING) or any(words in str(error) for words in _LACKS)
 
 
 def _try(family: str, bench: Bench, by_torch: frozenset[str]) -> None:

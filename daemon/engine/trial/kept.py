@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 
 from daemon import __version__
 from daemon.engine.protocol import Load
+from daemon.engine.selftest.kept import code
 from daemon.engine.trial.script import Wave
 
 _LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")
@@ -40,7 +40,7 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
     tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
     told = (load.dtype, load.kv_dtype, load.block_size, load.max_slots, load.num_threads, backend)
     versions = [_version(name) for name in _LIBRARIES]
-    parts = (config, tensors, told, versions, _device(load.device), __version__, _code())
+    parts = (config, tensors, told, versions, _device(load.device), __version__, code())
     for part in parts:
         digest.update(repr(part).encode())
     for wave in waves:
@@ -85,12 +85,3 @@ def _device(name: str) -> str:
     if device.type != "cuda":
         return f"{device.type} {torch.backends.cpu.get_cpu_capability()}"
     return f"cuda {torch.cuda.get_device_name(device)} {torch.version.cuda}"
-
-
-@cache
-def _code() -> str:
-    """Of the engine's own code: it changes more often than its version."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(_ENGINE.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

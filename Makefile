@@ -66,7 +66,7 @@ bench-cpu: $(DEV)  ## Core's cost, SSE fan-out, llmd-top, and the peers installe
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 gpu-check:  ## kernels and engine against references, on this machine's GPU
-	$(PYTHON) -m benchmarks.gpu_check $(ARGS)
+	$(PYTHON) -m tests.gpu $(ARGS)
 
 gpu-bench:  ## its limits, and kernels, engine and daemon against them (docs/gpu.md)
 	$(PYTHON) -m benchmarks.gpu_bench $(ARGS)

@@ -1,4 +1,4 @@
-"""Pictures of a recording, for the README: `python -m tui.screenshots RECORDING FOLDER`.
+"""Pictures of a recording, for docs/watching.md: `python -m tui.screenshots RECORDING FOLDER`.
 
 Every screen of the dashboard at the end of the recording, as Textual exports it: one SVG each.
 The recording's last messages must be a snapshot, a story of one of its sequences and the owners
@@ -75,7 +75,7 @@ def picture(app: LlmdTop) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; 1 where there is no recording, or a picture is too large for a README."""
+    """The program; 1 where there is no recording, or a picture is too large for a page."""
     parser = argparse.ArgumentParser(prog="python -m tui.screenshots", description=__doc__)
     parser.add_argument("recording", type=Path)
     parser.add_argument("folder", type=Path)

@@ -1,1 +1,1 @@
-"""What `benchmarks.gpu_check` and `benchmarks.gpu_bench` are made of."""
+"""What `benchmarks.gpu_bench` is made of, and what `tests/gpu` shares with it."""

@@ -10,7 +10,7 @@ from tests.engine.tiny import save
 PROGRAM = """
 import sys
 import torch
-from benchmarks.gpu.checks.interpreted_engine import interpreted
+from tests.gpu.interpreted_engine import interpreted
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver
 from tests.engine.test_exactness import BLOCK_SIZE, NUM_BLOCKS, prompt

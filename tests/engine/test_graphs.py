@@ -22,7 +22,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
-from benchmarks.gpu.checks.interpreted_engine import interpreted
+from tests.gpu.interpreted_engine import interpreted
 from daemon.engine.cuda import graphs
 from daemon.protocol.worker import Load
 from tests.engine.test_ahead import Ahead, lives

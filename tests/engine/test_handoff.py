@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.gpu.checks.handoff_checks import handoff_checks
 from benchmarks.gpu.handoff_peer import (
     AfterLayer,
     Ended,
@@ -25,6 +24,7 @@ from daemon.engine.handoff.layout import HandoffError
 from daemon.engine.handoff.messages import Broken, Done, Lost
 from daemon.wire.columns import Int32
 from tests.engine.handoff import SOURCE, TARGET, columns
+from tests.gpu.handoff_checks import handoff_checks
 
 SMALL = {"num_slots": 2, "slot_bytes": 4096}
 """Less than any of these transfers."""

@@ -1,1 +1,1 @@
-"""The README's clients against a real API process."""
+"""The scripts of examples/ against a real API process."""

@@ -1,30 +1,30 @@
-"""What the README shows is what is there."""
+"""The README stays one screen with its two commands, and pages name what exists."""
 
 import re
 
 from daemon.config.load import flatten, load
-from tests.house import readme
 from tests.house.source import ROOT
 
-
-def test_the_examples_are_shown_as_they_are() -> None:
-    shown = readme.shown()
-    assert set(shown) == {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("*.*")
-    }
-    for name, code in shown.items():
-        assert code == (ROOT / name).read_text(encoding="utf-8"), "python -m tests.house.readme"
+README = ROOT / "README.md"
+SCREEN_LINES = 60
 
 
-def test_the_make_targets_it_names_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text()))
-    assert {"run", "test"} <= named <= targets
+def test_the_readme_is_one_screen_with_its_two_commands() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= SCREEN_LINES
+    assert {"    make run", "    make test"} <= set(lines)
 
 
-def test_the_values_it_names_exist() -> None:
+def test_the_values_that_the_configuration_page_names_exist() -> None:
     keys = set(flatten(load().config))
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:model|server|scheduler|memory|daemon)\.[a-z_]+)`", text))
     assert named
     assert named <= keys
+
+
+def test_the_page_of_clients_names_every_example() -> None:
+    text = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("*.*")}
+    assert examples
+    assert examples <= set(re.findall(r"`(examples/[\w.]+)`", text))

@@ -1,9 +1,7 @@
-"""ARCHITECTURE.md names every file of the product, and none that is not there."""
-
-import re
+"""docs/tree.md names every file of the product, and none that is not there."""
 
 from tests.house import tree
-from tests.house.source import PACKAGES, ROOT, name_of, purpose_of, python_files
+from tests.house.source import PACKAGES, name_of, purpose_of, python_files
 
 REFRESH = "refresh it: python -m tests.house.tree --write"
 
@@ -22,13 +20,3 @@ def test_every_module_says_its_purpose() -> None:
     said = [path for path in python_files() if path.read_text(encoding="utf-8").strip()]
     silent = [name_of(path) for path in said if not purpose_of(path)]
     assert not silent
-
-
-def test_the_documents_name_only_files_that_exist() -> None:
-    gone = []
-    for document in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"):
-        text = (ROOT / document).read_text(encoding="utf-8")
-        for name in re.findall(r"`((?:daemon|tui|tests|benchmarks|examples|docs)/[\w./-]+)`", text):
-            if not (ROOT / name).exists():
-                gone.append(f"{document}: {name}")
-    assert not gone

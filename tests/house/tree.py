@@ -1,4 +1,4 @@
-"""The tree in ARCHITECTURE.md, made from module docstrings.
+"""The tree in docs/tree.md, made from module docstrings.
 
 `python -m tests.house.tree --write` brings it up to date; without `--write` it is printed.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.house.source import PACKAGES, ROOT, purpose_of, python_files
 
-DOCUMENT = ROOT / "ARCHITECTURE.md"
+DOCUMENT = ROOT / "docs" / "tree.md"
 BEGIN, END = "<!-- tree: begin -->\n```text\n", "```\n<!-- tree: end -->"
 
 

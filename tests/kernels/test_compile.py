@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.gpu.compiled.attention_compile_checks import attention_compile_checks
-from benchmarks.gpu.compiled.compile_checks import PARTS, checks_of
+from tests.gpu.compiled.attention_compile_checks import attention_compile_checks
+from tests.gpu.compiled.compile_checks import PARTS, checks_of
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -12,8 +12,8 @@ from daemon.engine.kernels.tiles import prefill_tiling
 
 PROGRAM = """
 import torch
-from benchmarks.gpu.checks.kernel_checks import LIMITS, distance
-from benchmarks.gpu.checks.paged import LAYER, Shape, paged
+from tests.gpu.kernel_checks import LIMITS, distance
+from tests.gpu.paged import LAYER, Shape, paged
 from daemon.engine.kernels import decode, reference
 
 # Parts are joined four at a time here: 8 heads of 256 numbers.

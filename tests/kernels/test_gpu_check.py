@@ -1,4 +1,4 @@
-"""`gpu_check`'s parts as processes, without a GPU: what one breaks, the others do not see."""
+"""`make gpu-check`'s parts as processes, without a GPU: what one breaks, the others do not see."""
 
 import json
 import sys
@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu.checks.check_parts import PARTS, Part, resolved
-from benchmarks.gpu.checks.check_run import CheckRun
-from benchmarks.gpu.checks.device_checks import device_checks
-from benchmarks.gpu.checks.flight_checks import different, flight_checks
-from benchmarks.gpu.checks.swap_checks import plan as no_rows
 from benchmarks.gpu.parts import as_row
 from benchmarks.gpu.report import Check
 from daemon.engine.backend import torch_backend
 from daemon.protocol.worker import Logprobs, Plan, Reply
 from daemon.wire.columns import int32
 from tests.config.driver import LARGE, build_driver, pretend
+from tests.gpu.check_parts import PARTS, Part, resolved
+from tests.gpu.check_run import CheckRun
+from tests.gpu.device_checks import device_checks
+from tests.gpu.flight_checks import different, flight_checks
+from tests.gpu.swap_checks import plan as no_rows
 
 FLOATS = np.array([-1.5], np.float32)
 
@@ -126,7 +126,7 @@ def test_what_the_driver_tells_is_compared_with_what_torch_says(
 def test_a_story_is_the_same_whether_steps_are_in_flight_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("benchmarks.gpu.checks.tiny_engines.choose", lambda *_: torch_backend())
+    monkeypatch.setattr("tests.gpu.tiny_engines.choose", lambda *_: torch_backend())
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # threads of so small steps only wait for each other
     try:

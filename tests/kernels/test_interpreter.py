@@ -1,4 +1,4 @@
-"""The kernels through Triton's interpreter against their references, as `gpu_check` runs them.
+"""The kernels through Triton's interpreter against their references, as `make gpu-check` runs them.
 
 In a process of its own: Triton decides whether it interprets when it is first imported.
 """
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     written = tmp_path_factory.mktemp("kernels") / "interpreted.json"
-    command = [sys.executable, "-m", "benchmarks.gpu_check", "--interpret", "--json", str(written)]
+    command = [sys.executable, "-m", "tests.gpu", "--interpret", "--json", str(written)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert written.exists(), done.stdout + done.stderr
     content = json.loads(written.read_text())

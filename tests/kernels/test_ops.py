@@ -10,13 +10,13 @@ import pytest
 import torch
 import triton
 
-from benchmarks.gpu.checks.poison import apart, error, untouched
-from benchmarks.gpu.compiled.launches import Launches, compiled_for
-from benchmarks.gpu.compiled.op_compile_checks import op_compile_checks
 from daemon.engine import kernels
 from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.kernels import reference
 from daemon.engine.ops import Heads, Norm, TorchOps
+from tests.gpu.compiled.launches import Launches, compiled_for
+from tests.gpu.compiled.op_compile_checks import op_compile_checks
+from tests.gpu.poison import apart, error, untouched
 
 BF16 = torch.bfloat16
 

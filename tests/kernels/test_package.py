@@ -43,7 +43,7 @@ def test_triton_is_imported_only_when_used(code: str, said: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("module", ["benchmarks.gpu_check", "benchmarks.gpu_bench"])
+@pytest.mark.parametrize("module", ["tests.gpu", "benchmarks.gpu_bench"])
 def test_gpu_commands_say_that_there_is_no_gpu(module: str) -> None:
     done = output("-m", module)
     assert done.returncode == 2

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu.compiled.product_compile_checks import product_compile_checks
+from tests.gpu.compiled.product_compile_checks import product_compile_checks
 
 
 def test_all_kernels_are_there_before_the_first_step_and_wait_in_it() -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu.checks.kernel_shapes import SMALL
-from benchmarks.gpu.checks.paged import LAYER, Shape, paged
 from daemon.engine.kernels import reference
+from tests.gpu.kernel_shapes import SMALL
+from tests.gpu.paged import LAYER, Shape, paged
 
 FLOATS = [shape for shape in SMALL if shape.dtype == torch.float32]
 

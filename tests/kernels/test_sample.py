@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu.compiled.sampler_compile_checks import sampler_compile_checks
 from daemon.engine.kernels.sample import sample
+from tests.gpu.compiled.sampler_compile_checks import sampler_compile_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,7 @@ MANY = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
 import torch
-from benchmarks.gpu.checks.sampler_checks import Case, draw_checks
+from tests.gpu.sampler_checks import Case, draw_checks
 wrong = [c.line() for c in draw_checks(Case(301, 80, 1, torch.float32, 2.0), "cpu") if not c.ok]
 assert not wrong, wrong
 """

@@ -1,4 +1,4 @@
-"""The README's pictures come from a recorded run that this llmd-top still understands."""
+"""The pictures of docs/watching.md come from a recorded run that llmd-top still understands."""
 
 from pathlib import Path
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks.gpu.checks.product_checks import SHAPES_8B, limit, relative_error
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.limits import PRODUCT_OPERATIONS, Limits
 from benchmarks.gpu.timing import host_seconds
@@ -15,6 +14,7 @@ from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import Call, CudaMeter, Meter
 from daemon.engine.cuda.products import Product, calls, choose_products, in_front
 from daemon.engine.cuda.ways import Way
+from tests.gpu.product_checks import SHAPES_8B, limit, relative_error
 
 _RUNS = 3
 _WEIGHTS_BYTES = 512 << 20

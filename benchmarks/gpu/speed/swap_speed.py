@@ -9,7 +9,6 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from benchmarks.gpu.checks.swap_checks import plan
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
@@ -17,6 +16,7 @@ from daemon.engine.kv_cache import KVCache
 from daemon.engine.swap import SwapLink, swap_link
 from daemon.protocol.worker import Copied
 from daemon.wire.columns import int32
+from tests.gpu.swap_checks import plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""How right: what `benchmarks.gpu_check` is made of."""

@@ -1,0 +1,31 @@
+"""What `python -m tests.gpu --interpret` runs: what Triton's interpreter shows on a CPU, small."""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.gpu.report import Check
+from tests.gpu import (
+    edit_checks,
+    kept_checks,
+    kernel_checks,
+    move_checks,
+    op_checks,
+    pool_checks,
+    product_checks,
+    sampler_checks,
+    swap_checks,
+)
+
+
+def interpreted_checks() -> Iterator[Check]:
+    """Kernels against their references; tests/engine has engines that compute with them."""
+    yield from pool_checks.pool_checks("cpu")
+    yield from swap_checks.packing_checks("cpu", dtypes=(torch.float32, torch.bfloat16))
+    yield from kernel_checks.attention_checks("small", "cpu")
+    yield from op_checks.op_checks("cpu")
+    yield from move_checks.move_checks("cpu")
+    yield from product_checks.product_checks("cpu")
+    yield from sampler_checks.sampler_checks("cpu")
+    yield from kept_checks.kept_checks("cpu")
+    yield from edit_checks.edit_checks("cpu")

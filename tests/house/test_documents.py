@@ -1,0 +1,86 @@
+"""Documents name only what is there: files, modules, make targets, links."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import ROOT, name_of
+
+ROOTS = frozenset(path.name for path in ROOT.iterdir() if path.is_dir())
+PARTS = frozenset(path.name for path in (ROOT / "daemon").rglob("*") if path.is_dir())
+"""Where a path may begin: a folder of the repository, or one of the daemon's, which needs more."""
+COLUMN = 33
+"""Where ARCHITECTURE.md's list of layers says what each is."""
+_PATH = re.compile(r"(?<![\w/.~<>-])(\w+(?:/[\w.-]*\w)+)(?![\w<*-]|/\w)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_MODULE = re.compile(r"python3? -m ((?:daemon|tui|tests|benchmarks)[\w.]*\w)")
+_COMMAND = re.compile(r"python3? -m (?:daemon|tui|tests|benchmarks)\S*([^`\n]*)")
+_FILE = re.compile(r"(?<![\w/])[\w./-]+\.(?:csv|npz|jsonl|json|rec|svg|md|toml)\b")
+_PAGE = re.compile(r"(?<![\w/.-])[A-Z][A-Z_]+\.md\b")
+_TARGET = re.compile(r"(?:`|^ {4})make ([a-z][a-z-]*)", re.MULTILINE)
+
+
+def documents() -> list[Path]:
+    """Everything that people read about llmd."""
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+def gone(text: str, folder: Path) -> Iterator[str]:
+    """What a document in this folder names and is not there."""
+    for name in _PATH.findall(text):
+        first = name.partition("/")[0]
+        named = first in ROOTS or (first in PARTS and name.endswith(".py"))
+        if named and not (ROOT / name).exists():
+            yield name
+    for target in _LINK.findall(text):
+        if not (folder / target).exists():
+            yield target
+    for module in _MODULE.findall(text):
+        if find_spec(module) is None:
+            yield module
+    for arguments in _COMMAND.findall(text):
+        yield from (name for name in _FILE.findall(arguments) if not (ROOT / name).exists())
+    yield from (name for name in _PAGE.findall(text) if not (ROOT / name).exists())
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    yield from (f"make {target}" for target in _TARGET.findall(text) if target not in targets)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("`daemon/batch.py` and docs/adr/", []),
+        ("`daemon/none.py`", ["daemon/none.py"]),
+        ("see docs/none.md.", ["docs/none.md"]),
+        ("`scheduler/order.py`", ["scheduler/order.py"]),
+        ("and/or, tokens/s, application/json", []),
+        ("benchmarks/results/gpu-<date>.json", []),
+        ("[it](none.md) [and](https://example.org/none.md)", ["none.md"]),
+        ("`python -m tests.house.none`", ["tests.house.none"]),
+        ("python -m benchmarks.scheduling --trace none.csv", ["none.csv"]),
+        ("NONE.md says so, ARCHITECTURE.md does not", ["NONE.md"]),
+        ("`make test` and `make none`, which make none", ["make none"]),
+    ],
+)
+def test_the_check_sees_what_it_should(text: str, expected: list[str]) -> None:
+    assert list(gone(text, ROOT)) == expected
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_a_document_names_only_what_is_there(document: Path) -> None:
+    assert not list(gone(document.read_text(encoding="utf-8"), document.parent))
+
+
+def test_the_architecture_shows_the_layers_with_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    lines = text.split("```text\n")[1].split("```")[0].splitlines()
+    shown = [set(line[:COLUMN].split()) for line in lines]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract, *_) = project["tool"]["importlinter"]["contracts"]
+    packages = {path.parent.name for path in (ROOT / "daemon").glob("*/__init__.py")}
+    layers = [set(re.findall(r"daemon\.(\w+)", layer)) & packages for layer in contract["layers"]]
+    assert shown == [{"tui"}, *filter(None, layers)]
+    assert set().union(*shown) == packages | {"tui"}

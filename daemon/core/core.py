@@ -235,13 +235,9 @@ class Core:
     # Steps
 
     def _on_step_done(self, event: StepDone) -> None:
-        instance = self.instances[event.instance]
-        answer = instance.scheduler.complete(event.step, event.reasons)
+        answer = self.instances[event.instance].answered(event)
         if answer is None:
             return
-        if answer.work.num_tokens:
-            instance.step_time.observe(answer.work, event.elapsed_s)
-        instance.step_began_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
         num_failed = answer.num_failed
         self.counters.output_tokens += answer.rows.size - num_failed
@@ -309,10 +305,7 @@ class Core:
             self._count(scheduler.take_stats())
         if batch is None:
             return False
-        if len(scheduler.in_flight) == 1:
-            instance.step_began_s = now
-        instance.batch_rows = batch.slots.size
-        instance.newest_work = work = scheduler.in_flight.newest.work
+        work = instance.submitted(batch, now)
         if scheduler.started:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached

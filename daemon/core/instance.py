@@ -144,10 +144,12 @@ class Instance:
 
     def _set_due(self) -> None:
         """Reckon from when on a step may be planned; that changes with the steps in flight alone."""
-        flying = len(self.scheduler.in_flight)
-        if flying >= self.depth:
+        flying = len(self.scheduler.in_flight.steps)
+        if not flying:
+            self._due_s = _AT_ONCE
+        elif flying >= self.depth:
             self._due_s = _NEVER
-        elif not flying or self.config.stages > 1:
+        elif self.config.stages > 1:
             self._due_s = _AT_ONCE
         else:
             expected_s = self.step_time.predict_s(self.newest_work)

@@ -371,9 +371,12 @@ class Scheduler:
             slots, why = slots[rows], why[rows]
         table.delivered[slots] += 1
         sequences = table.sequence[slots]
-        ends = bool(np.count_nonzero(why))
-        if ends:
-            self._fail(slots[why == _ERROR])
+        causes: list[int] = []
+        if np.count_nonzero(why):
+            (ending,) = (why != 0).nonzero()
+            causes = why[ending].tolist()
+            if FinishReason.ERROR in causes:
+                self._fail(slots[why == _ERROR])
         first = [
             member
             for slot in flown.firsts.tolist()
@@ -381,13 +384,10 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        if not ends:
-            return Answer(rows, sequences, why, first, [], [], flown.work)
-        ending = why != 0
-        ended = self.admission.retire(slots[ending].tolist())
+        ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self._end(sequence)
-        return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)
+        return Answer(rows, sequences, why, first, ended, causes, flown.work)
 
     def _fail(self, slots: Slots) -> None:
         """Take back the tokens of rows that failed; what they computed is not cached."""

@@ -17,6 +17,7 @@ from daemon.scheduler.admission import Admission, PreemptionStats
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.repeat import Repeat
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
@@ -48,6 +49,8 @@ class Scheduler:
         self.suspects = Suspects()
         self.limits = limits
         self._answered_step = 0
+        self._repeat: Repeat | None = None  # the newest plan, if it may come again
+        self._last_order = _NO_SLOTS  # when it was made
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -190,6 +193,9 @@ class Scheduler:
         self.admission.num_promised = 0
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
+        if self._repeat is not None and self._may_repeat(self._repeat, now):
+            self._copy_ahead(now)
+            return self._emit_again(self._repeat)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
@@ -198,9 +204,7 @@ class Scheduler:
         self._fill(step, alone, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self._fill(step, -1, now)
-        if self.residency.mode == PROACTIVE:
-            step_s = self.order.step_time.mean_s
-            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
+        self._copy_ahead(now)
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
             return None
@@ -208,7 +212,34 @@ class Scheduler:
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             self.slots.member(slot).story.add(now, What.CHUNK, count)
             self.admission.seal(slot)  # later steps may share the blocks that it fills
+        self._expect_repeat(batch, slots, bool(step.prompts))
         return batch
+
+    def _expect_repeat(self, batch: Batch, slots: Slots, prompts: bool) -> None:
+        """Be ready to repeat a plan of decodes of all that run, once their order has come twice."""
+        order, self._repeat = self.slots.order(), None
+        if order is self._last_order and 0 < slots.size == order.size and not prompts:
+            self._repeat = Repeat(batch, slots, self.slots, self.kv)
+        self._last_order = order
+
+    def _may_repeat(self, repeat: Repeat, now: float) -> bool:
+        """Whether the step before comes again; its blocks are found then, in any case if it does
+        not for a sequence that waits: those that run grow before anybody joins.
+        """
+        waits, full = bool(self.waiting), self.slots.full
+        if (waits and not full) or self.suspects or self.limits.stages > 1:
+            return False
+        if self.order.policy.reviews:
+            self.order.review(now)
+        if not repeat.grow(self.slots, self.kv):
+            return False
+        return not (waits and self.admission.may_displace(self.waiting.first, now))
+
+    def _copy_ahead(self, now: float) -> None:
+        """Order copies of those that would leave first, where the swap mode makes them ahead."""
+        if self.residency.mode == PROACTIVE:
+            step_s = self.order.step_time.mean_s
+            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
         """Take a step's answer; None if it is not the one awaited."""
@@ -321,8 +352,7 @@ class Scheduler:
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
         """Make the plan of these rows, and count its tokens as computed."""
-        admission, table, kv = self.admission, self.slots, self.kv
-        admission.step += 1
+        table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
         known = table.known[slots]
@@ -331,22 +361,40 @@ class Scheduler:
         finals = ends == table.last_position[slots]
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
-        table.last_step[slots] = admission.step
+        columns = slots.astype(np.int32), starts, counts, samples.view(np.uint8), fed.view(np.uint8)
+        batch = self._batch(*columns)
+        table.last_step[slots] = batch.step
+        self.in_flight.add(batch, slots, samples, finals, table)
+        return batch
+
+    def _emit_again(self, repeat: Repeat) -> Batch:
+        """Make the plan of the step before once more, one token further."""
+        columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
+        batch = self._batch(*columns)
+        self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
+        return batch
+
+    def _batch(
+        self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
+    ) -> Batch:
+        """The next plan, of these rows and of all that changed since the plan before."""
+        admission, table = self.admission, self.kv.table
+        admission.step += 1
         joined, sequences = _NONE, _NO_SEQUENCES
         if admission.joined:
             joined = int32(admission.joined)
-            sequences = table.sequence[joined]
+            sequences = self.slots.sequence[joined]
         awaits = self.residency.awaited(admission.step)
         batch = Batch(
             self.instance,
             admission.step,
-            slots.astype(np.int32),
+            slots,
             starts,
             counts,
-            samples.view(np.uint8),
-            fed.view(np.uint8),
-            *kv.table.take_changes(),
-            *kv.take_copies(),
+            samples,
+            fed,
+            *table.take_changes(),
+            *self.kv.take_copies(),
             int32(admission.left) if admission.left else _NONE,
             joined,
             sequences,
@@ -355,7 +403,6 @@ class Scheduler:
         )
         admission.left.clear()
         admission.joined.clear()
-        self.in_flight.add(batch, slots, samples, finals, table)
         return batch
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:

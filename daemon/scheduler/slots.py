@@ -109,7 +109,10 @@ class SlotTable:
         return sequence
 
     def order(self) -> Slots:
-        """Slots in use, first in the policy's order first; intp [num_running]."""
+        """Slots in use, first in the policy's order first; intp [num_running].
+
+        The same array as long as nobody joined, left or was ranked anew.
+        """
         if self._gone:
             self._drop_gone()
         if self._new:

@@ -289,11 +289,10 @@ class Core:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
         wake_at_s = float("inf")
         for instance in self.instances:
-            while (plan_at_s := instance.plan_at_s(now)) <= now:
-                if not self._submit(instance, now):
-                    plan_at_s = float("inf")
-                    break
-            wake_at_s = min(wake_at_s, plan_at_s)
+            while instance.due_s <= now and self._submit(instance, now):
+                pass
+            if now < instance.due_s < wake_at_s:
+                wake_at_s = instance.due_s
         if wake_at_s != self.wake_at_s and wake_at_s != float("inf"):
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s

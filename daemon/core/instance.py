@@ -49,7 +49,7 @@ class Instance:
         self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
-        self._due_s = _AT_ONCE
+        self.due_s = _NEVER  # when its next step should be planned
         self.limits = core  # as they are now
         policy = POLICIES[core.policy]()
         self.scheduler = Scheduler(
@@ -101,7 +101,7 @@ class Instance:
         step_time = StepTimeModel(said.step_s, said.token_s)
         host = said.num_host_blocks, said.copy_block_s
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
-        self._due_s = _AT_ONCE
+        self.reckon_due()
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
         """The worker died: its KV is gone, and the sequences that ran wait again.
@@ -110,7 +110,7 @@ class Instance:
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
-        self._due_s = _AT_ONCE
+        self.due_s = _NEVER
         return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
 
     def set_policy(self, policy: str, now: float) -> None:
@@ -125,7 +125,7 @@ class Instance:
             self.step_began_s = now
         self.batch_rows = batch.slots.size
         self.newest_work = in_flight.newest.work
-        self._set_due()
+        self.reckon_due()
         return self.newest_work
 
     def answered(self, event: StepDone) -> Answer | None:
@@ -135,25 +135,26 @@ class Instance:
             if answer.work.num_tokens:
                 self.step_time.observe(answer.work, event.elapsed_s)
             self.step_began_s = event.now
-            self._set_due()
+            self.reckon_due()
         return answer
 
-    def plan_at_s(self, now: float) -> float:
-        """When its next step should be planned: at once, late in the running step, or never."""
-        return max(now, self._due_s) if self.state is WorkerState.READY else _NEVER
+    def reckon_due(self) -> None:
+        """Reckon when its next step should be planned: at once, late in the running step, or never.
 
-    def _set_due(self) -> None:
-        """Reckon from when on a step may be planned; that changes with the steps in flight alone."""
+        That changes with its worker's state and the steps in flight alone.
+        """
         flying = len(self.scheduler.in_flight.steps)
-        if not flying:
-            self._due_s = _AT_ONCE
+        if self.state is not WorkerState.READY:
+            self.due_s = _NEVER
+        elif not flying:
+            self.due_s = _AT_ONCE
         elif flying >= self.depth:
-            self._due_s = _NEVER
+            self.due_s = _NEVER
         elif self.config.stages > 1:
-            self._due_s = _AT_ONCE
+            self.due_s = _AT_ONCE
         else:
             expected_s = self.step_time.predict_s(self.newest_work)
-            self._due_s = self.step_began_s + expected_s - PLAN_GAP_S
+            self.due_s = max(self.step_began_s, self.step_began_s + expected_s - PLAN_GAP_S)
 
     def load(self) -> Load:
         """Its load, for placement."""

@@ -1,4 +1,4 @@
-"""A step of decodes that comes again, one token further: most steps differ from the last in no more.
+"""A step of decodes that comes again, one token further: most steps are no more than that.
 
 Such a step needs no decision while the same sequences run in the same order, none of them ends by
 its limit, and blocks are there to grow into. So its columns are counted on, not gathered anew.
@@ -9,9 +9,12 @@ import numpy as np
 from daemon.batch import Batch
 from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
+from daemon.scheduler.admission import Admission
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import Int32, Slots
+
+_NO_SLOTS = np.zeros(0, np.intp)
 
 
 class Repeat:
@@ -64,4 +67,36 @@ class Repeat:
         )
 
 
-_NO_SLOTS = np.zeros(0, np.intp)
+class Repeats:
+    """Whether the next plan of an instance is its newest one again."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._newest: Repeat | None = None  # the newest plan, if it may come again
+        self._last_order = _NO_SLOTS  # of slots, when it was made
+
+    def expect(self, batch: Batch, slots: Slots, prompts: bool) -> None:
+        """Be ready to repeat a plan of decodes of all that run, once their order has come twice."""
+        admission, self._newest = self._admission, None
+        order = admission.slots.order()
+        if order is self._last_order and 0 < slots.size == order.size and not prompts:
+            self._newest = Repeat(batch, slots, admission.slots, admission.kv)
+        self._last_order = order
+
+    def next(self, now: float) -> Repeat | None:
+        """The newest plan if it comes again, with its blocks; else all is still to be decided.
+
+        Those that run grow before anybody joins, so their blocks are found before one that waits
+        is asked whether it displaces another.
+        """
+        admission, repeat = self._admission, self._newest
+        waits, full = bool(admission.waiting), admission.slots.full
+        if repeat is None or (waits and not full):
+            return None
+        if admission.order.policy.reviews:
+            admission.order.review(now)
+        if not repeat.grow(admission.slots, admission.kv):
+            return None
+        if waits and admission.may_displace(admission.waiting.first, now):
+            return None
+        return repeat

@@ -17,19 +17,17 @@ from daemon.scheduler.admission import Admission, PreemptionStats
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
-from daemon.scheduler.repeat import Repeat
+from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
 from daemon.story import What
-from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
+from daemon.wire.columns import Bools, Int32, Slots, UInt8
 
 _LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
-_NONE = int32()
-_NO_SEQUENCES = np.zeros(0, np.int64)
 
 
 class Scheduler:
@@ -49,8 +47,7 @@ class Scheduler:
         self.suspects = Suspects()
         self.limits = limits
         self._answered_step = 0
-        self._repeat: Repeat | None = None  # the newest plan, if it may come again
-        self._last_order = _NO_SLOTS  # when it was made
+        self._repeats = Repeats(self.admission)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -193,9 +190,10 @@ class Scheduler:
         self.admission.num_promised = 0
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
-        if self._repeat is not None and self._may_repeat(self._repeat, now):
+        repeat = self._repeats.next(now) if not self.suspects else None
+        if repeat is not None:
             self._copy_ahead(now)
-            return self._emit_again(self._repeat)
+            return self._emit_again(repeat)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
@@ -212,28 +210,9 @@ class Scheduler:
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             self.slots.member(slot).story.add(now, What.CHUNK, count)
             self.admission.seal(slot)  # later steps may share the blocks that it fills
-        self._expect_repeat(batch, slots, bool(step.prompts))
+        if self.limits.stages == 1:
+            self._repeats.expect(batch, slots, bool(step.prompts))
         return batch
-
-    def _expect_repeat(self, batch: Batch, slots: Slots, prompts: bool) -> None:
-        """Be ready to repeat a plan of decodes of all that run, once their order has come twice."""
-        order, self._repeat = self.slots.order(), None
-        if order is self._last_order and 0 < slots.size == order.size and not prompts:
-            self._repeat = Repeat(batch, slots, self.slots, self.kv)
-        self._last_order = order
-
-    def _may_repeat(self, repeat: Repeat, now: float) -> bool:
-        """Whether the step before comes again; its blocks are found then, in any case if it does
-        not for a sequence that waits: those that run grow before anybody joins.
-        """
-        waits, full = bool(self.waiting), self.slots.full
-        if (waits and not full) or self.suspects or self.limits.stages > 1:
-            return False
-        if self.order.policy.reviews:
-            self.order.review(now)
-        if not repeat.grow(self.slots, self.kv):
-            return False
-        return not (waits and self.admission.may_displace(self.waiting.first, now))
 
     def _copy_ahead(self, now: float) -> None:
         """Order copies of those that would leave first, where the swap mode makes them ahead."""
@@ -362,7 +341,7 @@ class Scheduler:
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
         columns = slots.astype(np.int32), starts, counts, samples.view(np.uint8), fed.view(np.uint8)
-        batch = self._batch(*columns)
+        batch = self.admission.next_batch(*columns)
         table.last_step[slots] = batch.step
         self.in_flight.add(batch, slots, samples, finals, table)
         return batch
@@ -370,39 +349,8 @@ class Scheduler:
     def _emit_again(self, repeat: Repeat) -> Batch:
         """Make the plan of the step before once more, one token further."""
         columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
-        batch = self._batch(*columns)
+        batch = self.admission.next_batch(*columns)
         self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
-        return batch
-
-    def _batch(
-        self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
-    ) -> Batch:
-        """The next plan, of these rows and of all that changed since the plan before."""
-        admission, table = self.admission, self.kv.table
-        admission.step += 1
-        joined, sequences = _NONE, _NO_SEQUENCES
-        if admission.joined:
-            joined = int32(admission.joined)
-            sequences = self.slots.sequence[joined]
-        awaits = self.residency.awaited(admission.step)
-        batch = Batch(
-            self.instance,
-            admission.step,
-            slots,
-            starts,
-            counts,
-            samples,
-            fed,
-            *table.take_changes(),
-            *self.kv.take_copies(),
-            int32(admission.left) if admission.left else _NONE,
-            joined,
-            sequences,
-            *self.residency.space.take_orders(admission.step),
-            awaits=awaits,
-        )
-        admission.left.clear()
-        admission.joined.clear()
         return batch
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:

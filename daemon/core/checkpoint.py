@@ -91,6 +91,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     said = (0.0, instance.index, num_blocks, state.block_bytes, 0.0, num_host_blocks)
     instance.ready(WorkerReady(*said))
     instance.state = WorkerState(state.worker)
+    instance.reckon_due()
     instance.step_began_s = state.step_began_s
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work

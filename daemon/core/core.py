@@ -235,13 +235,9 @@ class Core:
     # Steps
 
     def _on_step_done(self, event: StepDone) -> None:
-        instance = self.instances[event.instance]
-        answer = instance.scheduler.complete(event.step, event.reasons)
+        answer = self.instances[event.instance].answered(event)
         if answer is None:
             return
-        if answer.work.num_tokens:
-            instance.step_time.observe(answer.work, event.elapsed_s)
-        instance.step_began_s = event.now
         self.counters.computed_tokens += answer.work.num_tokens
         num_failed = answer.num_failed
         self.counters.output_tokens += answer.rows.size - num_failed
@@ -293,11 +289,10 @@ class Core:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
         wake_at_s = float("inf")
         for instance in self.instances:
-            while (plan_at_s := instance.plan_at_s(now)) <= now:
-                if not self._submit(instance, now):
-                    plan_at_s = float("inf")
-                    break
-            wake_at_s = min(wake_at_s, plan_at_s)
+            while instance.due_s <= now and self._submit(instance, now):
+                pass
+            if now < instance.due_s < wake_at_s:
+                wake_at_s = instance.due_s
         if wake_at_s != self.wake_at_s and wake_at_s != float("inf"):
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s
@@ -309,10 +304,7 @@ class Core:
             self._count(scheduler.take_stats())
         if batch is None:
             return False
-        if len(scheduler.in_flight) == 1:
-            instance.step_began_s = now
-        instance.batch_rows = batch.slots.size
-        instance.newest_work = work = scheduler.in_flight.newest.work
+        work = instance.submitted(batch, now)
         if scheduler.started:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached

@@ -6,12 +6,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from daemon.core.events import Configured, InstanceConfig, WorkerReady
+from daemon.batch import Batch
+from daemon.core.events import Configured, InstanceConfig, StepDone, WorkerReady
 from daemon.core.snapshot import MAX_BLOCKS_SHOWN, InstanceStatus
 from daemon.cost.step_time import StepTimeModel
-from daemon.cost.work import NO_WORK
+from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.kv_cache import KVCache
 from daemon.placement.least_loaded import Load
+from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import Limits
@@ -19,7 +21,7 @@ from daemon.sequence import Sequence
 
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
-_NEVER = float("inf")
+_NEVER, _AT_ONCE = float("inf"), float("-inf")
 PLAN_GAP_S = 0.004
 """How long before the running step's expected end the next one is planned.
 
@@ -47,6 +49,7 @@ class Instance:
         self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
+        self.due_s = _NEVER  # when its next step should be planned
         self.limits = core  # as they are now
         policy = POLICIES[core.policy]()
         self.scheduler = Scheduler(
@@ -98,6 +101,7 @@ class Instance:
         step_time = StepTimeModel(said.step_s, said.token_s)
         host = said.num_host_blocks, said.copy_block_s
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
+        self.reckon_due()
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
         """The worker died: its KV is gone, and the sequences that ran wait again.
@@ -106,6 +110,7 @@ class Instance:
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
+        self.due_s = _NEVER
         return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
 
     def set_policy(self, policy: str, now: float) -> None:
@@ -113,19 +118,43 @@ class Instance:
         chosen = POLICIES[policy]()
         self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
 
-    def plan_at_s(self, now: float) -> float:
-        """When its next step should be planned: at once, late in the running step, or never."""
-        flying = len(self.scheduler.in_flight)
+    def submitted(self, batch: Batch, now: float) -> StepWork:
+        """Note that a step was planned; its work."""
+        in_flight = self.scheduler.in_flight
+        if len(in_flight) == 1:
+            self.step_began_s = now
+        self.batch_rows = batch.slots.size
+        self.newest_work = in_flight.newest.work
+        self.reckon_due()
+        return self.newest_work
+
+    def answered(self, event: StepDone) -> Answer | None:
+        """Take a step's answer and learn from its time; None if it is not the one awaited."""
+        answer = self.scheduler.complete(event.step, event.reasons)
+        if answer is not None:
+            if answer.work.num_tokens:
+                self.step_time.observe(answer.work, event.elapsed_s)
+            self.step_began_s = event.now
+            self.reckon_due()
+        return answer
+
+    def reckon_due(self) -> None:
+        """Reckon when its next step should be planned: at once, late in the running step, or never.
+
+        That changes with its worker's state and the steps in flight alone.
+        """
+        flying = len(self.scheduler.in_flight.steps)
         if self.state is not WorkerState.READY:
-            return _NEVER
-        if not flying:
-            return now
-        if flying >= self.depth:
-            return _NEVER
-        if self.config.stages > 1:
-            return now
-        expected_s = self.step_time.predict_s(self.newest_work)
-        return max(now, self.step_began_s + expected_s - PLAN_GAP_S)
+            self.due_s = _NEVER
+        elif not flying:
+            self.due_s = _AT_ONCE
+        elif flying >= self.depth:
+            self.due_s = _NEVER
+        elif self.config.stages > 1:
+            self.due_s = _AT_ONCE
+        else:
+            expected_s = self.step_time.predict_s(self.newest_work)
+            self.due_s = max(self.step_began_s, self.step_began_s + expected_s - PLAN_GAP_S)
 
     def load(self) -> Load:
         """Its load, for placement."""

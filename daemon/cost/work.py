@@ -37,13 +37,12 @@ NO_WORK = StepWork(0, 0)
 def work_of(batch: Batch) -> StepWork:
     """The work of a planned step."""
     counts, starts = batch.counts, batch.starts
-    num_rows = counts.size
     num_samples = int(np.count_nonzero(batch.samples))
-    single = counts == 1
-    num_decodes = int(np.count_nonzero(single))
-    if num_decodes == num_rows:
-        return StepWork(num_decodes, int(np.add.reduce(starts)) + num_decodes, (), num_samples)
-    context = int(np.add.reduce(starts[single])) + num_decodes if num_decodes else 0
-    longer = ~single
+    attended = int(np.add.reduce(starts))
+    (longer,) = (counts > 1).nonzero()
+    if not longer.size:
+        return StepWork(counts.size, attended + counts.size, (), num_samples)
     chunks = tuple(zip(counts[longer].tolist(), starts[longer].tolist(), strict=True))
+    num_decodes = counts.size - len(chunks)
+    context = attended - sum(before for _, before in chunks) + num_decodes
     return StepWork(num_decodes, context, chunks, num_samples)

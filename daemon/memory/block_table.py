@@ -49,7 +49,9 @@ class BlockTable:
             self.held[slot] = 0
         if self._slots or self._wide:
             slots, indices, blocks = self.take_changes()
-            others = np.isin(slots, cleared, invert=True)
+            kept = np.ones(self.held.size, np.bool_)
+            kept[cleared] = False
+            others = kept[slots]
             self._wide.append((slots[others], indices[others], blocks[others]))
 
     def take_changes(self) -> tuple[Int32, Int32, Int32]:

@@ -1,7 +1,8 @@
 """Load balancing: a sequence that waits in vain moves to an instance that can run it now."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Listing
+from itertools import chain
 from typing import Protocol
 
 from daemon.scheduler.headroom import Headroom
@@ -21,6 +22,9 @@ class Home(Protocol):
         """Whether its worker lives and its whole pool could hold so long a sequence."""
 
 
+Taker = tuple[Home, Headroom]
+
+
 def balance(homes: Listing[Home], now: float) -> int:
     """Move sequences that wait in vain to instances with headroom; how many moved.
 
@@ -29,17 +33,22 @@ def balance(homes: Listing[Home], now: float) -> int:
     move again before that plan. Sequences are taken in their order until one fits nowhere, so that
     nobody overtakes it.
     """
-    empty = [home for home in homes if not home.scheduler.waiting and home.can_hold(0)]
-    if not empty or len(empty) == len(homes):
-        return 0
-    takers = [(home, room) for home in empty if not (room := Headroom(home.scheduler)).none]
-    if not takers:
-        return 0
     givers = [home for home in homes if home.scheduler.waiting]
+    if not givers or len(givers) == len(homes):
+        return 0
     givers.sort(key=lambda home: -home.scheduler.waiting.num_tokens)
+    takers: list[Taker] | None = None  # few givers have anybody who waits in vain
     num_moved = 0
     for giver in givers:
-        for sequence, taker in list(_moves(giver.scheduler, takers)):
+        stuck = _stuck(giver.scheduler)
+        first = next(stuck, None)
+        if first is None:
+            continue
+        if takers is None:
+            takers = _takers(homes)
+        if not takers:
+            return 0
+        for sequence, taker in list(_moves(chain([first], stuck), takers)):
             giver.scheduler.withdraw(sequence)
             sequence.story.add(now, What.MOVED, giver.scheduler.instance)
             taker.scheduler.add(sequence, now)
@@ -47,11 +56,15 @@ def balance(homes: Listing[Home], now: float) -> int:
     return num_moved
 
 
-def _moves(
-    giver: Scheduler, takers: list[tuple[Home, Headroom]]
-) -> Iterator[tuple[Sequence, Home]]:
+def _takers(homes: Listing[Home]) -> list[Taker]:
+    """The instances where nobody waits and somebody fits, with their headroom."""
+    idle = [home for home in homes if not home.scheduler.waiting and home.can_hold(0)]
+    return [(home, room) for home in idle if not (room := Headroom(home.scheduler)).none]
+
+
+def _moves(stuck: Iterable[Sequence], takers: list[Taker]) -> Iterator[tuple[Sequence, Home]]:
     """(sequence, its new instance) of those that move, up to the first that fits nowhere."""
-    for sequence in _stuck(giver):
+    for sequence in stuck:
         able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
         if not able or not _may_leave(sequence):
             continue

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import DEFER
 from daemon.request import State
@@ -12,7 +13,10 @@ from daemon.scheduler.order import Order
 from daemon.scheduler.residency import Residency
 from daemon.sequence import Sequence
 from daemon.story import What
-from daemon.wire.columns import Slots
+from daemon.wire.columns import Int32, Slots, UInt8, int32
+
+_NONE = int32()
+_NO_SEQUENCES = np.zeros(0, np.int64)
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True):
@@ -76,6 +80,36 @@ class Admission:
         self.residency.reset(self.waiting, num_host_blocks, copy_block_s)
         self.left.clear()
         self.joined.clear()
+
+    def next_batch(
+        self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
+    ) -> Batch:
+        """The next plan, of these rows and of all that changed since the plan before."""
+        self.step += 1
+        joined, sequences = _NONE, _NO_SEQUENCES
+        if self.joined:
+            joined = int32(self.joined)
+            sequences = self.slots.sequence[joined]
+        awaits = self.residency.awaited(self.step)
+        batch = Batch(
+            self.order.instance,
+            self.step,
+            slots,
+            starts,
+            counts,
+            samples,
+            fed,
+            *self.kv.table.take_changes(),
+            *self.kv.take_copies(),
+            int32(self.left) if self.left else _NONE,
+            joined,
+            sequences,
+            *self.residency.space.take_orders(self.step),
+            awaits=awaits,
+        )
+        self.left.clear()
+        self.joined.clear()
+        return batch
 
     # Planning an admission
 

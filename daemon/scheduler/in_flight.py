@@ -66,11 +66,12 @@ class InFlight:
         """
         fed = batch.fed.view(bool)
         firsts = slots[samples & fed] if np.count_nonzero(fed) else _NO_SLOTS
-        if np.count_nonzero(samples) == slots.size:
+        work = work_of(batch)
+        if work.num_samples == slots.size:
             rows = slots
         else:
             rows, finals = slots[samples], finals[samples]
-        epochs, work = table.epoch[rows], work_of(batch)
+        epochs = table.epoch[rows]
         self.steps.append(
             InFlightStep(batch.step, rows, epochs, firsts, finals, table.departures, work)
         )

@@ -83,15 +83,19 @@ class Order:
     def review(self, now: float) -> None:
         """Let the policy look again at running sequences that reached the count it named."""
         table, order = self.slots, self.slots.order()
-        for slot in order[table.known[order] >= table.review_at[order]].tolist():
-            sequence = table.member(slot)
-            self._count_outputs(sequence)
-            num_output_tokens = int(table.known[slot]) - sequence.num_prompt_tokens
+        due = order[table.known[order] >= table.review_at[order]]
+        if not due.size:
+            return
+        members = [table.member(slot) for slot in due.tolist()]
+        counts = zip(members, table.known[due].tolist(), table.delivered[due].tolist(), strict=True)
+        for sequence, known, delivered in counts:
+            sequence.num_output_tokens = delivered - sequence.num_prompt_tokens
             level = sequence.level
-            self.policy.review(sequence, num_output_tokens, self.step_time)
+            self.policy.review(sequence, known - sequence.num_prompt_tokens, self.step_time)
             if sequence.level > level:
                 sequence.story.add(now, What.DEMOTED, sequence.level)
-            self._rerank(sequence, now)
+            sequence.rank = self.running_rank(sequence, now)
+        table.set_ranks(due, members)
 
     def running_rank(self, sequence: Sequence, now: float) -> float:
         """Its rank among those that run: where ranks count down, seconds left count from `now`."""
@@ -108,8 +112,7 @@ class Order:
         """Ask for a sequence's rank and move it there."""
         if sequence.slot >= 0:
             sequence.rank = self.running_rank(sequence, now)
-            self.slots.review_at[sequence.slot] = sequence.review_at
-            self.slots.set_rank(sequence.slot, sequence.rank)
+            self.slots.set_ranks([sequence.slot], [sequence])
         else:
             self.waiting.remove(sequence)
             sequence.rank = self.policy.rank(sequence, self.step_time)

@@ -17,18 +17,17 @@ from daemon.scheduler.admission import Admission, PreemptionStats
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
 from daemon.story import What
-from daemon.wire.columns import Bools, Int32, Slots, UInt8, int32
+from daemon.wire.columns import Bools, Int32, Slots, UInt8
 
 _LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
-_NONE = int32()
-_NO_SEQUENCES = np.zeros(0, np.int64)
 
 
 class Scheduler:
@@ -48,6 +47,7 @@ class Scheduler:
         self.suspects = Suspects()
         self.limits = limits
         self._answered_step = 0
+        self._repeats = Repeats(self.admission)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -190,6 +190,10 @@ class Scheduler:
         self.admission.num_promised = 0
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
+        repeat = self._repeats.next(now) if not self.suspects else None
+        if repeat is not None:
+            self._copy_ahead(now)
+            return self._emit_again(repeat)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first
         if suspect is not None and self.in_flight:
@@ -198,9 +202,7 @@ class Scheduler:
         self._fill(step, alone, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self._fill(step, -1, now)
-        if self.residency.mode == PROACTIVE:
-            step_s = self.order.step_time.mean_s
-            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
+        self._copy_ahead(now)
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
             return None
@@ -208,7 +210,15 @@ class Scheduler:
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             self.slots.member(slot).story.add(now, What.CHUNK, count)
             self.admission.seal(slot)  # later steps may share the blocks that it fills
+        if self.limits.stages == 1:
+            self._repeats.expect(batch, slots, bool(step.prompts))
         return batch
+
+    def _copy_ahead(self, now: float) -> None:
+        """Order copies of those that would leave first, where the swap mode makes them ahead."""
+        if self.residency.mode == PROACTIVE:
+            step_s = self.order.step_time.mean_s
+            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
 
     def complete(self, step: int, reasons: UInt8) -> Answer | None:
         """Take a step's answer; None if it is not the one awaited."""
@@ -321,8 +331,7 @@ class Scheduler:
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
         """Make the plan of these rows, and count its tokens as computed."""
-        admission, table, kv = self.admission, self.slots, self.kv
-        admission.step += 1
+        table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
         known = table.known[slots]
@@ -331,31 +340,17 @@ class Scheduler:
         finals = ends == table.last_position[slots]
         table.computed[slots] = ends
         table.known[slots] = known + (samples ^ finals)
-        table.last_step[slots] = admission.step
-        joined, sequences = _NONE, _NO_SEQUENCES
-        if admission.joined:
-            joined = int32(admission.joined)
-            sequences = table.sequence[joined]
-        awaits = self.residency.awaited(admission.step)
-        batch = Batch(
-            self.instance,
-            admission.step,
-            slots.astype(np.int32),
-            starts,
-            counts,
-            samples.view(np.uint8),
-            fed.view(np.uint8),
-            *kv.table.take_changes(),
-            *kv.take_copies(),
-            int32(admission.left) if admission.left else _NONE,
-            joined,
-            sequences,
-            *self.residency.space.take_orders(admission.step),
-            awaits=awaits,
-        )
-        admission.left.clear()
-        admission.joined.clear()
+        columns = slots.astype(np.int32), starts, counts, samples.view(np.uint8), fed.view(np.uint8)
+        batch = self.admission.next_batch(*columns)
+        table.last_step[slots] = batch.step
         self.in_flight.add(batch, slots, samples, finals, table)
+        return batch
+
+    def _emit_again(self, repeat: Repeat) -> Batch:
+        """Make the plan of the step before once more, one token further."""
+        columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
+        batch = self.admission.next_batch(*columns)
+        self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
         return batch
 
     def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
@@ -371,9 +366,12 @@ class Scheduler:
             slots, why = slots[rows], why[rows]
         table.delivered[slots] += 1
         sequences = table.sequence[slots]
-        ends = bool(np.count_nonzero(why))
-        if ends:
-            self._fail(slots[why == _ERROR])
+        causes: list[int] = []
+        if np.count_nonzero(why):
+            (ending,) = (why != 0).nonzero()
+            causes = why[ending].tolist()
+            if FinishReason.ERROR in causes:
+                self._fail(slots[why == _ERROR])
         first = [
             member
             for slot in flown.firsts.tolist()
@@ -381,13 +379,10 @@ class Scheduler:
             and member.first_token_s < 0.0
             and table.delivered[slot] > member.num_prompt_tokens
         ]
-        if not ends:
-            return Answer(rows, sequences, why, first, [], [], flown.work)
-        ending = why != 0
-        ended = self.admission.retire(slots[ending].tolist())
+        ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self._end(sequence)
-        return Answer(rows, sequences, why, first, ended, why[ending].tolist(), flown.work)
+        return Answer(rows, sequences, why, first, ended, causes, flown.work)
 
     def _fail(self, slots: Slots) -> None:
         """Take back the tokens of rows that failed; what they computed is not cached."""

@@ -70,9 +70,10 @@ class SlotTable:
         last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
         return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.order_key
 
-    def set_rank(self, slot: int, rank: float) -> None:
-        """Give a slot in use another rank."""
-        self.rank[slot] = rank
+    def set_ranks(self, slots: Slots | list[int], members: list[Sequence]) -> None:
+        """Take over the ranks and reviews of the sequences in these slots, which have changed."""
+        self.rank[slots] = [one.rank for one in members]
+        self.review_at[slots] = [one.review_at for one in members]
         self._sorted = False
 
     def leave(self, slot: int) -> Sequence:
@@ -108,17 +109,33 @@ class SlotTable:
         return sequence
 
     def order(self) -> Slots:
-        """Slots in use, first in the policy's order first; intp [num_running]."""
+        """Slots in use, first in the policy's order first; intp [num_running].
+
+        The same array as long as nobody joined, left or was ranked anew.
+        """
         if self._gone:
             self._drop_gone()
         if self._new:
             self._order = np.concatenate([self._order, np.array(self._new, np.intp)])
             self._new.clear()
         if not self._sorted:
-            order = self._order
-            self._order = order[np.lexsort((self.arrival[order], self.rank[order]))]
+            self._order = self._by_rank(self._order)
             self._sorted = True
         return self._order
+
+    def _by_rank(self, slots: Slots) -> Slots:
+        """These slots by rank, then arrival. Few have moved since they were sorted, which a stable
+        sort makes use of; it leaves equal ranks (and those that are no numbers) as they stood.
+        """
+        ranks = self.rank[slots]
+        by_rank = ranks.argsort(kind="stable")
+        ranks, ordered = ranks[by_rank], slots[by_rank]
+        equal = ~(ranks[1:] > ranks[:-1])
+        if np.count_nonzero(equal):
+            arrivals = self.arrival[ordered]
+            if np.count_nonzero(equal & (arrivals[1:] < arrivals[:-1])):
+                return slots[np.lexsort((self.arrival[slots], self.rank[slots]))]
+        return ordered
 
     def _drop_gone(self) -> None:
         self._order = self._order[self.sequence[self._order] >= 0]

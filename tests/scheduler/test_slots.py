@@ -14,13 +14,19 @@ def member(number: int, rank: float) -> Sequence:
     return Sequence(number, 4, 8, 0, 0.0, number, rank=rank)
 
 
+def rerank(table: SlotTable, slot: int, rank: float) -> None:
+    sequence = table.member(slot)
+    sequence.rank = rank
+    table.set_ranks([slot], [sequence])
+
+
 def test_two_join_and_the_first_falls_back_before_anybody_asks() -> None:
     """As it happens when a prediction raises one that joined by the plan that is in flight."""
     table = SlotTable(4)
     first, second, third = (
         table.join(member(number, rank), 0) for number, rank in enumerate((0.02, 0.04, 0.34))
     )
-    table.set_rank(first, 8.6)
+    rerank(table, first, 8.6)
     assert table.order().tolist() == [second, third, first]
 
 
@@ -45,7 +51,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5), rank=RANKS)
     def rerank(self, index: int, rank: float) -> None:
         slot = sorted(self.places)[index % len(self.places)]
-        self.table.set_rank(slot, rank)
+        rerank(self.table, slot, rank)
         self.places[slot] = (rank, self.places[slot][1])
 
     @precondition(lambda self: self.places)

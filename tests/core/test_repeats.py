@@ -1,0 +1,81 @@
+"""Steps that come again are what planning them anew gives: same actions, same state, any policy."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.core.actions import Submit
+from daemon.core.checkpoint import checkpoint
+from daemon.core.core import Core
+from daemon.core.view import snapshot
+from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.scheduler import Scheduler
+from daemon.wire.columns import encoder
+from tests.core.driver import Driver, configured
+from tests.core.traffic import random_event, random_prompt
+
+
+def calm_life(policy: str, seed: int) -> Driver:
+    """A small daemon's life in which most often a step answers and nothing else happens."""
+    chance = random.Random(seed)
+    config = configured(
+        policy,
+        chance.randint(1, 2),
+        depth=chance.randint(1, 3),
+        max_running=chance.randint(1, 6),
+        max_waiting=20,
+        swap=chance.choice(["", "proactive", "reactive", "recompute", "defer"]),
+    )
+    driver = Driver(config, chance.choice([30, 60, 400]), num_host_blocks=chance.choice([0, 40]))
+    for _ in range(chance.randint(1, 8)):
+        driver.arrive(random_prompt(chance), chance.choice([3, 20, 60]))
+    for _ in range(60):
+        if chance.random() < 0.1:
+            random_event(driver, chance)
+        driver.answer(chance.randrange(len(config.instances)))
+        if driver.wake_at_s <= driver.now + driver.step_s:
+            driver.tick()
+    for instance in range(len(config.instances)):
+        if instance not in driver.workers:
+            driver.ready(instance, 60)
+    driver.settle()
+    return driver
+
+
+def replanned(driver: Driver) -> Core:
+    """Another Core that takes the same events and never repeats a step; its actions are equal."""
+    core, encode = Core(driver.config), encoder().encode
+    for number, (event, actions) in enumerate(zip(driver.events, driver.actions, strict=True)):
+        for instance in core.instances:
+            instance.scheduler._repeats._newest = None
+        assert encode(core.handle(event)) == encode(actions), f"event {number}, {event}"
+    return core
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1 << 30))
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_repeated_steps_are_those_that_are_planned_anew(policy: str, seed: int) -> None:
+    driver = calm_life(policy, seed)
+    core = replanned(driver)
+    encode, now = encoder().encode, driver.now
+    assert encode(snapshot(core, now)) == encode(snapshot(driver.core, now))
+    assert encode(checkpoint(core, now)) == encode(checkpoint(driver.core, now))
+
+
+def test_most_steps_of_decodes_alone_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated: list[int] = []
+    emit_again = Scheduler._emit_again
+    monkeypatch.setattr(
+        Scheduler,
+        "_emit_again",
+        lambda self, repeat: repeated.append(self.step) or emit_again(self, repeat),  # type: ignore[func-returns-value]
+    )
+    driver = Driver(configured(max_len=200), 200)
+    for _ in range(3):
+        driver.arrive([1, 2, 3], 100)
+    driver.settle()
+    steps = [one for actions in driver.actions for one in actions if isinstance(one, Submit)]
+    assert len(repeated) > 0.9 * len(steps)

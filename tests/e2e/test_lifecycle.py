@@ -95,6 +95,7 @@ async def test_sigterm_finishes_what_runs_and_takes_nothing_new(folder: Path) ->
         assert await asyncio.to_thread(daemon.process.wait, 20) == 0
 
 
+@pytest.mark.soak
 async def test_a_second_sigterm_does_not_wait(folder: Path) -> None:
     with LiveDaemon("--model", str(folder), "--set", "scheduler.max_running=1") as daemon:
         model = daemon.model()["id"]

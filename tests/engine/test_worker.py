@@ -97,6 +97,7 @@ def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path) -> None:
         assert worker.exit_status() == 1
 
 
+@pytest.mark.soak
 def test_another_rank_computes_and_keeps_silent(folder: str) -> None:
     with WorkerProcess() as worker:
         assert isinstance(worker.load(cpu_load(folder, rank=1, num_host_blocks=2)), Ready)

@@ -12,21 +12,9 @@ from daemon.config.find import LEAST_CONTEXT, Found, Needs, choose, find, needs_
 from daemon.config.load import load
 from daemon.config.pool import demand_of, plan_pool
 from daemon.memory.sizing import Room, SizingError, size_pool
-from daemon.models.shape import ModelShape
+from tests.config.shapes import LLAMA_3_8B
 
 GIB = 1 << 30
-MODEL = ModelShape(
-    model_type="llama",
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    hidden_size=4096,
-    vocab_size=128256,
-    context_len=8192,
-    num_params=8_000_000_000,
-    dtype="bfloat16",
-)
 NEEDS = Needs(weight_bytes=14 * GIB, work_bytes=2 * GIB, kv_bytes=1 * GIB, utilization=0.9)
 
 
@@ -153,11 +141,11 @@ def config(**settings: Any) -> Any:
 
 def test_devices_that_are_named_are_taken_as_they_are() -> None:
     named = config(instance=[{"device": "cpu"}, {"device": "cuda:1"}])
-    assert find(named, MODEL, Devices((T4, T4))) == Found(named.instance)
-    assert chosen(find(config(), MODEL, Devices((T4, H100)))) == ["cuda:1"]
+    assert find(named, LLAMA_3_8B, Devices((T4, T4))) == Found(named.instance)
+    assert chosen(find(config(), LLAMA_3_8B, Devices((T4, H100)))) == ["cuda:1"]
 
 
-LONG = msgspec.structs.replace(MODEL, context_len=131_072)
+LONG = msgspec.structs.replace(LLAMA_3_8B, context_len=131_072)
 
 
 def test_a_card_that_is_too_small_for_the_model_s_context_beats_a_cpu() -> None:
@@ -199,10 +187,10 @@ def test_a_pool_of_a_size_that_was_asked_for_need_not_hold_a_full_context() -> N
 
 def test_fp8_needs_a_later_generation() -> None:
     a100 = card("A100", 80, 0.0, (8, 0))
-    found = find(config(memory__kv_dtype="fp8"), MODEL, Devices((a100, L40)))
+    found = find(config(memory__kv_dtype="fp8"), LLAMA_3_8B, Devices((a100, L40)))
     assert chosen(found) == ["cuda:1"]
     assert 'compute capability is 8.0, and memory.kv_dtype = "fp8" needs 8.9' in faults(found)[0]
-    assert chosen(find(config(memory__kv_dtype="int8"), MODEL, Devices((a100,)))) == ["cuda:0"]
+    assert chosen(find(config(memory__kv_dtype="int8"), LLAMA_3_8B, Devices((a100,)))) == ["cuda:0"]
 
 
 @example(total_mib=34_494, in_use_share=0.0, context_len=4097, utilization=0.5)
@@ -216,7 +204,7 @@ def test_it_fits_where_the_formula_has_a_pool_for_a_full_context(
     total_mib: int, in_use_share: float, context_len: int, utilization: float
 ) -> None:
     settings = config(memory__utilization=utilization)
-    model = msgspec.structs.replace(MODEL, context_len=context_len)
+    model = msgspec.structs.replace(LLAMA_3_8B, context_len=context_len)
     total_bytes = total_mib << 20
     free_bytes = total_bytes - int(in_use_share * total_bytes)
     devices = Devices((Card("NVIDIA", "", (9, 0), total_bytes, free_bytes),))

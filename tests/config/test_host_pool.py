@@ -8,7 +8,7 @@ from daemon.config import host_pool
 from daemon.config.host_pool import HostPlan, plan_host_pool
 from daemon.config.load import ConfigError, load
 from daemon.memory.sizing import PoolSize, SizingError
-from tests.config.test_pool import SHAPE
+from tests.config.shapes import LLAMA_3_8B
 
 BLOCK_BYTES = 32 * 2 * 16 * 8 * 128 * 2
 GIB = 1 << 30
@@ -25,7 +25,7 @@ def plan(num_blocks: int | None, device: str = "cuda:0", **overrides: Any) -> Ho
     size = None
     if num_blocks is not None:
         size = PoolSize(num_blocks, BLOCK_BYTES, 0, 0, 8192, "memory")
-    return plan_host_pool(load(None, keys).config, SHAPE, device, "bfloat16", size)
+    return plan_host_pool(load(None, keys).config, LLAMA_3_8B, device, "bfloat16", size)
 
 
 def test_four_times_the_device_s_pool() -> None:

@@ -8,20 +8,8 @@ from daemon.config import pool
 from daemon.config.cuda import Card, Devices
 from daemon.config.load import load
 from daemon.memory.sizing import SizingError
-from daemon.models.shape import ModelShape
+from tests.config.shapes import LLAMA_3_8B
 
-SHAPE = ModelShape(
-    model_type="llama",
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    hidden_size=4096,
-    vocab_size=128256,
-    context_len=8192,
-    num_params=8_000_000_000,
-    dtype="bfloat16",
-)
 GIB = 1 << 30
 GPU_OF_80_GIB = Devices((Card("NVIDIA", "", (9, 0), 80 * GIB, 80 * GIB),))
 CPU = ({"device": "cpu"},)
@@ -35,7 +23,7 @@ def ram_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 def plans(found: Devices = GPU_OF_80_GIB, **overrides: Any) -> list[pool.PoolPlan]:
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     config = load(None, {"instance": CPU, **keys}).config
-    return [pool.plan_pool(config, SHAPE, spec, found) for spec in config.instance]
+    return [pool.plan_pool(config, LLAMA_3_8B, spec, found) for spec in config.instance]
 
 
 def devices(*names: str) -> list[dict[str, str]]:

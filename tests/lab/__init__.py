@@ -1,0 +1,1 @@
+"""Tests of the laboratory: each folder is a suite of its own."""

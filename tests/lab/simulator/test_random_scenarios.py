@@ -1,0 +1,153 @@
+"""Scenarios drawn at random: whatever is asked of which machine, every law holds to the end."""
+
+import os
+import random
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from daemon.core.core import Core
+from daemon.cost.profile import Fit, LinkSpec, Operators, PhaseFit, Profile
+from daemon.lab.report.records import Outcome, RequestLog
+from daemon.lab.simulator.run import Options, Prepared, run
+from daemon.lab.simulator.scenario import ScenarioLimits, WorkerFault
+from daemon.lab.workload.workload import Workload
+from daemon.memory.swap_space import SWAP_MODES
+from daemon.scheduler.policies import POLICIES
+from tests.core.laws import check_laws, check_nothing_left
+from tests.lab.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
+
+NUM_SCENARIOS = 500 if os.environ.get("LLMD_SOAK") == "1" else 80
+MAX_LEN = 192
+
+
+def draw_profile(chance: random.Random) -> Profile:
+    """Fast or slow, straight or curved, with or without noise, of one to three stages."""
+    scale = chance.choice([0.2, 1.0, 5.0])
+    line = phases((0.004 * scale, 1e-5, 1e-8), (0.003 * scale, 1e-6, 1e-5))
+    step: PhaseFit | Operators = line if chance.random() < 0.5 else CURVES
+    sigma = chance.choice([0.0, 0.1, 0.5])
+    fit = Fit(num_points=1, mape=0.0, noise_sigma=sigma)
+    num_stages = chance.randint(1, 3)
+    link = LinkSpec(chance.choice([1e6, 1e9]))  # slower than computing again, and faster
+    device = msgspec.structs.replace(DEVICE, host_link=link)
+    return profile(step, fit=fit, pp=num_stages, device=device)
+
+
+def draw_workload(chance: random.Random) -> Workload:
+    """Bursts and lulls, short and long, with prefixes in common or not."""
+    num = chance.randint(5, 40)
+    gaps = [chance.choice([0.0, 0.0, chance.expovariate(200.0), 0.05]) for _ in range(num)]
+    prompts = [chance.choice([1, 2, chance.randint(1, 40), chance.randint(1, 120)]) for _ in gaps]
+    answers = [chance.choice([1, chance.randint(1, 20), chance.randint(1, 64)]) for _ in gaps]
+    prefixes = [tuple(chance.randint(0, 1) for _ in range(1 + one // 16)) for one in prompts]
+    if chance.random() < 0.5:
+        prefixes = []
+    priorities = chance.choice([(0,), (0, 1), (2, -1, 0)])
+    arrival_s = np.cumsum(gaps).tolist()
+    return workload(arrival_s, prompts, answers, prefixes, 16, priorities)
+
+
+def draw(seed: int) -> Prepared:
+    """The scenario of a seed."""
+    chance = random.Random(seed)
+    one = draw_profile(chance)
+    num_instances = chance.randint(1, 3)
+    budget = chance.choice([16, 64, 256])
+    limits = ScenarioLimits(
+        max_running=chance.randint(1, 12),
+        max_batch_tokens=budget,
+        prefill_chunk=chance.choice([0, budget // 4]),
+        max_waiting=chance.choice([0, 0, 6]),
+        max_len=MAX_LEN,
+        block_size=chance.choice([4, 16]),
+        prefix_cache=chance.random() < 0.7,
+        depth=chance.choice([0, 0, 1, 2, 3]),
+        swap=chance.choice(["", "proactive", "reactive", *SWAP_MODES]),
+        starve_s=chance.choice([0.02, 0.3]),
+    )
+    least = MAX_LEN // limits.block_size
+    faults = [
+        WorkerFault(
+            instance=chance.randrange(num_instances),
+            at_s=chance.uniform(0.0, 0.4),
+            restart_s=chance.uniform(0.0, 0.3),
+        )
+        for _ in range(chance.choice([0, 0, 1, 3]))
+    ]
+    return prepared(
+        [one] * num_instances,
+        draw_workload(chance),
+        num_blocks=chance.randint(least, 2 * least),
+        limits=limits,
+        policy=sorted(POLICIES)[seed % len(POLICIES)],
+        predictor=chance.choice(["none", "mean", "oracle", "noisy:1.5", "adversary"]),
+        seed=seed,
+        fault=tuple(faults),
+        host_bytes=chance.choice([0.0, 30_000.0, 64e9]),
+    )
+
+
+def lawful(seen: list[Core]) -> Callable[[Core], None]:
+    """Checks every ledger and place after an event, and remembers the Core."""
+
+    def after_event(core: Core) -> None:
+        check_laws(core)
+        seen[:] = [core]
+
+    return after_event
+
+
+def check_log(log: RequestLog) -> None:
+    """Everyone got what it asked for, in time's order, or was turned away with nothing."""
+    finished = log.outcome == Outcome.FINISHED
+    rejected = log.outcome == Outcome.REJECTED
+    assert (finished | rejected).all()
+    assert np.array_equal(log.output_tokens, np.where(finished, log.asked_tokens, 0))
+    assert (log.started_s[finished] >= log.arrival_s[finished]).all()
+    assert (log.first_s[finished] > log.started_s[finished]).all()
+    assert (log.last_s[finished] >= log.first_s[finished]).all()
+    assert np.isnan(log.first_s[rejected]).all()
+    assert (log.gap_s >= 0.0).all()
+    gaps = np.bincount(log.gap_request, minlength=len(log))
+    assert np.array_equal(gaps, np.maximum(log.output_tokens - 1, 0))
+    spans_s = np.bincount(log.gap_request, log.gap_s, minlength=len(log))
+    expected_s = (log.last_s - log.first_s)[finished]
+    assert spans_s[finished] == pytest.approx(expected_s, rel=1e-4, abs=1e-6)
+    assert (log.instance[finished] >= 0).all()
+
+
+def run_lawfully(plan: Prepared) -> RequestLog:
+    seen: list[Core] = []
+    log = run(plan, Options(after_event=lawful(seen)))
+    check_nothing_left(seen[0])
+    check_log(log.requests)
+    prompts = int(log.requests.prompt_tokens[log.requests.outcome == Outcome.FINISHED].sum())
+    counters = seen[0].counters
+    assert counters.output_tokens == int(log.requests.output_tokens.sum())
+    assert counters.prompt_tokens == prompts
+    assert counters.preemptions == int(log.requests.preemptions.sum())
+    assert counters.recomputed_tokens == int(log.requests.recomputed_tokens.sum())
+    return log.requests
+
+
+@pytest.mark.parametrize("seed", range(NUM_SCENARIOS))
+def test_every_law_holds(seed: int) -> None:
+    run_lawfully(draw(seed))
+
+
+def test_the_scenarios_are_hard_enough() -> None:
+    """Among them are preemption, swaps, refusal, deaths, pipelines and shared prefixes."""
+    plans = [draw(seed) for seed in range(80)]
+    runs = [run(plan) for plan in plans]
+    logs = [one.requests for one in runs]
+    assert sum(one.swaps > 0 for one in runs) >= 5
+    assert sum(bool(log.recomputed_tokens.any()) for log in logs) >= 5
+    assert sum(bool(log.preemptions.any()) for log in logs) >= 10
+    assert sum(bool((log.outcome == Outcome.REJECTED).any()) for log in logs) >= 2
+    assert sum(bool(plan.scenario.fault) for plan in plans) >= 10
+    assert sum(plan.profiles[0].pp > 1 for plan in plans) >= 10
+    assert sum(bool(plan.workload.prefixes) for plan in plans) >= 10
+    assert {plan.scenario.policy for plan in plans} == set(POLICIES)

@@ -1,1 +1,1 @@
-"""The predictor process: it reads prompts, foretells how long answers will be, and learns."""
+"""The predictor process: it reads prompts, predicts how long answers will be, and learns."""

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 
 from daemon.config.encoder import MISSING, encoder_folder
-from daemon.predict.prediction import Float32
+from daemon.length_models.prediction import Float32
 from daemon.predictor.errors import EncoderError
 from daemon.predictor.minilm import Bert
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from daemon.config.schema import PredictConfig
-from daemon.predict.store import VectorStore
-from daemon.predict.store_file import from_bytes, to_bytes
+from daemon.length_models.store import VectorStore
+from daemon.length_models.store_file import from_bytes, to_bytes
 from daemon.predictor.disk import FILE_MODE, read_file, remove, set_aside, write_file
 from daemon.protocol.predictor import Ask
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from daemon.config.schema import PredictConfig
-from daemon.predict.errors import PredictorError
+from daemon.length_models.errors import PredictorError
 from daemon.predictor.errors import EncoderError
-from daemon.predictor.foreteller import Foreteller
 from daemon.predictor.keeper import Keeper
-from daemon.protocol.predictor import Ask, Foretold, ToPredictor
+from daemon.predictor.request_predictor import RequestPredictor
+from daemon.protocol.predictor import Ask, Estimate, ToPredictor
 from daemon.wire.blocking import BlockingChannel
 
 log = logging.getLogger(__name__)
@@ -25,9 +25,11 @@ SAVE_S = 60.0
 class Server:
     """Messages in, messages out; one at a time, in their order."""
 
-    def __init__(self, channel: BlockingChannel, foreteller: Foreteller, keeper: Keeper) -> None:
+    def __init__(
+        self, channel: BlockingChannel, predictor: RequestPredictor, keeper: Keeper
+    ) -> None:
         self._channel = channel
-        self._foreteller = foreteller
+        self._predictor = predictor
         self._keeper = keeper
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToPredictor).decode
@@ -49,28 +51,28 @@ class Server:
     def _take(self, message: ToPredictor) -> None:
         """One request's fault must cost no more than its own prediction."""
         if isinstance(message, Ask):
-            self._send(self._foretold(message))
+            self._send(self._estimated(message))
             return
         try:
-            self._foreteller.learn(message)
+            self._predictor.learn(message)
         except Exception:
             log.exception("nothing was learned from request %d", message.request)
 
-    def _foretold(self, ask: Ask) -> Foretold:
+    def _estimated(self, ask: Ask) -> Estimate:
         began_s = time.perf_counter()
         try:
-            found = self._foreteller.foretell(ask)
+            found = self._predictor.predict(ask)
         except Exception:
             log.exception("request %d cannot be predicted", ask.request)
-            return Foretold(ask.request, 0, 0, time.perf_counter() - began_s)
-        return Foretold(ask.request, found.middle, found.high, time.perf_counter() - began_s)
+            return Estimate(ask.request, 0, 0, time.perf_counter() - began_s)
+        return Estimate(ask.request, found.middle, found.high, time.perf_counter() - began_s)
 
     def _receive(self) -> bytes | None:
         with contextlib.suppress(ConnectionResetError):
             return self._channel.receive()
         return None
 
-    def _send(self, message: Foretold) -> None:
+    def _send(self, message: Estimate) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reading finds the end
             self._channel.send(self._encode(message))
 
@@ -80,9 +82,9 @@ def serve(sock: socket.socket, config_json: str, store: Path) -> int:
     config = msgspec.json.decode(config_json, type=PredictConfig)
     keeper = Keeper(store, config)
     try:
-        foreteller = Foreteller(config, keeper)
+        predictor = RequestPredictor(config, keeper)
     except (EncoderError, PredictorError) as error:
         log.error("%s", error)
         return 1
-    Server(BlockingChannel(sock), foreteller, keeper).run()
+    Server(BlockingChannel(sock), predictor, keeper).run()
     return 0

@@ -6,12 +6,13 @@ import msgspec
 
 from daemon.api.errors import ApiError, invalid
 from daemon.api.json_schema import MAX_DEPTH, closed, decoded, too_deep
+from daemon.api.markers import MarkerTokens
 from daemon.api.response_format import SCHEMA_FIELD, WHITESPACE
 from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat, TextFormat
-from daemon.api.tools.format import Format, MarkerTokens
+from daemon.api.tool_schema import Function, NamedTool, Tool
+from daemon.api.tools.format import Format
 from daemon.api.tools.grammar import either, forced, held
 from daemon.api.tools.reader import CallReader
-from daemon.api.tools.schema import Function, NamedTool, Tool
 
 MAX_TOOLS_BYTES = 256 * 1024
 """All tools of a request, as JSON."""
@@ -39,8 +40,8 @@ def offered(request: ChatRequest) -> list[Tool]:
             raise invalid("`tool_choice` asks for a call, but there are no `tools`", "tool_choice")
         return []
     check_tools(tools)
-    if isinstance(choice, NamedTool) and choice.function.name not in _names(tools):
-        name = choice.function.name
+    names = {tool.function.name for tool in tools}
+    if isinstance(choice, NamedTool) and (name := choice.function.name) not in names:
         raise invalid(f"`tool_choice` names {name!r}, which is not in `tools`", "tool_choice")
     return [] if choice == "none" else tools
 
@@ -128,7 +129,3 @@ def _check_schema(function: Function, where: str) -> None:
     kind = (function.parameters or {}).get("type", "object")
     if kind != "object":
         raise invalid(f"`{where}.type` must be 'object', not {str(kind)[:40]!r}", f"{where}.type")
-
-
-def _names(tools: list[Tool]) -> set[str]:
-    return {tool.function.name for tool in tools}

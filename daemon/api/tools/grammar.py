@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from daemon.api.json_schema import closed
-from daemon.api.tools.format import MARKERS, PYTHON, Format, MarkerTokens
-from daemon.api.tools.schema import Function
+from daemon.api.markers import MARKERS, PYTHON, MarkerTokens
+from daemon.api.tool_schema import Function
+from daemon.api.tools.format import Format
 
 MAX_CALLS = 16
 """Of one forced answer: a small model would go on calling until its tokens are spent."""

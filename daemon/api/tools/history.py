@@ -8,8 +8,8 @@ import msgspec
 from daemon.api.errors import invalid
 from daemon.api.json_schema import too_deep
 from daemon.api.schema import Message
+from daemon.api.tool_schema import Tool, ToolCall
 from daemon.api.tools.format import SMOLLM, to_json
-from daemon.api.tools.schema import Tool, ToolCall
 
 Messages = list[dict[str, Any]]
 

@@ -2,9 +2,9 @@
 
 import secrets
 
-from daemon.api.choice import Choice
+from daemon.api.choice import AnswerChoice
 from daemon.api.outputs import Collector, Streamer
-from daemon.api.shapes import Json, Shape
+from daemon.api.shapes import AnswerShape, Json
 from daemon.api.sink import Sink
 from daemon.api.tools.choice import Toolbox
 from daemon.api.tools.reader import CallReader, Piece
@@ -16,7 +16,7 @@ def _call(name: str, arguments: str) -> Json:
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
-def _reason(choice: Choice, reader: CallReader) -> str:
+def _reason(choice: AnswerChoice, reader: CallReader) -> str:
     """An answer that was cut short says so, whatever it called."""
     called = reader.num_calls and choice.finish_reason == "stop"
     return "tool_calls" if called else choice.finish_reason
@@ -25,29 +25,29 @@ def _reason(choice: Choice, reader: CallReader) -> str:
 class CallStreamer(Streamer):
     """An event for each piece of text, each call, and each piece of its arguments."""
 
-    def __init__(self, shape: Shape, sink: Sink, toolbox: Toolbox) -> None:
+    def __init__(self, shape: AnswerShape, sink: Sink, toolbox: Toolbox) -> None:
         super().__init__(shape, sink)
         self._toolbox = toolbox
         self._readers: dict[int, CallReader] = {}
         self._num_calls: dict[int, int] = {}  # shown so far of each choice
 
-    def text(self, choice: Choice, text: str) -> None:
+    def text(self, choice: AnswerChoice, text: str) -> None:
         """Write what is certain now."""
         self._show(choice, self._reader(choice).push(text))
 
-    def finish(self, choice: Choice) -> None:
+    def finish(self, choice: AnswerChoice) -> None:
         """Write what is left, then the event that carries the reason."""
         reader = self._reader(choice)
         self._show(choice, reader.finish())
         self.end(choice, _reason(choice, reader))
 
-    def _reader(self, choice: Choice) -> CallReader:
+    def _reader(self, choice: AnswerChoice) -> CallReader:
         reader = self._readers.get(choice.index)
         if reader is None:
             reader = self._readers[choice.index] = self._toolbox.reader()
         return reader
 
-    def _show(self, choice: Choice, pieces: list[Piece]) -> None:
+    def _show(self, choice: AnswerChoice, pieces: list[Piece]) -> None:
         for piece in pieces:
             if piece.kind == "text":
                 super().text(choice, piece.text)
@@ -64,16 +64,16 @@ class CallStreamer(Streamer):
 class CallCollector(Collector):
     """Keeps text and calls until every choice has ended."""
 
-    def __init__(self, shape: Shape, with_logprobs: bool, toolbox: Toolbox) -> None:
+    def __init__(self, shape: AnswerShape, with_logprobs: bool, toolbox: Toolbox) -> None:
         super().__init__(shape, with_logprobs)
         self._toolbox = toolbox
         self._said: dict[int, list[str]] = {}
 
-    def text(self, choice: Choice, text: str) -> None:
+    def text(self, choice: AnswerChoice, text: str) -> None:
         """Keep the text; it is read once it is complete."""
         self._said.setdefault(choice.index, []).append(text)
 
-    def finish(self, choice: Choice) -> None:
+    def finish(self, choice: AnswerChoice) -> None:
         """Make the choice's part of the answer."""
         reader = self._toolbox.reader()
         pieces = reader.push("".join(self._said.pop(choice.index, []))) + reader.finish()

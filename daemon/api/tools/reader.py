@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from daemon.api.tools.format import CLOSING, OPENING, PYTHON
+from daemon.api.markers import CLOSING, OPENING, PYTHON
 from daemon.api.tools.nesting import Nesting
 
 HEAD_CHARS = 512

@@ -29,7 +29,7 @@ class SlotEdits:
         self._bias_ids = torch.tensor(list(bias), dtype=torch.int64)
         self._bias = torch.tensor(list(bias.values()), dtype=torch.float32)
         self._min_tokens = held_tokens(sampling)
-        self._counts = counts_tokens(sampling)
+        self._counts = sampling.counts_tokens
         known = np.asarray(history, dtype=np.int64) if self._counts else np.zeros(0)
         self._length = len(known)
         self._tokens = torch.zeros(max(64, 2 * len(known)), dtype=torch.int64)
@@ -75,16 +75,7 @@ class SlotEdits:
 
 def edits_logits(sampling: SamplingParams) -> bool:
     """Whether these parameters change logits at all."""
-    return counts_tokens(sampling) or bool(sampling.logit_bias) or held_tokens(sampling) > 0
-
-
-def counts_tokens(sampling: SamplingParams) -> bool:
-    """Whether a penalty looks at the tokens before."""
-    return (
-        sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
-        or sampling.repetition_penalty != 1.0
-    )
+    return sampling.counts_tokens or bool(sampling.logit_bias) or held_tokens(sampling) > 0
 
 
 def end_ids(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:

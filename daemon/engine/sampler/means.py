@@ -39,22 +39,18 @@ class Means(Protocol):
         ends: tuple[int, ...],
     ) -> None:
         """A sequence whose logits are edited takes a slot; `ends` would end it."""
-        ...
 
     def leave(self, slot: int) -> None:
         """Forget the slot's sequence, if it is one of those."""
-        ...
 
     def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
         """Change rows of `copy` float32 [C, V] in place, as yet equal to those of `logits` [R, V].
 
         Raises ValueError if the tokens before a position are not all known.
         """
-        ...
 
     def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
         """Set what is not allowed in rows of `copy` float32 [C, V] to minus infinity, in place."""
-        ...
 
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
         """Draw one token of each row of `logits` [R, V] for `positions` [R].
@@ -62,11 +58,9 @@ class Means(Protocol):
         Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is
         not a finite number (their token is 0).
         """
-        ...
 
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
         """Take what the rows of `tokens` int64 [R] drew into their slots' histories."""
-        ...
 
 
 class TorchMeans:

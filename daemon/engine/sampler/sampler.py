@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.download import download
+from daemon.engine.families import DRAW, EDIT, NONE, ByTorch
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, SlotColumns
 from daemon.engine.sampler.drawn import Drawn
@@ -22,7 +23,6 @@ from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
 from daemon.engine.sampler.on_host import HostMeans, PartedMeans
-from daemon.engine.selftest.families import DRAW, EDIT, NONE, ByTorch
 from daemon.engine.upload import upload
 from daemon.request import SamplingParams
 
@@ -77,28 +77,15 @@ class Sampler:
         whose logits are NaN, infinite, or leave no token to draw are `broken`; the others are not
         touched by them. Raises ValueError if a penalty's history is not whole.
         """
-        return self._sample(
-            logits,
-            np.asarray(slots, dtype=np.int64),
-            np.asarray(positions, dtype=np.int64),
-            allowed,
-        )
-
-    def _sample(
-        self,
-        logits: torch.Tensor,
-        slots: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        allowed: Allowed | None,
-    ) -> Drawn:
-        params = self._columns.rows(slots)
+        seats, places = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+        params = self._columns.rows(seats)
         rows = np.flatnonzero(params["edited"])
         changed = rows if allowed is None else np.union1d(rows, allowed.rows)
         if not len(changed):
-            chosen = self._means.choose(logits, params, positions)
+            chosen = self._means.choose(logits, params, places)
         else:
-            edited = Edited(np.searchsorted(changed, rows), rows, slots[rows], positions[rows])
-            chosen = self._choose(logits, params, positions, changed, edited, allowed)
+            edited = Edited(np.searchsorted(changed, rows), rows, seats[rows], places[rows])
+            chosen = self._choose(logits, params, places, changed, edited, allowed)
             self._means.append(chosen[0], edited)
         scores = logprobs_of(logits, chosen[0], params["logprobs"])
         return Drawn(chosen[0], download(chosen), scores)
@@ -138,7 +125,7 @@ def means_of(vocab_size: int, device: torch.device, by_torch: ByTorch = NONE) ->
         return TorchMeans(vocab_size)
     if by_torch >= {DRAW, EDIT}:
         return HostMeans(vocab_size)
-    from daemon.engine.cuda.sampling import CudaMeans
+    from daemon.engine.sampler.on_gpu import CudaMeans
 
     return parted(CudaMeans(vocab_size, device), HostMeans(vocab_size), by_torch)
 

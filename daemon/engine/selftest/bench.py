@@ -2,7 +2,7 @@
 
 import torch
 
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.selftest.compare import LIMITS
 from daemon.engine.selftest.subject import Subject
@@ -31,10 +31,10 @@ class Bench:
         """Whole numbers on the device."""
         return torch.tensor(values, dtype=dtype, device=self.device)
 
-    def pool(self, num_blocks: int) -> KVCache:
+    def pool(self, num_blocks: int) -> PagedKV:
         """A pool of zeros."""
         subject = self.subject
-        return KVCache(
+        return PagedKV(
             num_blocks,
             LAYERS,
             subject.block_size,
@@ -45,7 +45,7 @@ class Bench:
             KV_DTYPES[subject.kv_dtype],
         )
 
-    def filled(self, lengths: list[int]) -> tuple[KVCache, torch.Tensor]:
+    def filled(self, lengths: list[int]) -> tuple[PagedKV, torch.Tensor]:
         """A pool that holds so many tokens of each row, and tables int32 [B, max_blocks].
 
         Blocks are scattered; cells of other layers or behind a row's last token are NaN, or their
@@ -77,7 +77,7 @@ class Bench:
         return cache, tables.to(self.device)
 
 
-def contents(cache: KVCache) -> torch.Tensor:
+def contents(cache: PagedKV) -> torch.Tensor:
     """What a pool holds, as numbers: [block, layer, 2, block_size, kv_head, head_dim]."""
     numbers = cache.blocks.float()
     return numbers if cache.scales is None else numbers * cache.scales.unsqueeze(-1)

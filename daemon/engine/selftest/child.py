@@ -13,7 +13,7 @@ import msgspec
 from daemon.engine.process import share_cores
 from daemon.engine.selftest.forks import try_in_forks
 from daemon.engine.selftest.lines import write
-from daemon.engine.selftest.messages import Broken, Imported, Request
+from daemon.engine.selftest.messages import Imported, Request, Untried
 from daemon.wire.parent import die_with_parent
 
 
@@ -31,7 +31,7 @@ def main() -> int:
         import daemon.engine.kernels.norm  # noqa: F401
         from daemon.engine.selftest.tries import try_all
     except (ImportError, OSError, RuntimeError) as error:
-        write(fd, Broken(f"{type(error).__name__}: {error}"))
+        write(fd, Untried(f"{type(error).__name__}: {error}"))
         return 1
     write(fd, Imported())
     try_in_forks(request, try_all, lambda message: write(fd, message))

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import re
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import torch
 from torch import nn
 
 from daemon.config.paths import default_cache
+from daemon.engine.families import ALL, FAMILIES, NONE, ByTorch, Fallen
+from daemon.engine.fuse import MERGED
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.selftest import kept
-from daemon.engine.selftest.families import ALL, FAMILIES, NONE, ByTorch, Fallen
-from daemon.engine.selftest.kept import Card, Verdict
+from daemon.engine.selftest.kept import CardStack, Verdict
 from daemon.engine.selftest.run import CHILD, SelfTestError, Tell, run
 from daemon.engine.selftest.subject import Subject
 from daemon.models.shape import ModelShape
@@ -27,8 +27,6 @@ BY_TORCH = "torch"
 """The value of `engine.kernels` that trusts no kernel."""
 _DRIVER = Path("/proc/driver/nvidia/version")
 _NUMBER = re.compile(r"\d+\.\d+(\.\d+)*")
-_MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Layers that `fuse` makes one of."""
 _ROWS = 256
 """Most rows that products are tried for: beyond, the library computes them all."""
 
@@ -52,7 +50,7 @@ def by_torch(load: Load, model: Any, shape: ModelShape, tell: Tell, fallen: Fall
 
 def trusted(
     folder: Path,
-    card: Card,
+    card: CardStack,
     subject: Subject,
     tell: Tell,
     fallen: Fallen,
@@ -77,7 +75,7 @@ def trusted(
 
 
 def _tried(
-    folder: Path, card: Card, subject: Subject, tell: Tell, command: Sequence[str]
+    folder: Path, card: CardStack, subject: Subject, tell: Tell, command: Sequence[str]
 ) -> Verdict:
     """A verdict by trying; it is kept where it says something of the card."""
     log.info("self-test: first use of %s for such a model", card.name)
@@ -94,28 +92,21 @@ def _told(faults: dict[str, str], fallen: Fallen) -> ByTorch:
     return ALL & frozenset(faults)
 
 
-def card_of(device: torch.device) -> Card:
+def card_of(device: torch.device) -> CardStack:
     """What a verdict holds for, of the machine."""
     driver = ""
     with contextlib.suppress(OSError):
         found = _NUMBER.search(_DRIVER.read_text())
         driver = found.group() if found else ""
     major, minor = torch.cuda.get_device_capability(device)
-    return Card(
+    return CardStack(
         name=torch.cuda.get_device_name(device),
         capability=f"{major}.{minor}",
         driver=driver,
         torch=torch.__version__,
-        triton=_version("triton"),
+        triton=kept.version_of("triton"),
         cuda=torch.version.cuda or "",
     )
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
@@ -152,7 +143,7 @@ def _products(model: Any) -> tuple[tuple[int, int, bool], ...]:
     found = set()
     for module in model.modules():
         linears = {name: one for name, one in module.named_children() if type(one) is nn.Linear}
-        merged = [names for names in _MERGED if linears.keys() >= set(names)]
+        merged = [names for names in MERGED if linears.keys() >= set(names)]
         for names in (*merged, *((name,) for name in linears)):
             group = [linears[name] for name in names]
             bias = any(one.bias is not None for one in group)

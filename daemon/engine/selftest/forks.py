@@ -8,8 +8,8 @@ from signal import SIGINT, SIGKILL, SIGTERM
 
 import msgspec
 
-from daemon.engine.selftest.lines import Lines, write
-from daemon.engine.selftest.messages import Begun, Broken, Ended, Late, Message, Request
+from daemon.engine.selftest.lines import LineReader, write
+from daemon.engine.selftest.messages import Late, Message, Request, Tried, Trying, Untried
 from daemon.wire.parent import die_with_parent
 
 OPEN_S = 120.0
@@ -40,7 +40,7 @@ def try_in_forks(request: Request, work: Try, tell: Tell) -> None:
         before = len(waiting), len(late)
         for message in fork.messages():
             tell(message)
-            if isinstance(message, Ended):
+            if isinstance(message, Tried):
                 waiting.remove(message.family)
                 if message.fault:
                     by_torch.add(message.family)
@@ -57,7 +57,7 @@ class _Fork:
         self._deadlines_s = request.deadlines_s
         self._late = late  # families that were it before
         self._reading, writing = os.pipe()
-        self._lines = Lines(self._reading)
+        self._lines = LineReader(self._reading)
         self._pid = os.fork()
         if not self._pid:
             _be(request, work, writing)
@@ -68,7 +68,7 @@ class _Fork:
         tried, limit_s, said = "", OPEN_S, False
         while (message := self._lines.next(limit_s)) is not None:
             tried, limit_s, said = "", OPEN_S, True
-            if isinstance(message, Begun):
+            if isinstance(message, Trying):
                 tried = message.family
                 limit_s = self._deadlines_s[tried]
             yield message
@@ -82,9 +82,9 @@ class _Fork:
             yield Late(tried)
         elif tried:
             # Killed from outside: by the kernel for want of memory, or by somebody.
-            yield Ended(tried, why, passing=not late and status in _FROM_OUTSIDE)
+            yield Tried(tried, why, passing=not late and status in _FROM_OUTSIDE)
         elif not said:
-            yield Broken(f"the device cannot be opened: {why}")
+            yield Untried(f"the device cannot be opened: {why}")
 
     def _end(self, by_force: bool) -> int | None:
         """Have it end; its exit status, negative for a signal. None: it does not end."""

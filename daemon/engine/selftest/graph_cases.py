@@ -10,12 +10,12 @@ from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.cuda.graphs import Capture, DecodeGraphs, Work, cuda_capture
 from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.families import ByTorch
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Angles, Heads, Norm
 from daemon.engine.rotary import RotaryTable
 from daemon.engine.selftest.bench import Bench
 from daemon.engine.selftest.compare import WrongError, alike
-from daemon.engine.selftest.families import ByTorch
 from daemon.engine.slots import Slots
 from daemon.wire.columns import int32
 

@@ -2,20 +2,21 @@
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
-from daemon.engine.selftest.families import ALL
+from daemon.engine.families import ALL
 from daemon.engine.selftest.subject import Subject
+from daemon.files import write_whole
 
 _ENGINE = Path(__file__).parents[1]
 
 
-class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CardStack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A GPU, and what drives it."""
 
     name: str
@@ -29,13 +30,13 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a self-test came to."""
 
-    card: Card
+    card: CardStack
     subject: Subject
     code: str  # a digest
     faults: dict[str, str]  # family -> why torch computes it
 
 
-def read(folder: Path, card: Card, subject: Subject) -> Verdict | None:
+def read(folder: Path, card: CardStack, subject: Subject) -> Verdict | None:
     """The verdict kept of an equal self-test; None where there is none that can be believed."""
     verdict = _read(_path(folder, card, subject))
     if verdict and (verdict.card, verdict.subject) == (card, subject):
@@ -46,11 +47,9 @@ def read(folder: Path, card: Card, subject: Subject) -> Verdict | None:
 def keep(folder: Path, verdict: Verdict) -> None:
     """Whole or not at all; where nothing can be kept, the next start tries again."""
     path = _path(folder, verdict.card, verdict.subject)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(verdict)))
-        partial.replace(path)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(verdict)))
 
 
 def all_kept(folder: Path) -> Iterator[tuple[Path, Verdict]]:
@@ -69,7 +68,7 @@ def _read(path: Path) -> Verdict | None:
     return None
 
 
-def _path(folder: Path, card: Card, subject: Subject) -> Path:
+def _path(folder: Path, card: CardStack, subject: Subject) -> Path:
     digest = hashlib.blake2b(digest_size=16)
     for part in (card, subject, code()):
         digest.update(msgspec.json.encode(part))
@@ -85,3 +84,11 @@ def code() -> str:
     for path in sorted(_ENGINE.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def version_of(name: str) -> str:
+    """The installed version of a library; empty where there is none."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

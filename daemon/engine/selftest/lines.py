@@ -11,7 +11,7 @@ from daemon.engine.selftest.messages import Message
 _READ_BYTES = 65_536
 
 
-class Lines:
+class LineReader:
     """The reading end of a pipe."""
 
     def __init__(self, fd: int) -> None:

@@ -18,7 +18,7 @@ class Imported(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     """Torch and Triton are there."""
 
 
-class Begun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Trying(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A family is tried from now on."""
 
     family: str
@@ -30,7 +30,7 @@ class Late(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     family: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Tried(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """What came of it."""
 
     family: str
@@ -38,10 +38,10 @@ class Ended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     passing: bool = False  # the fault says nothing of the card: another start tries again
 
 
-class Broken(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Untried(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Nothing can be tried."""
 
     why: str
 
 
-Message = Imported | Begun | Late | Ended | Broken
+Message = Imported | Trying | Late | Tried | Untried

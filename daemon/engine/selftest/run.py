@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from daemon.engine.selftest.families import FAMILIES, GRAPHS, PRODUCTS
-from daemon.engine.selftest.lines import Lines
-from daemon.engine.selftest.messages import Begun, Broken, Ended, Imported, Late, Request
+from daemon.engine.families import FAMILIES, GRAPHS, PRODUCTS
+from daemon.engine.selftest.lines import LineReader
+from daemon.engine.selftest.messages import Imported, Late, Request, Tried, Trying, Untried
 from daemon.engine.selftest.subject import Subject
 
 CHILD = (sys.executable, "-m", "daemon.engine.selftest.child")
@@ -29,7 +29,7 @@ class SelfTestError(Exception):
     """Nothing can be said of the card; the message says why."""
 
 
-class Found(msgspec.Struct):
+class TriedFamilies(msgspec.Struct):
     """What became of the families that were tried."""
 
     faults: dict[str, str] = {}  # family -> why torch computes it
@@ -42,7 +42,7 @@ def run(
     families: Sequence[str] = tuple(FAMILIES),
     command: Sequence[str] = CHILD,
     deadlines_s: Mapping[str, float] = DEADLINES_S,
-) -> Found:
+) -> TriedFamilies:
     """Try families in a child process; blocks for seconds. Raises SelfTestError."""
     request = Request(subject, tuple(families), dict(deadlines_s))
     reading, writing = os.pipe()
@@ -59,28 +59,28 @@ def run(
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError), child.stdin as stdin:
             stdin.write(msgspec.json.encode(request))
-        return _heard(Lines(reading), request, tell)
+        return _heard(LineReader(reading), request, tell)
     finally:
         os.close(reading)
         _end(child)
 
 
-def _heard(lines: Lines, request: Request, tell: Tell) -> Found:
-    found, waiting = Found(), set(request.families)
+def _heard(lines: LineReader, request: Request, tell: Tell) -> TriedFamilies:
+    found, waiting = TriedFamilies(), set(request.families)
     limit_s = _SLACK_S + max(request.deadlines_s.values(), default=0.0)
     while waiting:
         match lines.next(limit_s):
             case Imported():
                 tell("")
-            case Begun(family) | Late(family):
+            case Trying(family) | Late(family):
                 tell(family)
-            case Ended(family, fault, passing):
+            case Tried(family, fault, passing):
                 tell(family)
                 waiting.remove(family)
                 found.passing |= passing
                 if fault:
                     found.faults[family] = fault
-            case Broken(why):
+            case Untried(why):
                 raise SelfTestError(why)
             case None:
                 how = "ended" if lines.hung_up else f"said nothing for {limit_s:g} s"

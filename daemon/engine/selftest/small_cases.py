@@ -4,7 +4,7 @@ import torch
 
 from daemon.engine import kernels
 from daemon.engine.kernels import reference
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.ops import Heads, Norm
 from daemon.engine.selftest.bench import LAYER, Bench, contents
 from daemon.engine.selftest.compare import alike, equal
@@ -73,7 +73,7 @@ def _slots(bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
     return bench.column(_BLOCKS), bench.column(offsets)
 
 
-def _same_pools(bench: Bench, ours: KVCache, theirs: KVCache) -> None:
+def _same_pools(bench: Bench, ours: PagedKV, theirs: PagedKV) -> None:
     """A number between two steps of an 8-bit type may go to either."""
     limit = bench.limit if ours.scales is None else 2e-2
     found, expected = contents(ours), contents(theirs)

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from daemon.engine.selftest.bench import Bench
-from daemon.engine.selftest.compare import WrongError
-from daemon.engine.selftest.families import (
+from daemon.engine.families import (
     ACTIVATION,
     CAPTURED,
     DECODE,
@@ -24,7 +22,9 @@ from daemon.engine.selftest.families import (
     QKV,
     WRITE,
 )
-from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
+from daemon.engine.selftest.bench import Bench
+from daemon.engine.selftest.compare import WrongError
+from daemon.engine.selftest.messages import Message, Request, Tried, Trying, Untried
 
 _CASES = {
     NORM: "small_cases.try_norms",
@@ -56,11 +56,11 @@ def try_all(request: Request, tell: Callable[[Message], None]) -> None:
     try:
         _open(device)
     except Exception as error:  # noqa: BLE001 - without a device there is nothing to try
-        tell(Broken(f"{device} cannot be opened: {_in_a_line(error)}"))
+        tell(Untried(f"{device} cannot be opened: {_in_a_line(error)}"))
         return
     with torch.inference_mode():
         for family in request.families:
-            tell(Begun(family))
+            tell(Trying(family))
             ended = _tried(family, request, frozenset(by_torch))
             tell(ended)
             if ended.fault:
@@ -75,17 +75,17 @@ def _open(device: torch.device) -> None:
         torch.zeros(1, device=device)
 
 
-def _tried(family: str, request: Request, by_torch: frozenset[str]) -> Ended:
+def _tried(family: str, request: Request, by_torch: frozenset[str]) -> Tried:
     bench = Bench(request.subject)
     try:
         _try(family, bench, by_torch)
         if bench.device.type == "cuda":
             torch.cuda.synchronize(bench.device)
     except WrongError as error:
-        return Ended(family, str(error))
+        return Tried(family, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, torch computes the family
-        return Ended(family, _in_a_line(error), passing=_passes(error))
-    return Ended(family)
+        return Tried(family, _in_a_line(error), passing=_passes(error))
+    return Tried(family)
 
 
 def _passes(error: Exception) -> bool:

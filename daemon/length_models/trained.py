@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from daemon.predict.inputs import NUM_COLUMNS, columns_of, columns_of_rows, with_vectors
-from daemon.predict.network import Network
-from daemon.predict.prediction import Asked, Float32
-from daemon.predict.store import Rows, VectorStore
+from daemon.length_models.inputs import NUM_COLUMNS, columns_of, columns_of_rows, with_vectors
+from daemon.length_models.network import Network
+from daemon.length_models.prediction import Asked, Float32
+from daemon.length_models.store import Rows, VectorStore
 
 Slopes = Callable[[Rows, Float32], Float32]
 """From stored rows [N] and the network's outputs of them [N, O] to the loss's gradient [N, O]."""

@@ -2,10 +2,10 @@
 
 import math
 
-from daemon.predict.boosting import BoostedTrees
-from daemon.predict.inputs import columns_of, columns_of_rows, log_lengths
-from daemon.predict.prediction import Asked
-from daemon.predict.store import VectorStore, cut_short
+from daemon.length_models.boosting import BoostedTrees
+from daemon.length_models.inputs import columns_of, columns_of_rows, log_lengths
+from daemon.length_models.prediction import Asked
+from daemon.length_models.store import VectorStore, cut_short
 
 
 class FeatureModel:

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from daemon.predict.inputs import log_lengths
-from daemon.predict.prediction import Asked, Float32
-from daemon.predict.store import Rows, VectorStore, cut_short
-from daemon.predict.trained import Trained
+from daemon.length_models.inputs import log_lengths
+from daemon.length_models.prediction import Asked, Float32
+from daemon.length_models.store import Rows, VectorStore, cut_short
+from daemon.length_models.trained import Trained
 
 CENTRE = math.log(200.0)
 """Outputs are logarithms of lengths from here on, so that zero is a sensible beginning."""

@@ -5,13 +5,13 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from daemon.predict.calibration import Calibration
-from daemon.predict.conditional_mean import ConditionalMean
-from daemon.predict.prediction import Asked, Prediction
-from daemon.predict.store import VectorStore, cut_short
+from daemon.length_models.calibration import Calibration
+from daemon.length_models.conditional_mean import ConditionalMean
+from daemon.length_models.prediction import Asked, Prediction
+from daemon.length_models.store import VectorStore, cut_short
 
 
-class Model(Protocol):
+class LengthModel(Protocol):
     """Tells lengths from what a store remembers; made with that store."""
 
     @property
@@ -35,7 +35,7 @@ class Learned:
 
     LEAST = 64
 
-    def __init__(self, store: VectorStore, model: Model) -> None:
+    def __init__(self, store: VectorStore, model: LengthModel) -> None:
         self.declared = model.declared
         self._store = store
         self._model = model

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from daemon.predict.features import NUM_FEATURES
-from daemon.predict.prediction import Asked, Float32
-from daemon.predict.store import Rows
+from daemon.length_models.features import NUM_FEATURES
+from daemon.length_models.prediction import Asked, Float32
+from daemon.length_models.store import Rows
 
 NUM_COLUMNS = 2 + NUM_FEATURES
 """Columns without the vector."""

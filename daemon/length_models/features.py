@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daemon.predict.prediction import Float32
+from daemon.length_models.prediction import Float32
 
 EDGE_CHARS = 600
 """Words are looked for so far from both ends: that is where instructions stand."""

@@ -7,7 +7,7 @@ pairs and a table of 2^depth values, and all trees are evaluated at once.
 import numpy as np
 import numpy.typing as npt
 
-from daemon.predict.prediction import Bool, Float32
+from daemon.length_models.prediction import Bool, Float32
 
 Int = npt.NDArray[np.intp]
 
@@ -83,10 +83,9 @@ class _Histogram:
     """Sums over rows by leaf, column and bin."""
 
     def __init__(self, codes: Int, num_bins: int) -> None:
-        num_rows, self._num_columns = codes.shape
+        self._num_columns = codes.shape[1]
         self._num_bins = num_bins
         self._cells = codes + num_bins * np.arange(self._num_columns)  # [N, C]
-        self._ones = np.ones(num_rows * self._num_columns)
 
     def best_split(
         self, leaf: Int, num_leaves: int, rest: npt.NDArray[np.float64], prior: float

@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 
-from daemon.predict.prediction import Float64
+from daemon.length_models.prediction import Float64
 
 _TINY = 1e-6
 

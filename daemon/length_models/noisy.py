@@ -2,9 +2,9 @@
 
 import math
 
-from daemon.predict.calibration import ordered
-from daemon.predict.errors import PredictorError
-from daemon.predict.prediction import Asked, Prediction
+from daemon.length_models.calibration import ordered
+from daemon.length_models.errors import PredictorError
+from daemon.length_models.prediction import Asked, Prediction
 
 TAIL_Z = 1.2815515655446004
 """The standard normal distribution's 90 % quantile."""

@@ -1,6 +1,6 @@
 """The oracle: it knows the answer. The bound that no predictor passes; for simulations alone."""
 
-from daemon.predict.prediction import Asked, Prediction
+from daemon.length_models.prediction import Asked, Prediction
 
 
 class Oracle:

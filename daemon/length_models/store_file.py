@@ -6,9 +6,9 @@ import math
 import msgspec
 import numpy as np
 
-from daemon.predict.prediction import Float32
-from daemon.predict.store import ROW, Rows, VectorStore
-from daemon.predict.vectors import packed, unpacked
+from daemon.length_models.prediction import Float32
+from daemon.length_models.store import ROW, Rows, VectorStore
+from daemon.length_models.vectors import packed, unpacked
 
 MAGIC = b"llmd lengths\n"
 FORMAT = 1

@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from daemon.predict.prediction import Asked, Float32
-from daemon.predict.recent import Recent
-from daemon.predict.store import Rows, VectorStore, cut_short
-from daemon.predict.trained import Trained
+from daemon.length_models.prediction import Asked, Float32
+from daemon.length_models.recent import Recent
+from daemon.length_models.store import Rows, VectorStore, cut_short
+from daemon.length_models.trained import Trained
 
 Int = npt.NDArray[np.intp]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from daemon.predict.prediction import Float32
+from daemon.length_models.prediction import Float32
 
 Int8 = npt.NDArray[np.int8]
 

@@ -3,8 +3,8 @@
 import math
 from collections import defaultdict
 
-from daemon.predict.prediction import Prediction
-from daemon.predict.recent import Recent
+from daemon.length_models.prediction import Prediction
+from daemon.length_models.recent import Recent
 
 TAIL = 0.1
 """Chance that an answer is longer than the high quantile."""

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from daemon.predict.learned import Model
-from daemon.predict.prediction import Asked, Float64
-from daemon.predict.store import Rows, VectorStore, cut_short
+from daemon.length_models.learned import LengthModel
+from daemon.length_models.prediction import Asked, Float64
+from daemon.length_models.store import Rows, VectorStore, cut_short
 
 
 class Retrieval:
@@ -24,7 +24,7 @@ class Retrieval:
     def __init__(
         self,
         store: VectorStore,
-        fallback: Model,
+        fallback: LengthModel,
         most: int = MOST,
         least_cosine: float = LEAST_COSINE,
     ) -> None:

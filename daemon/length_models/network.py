@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from daemon.predict.prediction import Float32
+from daemon.length_models.prediction import Float32
 
 Slope = Callable[[Float32], Float32]
 """From outputs [N, O] to the gradient of the mean loss by them, [N, O]."""

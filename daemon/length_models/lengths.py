@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 
+from daemon.length_models.adversary import Adversary
+from daemon.length_models.conditional_mean import ConditionalMean
+from daemon.length_models.errors import PredictorError
+from daemon.length_models.feature_model import FeatureModel
+from daemon.length_models.learned import Learned
+from daemon.length_models.mlp import Mlp
+from daemon.length_models.noisy import Noisy
+from daemon.length_models.oracle import Oracle
+from daemon.length_models.prediction import Predictor
+from daemon.length_models.ranges import GRANULARITIES, Ranges
+from daemon.length_models.retrieval import Retrieval
+from daemon.length_models.store import VectorStore
 from daemon.nearest import did_you_mean, not_one_of
-from daemon.predict.adversary import Adversary
-from daemon.predict.conditional_mean import ConditionalMean
-from daemon.predict.errors import PredictorError
-from daemon.predict.feature_model import FeatureModel
-from daemon.predict.learned import Learned
-from daemon.predict.mlp import Mlp
-from daemon.predict.noisy import Noisy
-from daemon.predict.oracle import Oracle
-from daemon.predict.prediction import Predictor
-from daemon.predict.ranges import GRANULARITIES, Ranges
-from daemon.predict.retrieval import Retrieval
-from daemon.predict.store import VectorStore
 
 LIVE = ("none", "mean", "features", "mlp", "retrieval", "ranges")
 """Those that a daemon can run: nobody tells it the truth.

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemon.config.schema import PredictConfig
-from daemon.predict.errors import PredictorError
-from daemon.predict.features import features
-from daemon.predict.lengths import VECTOR_KINDS, length_predictor
-from daemon.predict.prediction import Asked, Prediction
+from daemon.length_models.errors import PredictorError
+from daemon.length_models.features import features
+from daemon.length_models.lengths import VECTOR_KINDS, length_predictor
+from daemon.length_models.prediction import Asked, Prediction
 from daemon.predictor.keeper import Keeper
 from daemon.protocol.predictor import Ask, Ended
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from daemon.predictor.encoder import Encoder
 
 
-class Foreteller:
+class RequestPredictor:
     """Asks become predictions, endings become rows of the store."""
 
     def __init__(self, config: PredictConfig, keeper: Keeper) -> None:
@@ -30,7 +30,7 @@ class Foreteller:
         self._encoder = _encoder() if config.kind in VECTOR_KINDS else None
         self._open: dict[int, tuple[Ask, Asked]] = {}
 
-    def foretell(self, ask: Ask) -> Prediction:
+    def predict(self, ask: Ask) -> Prediction:
         """How long the answer will be."""
         self._keeper.tick()
         asked = self._read(ask)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from daemon.predict.features import NUM_FEATURES
-from daemon.predict.prediction import Asked, Bool, Float32
+from daemon.length_models.features import NUM_FEATURES
+from daemon.length_models.prediction import Asked, Bool, Float32
 
 Rows = npt.NDArray[np.void]
 """Rows of `ROW`, oldest first."""

@@ -1,7 +1,7 @@
 """The adversary: as wrong as a predictor can be, and sure of it. For simulations and tests."""
 
-from daemon.predict.calibration import ordered
-from daemon.predict.prediction import Asked, Prediction
+from daemon.length_models.calibration import ordered
+from daemon.length_models.prediction import Asked, Prediction
 
 
 class Adversary:

@@ -20,7 +20,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     num_prompt_tokens: int
     max_tokens: int = 0  # 0: unknown
-    features: Float32 | None = None  # [F]: cheap numbers of the text, see daemon.predict.features
+    features: Float32 | None = None  # [F]: cheap numbers of the text (features.py)
     vector: Float32 | None = None  # [D]: the text's embedding, of length 1
     truth: int = -1
     chance: float = 0.0

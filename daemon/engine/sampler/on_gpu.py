@@ -10,7 +10,6 @@ from daemon.engine.sampler.columns import Params, filtered
 from daemon.engine.sampler.draws import uniforms
 from daemon.engine.sampler.edits import (
     check_known,
-    counts_tokens,
     held_tokens,
     known_bias,
     known_ids,
@@ -52,7 +51,7 @@ class CudaMeans:
         ends: tuple[int, ...],
     ) -> None:
         """See `Means`."""
-        counts = counts_tokens(sampling)
+        counts = sampling.counts_tokens
         known = history if counts else history[:0]
         bias = known_bias(sampling, self._vocab_size)
         held = held_tokens(sampling)

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-from daemon.predict.calibration import TAIL, Calibration, ordered
-from daemon.predict.prediction import Asked, Prediction
-from daemon.predict.recent import Recent
-from daemon.predict.store import VectorStore, cut_short
+from daemon.length_models.calibration import TAIL, Calibration, ordered
+from daemon.length_models.prediction import Asked, Prediction
+from daemon.length_models.recent import Recent
+from daemon.length_models.store import VectorStore, cut_short
 
 
 class ConditionalMean:

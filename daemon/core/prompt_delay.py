@@ -1,0 +1,41 @@
+"""How long prompts hold up the sequences of one instance that decode."""
+
+from daemon.pause import MIN_PAUSE_S, PAUSE_TIMES
+from daemon.scheduler.in_flight import InFlightStep
+from daemon.scheduler.scheduler import Scheduler
+
+
+class PromptDelay:
+    """Looks at the steps with prompt tokens, and at the first step with decodes after them."""
+
+    def __init__(self) -> None:
+        self.since_s = -1.0  # when the first of the newest steps without decodes began; -1: none
+        self.since_step = 0  # that step
+
+    def answered(
+        self, flown: InFlightStep, began_s: float, now: float, scheduler: Scheduler
+    ) -> tuple[float, int] | None:
+        """How long sequences paused until this answer, and how many; their columns count it too.
+
+        The step began at `began_s`; its answer has not been taken by the scheduler yet.
+        """
+        work, table = flown.work, scheduler.slots
+        table.first_step[flown.firsts] = flown.step
+        waited = self.since_s >= 0.0
+        if not work.num_decodes:
+            if not waited:
+                self.since_s, self.since_step = began_s, flown.step
+            return None
+        since_s = self.since_s if waited else began_s
+        since_step = self.since_step if waited else flown.step
+        self.since_s = -1.0
+        if now - since_s <= MIN_PAUSE_S:
+            return None
+        alone_s = scheduler.step_time.decode_s(work.num_decodes, work.decode_context)
+        if now - since_s <= PAUSE_TIMES * alone_s:
+            return None
+        rows = flown.slots[table.epoch[flown.slots] == flown.epochs]
+        rows = rows[table.first_step[rows] < since_step]  # the others began in the meantime
+        pause_s = now - since_s - alone_s
+        table.behind_prompts_s[rows] += pause_s
+        return (pause_s, rows.size) if rows.size else None

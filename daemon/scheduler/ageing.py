@@ -1,0 +1,66 @@
+"""Ageing: how much work a head start in time outweighs, as the live tail sets it."""
+
+import math
+from collections import deque
+
+import numpy as np
+
+from daemon.sequence import Sequence
+
+TAIL_SHARE = 0.4
+"""Of two that wait, the one that costs e times as much goes first if it came this share of the
+tail earlier. More shortens the mean and lengthens the tail."""
+
+TAIL = 0.95
+FIRST_TAIL_S = 25.0
+_WINDOW = 256
+_RENEW = 16
+_CHANGE = 0.1
+
+
+class Ageing:
+    """Ranks by cost and arrival: `scale_s` * log(cost) + arrival.
+
+    All age alike, so that ageing moves no sequence within a queue; and as it is the ratio of costs
+    that age makes up for, it is the same in every unit, on every machine. The scale is a share of
+    the tail of the latest JCTs: where none has to wait long, order by arrival is as good as any,
+    and where all wait long, a little more hurts the longest answers little.
+    """
+
+    def __init__(self) -> None:
+        self.scale_s = TAIL_SHARE * FIRST_TAIL_S
+        self._jcts_s: deque[float] = deque(maxlen=_WINDOW)
+        self._num_fresh = 0
+
+    def rank(self, cost: float, sequence: Sequence) -> float:
+        """A sequence's rank, in seconds."""
+        return self.scale_s * math.log(max(cost, 1e-12)) + sequence.arrived_s
+
+    def lead_s(self, factor: float) -> float:
+        """By how much one leads in rank that costs so many times less."""
+        return self.scale_s * math.log(factor)
+
+    def observe(self, jct_s: float) -> bool:
+        """An answer ended so long after it arrived; whether that makes ranks anew."""
+        self._jcts_s.append(jct_s)
+        self._num_fresh += 1
+        if self._num_fresh < _RENEW:
+            return False
+        self._num_fresh = 0
+        scale_s = max(1e-6, TAIL_SHARE * float(np.quantile(self._jcts_s, TAIL)))
+        changed = abs(scale_s - self.scale_s) > _CHANGE * self.scale_s
+        if changed:
+            self.scale_s = scale_s
+        return changed
+
+    def state(self) -> tuple[float, int, list[float]]:
+        """All it has learned, as plain numbers."""
+        return self.scale_s, self._num_fresh, list(self._jcts_s)
+
+    @classmethod
+    def restored(cls, state: tuple[float, int, list[float]]) -> "Ageing":
+        """The ageing whose `state` this was."""
+        ageing = cls()
+        ageing.scale_s, ageing._num_fresh = state[:2]
+        ageing._jcts_s.extend(state[2])
+        return ageing

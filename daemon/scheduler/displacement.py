@@ -1,0 +1,69 @@
+"""Displacement: which of those that run give way, to whom."""
+
+from collections.abc import Iterator
+
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import DEFER
+from daemon.scheduler.order import Order
+from daemon.scheduler.pace import StreamPace
+from daemon.scheduler.residency import Residency
+from daemon.sequence import Sequence
+from daemon.wire.columns import Slots
+
+
+class Displacement:
+    """Names those that give way in one instance; nobody is preempted here."""
+
+    def __init__(self, order: Order, residency: Residency, pace: StreamPace) -> None:
+        self._order = order
+        self._slots = order.slots
+        self._residency = residency
+        self._pace = pace
+
+    def for_one(
+        self, sequence: Sequence, num_blocks: int, kv: KVCache, joined: list[int], now: float
+    ) -> list[int]:
+        """The last slots in the order that together give so many blocks, if this one may displace
+        them; none if they give fewer, or if the host has no room for what they hold: to compute it
+        all again costs more than a slot is worth. A stream whose pause has to end asks for neither
+        rank nor room. Slots that are leaving anyway, or in their turn, are skipped.
+        """
+        if not self._order.policy.displaces or self._residency.mode == DEFER:
+            return []
+        due = self._pace.due(now) is sequence
+        room = self._residency.host_room()
+        found = []
+        for slot in self._from_the_last(self._pace.out_of_turn(self._slots.order(), now)):
+            member = self._slots.member(slot)
+            if slot in joined:  # this plan admitted it; ranks change with the step time
+                return []
+            if member is sequence.leader or not (due or self._leads(sequence, member, kv, now)):
+                return []
+            room -= int(kv.table.held[slot]) - len(member.residence.host_blocks)
+            if room < 0 and not due:
+                return []
+            found.append(slot)
+            num_blocks -= max(kv.num_own(slot), int(self._slots.full))
+            if num_blocks <= 0:
+                return found
+        return []
+
+    def for_growth(self, kv: KVCache, now: float) -> int:
+        """The last slot in the order that has no reservation, and is not in its turn if there is
+        another.
+        """
+        order = self._slots.order()
+        for slots in (self._pace.out_of_turn(order, now), order):
+            for slot in self._from_the_last(slots):
+                if not kv.reservations.has(slot):
+                    return slot
+        raise LookupError("nobody can give way")
+
+    def _from_the_last(self, slots: Slots) -> Iterator[int]:
+        """Those of these slots that are not leaving, the last first."""
+        return (slot for slot in map(int, slots[::-1]) if not self._slots.is_leaving(slot))
+
+    def _leads(self, sequence: Sequence, member: Sequence, kv: KVCache, now: float) -> bool:
+        """Whether one that waits leads one that runs by enough to take its place."""
+        moves_s = self._residency.copy_time.round_trip_s(int(kv.table.held[member.slot]))
+        return sequence.rank + self._order.lead_s(sequence, moves_s, now) < member.rank

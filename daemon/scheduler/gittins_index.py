@@ -1,0 +1,82 @@
+"""The Gittins index of a distribution of lengths: the least work that an answer's end costs.
+
+An answer of age a is worth 1 / S when it ends, S being its length: what people feel of an answer is
+its time for each token. The index at age a is the least, over all spans d, of
+
+    E[min(S - a, d)] / E[1 / S where S - a <= d]
+
+given S > a: the tokens that it costs, on average, to win so much worth. It falls with age where
+answers are alike (those that began come first), rises where tails are heavy (those that got least
+come first), and is left * S where the length S is known (the shortest come first).
+"""
+
+from bisect import bisect_right
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from daemon.sequence import Outlook
+
+Float64 = npt.NDArray[np.float64]
+
+_KNOTS = 32
+_TINY = 1e-6
+
+LEAST_SHARE = 0.3
+"""A span has to see so many end of those that are as old: fewer are an accident of the sample."""
+
+FEW = 16
+"""Where fewer of the sample are left, nothing is read off it: what is left grows with age."""
+
+LEAST_LEFT = 1 / 8
+"""The span of one that is older than the sample tells of, as a share of its age, at least."""
+
+
+class IndexTable(msgspec.Struct, frozen=True):
+    """An index by age, straight between its knots; ages and lengths in one unit."""
+
+    ages: list[float]  # rising from 0
+    index: list[float]  # in that unit, squared
+    spans: list[float]  # mean length that is spent on the best span
+
+    def at(self, age: float, unit: float) -> Outlook:
+        """What is expected at an age, in tokens; the table's unit is so many of them."""
+        ages = self.ages
+        age /= unit
+        place = bisect_right(ages, age)
+        if place == len(ages):
+            longer = age / ages[-1] if ages[-1] else 1.0
+            span = max(self.spans[-1] * longer, LEAST_LEFT * age)
+            index = max(self.index[-1] * longer * longer, span * (age + span))
+            return Outlook(index * unit * unit, span * unit)
+        low, high = ages[place - 1], ages[place]
+        share = (age - low) / (high - low)
+        index, span = (
+            (column[place - 1] + share * (column[place] - column[place - 1])) * unit
+            for column in (self.index, self.spans)
+        )
+        return Outlook(index * unit, span)
+
+
+def index_table(lengths: Float64, weights: Float64) -> IndexTable:
+    """The table of N lengths, rising and above 0, that have these weights."""
+    steps = np.linspace(0, lengths.size - 1, min(_KNOTS, lengths.size)).astype(np.intp)
+    chosen = np.unique(lengths[steps])
+    # Just before a knot those that end there are alive, and just behind it they are not.
+    knots = np.sort(np.concatenate([[0.0], chosen, chosen[:-1] * (1.0 + _TINY)]))
+    before = lengths.searchsorted(knots, side="left")
+    ended, worth, moment = (
+        np.concatenate([[0.0], column.cumsum()])
+        for column in (weights, weights / lengths, weights * lengths)
+    )
+    alive = ended[-1] - ended[before]
+    ends = ended[1:] - ended[before][:, None]  # [K, N]: weight that ends within each span
+    spent = moment[1:] - moment[before][:, None] - knots[:, None] * ends
+    spent += np.maximum(0.0, lengths - knots[:, None]) * (ended[-1] - ended[1:])
+    won = np.maximum(worth[1:] - worth[before][:, None], 1e-30)
+    ratio = np.where(ends >= LEAST_SHARE * alive[:, None], spent / won, np.inf)
+    best = np.arange(knots.size), ratio.argmin(axis=1)
+    known = alive >= min(FEW / lengths.size, 1.0) * ended[-1]
+    columns = knots, ratio[best], spent[best] / alive
+    return IndexTable(*(column[known].tolist() for column in columns))

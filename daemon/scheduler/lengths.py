@@ -1,0 +1,148 @@
+"""How long answers turned out to be: learned from those that ended, by kind."""
+
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from daemon.scheduler.gittins_index import IndexTable, index_table
+from daemon.sequence import Outlook, Sequence
+
+WINDOW = 512
+"""Answers of a kind that are remembered."""
+
+LEAST = 48
+"""A kind counts once so many answers of it have ended; before that, a wider one does."""
+
+RENEW = 16
+"""An index is made anew after so many ends, or an eighth of those that it is made of."""
+
+GUESS_TOKENS = 256.0
+"""The length of answers before enough of them have ended: alike, so that the first comes first."""
+
+Kind = tuple[int, int]
+_ANY = -1
+
+
+class KindState(msgspec.Struct, frozen=True, array_like=True):
+    """What was learned of one kind, as plain values."""
+
+    prompt: int
+    told: int
+    answers: list[tuple[float, bool]]
+    num_fresh: int
+    table: IndexTable | None
+
+
+class LengthKind:
+    """The latest answers of one kind, as multiples of what was predicted, and their index."""
+
+    def __init__(self) -> None:
+        self.answers: deque[tuple[float, bool]] = deque(maxlen=WINDOW)  # (length, was cut)
+        self._table: IndexTable | None = None
+        self._num_fresh = 0
+
+    def add(self, length: float, cut: bool) -> None:
+        """One more; `cut`: its limit ended it, it would be longer."""
+        self.answers.append((length, cut))
+        self._num_fresh += 1
+        if self._num_fresh >= max(RENEW, len(self.answers) // 8):
+            self._table = None
+
+    @property
+    def table(self) -> IndexTable:
+        """The index of what is remembered."""
+        if self._table is None:
+            self._num_fresh = 0
+            self._table = _table(self.answers)
+        return self._table
+
+    def state(self, prompt: int, told: int) -> KindState:
+        """All it has learned, as plain values."""
+        return KindState(prompt, told, list(self.answers), self._num_fresh, self._table)
+
+    @classmethod
+    def restored(cls, state: KindState) -> "LengthKind":
+        """What `state` was written of."""
+        ended = cls()
+        ended.answers.extend(state.answers)
+        ended._num_fresh, ended._table = state.num_fresh, state.table
+        return ended
+
+
+def _table(answers: deque[tuple[float, bool]]) -> IndexTable:
+    """One that was cut hands its weight over to all that are longer (Kaplan and Meier); what is
+    left over after the longest goes to twice its length.
+    """
+    lengths, cuts = np.array(sorted(answers)).T  # among equals those that were cut come last
+    survive = (1.0 - (1.0 - cuts) / np.arange(lengths.size, 0, -1)).cumprod()
+    weights = np.append(-np.diff(survive, prepend=1.0), survive[-1])
+    lengths = np.append(lengths, 2.0 * lengths[-1])
+    kept = weights > 0.0
+    return index_table(lengths[kept], weights[kept])
+
+
+class SeenLengths:
+    """What one instance has learned of answers' lengths.
+
+    Kinds are powers of two of the prompt's length and of the prediction. Lengths are counted in
+    predictions, so that a kind of exact predictions has one length, and one of predictions that
+    mean nothing, whoever made them, has the lengths of all answers.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Kind, LengthKind] = {}
+
+    def observe(self, sequence: Sequence) -> None:
+        """An answer ended."""
+        num_tokens = sequence.num_output_tokens
+        for kind in _kinds(sequence):
+            ended = self._kinds.get(kind)
+            if ended is None:
+                ended = self._kinds[kind] = LengthKind()
+            ended.add(num_tokens / _unit(sequence), num_tokens >= sequence.max_tokens)
+
+    def outlook(self, sequence: Sequence) -> Outlook:
+        """What is expected of a sequence of its age, within its limit."""
+        age = sequence.num_output_tokens
+        most = max(1.0, sequence.max_tokens - age)
+        table = self._narrowest(sequence)
+        if table is None:
+            left = min(GUESS_TOKENS, most)
+            return Outlook(left * (age + left), left)
+        index, span = table.at(age, _unit(sequence))
+        index = min(max(1.0, index), most * (age + most))
+        return Outlook(index, min(max(1.0, span), most))
+
+    def _narrowest(self, sequence: Sequence) -> IndexTable | None:
+        """The index of the narrowest of its kinds of which enough answers have ended."""
+        for kind in _kinds(sequence):
+            ended = self._kinds.get(kind)
+            if ended is not None and len(ended.answers) >= LEAST:
+                return ended.table
+        return None
+
+    def state(self) -> list[KindState]:
+        """All it has learned, as plain values."""
+        return [ended.state(*kind) for kind, ended in self._kinds.items()]
+
+    @classmethod
+    def restored(cls, state: list[KindState]) -> "SeenLengths":
+        """The lengths whose `state` this was."""
+        lengths = cls()
+        for one in state:
+            lengths._kinds[one.prompt, one.told] = LengthKind.restored(one)
+        return lengths
+
+
+def _unit(sequence: Sequence) -> float:
+    return float(max(1, sequence.predicted_tokens))
+
+
+def _kinds(sequence: Sequence) -> tuple[Kind, ...]:
+    """Its kinds, the narrowest first."""
+    prompt = sequence.num_prompt_tokens.bit_length()
+    if sequence.predicted_tokens < 0:
+        return (prompt, _ANY), (_ANY, _ANY)
+    told = sequence.predicted_tokens.bit_length()
+    return (prompt, told), (_ANY, told), (_ANY, 0)

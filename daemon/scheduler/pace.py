@@ -1,0 +1,150 @@
+"""Pace: a stream that has begun keeps flowing. How long it may pause, and what that asks of others.
+
+A stream that has begun, and gives way, pauses for `max_pause_s` at most; then it comes back whoever
+waits, and runs for a turn before it may give way again. Everybody has a turn when it gets a slot.
+
+This can be kept. Those that give way within a turn's time all had slots when it began, since
+nobody gives way within its own turn; so those that come due within a turn's time fit into the pool
+together. What could keep them out are turns that others began meanwhile, and nobody begins one
+(`leaves_room`) unless it fits beside all turns that run and all streams that come due before it
+ends, with what all of them grow by until then.
+"""
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from daemon.memory.kv_cache import KVCache
+from daemon.scheduler.order import Order
+from daemon.sequence import Sequence
+from daemon.wire.columns import Bools, Slots
+
+TURN_SHARE = 0.5
+"""A turn, as a share of `max_pause_s`; a longer one where its copies out and in take longer."""
+
+MOST_POOLS = 2.5
+"""Nobody begins while all that have begun are expected to need more pools than so many, after the
+stretches that they are worth going on: a third of that time at least is left to each, by its turns,
+and where answers are alike few are kept that others have to make room for."""
+
+_LEAD_STEPS = 2.0
+"""A stream comes due so many steps before its pause is over: one to plan it, one to compute it."""
+
+
+_Place = tuple[float, int, Sequence]  # (paused since, arrival, who)
+
+
+class StreamPace:
+    """The pauses of one instance's streams, and the turns of those that run."""
+
+    def __init__(self, order: Order) -> None:
+        slots = order.slots
+        self._order = order
+        self.max_pause_s = 0.0  # 0: the policy promises nothing
+        self._slots = slots
+        self._turn_ends_s = np.zeros(slots.max_slots)
+        self._came_back = np.zeros(slots.max_slots, np.bool_)  # after a pause
+        self._paused: list[_Place] = []  # those that wait, in the order in which they come due
+
+    # Who pauses
+
+    def pause(self, sequence: Sequence) -> None:
+        """A sequence waits again, and pauses if it has begun."""
+        if sequence.paused_since_s >= 0.0:
+            insort(self._paused, _place(sequence))
+
+    def resume(self, sequence: Sequence, now: float, move_s: float) -> None:
+        """A sequence got a slot: its turn begins, and lasts as long as its moves out and in."""
+        slot = sequence.slot
+        self._turn_ends_s[slot] = now + max(self._turn_s, move_s)
+        self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
+        self.forget(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """A sequence no longer pauses here, if it did."""
+        if not self._paused:
+            return
+        place = bisect_left(self._paused, _place(sequence)[:2])
+        if place < len(self._paused) and self._paused[place][2] is sequence:
+            del self._paused[place]
+
+    # What is promised
+
+    @property
+    def _turn_s(self) -> float:
+        return TURN_SHARE * self.max_pause_s
+
+    def due(self, now: float) -> Sequence | None:
+        """The first stream whose pause has to end; None if nobody's has."""
+        if self.max_pause_s and self._paused:
+            since_s, _, sequence = self._paused[0]
+            lead_s = _LEAD_STEPS * self._order.step_time.mean_s
+            if now >= since_s + self.max_pause_s - lead_s:
+                return sequence
+        return None
+
+    def next(self, first: Sequence, kv: KVCache, now: float) -> Sequence | None:
+        """Who is asked in next, where `first` is the first in the policy's order: a stream whose
+        pause has to end; else the first that may come; else whoever comes due first.
+        """
+        if not self.max_pause_s:
+            return first
+        if due := self.due(now):
+            return due
+        paused = self._paused
+        if not (first.num_output_tokens or self.may_begin(first, kv)):
+            if not paused:
+                return None
+            first = min((one for _, _, one in paused), key=_order_key)
+        return first if self.leaves_room(first, kv, now) else paused[0][2]
+
+    def out_of_turn(self, slots: Slots, now: float) -> Slots:
+        """Those of these slots whose turns are over: they may give way."""
+        return slots[self._turn_ends_s[slots] <= now] if self.max_pause_s else slots
+
+    def came_back(self, slots: Slots) -> Bools:
+        """Which of these slots have streams that have begun before they got them."""
+        return self._came_back[slots]
+
+    def leaves_room(self, sequence: Sequence, kv: KVCache, now: float) -> bool:
+        """Whether a turn of this one leaves room for all that come due before it ends; the first of
+        them always does.
+        """
+        if not self._paused or self._paused[0][2] is sequence:
+            return True
+        order = self._slots.order()
+        turning = order[self._turn_ends_s[order] > now]
+        num_slots = 1 + turning.size
+        num_blocks = kv.blocks_for(sequence.num_known_tokens + 1)
+        num_blocks += int(kv.table.held[turning].sum())
+        growing_s = self._turn_s + float((self._turn_ends_s[turning] - now).sum())
+        for since_s, _, one in self._paused:
+            left_s = now + self._turn_s - (since_s + self.max_pause_s)
+            if left_s < 0.0:
+                break
+            if one is not sequence:
+                num_slots += 1
+                growing_s += left_s
+                num_blocks += kv.blocks_for(one.num_known_tokens + 1)
+        if step_s := self._order.step_time.mean_s:
+            num_blocks += int(growing_s / step_s) // kv.block_size
+        return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
+
+    def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:
+        """Whether the pool can keep one stream more at this pace, by what all are expected to
+        need; one that is alone may always begin.
+        """
+        order = self._slots.order()
+        if not self.max_pause_s or not (order.size or self._paused):
+            return True
+        num_tokens = sequence.expected_length + int(self._slots.expected[order].sum())
+        num_tokens += sum(one.expected_length for _, _, one in self._paused)
+        return num_tokens <= MOST_POOLS * kv.pool.num_blocks * kv.block_size
+
+
+def _place(sequence: Sequence) -> _Place:
+    return sequence.paused_since_s, sequence.arrival, sequence
+
+
+def _order_key(sequence: Sequence) -> tuple[float, int]:
+    return sequence.order_key

@@ -1,0 +1,42 @@
+"""The Gittins index of learned lengths: least expected work for the worth of an answer's end."""
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.swap_space import PROACTIVE
+from daemon.scheduler.policies.base import Policy
+from daemon.sequence import Sequence
+
+REVIEW_TOKENS, REVIEW_SHARE = 32, 8
+"""A running sequence's rank is brought up to date as often, or when its answer has grown by an
+eighth: what is expected of it changes with the ratio of ages."""
+
+
+class Gittins(Policy):
+    """Ordered by the tokens that an answer's end is expected to cost, times the memory they hold.
+
+    What sequences compete for is memory over time. By the index of the lengths that this daemon
+    has seen (`gittins_index.py`) it is first come first served where answers are alike, least
+    attained service where tails are heavy, and shortest first where lengths are known.
+    """
+
+    name = "gittins"
+    meaning = "least expected work for an end first; pauses are short"
+    swap = PROACTIVE
+    displaces = True
+    reviews = True
+    learns = True
+    paces = True
+
+    def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
+        """Look again in a while."""
+        super().enter(sequence, step_time)
+        self.review(sequence, sequence.num_output_tokens, step_time)
+
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """The cost: its index, times the tokens that it holds meanwhile."""
+        outlook = sequence.outlook
+        return outlook.gittins_index * (sequence.num_known_tokens + outlook.span_tokens / 2)
+
+    def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
+        """Look again in a while."""
+        grown = max(REVIEW_TOKENS, num_output_tokens // REVIEW_SHARE)
+        sequence.review_at = sequence.num_prompt_tokens + num_output_tokens + grown

@@ -1,0 +1,98 @@
+"""What an instance learns of answers' lengths, by kind."""
+
+import math
+
+import numpy as np
+import pytest
+
+from daemon.scheduler.lengths import GUESS_TOKENS, LEAST, SeenLengths
+from daemon.sequence import Sequence
+
+
+def answer(
+    num_prompt_tokens: int, num_tokens: int, predicted: int = -1, most: int = 4096
+) -> Sequence:
+    """A sequence with so many tokens of its answer."""
+    return Sequence(
+        id=0,
+        num_prompt_tokens=num_prompt_tokens,
+        max_tokens=most,
+        priority=0,
+        arrived_s=0.0,
+        arrival=0,
+        num_output_tokens=num_tokens,
+        predicted_tokens=predicted,
+    )
+
+
+def test_before_anything_ended_all_are_alike() -> None:
+    """So that the first comes first."""
+    lengths = SeenLengths()
+    one, other = lengths.outlook(answer(30, 0)), lengths.outlook(answer(300, 0, predicted=7))
+    assert one == other and one.span_tokens == GUESS_TOKENS
+
+
+def test_kinds_of_prompts_are_told_apart_once_enough_have_ended() -> None:
+    lengths = SeenLengths()
+    for _ in range(LEAST):
+        lengths.observe(answer(100, 20))
+        lengths.observe(answer(1000, 400))
+    assert lengths.outlook(answer(100, 0)).span_tokens == pytest.approx(20.0)
+    assert lengths.outlook(answer(1000, 0)).span_tokens == pytest.approx(400.0)
+    unknown = lengths.outlook(answer(5, 0)).span_tokens
+    assert unknown == pytest.approx(20.0), "as all: half of them end there"
+
+
+def test_exact_predictions_are_taken_at_their_word() -> None:
+    lengths = SeenLengths()
+    for number in range(2 * LEAST):
+        lengths.observe(answer(100, 64 + number % 64, predicted=64 + number % 64))
+    for predicted in (70, 120):
+        outlook = lengths.outlook(answer(100, 20, predicted))
+        assert outlook.span_tokens == pytest.approx(predicted - 20)
+
+
+def test_predictions_that_mean_nothing_change_nothing() -> None:
+    """Whatever is predicted, the same lengths follow, and the same order is learned."""
+    chance = np.random.default_rng(0)
+    lengths = SeenLengths()
+    for _ in range(4000):
+        predicted = 2 ** int(chance.integers(5, 9))
+        lengths.observe(answer(100, int(math.exp(chance.normal(5.0, 0.3))), predicted))
+    spans = [lengths.outlook(answer(100, 0, 2**power)).span_tokens for power in range(5, 9)]
+    assert max(spans) < 1.25 * min(spans)
+
+
+def test_a_limit_bounds_what_is_expected() -> None:
+    lengths = SeenLengths()
+    for _ in range(LEAST):
+        lengths.observe(answer(100, 500))
+    outlook = lengths.outlook(answer(100, 30, most=40))
+    assert outlook.span_tokens == 10.0
+    assert outlook.gittins_index == 10.0 * 40.0
+
+
+def test_answers_that_were_cut_count_as_longer() -> None:
+    cut, whole = SeenLengths(), SeenLengths()
+    for number in range(LEAST):
+        cut.observe(answer(100, 100, most=100 if number % 2 else 4096))
+        whole.observe(answer(100, 100))
+    age = answer(100, 90)
+    assert cut.outlook(age).gittins_index > 1.5 * whole.outlook(age).gittins_index
+
+
+def test_what_was_learned_can_be_written_down_and_goes_on_the_same() -> None:
+    chance = np.random.default_rng(1)
+    lengths = SeenLengths()
+    ends = [
+        answer(int(2 ** chance.uniform(3, 9)), int(chance.integers(1, 500))) for _ in range(333)
+    ]
+    for one in ends[:300]:
+        lengths.observe(one)
+        lengths.outlook(one)
+    again = SeenLengths.restored(lengths.state())
+    for one in ends[300:]:
+        assert again.outlook(one) == lengths.outlook(one)
+        lengths.observe(one)
+        again.observe(one)
+    assert again.state() == lengths.state()

@@ -4,8 +4,11 @@ A step is just `{sequence: num_tokens}`: prefill, chunk, recompute and decode ar
 """
 
 import msgspec
+import numpy as np
 
 from daemon.wire.columns import Column, int32
+
+_NONE = msgspec.field(default_factory=int32)
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -26,18 +29,18 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     counts: Column  # int32 [B]: tokens computed in this step
     samples: Column  # uint8 [B]: 1 where the last computed token's logits are sampled
     fed: Column  # uint8 [B]: 1 where tokens are named; 0 where the worker uses its own last token
-    table_slots: Column  # int32 [K]: block table changes (slot, index in its row, physical block)
-    table_indices: Column  # int32 [K]
-    table_blocks: Column  # int32 [K]
-    copy_sources: Column  # int32 [C]: blocks copied before the step (copy-on-write)
-    copy_targets: Column  # int32 [C]
-    left_slots: Column  # int32 [L]: slots whose sequence left since the last plan
-    joined_slots: Column  # int32 [J]: slots taken since the last plan
-    joined_sequences: Column  # int64 [J]
-    out_blocks: Column = msgspec.field(default_factory=int32)  # int32 [O]: device blocks ...
-    out_places: Column = msgspec.field(default_factory=int32)  # ... copied to host blocks
-    in_places: Column = msgspec.field(default_factory=int32)  # int32 [I]: host blocks ...
-    in_blocks: Column = msgspec.field(default_factory=int32)  # ... copied to device blocks
+    table_slots: Column = _NONE  # int32 [K]: block table changes (slot, index in its row, block)
+    table_indices: Column = _NONE  # int32 [K]
+    table_blocks: Column = _NONE  # int32 [K]
+    copy_sources: Column = _NONE  # int32 [C]: blocks copied before the step (copy-on-write)
+    copy_targets: Column = _NONE  # int32 [C]
+    left_slots: Column = _NONE  # int32 [L]: slots whose sequence left since the last plan
+    joined_slots: Column = _NONE  # int32 [J]: slots taken since the last plan
+    joined_sequences: Column = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))  # [J]
+    out_blocks: Column = _NONE  # int32 [O]: device blocks ...
+    out_places: Column = _NONE  # ... copied to host blocks
+    in_places: Column = _NONE  # int32 [I]: host blocks ...
+    in_blocks: Column = _NONE  # ... copied to device blocks
     awaits: int = 0  # the plan up to which swap copies must be done before the step; 0: none
 
     @property

@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, and files that are read whole unless too large."""
+"""Files: written whole or not at all, read whole unless too large, open as many as may be."""
 
 import errno
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,3 +60,11 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file in one go. Raises OSError."""
     with appearing(path) as partial:
         partial.write_bytes(data)
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many descriptors as it may; that many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20

@@ -74,10 +74,10 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     @property
     def needs_history(self) -> bool:
         """Whether a worker must know the tokens before, beyond what it computes."""
-        return (
-            self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-            or self.repetition_penalty != 1.0
-            or self.grammar != ""
-            or self.prompt_logprobs >= 0
-        )
+        return self.counts_tokens or self.grammar != "" or self.prompt_logprobs >= 0
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a penalty looks at the tokens before."""
+        penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty
+        return penalties != (0.0, 0.0, 1.0)

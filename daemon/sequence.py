@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
+from daemon.pause import Cause
 from daemon.request import TRANSITIONS, State, request_of
-from daemon.story import Story
+from daemon.story import MarkList
 
 NEVER = 1 << 30
 """A token count that no sequence reaches."""
@@ -12,6 +14,18 @@ NEVER = 1 << 30
 
 class TransitionError(RuntimeError):
     """A sequence was asked to move where the table of states has no arrow."""
+
+
+class Outlook(NamedTuple):
+    """What is expected of an answer of its age, by the answers that ended before."""
+
+    gittins_index: (
+        float  # tokens that it costs to end it, for what that is worth; see `gittins_index.py`
+    )
+    span_tokens: float  # the stretch that it is worth going on, on average
+
+
+NO_OUTLOOK = Outlook(1.0, 1.0)
 
 
 class Where(Enum):
@@ -65,14 +79,20 @@ class Sequence:
     predicted_tokens: int = -1  # of output, in all; -1: no prediction came
     expected_tokens: int = -1  # the same, as scheduling sees it now: raised when it was too low
     high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
+    outlook: Outlook = NO_OUTLOOK  # as of its rank, where the policy asks for it
     residence: Residence = field(default_factory=Residence)
     swaps: int = 0  # how often its KV came back from host memory
     swap_s: float = 0.0  # how long it then waited for the copies
+    paused_since_s: float = -1.0  # it gave way then, and has not delivered a token since; -1: no
+    pause_cause: Cause = Cause.RECOMPUTED
+    paused_s: float = 0.0  # in its pauses that are over, but for those behind prompts
+    behind_prompts_s: float = 0.0  # behind prompts; of a running sequence, before it joined
     started: bool = False
     strikes: int = 0  # workers that died of a step with it, since its newest token
     first_token_s: float = -1.0
     prompt_cost: int = 1  # one of its prompt tokens counts as so many of a step's budget
-    story: Story = field(default_factory=Story)
+    deadline_s: float = 0.0  # when its answer is due, as `arrived_s`; 0: it has no deadline
+    story: MarkList = field(default_factory=MarkList)
 
     @property
     def request(self) -> int:
@@ -92,6 +112,11 @@ class Sequence:
         return max(1, self.expected_tokens - self.num_output_tokens)
 
     @property
+    def expected_length(self) -> int:
+        """Its tokens after the stretch that it is worth going on; of a running one as ranked."""
+        return self.num_known_tokens + int(self.outlook.span_tokens)
+
+    @property
     def order_key(self) -> tuple[float, int]:
         """What it is ordered by: rank, then arrival."""
         return self.rank, self.arrival
@@ -100,6 +125,18 @@ class Sequence:
     def limit(self) -> int:
         """Its length when it ends by max_tokens."""
         return self.num_prompt_tokens + self.max_tokens
+
+    def pause(self, now: float, cause: Cause) -> None:
+        """It gives way; in a pause that was not over, the pause goes on."""
+        if self.num_output_tokens and self.paused_since_s < 0.0:
+            self.paused_since_s, self.pause_cause = now, cause
+
+    def end_pause(self, now: float) -> float:
+        """Its next token came, or it ended; how long the pause was."""
+        length_s = now - self.paused_since_s
+        self.paused_s += length_s
+        self.paused_since_s = -1.0
+        return length_s
 
     def move(self, state: State) -> None:
         """Change state; raises TransitionError where the table has no such arrow."""

@@ -17,10 +17,10 @@ class What:
     HELD_BACK = "held back"  # other: the stream whose prompt it will share (n > 1)
     QUEUED = "queued"  # amount: the instance's index
     MOVED = "moved"  # to an instance that has room; amount: the one where it waited in vain
-    FORETOLD = "foretold"  # amount: output tokens
-    SEATED = "seated"  # amount: prompt tokens found in the prefix cache
-    SHARED = "shared"  # seated; amount: tokens shared with the stream `other`
-    FETCHED = "fetched"  # seated; amount: tokens whose KV comes back from host memory
+    PREDICTED = "predicted"  # amount: output tokens
+    ADMITTED = "admitted"  # amount: prompt tokens found in the prefix cache
+    SHARED = "shared"  # admitted; amount: tokens shared with the stream `other`
+    FETCHED = "fetched"  # admitted; amount: tokens whose KV comes back from host memory
     RESTORED = "restored"  # that KV is there
     CHUNK = "chunk"  # amount: tokens known beforehand that a step computes
     FIRST = "first token"
@@ -28,11 +28,12 @@ class What:
     DEMOTED = "demoted"  # likewise
     GAVE_WAY = "gave way"  # preempted by the sequence `other`; amount: tokens whose KV is kept
     OUT_OF_BLOCKS = "out of blocks"  # preempted for a block that `other` needs; amount: likewise
+    RESUMED = "resumed"  # after a pause; amount: its milliseconds; other: `daemon.pause.Cause`
     WORKER_LOST = "worker lost"  # what ran there waits again, and is computed again
     FINISHED = "finished"  # amount: output tokens; other: FinishReason
 
 
-class Story:
+class MarkList:
     """Marks of one sequence, oldest first.
 
     They lie in one flat list, so that the garbage collector has no object more for each of them.

@@ -11,7 +11,7 @@ from daemon.control.client import ControlError, attach_path, fetch_snapshot
 from daemon.protocol.control import Snapshot
 from tui.arguments import parser
 from tui.plain import frame
-from tui.recording import Recorder, Recording, RecordingError
+from tui.recording import Recording, RecordingError, RecordingWriter
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def _one(arguments: argparse.Namespace) -> Snapshot:
         return _last(Recording(arguments.replay))
     snapshot = fetch_snapshot(arguments.socket or attach_path())
     if arguments.record is not None:
-        with contextlib.closing(Recorder(arguments.record)) as recorder:
+        with contextlib.closing(RecordingWriter(arguments.record)) as recorder:
             recorder.write(time.monotonic(), snapshot)
     return snapshot
 
@@ -55,16 +55,16 @@ def _watch(arguments: argparse.Namespace) -> int:
     if not sys.stdin.isatty():
         print("llmd-top: this is no terminal; llmd-top -1 prints one plain frame", file=sys.stderr)
         return 1
-    from tui.client import Daemon
+    from tui.client import DaemonSource
     from tui.dashboard import LlmdTop
     from tui.replay import Replay
     from tui.settings import default_place
 
-    recorder = Recorder(arguments.record) if arguments.record is not None else None
+    recorder = RecordingWriter(arguments.record) if arguments.record is not None else None
     if arguments.replay is not None:
-        source: Replay | Daemon = Replay(Recording(arguments.replay))
+        source: Replay | DaemonSource = Replay(Recording(arguments.replay))
     else:
-        source = Daemon(arguments.socket or attach_path())
+        source = DaemonSource(arguments.socket or attach_path())
     app = LlmdTop(source, readonly=arguments.readonly, recorder=recorder, settings=default_place())
     app.run()
     if recorder is not None:

@@ -18,7 +18,7 @@ WATCH_INTERVAL_S = 0.5
 _READ_BYTES = 64 * 1024
 
 
-class Daemon:
+class DaemonSource:
     """The daemon that answers at `path`, now or later."""
 
     def __init__(self, path: Path, interval_s: float = WATCH_INTERVAL_S) -> None:

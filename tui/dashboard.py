@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,19 +14,19 @@ from textual.theme import Theme
 
 from daemon.control.client import ControlError
 from daemon.protocol.control import BlockOwners, Snapshot, Story
-from tui.client import Daemon
-from tui.commands import commands
+from tui import commands
+from tui.client import DaemonSource
 from tui.help import HelpScreen
-from tui.orders import Order, policy_order
+from tui.orders import OperatorOrder, policy_order
 from tui.palette import THEME, ink
 from tui.policies import PolicyScreen
-from tui.recording import Recorder, RecordingError
+from tui.recording import RecordingError, RecordingWriter
 from tui.replay import Replay
 from tui.screens.blocks import BlocksScreen
 from tui.screens.live import LiveScreen
 from tui.screens.overview import OverviewScreen
 from tui.screens.tree import TreeScreen
-from tui.settings import Settings, keep_settings, read_settings
+from tui.settings import KeptSettings, keep_settings, read_settings
 from tui.signs import signs_of
 from tui.source import Source
 from tui.style import CSS as STYLE
@@ -65,18 +66,18 @@ class LlmdTop(App[None]):
         source: Source,
         *,
         readonly: bool = False,
-        recorder: Recorder | None = None,
+        recorder: RecordingWriter | None = None,
         settings: Path | None = None,
     ) -> None:
         super().__init__()
         self.register_theme(THEME)
-        kept = read_settings(settings) if settings is not None else Settings()
+        kept = read_settings(settings) if settings is not None else KeptSettings()
         self.theme = kept.theme if kept.theme in self.available_themes else THEME.name
         self.watched = Watched()
         self.overview = OverviewScreen()
         self.trouble = ""  # why a recording cannot be played on
         self._source = source
-        self._daemon = source if isinstance(source, Daemon) and not readonly else None
+        self._daemon = source if isinstance(source, DaemonSource) and not readonly else None
         self._recorder = recorder
         self._settings = settings
         self._kept_theme = self.theme
@@ -131,7 +132,7 @@ class LlmdTop(App[None]):
     def _theme_changed(self, theme: Theme) -> None:
         if self._settings is not None and theme.name != self._kept_theme:
             self._kept_theme = theme.name
-            keep_settings(self._settings, Settings(theme.name))
+            keep_settings(self._settings, KeptSettings(theme.name))
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.repaint()
@@ -142,7 +143,15 @@ class LlmdTop(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The command palette: Textual's own commands, and all that can be done here."""
         yield from super().get_system_commands(screen)
-        yield from commands(self)
+        yield SystemCommand("Pause", "hold the picture, or let it move again", self.action_pause)
+        tree, blocks = partial(self.action_open, "tree"), partial(self.action_open, "blocks")
+        yield SystemCommand("Tree", "instances and their sequences", tree)
+        yield SystemCommand("KV map", "whose each block is", blocks)
+        yield from commands.sorts(self.overview.sequences.sort_by)
+        if self.may_order and self.watched.newest is not None:
+            yield from commands.orders(self.watched.newest, self.order)
+        if self.watched.snapshot is not None:
+            yield from commands.places(self.watched.snapshot, self.push_screen)
 
     def action_pause(self) -> None:
         """Hold the picture, or the recording's time; or let it move again."""
@@ -201,12 +210,12 @@ class LlmdTop(App[None]):
         if self.may_order and self.watched.newest is not None:
             self.push_screen(PolicyScreen(self.watched.newest), chosen)
 
-    def order(self, order: Order) -> None:
+    def order(self, order: OperatorOrder) -> None:
         """Carry it out beside the loop, and tell what came of it."""
         if self._daemon is not None:
             self.run_worker(self._carry_out(order, self._daemon.path))
 
-    async def _carry_out(self, order: Order, path: Path) -> None:
+    async def _carry_out(self, order: OperatorOrder, path: Path) -> None:
         try:
             self.notify(await asyncio.to_thread(order.carry_out, path), markup=False)
         except ControlError as error:

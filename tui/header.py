@@ -8,7 +8,7 @@ from daemon.protocol.control import Snapshot
 from tui.format import count, duration, latency, percent, printable, rate, share
 from tui.lines import Lines
 from tui.palette import ink
-from tui.rates import Rates
+from tui.rates import Rates, paused
 
 
 class Sign(NamedTuple):
@@ -92,14 +92,15 @@ def _spread(left: Text, right: list[Text], width: int) -> Text:
 def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
     counters = snapshot.counters
     cached = share(counters.cached_tokens, counters.prompt_tokens)
-    foretold = counters.prediction_count
-    error = share(counters.prediction_error_sum, foretold)
+    num_predicted = counters.prediction_count
+    error = share(counters.prediction_error_sum, num_predicted)
     figures = [
         (count(snapshot.running), "running", ink.good),
         (count(snapshot.waiting), "waiting", ink.warn if snapshot.waiting else ink.muted),
         (rate(rates.output_tokens_per_s), "tok/s", ink.main),
         (latency(rates.ttft_s), "TTFT", ink.info),
         (latency(rates.tpot_s), "TPOT", ink.good),
+        *([(latency(rates.pause_s), "pause", ink.warn)] if paused(counters)[0] else []),
         (rate(rates.prompt_tokens_per_s), "prompt tok/s", ink.text),
         (percent(cached).strip(), "prefix hits", ink.text),
         (count(counters.finished), "finished", ink.text),
@@ -107,7 +108,7 @@ def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
         (count(counters.failed), "failed", ink.bad if counters.failed else ink.muted),
         (count(counters.preemptions), "preemptions", ink.text),
         (count(counters.swaps_out), "swapped out", ink.text if counters.swaps_out else ink.muted),
-        (percent(error).strip() if foretold else "–", "prediction error", ink.text),
+        (percent(error).strip() if num_predicted else "–", "prediction error", ink.text),
     ]
     line = Text(no_wrap=True, end="")
     for value, label, colour in figures:

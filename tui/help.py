@@ -36,7 +36,7 @@ MEANINGS = (
     ("ready ▼", "torch does what GPU kernels should, slower"),
     ("levels", "bars, then level:sequences; 0 is served first"),
     ("link", "share of time it copied, out and in together"),
-    ("TTFT", "time to first token, mean of 30 s"),
+    ("TTFT", "time to first token; it, TPOT and pause: means of 30 s"),
 )
 
 

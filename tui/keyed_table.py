@@ -71,11 +71,6 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
         self._painted: dict[int, tuple[Cell, ...]] = {}  # by line of the screen, the first is 1
 
     @property
-    def row_count(self) -> int:
-        """Rows, in sight or not."""
-        return len(self.rows)
-
-    @property
     def cursor(self) -> int:
         """The cursor's place among the rows."""
         return self._places.get(self.cursor_key, 0)

@@ -9,7 +9,7 @@ from daemon.control.client import choose_policy, drain, reload, resume
 TIMEOUT_S = 5.0
 
 
-class Order(NamedTuple):
+class OperatorOrder(NamedTuple):
     """One thing that can be asked of the daemon; `carry_out` waits for it and tells what came."""
 
     title: str
@@ -17,14 +17,14 @@ class Order(NamedTuple):
     carry_out: Callable[[Path], str]
 
 
-def policy_order(name: str) -> Order:
+def policy_order(name: str) -> OperatorOrder:
     """Rank by another policy. Its `carry_out` raises ControlError, as every order's."""
 
     def carry_out(path: Path) -> str:
         choose_policy(path, name, TIMEOUT_S)
         return f"the policy is {name} now"
 
-    return Order(f"Policy: {name}", "rank sequences by it from now on", carry_out)
+    return OperatorOrder(f"Policy: {name}", "rank sequences by it from now on", carry_out)
 
 
 def _drain(path: Path) -> str:
@@ -45,7 +45,7 @@ def _reload(path: Path) -> str:
 
 
 ORDERS = (
-    Order("Drain", "take no new requests, finish those that are here", _drain),
-    Order("Resume", "take requests again", _resume),
-    Order("Reload", "read the configuration file again", _reload),
+    OperatorOrder("Drain", "take no new requests, finish those that are here", _drain),
+    OperatorOrder("Resume", "take requests again", _resume),
+    OperatorOrder("Reload", "read the configuration file again", _reload),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from daemon.protocol.control import InstanceStatus, SequenceStatus, Snapshot
+from daemon.protocol.control import Cause, InstanceStatus, SequenceStatus, Snapshot
 from tui.format import (
     BAR_EMPTY,
     BAR_FULL,
@@ -18,7 +18,9 @@ from tui.format import (
 )
 from tui.instances import gpu_words
 from tui.queues import has_queues, level_counts
+from tui.rates import paused
 from tui.sequences import predicted
+from tui.story import cause_word
 
 LISTED_SEQUENCES = 40
 _ASCII_BAR = str.maketrans(BAR_FULL + BAR_HALF + BAR_EMPTY, "##.")
@@ -80,6 +82,15 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
     if counters.preemptions:
         swaps = f"{count(counters.swaps_out)} swapped out, {count(counters.swaps_in)} back in"
         pairs.append(("preempted", f"{count(counters.preemptions)} times; {swaps}"))
+    num_pauses, paused_s = paused(counters)
+    if num_pauses:
+        mean = latency(paused_s / num_pauses)
+        why = ", ".join(
+            f"{count(one.count)} {cause_word(cause)}"
+            for cause, one in zip(Cause, counters.pauses, strict=False)
+            if one.count
+        )
+        pairs.append(("paused", f"{count(num_pauses)} times, {mean} in the mean; {why}"))
     if counters.prediction_count:
         error = percent(counters.prediction_error_sum / counters.prediction_count).strip()
         finished = f"{count(counters.prediction_count)} finished with one"

@@ -23,7 +23,7 @@ class Swapped:
 
 
 @dataclass(frozen=True)
-class Gauges:
+class _Gauges:
     """How one instance stands."""
 
     step_s: float | None  # None before its first step
@@ -40,7 +40,7 @@ class Moment:
     counters: Counters
     swapped: tuple[Swapped, ...] = ()  # by instance
     waiting: int = 0
-    gauges: tuple[Gauges, ...] = ()  # by instance
+    gauges: tuple[_Gauges, ...] = ()  # by instance
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Rates:
     prompt_tokens_per_s: float | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None  # of answers that ended
+    pause_s: float | None = None  # of pauses that ended
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ class LinkRates:
 
 
 @dataclass(frozen=True)
-class Point:
+class _Point:
     """One value a second of every series."""
 
     rates: Rates
     waiting: int
-    gauges: tuple[Gauges, ...]
+    gauges: tuple[_Gauges, ...]
     links: tuple[LinkRates, ...]
 
 
@@ -83,7 +84,7 @@ def swapped_by(instances: Iterable[InstanceStatus]) -> tuple[Swapped, ...]:
 def moment_of(snapshot: Snapshot) -> Moment:
     """What is remembered of a snapshot."""
     gauges = tuple(
-        Gauges(
+        _Gauges(
             i.step_s if i.steps else None,
             i.running,
             share(i.kv_held + i.kv_fenced, i.kv_blocks),
@@ -110,6 +111,11 @@ def link_rates_between(old: Moment, new: Moment) -> list[LinkRates]:
     ]
 
 
+def paused(counters: Counters) -> tuple[int, float]:
+    """How many pauses there were since the start, and their seconds together."""
+    return sum(one.count for one in counters.pauses), sum(one.sum_s for one in counters.pauses)
+
+
 def rates_between(old: Moment, new: Moment) -> Rates:
     """The rates from `old` to `new`; empty if the daemon was restarted or no time went by."""
     elapsed_s = new.time_s - old.time_s
@@ -118,11 +124,15 @@ def rates_between(old: Moment, new: Moment) -> Rates:
     before, after = old.counters, new.counters
     firsts = after.ttft_count - before.ttft_count
     ends = after.tpot_count - before.tpot_count
+    paused_before, paused_s_before = paused(before)
+    pauses, paused_s = paused(after)
+    pauses -= paused_before
     return Rates(
         output_tokens_per_s=max(0.0, (after.output_tokens - before.output_tokens) / elapsed_s),
         prompt_tokens_per_s=max(0.0, (after.prompt_tokens - before.prompt_tokens) / elapsed_s),
         ttft_s=(after.ttft_sum_s - before.ttft_sum_s) / firsts if firsts > 0 else None,
         tpot_s=(after.tpot_sum_s - before.tpot_sum_s) / ends if ends > 0 else None,
+        pause_s=(paused_s - paused_s_before) / pauses if pauses > 0 else None,
     )
 
 
@@ -130,7 +140,7 @@ class History:
     """The series behind the charts, newest last, and the smoothed rates of the header."""
 
     def __init__(self) -> None:
-        self.points: deque[Point] = deque(maxlen=HISTORY_LENGTH)
+        self.points: deque[_Point] = deque(maxlen=HISTORY_LENGTH)
         self._moments: deque[Moment] = deque(maxlen=HISTORY_LENGTH)
         self._drawn: Moment | None = None  # where the next value of the series begins
 
@@ -156,7 +166,7 @@ class History:
         elif moment.time_s - self._drawn.time_s >= SERIES_INTERVAL_S:
             rates = rates_between(self._drawn, moment)
             links = tuple(link_rates_between(self._drawn, moment))
-            self.points.append(Point(rates, moment.waiting, moment.gauges, links))
+            self.points.append(_Point(rates, moment.waiting, moment.gauges, links))
             self._drawn = moment
 
     def output(self) -> list[float | None]:
@@ -175,7 +185,7 @@ class History:
         """Sequences that waited at the end of each second."""
         return [float(point.waiting) for point in self.points]
 
-    def gauges(self, instance: int) -> list[Gauges]:
+    def gauges(self, instance: int) -> list[_Gauges]:
         """How an instance stood at the end of each second, as long as it was there."""
         return [p.gauges[instance] for p in self.points if instance < len(p.gauges)]
 
@@ -190,7 +200,11 @@ class History:
         recent = rates_between(*self._span(RATE_WINDOW_S))
         long = rates_between(*self._span(LATENCY_WINDOW_S))
         return Rates(
-            recent.output_tokens_per_s, recent.prompt_tokens_per_s, long.ttft_s, long.tpot_s
+            recent.output_tokens_per_s,
+            recent.prompt_tokens_per_s,
+            long.ttft_s,
+            long.tpot_s,
+            long.pause_s,
         )
 
     def links(self) -> list[LinkRates]:

@@ -26,7 +26,7 @@ class RecordingError(Exception):
     """A recording cannot be made or played; the text names the file and the place in it."""
 
 
-class Recorder:
+class RecordingWriter:
     """Writes a new file until it has `limit_bytes`; afterwards nothing more."""
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:

@@ -27,7 +27,7 @@ LIMIT_BYTES = 150_000
 _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-class Silence:
+class _Silence:
     """A source that never says anything: here the messages are handed to the dashboard."""
 
     def ask(self, question: Closer) -> None:
@@ -50,7 +50,7 @@ async def take(recording: Recording, folder: Path) -> list[Path]:
         "instance": InstanceScreen(0),
         "blocks": BlocksScreen(),
     }
-    app = LlmdTop(Silence())
+    app = LlmdTop(_Silence())
     taken = []
     async with app.run_test(size=SIZE) as pilot:
         for name, screen in screens.items():

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.files import write_whole
 
-class Settings(msgspec.Struct, frozen=True):
+
+class KeptSettings(msgspec.Struct, frozen=True):
     """The choices; unknown fields of newer versions are passed over."""
 
     theme: str = ""
@@ -24,18 +26,16 @@ def default_place() -> Path:
     return folder / "llmd" / "top.json"
 
 
-def read_settings(place: Path) -> Settings:
+def read_settings(place: Path) -> KeptSettings:
     """The choices kept there; none where there is no such file, or no sense in it."""
     try:
-        return msgspec.json.decode(place.read_bytes(), type=Settings)
+        return msgspec.json.decode(place.read_bytes(), type=KeptSettings)
     except (OSError, msgspec.MsgspecError):
-        return Settings()
+        return KeptSettings()
 
 
-def keep_settings(place: Path, settings: Settings) -> None:
+def keep_settings(place: Path, settings: KeptSettings) -> None:
     """Write the choices down whole, or not at all."""
-    written = place.with_name(f"{place.name}.new")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        written.write_bytes(msgspec.json.encode(settings))
-        written.replace(place)
+        write_whole(place, msgspec.json.encode(settings))

@@ -2,7 +2,7 @@
 
 from tui.format import size
 from tui.header import Sign
-from tui.recording import Recorder
+from tui.recording import RecordingWriter
 from tui.replay import Replay
 from tui.source import Source
 
@@ -14,7 +14,7 @@ def clock(seconds: float) -> str:
 
 
 def signs_of(
-    source: Source, recorder: Recorder | None, *, held: bool, trouble: str
+    source: Source, recorder: RecordingWriter | None, *, held: bool, trouble: str
 ) -> tuple[Sign, ...]:
     """All that holds now."""
     signs = []

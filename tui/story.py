@@ -6,9 +6,10 @@ What marks mean is said in `daemon/story.py`.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from daemon.protocol.control import FinishReason, Mark, Story, What
+from daemon.protocol.control import Cause, FinishReason, Mark, Story, What
+from tui.format import latency
 
-SEATED = (What.SEATED, What.SHARED, What.FETCHED)
+ADMITTED = (What.ADMITTED, What.SHARED, What.FETCHED)
 LEFT = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)
 STRETCH_LOOK = {  # character and colour
     "waiting": ("·", "muted"),
@@ -42,9 +43,9 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
         case What.MOVED:
             known = mark.amount < len(instances)
             return f"moved from {instances[mark.amount] if known else mark.amount}, which is full"
-        case What.FORETOLD:
-            return f"foretold: {mark.amount} output tokens"
-        case What.SEATED:
+        case What.PREDICTED:
+            return f"predicted: {mark.amount} output tokens"
+        case What.ADMITTED:
             cached = f", {tokens} from the prefix cache" if mark.amount else ""
             return f"runs{cached}"
         case What.SHARED:
@@ -67,6 +68,10 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
             return f"preempted: {why}{kept}"
         case What.WORKER_LOST:
             return "preempted: its worker was lost"
+        case What.RESUMED:
+            return (
+                f"goes on after a pause of {latency(mark.amount / 1e3)} ({cause_word(mark.other)})"
+            )
         case What.FINISHED:
             return f"finished with {tokens} ({reason(mark.other)})"
         case _:
@@ -81,22 +86,29 @@ def reason(number: int) -> str:
         return f"reason {number}"
 
 
+def cause_word(number: int) -> str:
+    """Why a sequence paused, in a word or two."""
+    try:
+        return Cause(number).name.lower().replace("_", " ")
+    except ValueError:
+        return f"cause {number}"
+
+
 def mark_colour(what: str) -> str:
     """The ink of a mark."""
     if what in LEFT:
         return "warn"
     if what in (What.FETCHED, What.RESTORED):
         return "extra"
-    if what in (What.CHUNK, *SEATED):
+    if what in (What.CHUNK, *ADMITTED):
         return "info"
-    return "good" if what in (What.FIRST, What.FINISHED) else "text"
+    return "good" if what in (What.FIRST, What.RESUMED, What.FINISHED) else "text"
 
 
 def stretches(story: Story) -> list[Stretch]:
     """The life from its arrival to its end, or to now.
 
-    Marks do not say when a sequence that computed its tokens again decodes on: that is taken to
-    be after its last chunk.
+    A sequence that computed its tokens again is taken to decode on after its last chunk.
     """
     found: list[Stretch] = []
     kind, since_s = "waiting", story.marks[0].time_s if story.marks else story.time_s
@@ -121,9 +133,9 @@ def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
         return "preempted"
     if what == What.FETCHED:
         return "moving"
-    if what == What.FIRST:
+    if what in (What.FIRST, What.RESUMED):
         return "decode"
-    if what in (What.SEATED, What.SHARED, What.CHUNK, What.RESTORED):
+    if what in (What.ADMITTED, What.SHARED, What.CHUNK, What.RESTORED):
         return "decode" if answering and not chunk_follows else "prefill"
     return None
 

@@ -10,7 +10,7 @@ from tui.palette import drawn, ink, state_look
 _FIXED_CELLS = 30
 
 
-class WaitingQueue(Lines):
+class WaitingLines(Lines):
     """Those that wait, the longest waiting first, with their prompts' lengths as bars."""
 
     def __init__(self) -> None:

@@ -75,8 +75,3 @@ class Watched:
         """An instance of the snapshot."""
         instances = self.snapshot.instances if self.snapshot is not None else ()
         return instances[index] if index < len(instances) else None
-
-    def instance_index(self, name: str) -> int:
-        """The index of the instance of this name; -1 if there is none."""
-        instances = self.snapshot.instances if self.snapshot is not None else ()
-        return next((i for i, one in enumerate(instances) if one.name == name), -1)

@@ -1,27 +1,29 @@
 """What the server says of itself: its model, whether it lives, its metrics, its own description."""
 
+from dataclasses import dataclass, field
+
 import msgspec
 from aiohttp import web
 
 from daemon import __version__
 from daemon.api.answers import Health, ModelCard, ModelList, Readiness, Version
-from daemon.api.link import Link
+from daemon.api.link import RuntimeLink
 from daemon.api.metrics.metrics import Metrics
-from daemon.api.model import Model
+from daemon.api.model import CurrentModel
 from daemon.api.openapi.document import document
 from daemon.api.status import ServerStatus
 from daemon.models.generation import DefaultSampling
 
 
-class About:
+@dataclass(frozen=True, slots=True)
+class AboutRoutes:
     """The routes that need no tokens."""
 
-    def __init__(self, model: Model, link: Link, metrics: Metrics, status: ServerStatus) -> None:
-        self._model = model
-        self._link = link
-        self._metrics = metrics
-        self._status = status
-        self._document = document()
+    _model: CurrentModel
+    _link: RuntimeLink
+    _metrics: Metrics
+    _status: ServerStatus
+    _document: bytes = field(default_factory=document)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Say what is served where."""

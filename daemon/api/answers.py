@@ -79,7 +79,7 @@ class InstanceBusy(msgspec.Struct, frozen=True):
     kv_total_bytes: int
 
 
-class Status(msgspec.Struct, frozen=True):
+class StatusAnswer(msgspec.Struct, frozen=True):
     """`GET /status`; the numbers are about a second old."""
 
     model: str
@@ -116,13 +116,22 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
-class Usage(msgspec.Struct, frozen=True):
+class CompletionUsage(msgspec.Struct, frozen=True):
     """Token counts of all choices together."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """What every body and event of a completion has."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: None
 
 
 FinishedFor = Literal["stop", "length"]
@@ -137,12 +146,9 @@ class TopLogprob(msgspec.Struct, frozen=True):
     bytes: list[int]
 
 
-class ChatLogprob(msgspec.Struct, frozen=True):
+class ChatLogprob(TopLogprob, frozen=True):
     """A token of a message, and the likeliest ones of its place."""
 
-    token: str
-    logprob: float
-    bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
@@ -186,16 +192,12 @@ class ChatChoice(msgspec.Struct, frozen=True):
     finish_reason: ChatFinishedFor
 
 
-class ChatCompletion(msgspec.Struct, frozen=True):
+class ChatCompletion(_Body, frozen=True):
     """`POST /v1/chat/completions`, not streamed."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: None
     choices: list[ChatChoice]
-    usage: Usage
+    usage: CompletionUsage
 
 
 class CalledPiece(msgspec.Struct, frozen=True):
@@ -231,16 +233,12 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     finish_reason: ChatFinishedFor | None
 
 
-class ChatChunk(msgspec.Struct, frozen=True):
+class ChatChunk(_Body, frozen=True):
     """An event of a streamed chat completion; the one that carries `usage` has no choices."""
 
-    id: str
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: None
     choices: list[ChatChunkChoice]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    usage: CompletionUsage | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
@@ -261,16 +259,12 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     finish_reason: FinishedFor
 
 
-class Completion(msgspec.Struct, frozen=True):
+class Completion(_Body, frozen=True):
     """`POST /v1/completions`, not streamed."""
 
-    id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: None
     choices: list[CompletionChoice]
-    usage: Usage
+    usage: CompletionUsage
 
 
 class CompletionPiece(msgspec.Struct, frozen=True):
@@ -282,13 +276,9 @@ class CompletionPiece(msgspec.Struct, frozen=True):
     finish_reason: FinishedFor | None
 
 
-class CompletionChunk(msgspec.Struct, frozen=True):
+class CompletionChunk(_Body, frozen=True):
     """An event of a streamed completion; the one that carries `usage` has no choices."""
 
-    id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: None
     choices: list[CompletionPiece]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    usage: CompletionUsage | msgspec.UnsetType | None = msgspec.UNSET

@@ -17,23 +17,23 @@ _STOP = int(FinishReason.STOP)
 class Output(Protocol):
     """Where the text of a request's choices goes."""
 
-    def text(self, choice: "Choice", text: str) -> None:
+    def text(self, choice: "AnswerChoice", text: str) -> None:
         """More text of a choice."""
 
-    def finish(self, choice: "Choice") -> None:
+    def finish(self, choice: "AnswerChoice") -> None:
         """The choice has ended, for `choice.finish_reason`."""
 
 
 class Ends(Protocol):
     """Who is told what a choice found out."""
 
-    def stop_found(self, choice: "Choice") -> None:
+    def stop_found(self, choice: "AnswerChoice") -> None:
         """A stop string ended the text while the sequence still ran."""
 
-    def sealed(self, choice: "Choice", first_block: int, hashes: bytes) -> None:
+    def sealed(self, choice: "AnswerChoice", first_block: int, hashes: bytes) -> None:
         """Output tokens filled a block."""
 
-    def ended(self, choice: "Choice") -> None:
+    def ended(self, choice: "AnswerChoice") -> None:
         """Nothing more comes of this choice."""
 
 
@@ -67,7 +67,7 @@ class Clock(msgspec.Struct):
     last_s: float = 0.0
 
 
-class Choice:
+class AnswerChoice:
     """`take` is called for each token: the hottest function of the process."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Choice:
         self._ends.ended(self)
 
 
-class PromptOnly(Choice):
+class PromptOnly(AnswerChoice):
     """A choice of whose answer nothing is wanted: it is over with the first token."""
 
     def take(self, token: int, reason: int, logprob: TokenLogprob | None = None) -> None:

@@ -46,7 +46,14 @@ class Connection(web.RequestHandler):
     forgotten the connection, on Linux after a minute.
     """
 
-    def __init__(self, server: "Server", config: ServerConfig, tally: Tally) -> None:
+    def __init__(
+        self,
+        server: "Server",
+        config: ServerConfig,
+        tally: Tally,
+        all_open: "set[Connection]",
+    ) -> None:
+        """`all_open`: this one is among them while it is open."""
         loop = asyncio.get_running_loop()
         super().__init__(
             server,
@@ -59,6 +66,7 @@ class Connection(web.RequestHandler):
         self._header_timeout_s = config.header_timeout_s
         self._stall_timeout_s = config.stall_timeout_s
         self._tally = tally
+        self._all_open = all_open
         self._clock = loop
         self._wire: asyncio.Transport | None = None
         self.probe: Callable[[], None] | None = None
@@ -86,6 +94,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the deadline of the first request's headers."""
+        self._all_open.add(self)
         self._wire = cast(asyncio.Transport, transport)  # uvloop's inherit from nothing
         self._await_headers()
         super().connection_made(transport)
@@ -108,6 +117,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop every deadline."""
+        self._all_open.discard(self)
         for timer in (self._silent, self._looking, self._probing):
             if timer is not None:
                 timer.cancel()

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import resource
 from typing import TYPE_CHECKING, cast
 
 from daemon.api.connection import Connection
 from daemon.api.errors import unavailable
 from daemon.api.tally import Tally
 from daemon.config.schema import ServerConfig
+from daemon.files import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from aiohttp.web_server import Server
@@ -26,38 +26,20 @@ class Connections:
     """Makes a protocol for each connection that is accepted."""
 
     def __init__(self, config: ServerConfig, tally: Tally) -> None:
-        self.num_open = 0
+        self.open: set[Connection] = set()
         self.num_refusing = 0
         self._config = config
         self._tally = tally
-        self._limit = min(config.max_connections, _raise_descriptor_limit() - SPARE_DESCRIPTORS)
+        self._limit = min(config.max_connections, raise_descriptor_limit() - SPARE_DESCRIPTORS)
         if self._limit < config.max_connections:
             log.info("descriptors allow %d connections", self._limit)
 
     def connect(self, server: "Server") -> asyncio.Protocol:
         """The protocol of a new connection."""
-        if self.num_open >= self._limit:
+        if len(self.open) >= self._limit:
             self._tally.note("connections refused: as many as server.max_connections are open")
             return _Refusal(self)
-        return _Counted(server, self._config, self._tally, self)
-
-
-class _Counted(Connection):
-    """A connection that is counted while it is open."""
-
-    def __init__(
-        self, server: "Server", config: ServerConfig, tally: Tally, all_of_them: Connections
-    ) -> None:
-        super().__init__(server, config, tally)
-        self._all = all_of_them
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._all.num_open += 1
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._all.num_open -= 1
-        super().connection_lost(exc)
+        return Connection(server, self._config, self._tally, self.open)
 
 
 class _Refusal(asyncio.Protocol):
@@ -80,14 +62,6 @@ class _Refusal(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._all.num_refusing -= 1
-
-
-def _raise_descriptor_limit() -> int:
-    """Let this process open as many descriptors as it may; that many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
 def _refusal() -> bytes:

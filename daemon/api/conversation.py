@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 
 from daemon.api.schema import Message
+from daemon.api.tool_schema import Tool
 from daemon.api.tools.format import Format
 from daemon.api.tools.history import calls_of
-from daemon.api.tools.schema import Tool
 
 
-class Conversation(msgspec.Struct, frozen=True):
+class TemplateConversation(msgspec.Struct, frozen=True):
     """What a template is given."""
 
     messages: list[Message]

@@ -73,7 +73,7 @@ _STATUS_BY_KIND = {
 
 
 def rejection(kind: str, message: str, retry_after_s: float, field: str) -> ApiError:
-    """What the client sees of the runtime's `Rejected`; `field` is what the prompt came from."""
+    """What the client sees of a `RequestRejected`; `field` is what the prompt came from."""
     status = _STATUS_BY_KIND.get(kind, 500)
     if kind == "too_long":
         return invalid(message, field, "context_length_exceeded")

@@ -3,8 +3,9 @@
 Questions come from clients: answering one may take for ever, all memory, or the process. A fork
 has what the process has loaded, and takes nothing but its question with it when it ends.
 
-A frame in: a number (8 bytes) and a question. A frame out: its number, an `Outcome` (1 byte), the
-answer. The first frame out says why there is nothing to ask for here (empty: it is ready).
+A frame in: a number (8 bytes) and a question. A frame out: its number, a `QuestionOutcome` (1
+byte), the answer. The first frame out says why there is nothing to ask for here (empty: it is
+ready).
 """
 
 import contextlib
@@ -35,7 +36,7 @@ LOOK_S = 0.01
 _HIGHEST_FD = 1 << 16
 
 
-class Outcome(IntEnum):
+class QuestionOutcome(IntEnum):
     """What became of a question."""
 
     ANSWERED = 0
@@ -44,7 +45,7 @@ class Outcome(IntEnum):
     TOO_LONG = 3  # its answer
 
 
-class Limits(NamedTuple):
+class QuestionLimits(NamedTuple):
     """What one question may use.
 
     Time that a fork waits for a processor does not count: a machine that is busy is no fault of
@@ -66,20 +67,24 @@ class Limits(NamedTuple):
 
 Answer = Callable[[bytes], bytes]
 
-_ANSWERED = bytes([Outcome.ANSWERED])
-_TOO_LONG = bytes([Outcome.TOO_LONG])
+_ANSWERED = bytes([QuestionOutcome.ANSWERED])
+_TOO_LONG = bytes([QuestionOutcome.TOO_LONG])
 
 
-def be_modest() -> None:
-    """Take the processor's time that others leave, and write no core files.
+def begin(fd: int) -> BlockingChannel:
+    """The channel to the parent, of a process that ends with it, but not by a person's Ctrl-C.
 
-    A session of its own is a scheduling group of its own where the kernel groups by sessions, and
-    niceness then counts within the group alone: so the group is made as nice.
+    It takes the processor's time that others leave, and writes no core files. A session of its own
+    is a scheduling group of its own where the kernel groups by sessions, and niceness then counts
+    within the group alone: so the group is made as nice.
     """
+    die_with_parent(fd)
     os.nice(NICENESS)
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(NICENESS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return BlockingChannel(socket.socket(fileno=fd))
 
 
 class Forks:
@@ -88,7 +93,7 @@ class Forks:
     Where a fork may give several answers it takes the next question: making one takes milliseconds.
     """
 
-    def __init__(self, answer: Answer, limits: Limits) -> None:
+    def __init__(self, answer: Answer, limits: QuestionLimits) -> None:
         """`answer` is called in forks alone; what it raises counts as its fork's death."""
         self._answer = answer
         self._limits = limits
@@ -107,7 +112,7 @@ class Forks:
             for number, outcome, answer in self._ended(ready):
                 channel.send(HEAD.pack(number, outcome) + answer)
 
-    def ask(self, question: bytes) -> tuple[Outcome, bytes]:
+    def ask(self, question: bytes) -> tuple[QuestionOutcome, bytes]:
         """Answer one question here and now, before there is a channel."""
         self._begin(0, question)
         while True:
@@ -161,14 +166,14 @@ class Forks:
         finally:
             os._exit(0)
 
-    def _ended(self, ready: list[int]) -> list[tuple[int, Outcome, bytes]]:
+    def _ended(self, ready: list[int]) -> list[tuple[int, QuestionOutcome, bytes]]:
         ended = []
         for descriptor, fork in list(self._busy.items()):
             outcome, answer = fork.read() if descriptor in ready else (fork.look(), b"")
             if outcome is None:
                 continue
             del self._busy[descriptor]
-            if outcome == Outcome.ANSWERED and fork.num_asked < self._limits.num_answers:
+            if outcome == QuestionOutcome.ANSWERED and fork.num_asked < self._limits.num_answers:
                 self._idle.append(fork)
             else:
                 fork.end()
@@ -179,7 +184,7 @@ class Forks:
 class _Fork:
     """A fork, as its parent sees it."""
 
-    def __init__(self, pid: int, channel: BlockingChannel, limits: Limits) -> None:
+    def __init__(self, pid: int, channel: BlockingChannel, limits: QuestionLimits) -> None:
         self.number = 0  # of its question
         self.num_asked = 0
         self._pid = pid
@@ -207,17 +212,17 @@ class _Fork:
         with contextlib.suppress(OSError):  # it died: that is found where its answer is read
             self._channel.send(question)
 
-    def read(self) -> tuple[Outcome, bytes]:
+    def read(self) -> tuple[QuestionOutcome, bytes]:
         """What it said."""
         try:
             said = self._channel.receive()
         except (OSError, FrameError):
             said = None
         if said is None:
-            return Outcome.DIED, b""
-        return Outcome(said[0]), said[1:]
+            return QuestionOutcome.DIED, b""
+        return QuestionOutcome(said[0]), said[1:]
 
-    def look(self) -> Outcome | None:
+    def look(self) -> QuestionOutcome | None:
         """LATE if it has used what it may."""
         cpu_s = self._cpu_s() - self._cpu_before_s
         waited_s = time.monotonic() - self._began_s - cpu_s
@@ -226,7 +231,7 @@ class _Fork:
             idle
             and waited_s - (self._starved_s() - self._starved_before_s) > self._limits.waiting_s
         )
-        return Outcome.LATE if idle or cpu_s > self._most_cpu_s else None
+        return QuestionOutcome.LATE if idle or cpu_s > self._most_cpu_s else None
 
     def end(self) -> None:
         """Kill it, if it still lives, and keep nothing of it."""

@@ -3,9 +3,9 @@
 from math import inf
 
 from daemon.api.errors import ApiError, invalid
-from daemon.api.forking import Outcome
+from daemon.api.forking import QuestionOutcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
-from daemon.api.model import Model
+from daemon.api.model import CurrentModel
 from daemon.api.remembered import REFUSED_S, Remembered
 from daemon.request import SamplingParams
 
@@ -14,16 +14,16 @@ AT_ONCE = 2
 MOST_WAITING = 32
 MOST_VERDICTS = 1024
 _GIVEN_UP = {
-    Outcome.LATE: "it takes too long to compile",
-    Outcome.DIED: "it is too large or too deep to compile",
-    Outcome.TOO_LONG: "it is too large to compile",
+    QuestionOutcome.LATE: "it takes too long to compile",
+    QuestionOutcome.DIED: "it is too large or too deep to compile",
+    QuestionOutcome.TOO_LONG: "it is too large to compile",
 }
 
 
 class Grammars:
     """Knows of the newest grammars whether they can be used; asks the process about new ones."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CurrentModel) -> None:
         self._model = model
         self._verdicts = Remembered[str](MOST_VERDICTS, lambda said: REFUSED_S if said else inf)
         self._helper = Helper("daemon.api.grammar_process", AT_ONCE, MOST_WAITING)
@@ -55,7 +55,7 @@ class Grammars:
     async def _ask(self, grammar: bytes, owner: str) -> str:
         serving = self._model.serving
         assert serving is not None, "a request was admitted"
-        arguments = ["--folder", serving.root, "--vocab-size", str(serving.vocab_size)]
+        arguments = "--folder", serving.root, "--vocab-size", str(serving.vocab_size)
         try:
             return (await self._helper.ask(arguments, grammar, owner)).decode()
         except Unanswered as error:

@@ -8,8 +8,6 @@ A question is a grammar; the answer is why a worker must not have it (empty: it 
 import argparse
 import random
 import resource
-import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -18,14 +16,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from daemon.api.forking import Forks, Limits, be_modest
+from daemon.api.forking import Forks, QuestionLimits, begin
 from daemon.models.grammar import Compiler, GrammarError, check
-from daemon.wire.blocking import BlockingChannel
-from daemon.wire.parent import die_with_parent
 
 STACK_BYTES = 2 << 20
 """A quarter of a worker's: what is not too deep for this process is not too deep for a worker."""
-LIMITS = Limits(cpu_s=0.45, waiting_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 10)
+LIMITS = QuestionLimits(cpu_s=0.45, waiting_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 10)
 COMPILE_CPU_S = 0.25
 """A worker compiles between two steps of everybody's."""
 TOKEN_CPU_S = 0.05
@@ -44,12 +40,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="the model's")
     parser.add_argument("--vocab-size", type=int, required=True, help="the width of its logits")
     arguments = parser.parse_args()
-    die_with_parent(arguments.fd)
-    be_modest()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = begin(arguments.fd)
     # A main thread's stack grows as far as this says while it runs.
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
-    channel = BlockingChannel(socket.socket(fileno=arguments.fd))
     try:
         compiler = Compiler(arguments.folder, arguments.vocab_size)
     except GrammarError as error:

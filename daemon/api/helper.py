@@ -4,12 +4,11 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Sequence
 from functools import partial
 from signal import SIGKILL
 
 from daemon.api.errors import unavailable
-from daemon.api.forking import HEAD, NUMBER, Outcome
+from daemon.api.forking import HEAD, NUMBER, QuestionOutcome
 from daemon.api.turns import Turns
 from daemon.supervisor.child import Child, start_child
 from daemon.wire.channel import Channel
@@ -33,7 +32,7 @@ class NothingHere(Exception):  # noqa: N818 - no error of whoever asked
 class Unanswered(Exception):  # noqa: N818 - it is the question's fault
     """A question that was the end of its fork."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: QuestionOutcome) -> None:
         super().__init__(outcome.name)
         self.outcome = outcome
 
@@ -49,7 +48,7 @@ class Helper:
         self._module = module
         self._turns = Turns(at_once, most_waiting)
         self._starting = asyncio.Lock()
-        self._asking: set[asyncio.Task[tuple[Outcome, bytes]]] = set()
+        self._asking: set[asyncio.Task[tuple[QuestionOutcome, bytes]]] = set()
         self._process: _Process | None = None
         self._missing: tuple[tuple[str, ...], str] = ((), "")  # what was said with arguments
 
@@ -58,31 +57,29 @@ class Helper:
         """The process's; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
-    async def ready(self, arguments: Sequence[str]) -> None:
-        """Have it started. Raises as `ask`."""
-        await self._ready(tuple(arguments))
-
-    async def ask(self, arguments: Sequence[str], question: bytes, owner: str) -> bytes:
+    async def ask(self, arguments: tuple[str, ...], question: bytes, owner: str) -> bytes:
         """The answer of a process with these arguments.
 
         Raises Unanswered, NothingHere, and ApiError 503 where too many of the owner's questions
         wait or no process can be had.
         """
         await self._turns.take(owner)
-        asking = asyncio.create_task(self._ask(tuple(arguments), question))
+        asking = asyncio.create_task(self._ask(arguments, question))
         self._asking.add(asking)
         # A fork goes on when whoever waits for it leaves, and keeps its turn.
         asking.add_done_callback(partial(self._answered, owner))
         outcome, answer = await asyncio.shield(asking)
-        if outcome != Outcome.ANSWERED:
+        if outcome != QuestionOutcome.ANSWERED:
             log.info("a question of %d bytes was given up: %s", len(question), outcome.name)
             raise Unanswered(outcome)
         return answer
 
-    async def _ask(self, arguments: tuple[str, ...], question: bytes) -> tuple[Outcome, bytes]:
+    async def _ask(
+        self, arguments: tuple[str, ...], question: bytes
+    ) -> tuple[QuestionOutcome, bytes]:
         # What kills the process, and not a fork of it, is no question: it is asked once more.
         for again in (True, False):
-            process = await self._ready(arguments)
+            process = await self.ready(arguments)
             try:
                 async with asyncio.timeout(SILENT_S):
                     return await process.ask(question)
@@ -100,17 +97,18 @@ class Helper:
         if self._process is not None:
             await self._end(self._process)
 
-    def _answered(self, owner: str, asking: "asyncio.Task[tuple[Outcome, bytes]]") -> None:
+    def _answered(self, owner: str, asking: "asyncio.Task[tuple[QuestionOutcome, bytes]]") -> None:
         self._asking.discard(asking)
         given_up = (
             not asking.cancelled()
             and asking.exception() is None
-            and asking.result()[0] != Outcome.ANSWERED
+            and asking.result()[0] != QuestionOutcome.ANSWERED
         )
         rest_s = REST_S if given_up else 0.0
         asking.get_loop().call_later(rest_s, self._turns.give_back, owner)
 
-    async def _ready(self, arguments: tuple[str, ...]) -> "_Process":
+    async def ready(self, arguments: tuple[str, ...]) -> "_Process":
+        """The process, started if there is none with these arguments. Raises as `ask`."""
         async with self._starting:
             process = self._process
             if process is not None and (process.arguments != arguments or process.gone):
@@ -152,7 +150,7 @@ class _Process:
         self._child = child
         self._hello: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[tuple[Outcome, bytes]]] = {}
+        self._asked: dict[int, asyncio.Future[tuple[QuestionOutcome, bytes]]] = {}
         self._channel = Channel(sock, self._frame, self._closed)
 
     @property
@@ -169,10 +167,12 @@ class _Process:
         """Why there is nothing to ask; empty: it is ready. Raises ConnectionError."""
         return await self._hello
 
-    async def ask(self, question: bytes) -> tuple[Outcome, bytes]:
+    async def ask(self, question: bytes) -> tuple[QuestionOutcome, bytes]:
         """What became of a question, and the answer. Raises ConnectionError if the process ends."""
         number = next(self._numbers)
-        answer: asyncio.Future[tuple[Outcome, bytes]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[QuestionOutcome, bytes]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._asked[number] = answer
         self._channel.send(NUMBER.pack(number) + question)
         try:
@@ -193,7 +193,7 @@ class _Process:
         number, outcome = HEAD.unpack_from(payload)
         answer = self._asked.get(number)
         if answer is not None and not answer.done():
-            answer.set_result((Outcome(outcome), payload[HEAD.size :]))
+            answer.set_result((QuestionOutcome(outcome), payload[HEAD.size :]))
 
     def _closed(self, error: str) -> None:
         if not self._hello.done():

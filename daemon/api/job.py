@@ -4,14 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from daemon.api.choice import Choice, Clock, Output, PromptOnly, Sealer
+from daemon.api.choice import AnswerChoice, Clock, Output, PromptOnly, Sealer
 from daemon.api.detokenizer import Detokenizer, MarkedDetokenizer
 from daemon.api.errors import ApiError
 from daemon.api.prepare import Work
 from daemon.api.request_id import current
 from daemon.api.shapes import Json, usage
 from daemon.api.text import Text
-from daemon.protocol.api import Finish, FromApi, Generate, Sealed
+from daemon.protocol.api import FinishSequence, FromApi, Generate, SealedBlocks
 from daemon.protocol.worker import PromptLogprobs
 from daemon.request import request_of, sequence_id
 from daemon.wire.columns import Int32
@@ -29,7 +29,7 @@ class Job:
         self.work = work
         self.request_id = current.get()
         self.error: ApiError | None = None
-        self.choices: dict[int, Choice] = {}  # those that run, by sequence
+        self.choices: dict[int, AnswerChoice] = {}  # those that run, by sequence
         self.requests: dict[int, int] = {}  # choices that run of each request
         self._cached: dict[int, int] = {}
         self._num_output_tokens = 0
@@ -41,13 +41,13 @@ class Job:
         self._send: Send | None = None
         self._first_request = 0
         self._arrived_s = arrived_s
-        self._forget: Callable[[Choice], None] | None = None
+        self._forget: Callable[[AnswerChoice], None] | None = None
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._done: asyncio.Future[None] = loop.create_future()
 
     def begin(
-        self, first_request: int, send: Send, forget: Callable[[Choice], None]
+        self, first_request: int, send: Send, forget: Callable[[AnswerChoice], None]
     ) -> list[Generate]:
         """What to ask of the runtime, one request a prompt.
 
@@ -106,17 +106,17 @@ class Job:
 
     # What the choices find.
 
-    def stop_found(self, choice: Choice) -> None:
+    def stop_found(self, choice: AnswerChoice) -> None:
         """Tell the runtime that the sequence's text has ended."""
         assert self._send is not None
-        self._send(Finish(choice.sequence, choice.num_tokens))
+        self._send(FinishSequence(choice.sequence))
 
-    def sealed(self, choice: Choice, first_block: int, hashes: bytes) -> None:
+    def sealed(self, choice: AnswerChoice, first_block: int, hashes: bytes) -> None:
         """Tell the runtime what a block holds."""
         assert self._send is not None
-        self._send(Sealed(choice.sequence, first_block, hashes))
+        self._send(SealedBlocks(choice.sequence, first_block, hashes))
 
-    def ended(self, choice: Choice) -> None:
+    def ended(self, choice: AnswerChoice) -> None:
         """A choice is complete; with the last one, so is the job."""
         self._num_output_tokens += choice.num_tokens
         self._lengths.setdefault(request_of(choice.sequence), []).append(choice.num_tokens)
@@ -141,7 +141,7 @@ class Job:
     def _begin_prompt(self, number: int, request: int) -> Generate:
         work, prompt = self.work, self.work.prompts[number]
         sent_s = time.monotonic()
-        kind = PromptOnly if work.prompt_only else Choice
+        kind = PromptOnly if work.prompt_only else AnswerChoice
         for stream in range(work.n):
             sequence = sequence_id(request, stream)
             self.choices[sequence] = kind(
@@ -165,6 +165,7 @@ class Job:
             sampling=work.sampling,
             # What is cached would not be computed, and only what is computed can be told.
             hashes=b"" if work.sampling.prompt_logprobs >= 0 else prompt.hashes,
+            deadline_s=self._arrived_s + work.deadline_s if work.deadline_s else 0.0,
         )
 
     def _detokenizer(self, prompt: Int32) -> Detokenizer:

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from daemon.api.account import Account
 from daemon.api.errors import ApiError, unavailable
@@ -17,9 +17,8 @@ class Keyring:
     Until the runtime has said which keys there are, nobody is let in.
     """
 
-    def __init__(self, make_account: Callable[[KeyConfig], Account] = Account) -> None:
+    def __init__(self) -> None:
         self.known = False
-        self._make_account = make_account
         self._accounts: list[tuple[bytes, Account]] = []
 
     def update(self, keys: Sequence[KeyConfig]) -> None:
@@ -29,7 +28,7 @@ class Keyring:
         for key in keys:
             account = old.get(key.name)
             if account is None:
-                account = self._make_account(key)
+                account = Account(key)
             else:
                 account.change(key)
             self._accounts.append((bytes.fromhex(key.hash), account))

@@ -4,9 +4,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from daemon.api.choice import Choice
+from daemon.api.choice import AnswerChoice
 from daemon.api.errors import ApiError, invalid, rejection, unavailable
 from daemon.api.job import Job
 from daemon.api.logprobs import Rows, asked, by_row
@@ -14,15 +15,11 @@ from daemon.api.metrics.metrics import Metrics
 from daemon.api.predictions import Predictions
 from daemon.models.grammar import BROKEN_OFF
 from daemon.protocol.api import (
-    Abort,
-    Access,
-    Finished,
+    AbortRequest,
     FromApi,
-    Gauges,
-    Rejected,
-    Serving,
-    Settings,
-    Started,
+    RequestRejected,
+    SequenceEnded,
+    SequenceStarted,
     ToApi,
     Tokens,
 )
@@ -39,42 +36,44 @@ log = logging.getLogger(__name__)
 _LENGTH = int(FinishReason.LENGTH)
 
 
-class Link:
+class RuntimeLink:
     """Feeds the jobs' choices straight from the channel's callback: no task wakes for a token."""
 
     def __init__(
         self,
         sock: socket.socket,
-        on_access: Callable[[Access], None],
-        on_settings: Callable[[Settings], None],
-        on_serving: Callable[[Serving], None],
-        on_gauges: Callable[[Gauges], None],
+        hears: Mapping[type, Callable[[Any], None]],
         on_lost: Callable[[], None],
         settled: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
+        """`hears` takes the messages that are about no request, by their types."""
         self.lost = False
         self.predictions: Predictions | None = None
-        self._on_access = on_access
-        self._on_settings = on_settings
-        self._on_serving = on_serving
-        self._on_gauges = on_gauges
+        self._hears: Mapping[type, Callable[[Any], None]] = {
+            **hears,
+            Tokens: self._tokens,
+            PromptLogprobs: self._prompt_told,
+            SequenceStarted: self._started,
+            SequenceEnded: lambda said: self._finished(said.sequence, said.reason, said.error),
+            RequestRejected: self._rejected,
+            Ping: lambda _ping: self.tell(Alive(settled())),
+        }
         self._on_lost = on_lost
-        self._settled = settled
         self._metrics = metrics
         self._encode = encoder().encode
         self._decode = decoder(ToApi).decode
         self._next_request = 1
         self._faults = faults("api.")
-        self._choices: dict[int, Choice] = {}
+        self._choices: dict[int, AnswerChoice] = {}
         self._jobs: dict[int, Job] = {}
         self._channel = Channel(sock, self._frame, self._closed)
 
     def submit(self, job: Job) -> None:
         """Send the job's requests. Raises ApiError 503 without a runtime."""
-        if self._strikes("api.crash"):
+        if self._faults.strikes("api.crash"):
             os.abort()
-        if self._strikes("api.hang"):
+        if self._faults.strikes("api.hang"):
             while True:
                 pass
         if self.lost:
@@ -94,7 +93,7 @@ class Link:
     def drop(self, job: Job) -> None:
         """The job's handler ends: abort what still runs of it. Twice is as good as once."""
         for request in sorted(job.requests):
-            self.tell(Abort(request))
+            self.tell(AbortRequest(request))
         for sequence in list(job.choices):
             job.leave(sequence)
 
@@ -106,11 +105,7 @@ class Link:
         """Close the channel."""
         self._channel.close()
 
-    def _strikes(self, site: str) -> bool:
-        fault = self._faults.get(site)
-        return fault is not None and fault.strikes()
-
-    def _forget(self, choice: Choice) -> None:
+    def _forget(self, choice: AnswerChoice) -> None:
         self._choices.pop(choice.sequence, None)
         request = request_of(choice.sequence)
         job = self._jobs.get(request)
@@ -133,34 +128,18 @@ class Link:
 
     def _frame(self, payload: bytes) -> None:
         message = self._decode(payload)
-        if type(message) is Tokens:
-            self._tokens(message)
-        elif isinstance(message, PromptLogprobs):
-            job = self._jobs.get(request_of(message.sequence))
-            if job is not None:
-                job.prompt_told(message)
-        elif isinstance(message, Started):
-            self._started(message.sequence, message.num_cached_tokens)
-        elif isinstance(message, Finished):
-            self._finished(message.sequence, message.reason, message.error)
-        elif isinstance(message, Rejected):
-            self._rejected(message)
-        elif isinstance(message, Ping):
-            self.tell(Alive(self._settled()))
-        elif isinstance(message, Gauges):
-            self._on_gauges(message)
-        elif isinstance(message, Serving):
-            self._on_serving(message)
-        elif isinstance(message, Access):
-            self._on_access(message)
-        elif isinstance(message, Settings):
-            self._on_settings(message)
+        self._hears[type(message)](message)
 
-    def _started(self, sequence: int, num_cached_tokens: int) -> None:
-        choice = self._choices.get(sequence)
+    def _prompt_told(self, told: PromptLogprobs) -> None:
+        job = self._jobs.get(request_of(told.sequence))
+        if job is not None:
+            job.prompt_told(told)
+
+    def _started(self, said: SequenceStarted) -> None:
+        choice = self._choices.get(said.sequence)
         if choice is not None:
-            self._metrics.answers.started(choice.clock, num_cached_tokens, time.monotonic())
-            self._jobs[request_of(sequence)].started(sequence, num_cached_tokens)
+            self._metrics.answers.started(choice.clock, said.num_cached_tokens, time.monotonic())
+            self._jobs[request_of(said.sequence)].started(said.sequence, said.num_cached_tokens)
 
     def _tokens(self, message: Tokens) -> None:
         choices, metrics, now = self._choices, self._metrics.answers, time.monotonic()
@@ -185,7 +164,9 @@ class Link:
                 self._take(choice, token, reason, logprobs, row)
         metrics.frame_done()
 
-    def _take(self, choice: Choice, token: int, reason: int, logprobs: Rows, row: int) -> None:
+    def _take(
+        self, choice: AnswerChoice, token: int, reason: int, logprobs: Rows, row: int
+    ) -> None:
         try:
             if logprobs and row in logprobs:
                 choice.take(token, reason, asked(token, logprobs[row], self._depth(choice)))
@@ -195,19 +176,19 @@ class Link:
             log.exception("a token could not be delivered", extra=self._whose(choice))
             self._broken(choice)
 
-    def _broken(self, choice: Choice) -> None:
+    def _broken(self, choice: AnswerChoice) -> None:
         # One stream's fault must not end the others, nor the channel.
         choice.cut = "error"
         job = self._jobs.get(request_of(choice.sequence))
         if job is not None:
             self._fail(job, ApiError(500, "the answer could not be decoded"))
 
-    def _whose(self, choice: Choice) -> dict[str, str]:
+    def _whose(self, choice: AnswerChoice) -> dict[str, str]:
         """For a log line: it is not the request's own handler that runs here."""
         job = self._jobs.get(request_of(choice.sequence))
         return {"request_id": job.request_id if job is not None else ""}
 
-    def _depth(self, choice: Choice) -> int:
+    def _depth(self, choice: AnswerChoice) -> int:
         job = self._jobs.get(request_of(choice.sequence))
         return job.work.sampling.logprobs if job is not None else -1
 
@@ -230,7 +211,7 @@ class Link:
         else:
             self._fail(job, _engine_error(job, error))
 
-    def _rejected(self, message: Rejected) -> None:
+    def _rejected(self, message: RequestRejected) -> None:
         job = self._jobs.get(message.request)
         if job is None:
             return

@@ -17,7 +17,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     top: list[tuple[int, float]]
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class _Row(msgspec.Struct, frozen=True, gc=False):
     """The log-probabilities of one row of a `Tokens` message."""
 
     chosen: float
@@ -25,7 +25,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     values: list[float]
 
 
-Rows = dict[int, Row]
+Rows = dict[int, _Row]
 
 
 def by_row(logprobs: Logprobs | None) -> Rows:
@@ -36,10 +36,10 @@ def by_row(logprobs: Logprobs | None) -> Rows:
     ids = logprobs.top_ids.reshape(count, -1).tolist()
     values = logprobs.top_values.reshape(count, -1).tolist()
     chosen = logprobs.chosen.tolist()
-    return {row: Row(chosen[i], ids[i], values[i]) for i, row in enumerate(logprobs.rows.tolist())}
+    return {row: _Row(chosen[i], ids[i], values[i]) for i, row in enumerate(logprobs.rows.tolist())}
 
 
-def asked(token: int, row: Row, depth: int) -> TokenLogprob | None:
+def asked(token: int, row: _Row, depth: int) -> TokenLogprob | None:
     """What of a row this request asked for; `depth` -1: nothing."""
     if depth < 0:
         return None

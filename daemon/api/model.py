@@ -18,7 +18,7 @@ SILENT_S = 10.0
 """The daemon speaks every other second; an event loop that hangs does not."""
 
 
-class Model:
+class CurrentModel:
     """The newest `Serving`, and its folder's tokenizer, read in a thread."""
 
     def __init__(self, name: str, pool: Executor) -> None:

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from daemon.api.choice import Choice
+from daemon.api.choice import AnswerChoice
 from daemon.api.logprobs import TokenLogprob
-from daemon.api.shapes import Json, Shape
+from daemon.api.shapes import AnswerShape, Json
 from daemon.api.sink import Sink
 
 _to_json = msgspec.json.Encoder().encode
@@ -13,12 +13,12 @@ _to_json = msgspec.json.Encoder().encode
 class Streamer:
     """An event for each piece of text."""
 
-    def __init__(self, shape: Shape, sink: Sink) -> None:
+    def __init__(self, shape: AnswerShape, sink: Sink) -> None:
         self._shape = shape
         self._sink = sink
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
-    def text(self, choice: Choice, text: str) -> None:
+    def text(self, choice: AnswerChoice, text: str) -> None:
         """Write one event; all but the text itself was encoded before."""
         frame = self._frames.get(choice.index) or self._open(choice.index)
         if choice.logprobs:
@@ -26,18 +26,18 @@ class Streamer:
         else:
             self._sink.write(b"%b%b%b" % (frame[0], _to_json(text), frame[1]))
 
-    def finish(self, choice: Choice) -> None:
+    def finish(self, choice: AnswerChoice) -> None:
         """Write the event that carries the reason."""
         self.end(choice, choice.finish_reason)
 
-    def delta(self, choice: Choice, delta: Json) -> None:
+    def delta(self, choice: AnswerChoice, delta: Json) -> None:
         """Write an event of something else than text."""
         if choice.index not in self._frames:
             self._open(choice.index)
         event = self._shape.delta(choice.index, "", self._logprobs(choice), None)
         self._sink.write(self._shape.piece({**event, "delta": delta}))
 
-    def end(self, choice: Choice, reason: str) -> None:
+    def end(self, choice: AnswerChoice, reason: str) -> None:
         """Write a choice's last event."""
         if choice.index not in self._frames:
             self._open(choice.index)
@@ -50,11 +50,11 @@ class Streamer:
         frame = self._frames[index] = self._shape.frame(index)
         return frame
 
-    def _with_logprobs(self, choice: Choice, text: str, reason: str | None) -> bytes:
+    def _with_logprobs(self, choice: AnswerChoice, text: str, reason: str | None) -> bytes:
         logprobs = self._logprobs(choice)
         return self._shape.piece(self._shape.delta(choice.index, text, logprobs, reason))
 
-    def _logprobs(self, choice: Choice) -> Json | None:
+    def _logprobs(self, choice: AnswerChoice) -> Json | None:
         """Those of tokens that no event has shown yet."""
         if not choice.logprobs:
             return None
@@ -65,21 +65,21 @@ class Streamer:
 class Collector:
     """Keeps the text until every choice has ended."""
 
-    def __init__(self, shape: Shape, with_logprobs: bool) -> None:
+    def __init__(self, shape: AnswerShape, with_logprobs: bool) -> None:
         self._shape = shape
         self._with_logprobs = with_logprobs
         self._texts: dict[int, list[str]] = {}
         self._choices: dict[int, Json] = {}
 
-    def text(self, choice: Choice, text: str) -> None:
+    def text(self, choice: AnswerChoice, text: str) -> None:
         """Keep the text."""
         self._texts.setdefault(choice.index, []).append(text)
 
-    def finish(self, choice: Choice) -> None:
+    def finish(self, choice: AnswerChoice) -> None:
         """Make the choice's part of the answer."""
         self.end(choice, choice.finish_reason)
 
-    def end(self, choice: Choice, reason: str) -> Json:
+    def end(self, choice: AnswerChoice, reason: str) -> Json:
         """The choice's part of the answer, which later still may be added to."""
         index = choice.index
         entries: list[TokenLogprob] = choice.logprobs

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from daemon.api.config import ApiConfig
-from daemon.protocol.api import FromApi, Predicted, Predicting
+from daemon.protocol.api import FromApi, PredictedLength, Predicting
 from daemon.protocol.control import PredictorStatus
-from daemon.protocol.predictor import Ask, Ended, Foretold
+from daemon.protocol.predictor import Ask, Ended, Estimate
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
 
 MOST_WAITING = 256
@@ -24,12 +24,12 @@ REPORT_S = 0.5
 
 
 class Predictions:
-    """Asks the predictor process about requests, and tells the runtime what it foretold."""
+    """Asks the predictor process about requests, and tells the runtime what it predicted."""
 
     def __init__(self, config: ApiConfig, tell: Callable[[FromApi], None]) -> None:
         arguments = ["--config", msgspec.json.encode(config.predict).decode()]
         arguments += ["--store", config.predict_store]
-        hooks = PredictorHooks(self._send_waiting, self._foretold, self._lost)
+        hooks = PredictorHooks(self._send_waiting, self._estimated, self._lost)
         self._process = PredictorProcess(arguments, hooks)
         self._kind = config.predict.kind
         self._tell = tell
@@ -82,12 +82,12 @@ class Predictions:
             self._remembered.add(request)
         self._report_soon()
 
-    def _foretold(self, message: Foretold) -> None:
+    def _estimated(self, message: Estimate) -> None:
         self._unanswered.discard(message.request)
         if message.num_tokens:
             self._num_answers += 1
             self._took_sum_s += message.took_s
-            self._tell(Predicted(message.request, message.num_tokens, message.high_tokens))
+            self._tell(PredictedLength(message.request, message.num_tokens, message.high_tokens))
         else:
             self._num_dropped += 1
         self._send_waiting()

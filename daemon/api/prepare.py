@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from daemon.api.conversation import Conversation, Rendered, template_message
+from daemon.api.conversation import Rendered, TemplateConversation, template_message
 from daemon.api.echo import Echo
 from daemon.api.errors import ApiError, invalid, shown
 from daemon.api.sampling import (
@@ -42,6 +42,7 @@ class Work(msgspec.Struct, frozen=True):
     n: int
     max_tokens: tuple[int, ...]  # of each prompt's answers
     priority: int
+    deadline_s: float  # from the request's headers to the end of all answers; 0: none
     sampling: SamplingParams
     stops: tuple[str, ...]
     tools: Toolbox | None = None  # what an answer may call
@@ -57,7 +58,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def conversation(request: ChatRequest, serving: Serving) -> bytes:
-    """What a chat's template is to be given: a `Conversation`, as JSON. Raises ApiError."""
+    """What a chat's template is to be given: a `TemplateConversation`, as JSON. Raises ApiError."""
     check_unsupported(request)
     check_messages(request.messages)
     _check_limit(*_chat_limit(request), serving.max_len)
@@ -66,13 +67,13 @@ def conversation(request: ChatRequest, serving: Serving) -> bytes:
     if request.reasoning_effort is not None:
         values = {"reasoning_effort": request.reasoning_effort, **values}
     return msgspec.json.encode(
-        Conversation(request.messages, offered(request), begin_answer, values)
+        TemplateConversation(request.messages, offered(request), begin_answer, values)
     )
 
 
 def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
     """The work of a conversation that was `rendered`. Raises ApiError."""
-    tokens = text.chat(said.text, serving.max_len)
+    tokens = text.encode(said.text, False, serving.max_len, "messages")
     prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
     work = _work(request, [prompt], _chat_limit(request), serving, "messages")
     return _with_tools(work, toolbox(request, offered(request), said.calls, text.markers))
@@ -88,7 +89,8 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     prompts = []
     for prompt in _separate(request.prompt):
         if isinstance(prompt, str):
-            tokens, words = text.complete(prompt, serving.max_len), prompt
+            tokens = text.encode(prompt, True, serving.max_len, "prompt")
+            words = prompt
         else:
             tokens = _token_ids(prompt, limit, serving)
             words = text.decode(tokens if request.echo else tokens[:DECODED_TOKENS])
@@ -204,6 +206,7 @@ def _work(
         n=n,
         max_tokens=tuple(limits),
         priority=given(request.priority, 0),
+        deadline_s=given(request.deadline_s, 0.0),
         sampling=sampling_params(request, serving.defaults, serving.vocab_size),
         stops=stop_strings(request),
         field=param,

@@ -16,17 +16,17 @@ import uvloop
 from aiohttp import web
 
 from daemon import logs
-from daemon.api.about import About
+from daemon.api.about import AboutRoutes
 from daemon.api.body import BODY_TIMEOUT_S
 from daemon.api.config import ApiConfig
 from daemon.api.connections import Connections
 from daemon.api.grammar import Grammars
 from daemon.api.hosts import Hosts
 from daemon.api.keyring import Keyring
-from daemon.api.link import Link
+from daemon.api.link import RuntimeLink
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
-from daemon.api.model import Model
+from daemon.api.model import CurrentModel
 from daemon.api.page.page import PATH, Page
 from daemon.api.predictions import Predictions
 from daemon.api.request_id import WithRequestId
@@ -50,7 +50,7 @@ BACKLOG = 1024
 LAG_INTERVAL_S = 0.25
 
 
-class ApiProcess:
+class _Process:
     """Owns everything; `run` is its whole life."""
 
     def __init__(self, channel: socket.socket, listener: socket.socket, config: ApiConfig) -> None:
@@ -60,16 +60,18 @@ class ApiProcess:
         self._stop = asyncio.Event()
         self._drained = asyncio.Event()
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
-        self._model = Model(config.model, self._pool)
+        self._model = CurrentModel(config.model, self._pool)
         self._metrics = Metrics(config.model)
         self._status = ServerStatus(self._model)
         self._keys = Keyring()
-        self._link = Link(
+        self._link = RuntimeLink(
             channel,
-            self._let_in,
-            self._settle,
-            self._serve,
-            self._measure,
+            {
+                Access: self._let_in,
+                Settings: self._settle,
+                Serving: self._serve,
+                Gauges: self._measure,
+            },
             self._stop.set,
             lambda: self._model.settled,
             self._metrics,
@@ -94,7 +96,7 @@ class ApiProcess:
             self._grammars,
             self._templates,
         )
-        self._about = About(self._model, self._link, self._metrics, self._status)
+        self._about = AboutRoutes(self._model, self._link, self._metrics, self._status)
 
     async def run(self) -> None:
         """Serve until SIGTERM or the channel's end; then finish what is open."""
@@ -184,7 +186,7 @@ class ApiProcess:
 
     def _watch(self) -> None:
         watch = self._metrics.watch
-        watch("http_connections", "Open HTTP connections.", lambda: self._connections.num_open)
+        watch("http_connections", "Open HTTP connections.", lambda: len(self._connections.open))
         watch("http_requests", "HTTP requests being answered.", lambda: self._front.num_open)
         watch("sse_streams", "Answers being streamed.", lambda: self._api.num_streams)
         watch("ready", "Whether requests are taken.", lambda: self._about.is_ready)
@@ -236,19 +238,12 @@ def serve(fd: int, listen_fd: int, config_json: str) -> None:
     config = msgspec.json.decode(config_json, type=ApiConfig)
 
     async def run() -> None:
-        channel = adopt_channel(fd)
-        await ApiProcess(channel, adopt_listener(listen_fd), config).run()
+        await _Process(_adopted(fd), _adopted(listen_fd), config).run()
 
     uvloop.run(run())
 
 
-def adopt_channel(fd: int) -> socket.socket:
-    """The Unix socket that the parent left open for us."""
-    os.set_inheritable(fd, False)
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fd)
-
-
-def adopt_listener(fd: int) -> socket.socket:
-    """The bound and listening TCP socket that the parent left open for us."""
+def _adopted(fd: int) -> socket.socket:
+    """A socket that the parent left open for us."""
     os.set_inheritable(fd, False)
     return socket.socket(fileno=fd)

@@ -56,24 +56,10 @@ class Remembered(Generic[Found]):
                 if self._asked.get((owner, key)) is asked:
                     del self._asked[owner, key]
 
-    def clear(self) -> None:
-        """Forget all that is known."""
-        self._known.clear()
-
     def close(self) -> None:
         """Ask no further."""
         for asked in self._asked.values():
             asked.task.cancel()
-
-    @property
-    def num_asked(self) -> int:
-        """Texts whose answers are on their way."""
-        return len(self._asked)
-
-    @property
-    def num_known(self) -> int:
-        """Answers that are kept."""
-        return len(self._known)
 
     def _answered(self, key: bytes, task: "asyncio.Task[Found]") -> None:
         if task.cancelled() or task.exception() is not None:

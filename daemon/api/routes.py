@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -17,10 +18,10 @@ from daemon.api.decode import Decoding, Request
 from daemon.api.errors import ApiError
 from daemon.api.grammar import Grammars
 from daemon.api.job import Job
-from daemon.api.link import Link
+from daemon.api.link import RuntimeLink
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import ACCOUNT, ARRIVED_S
-from daemon.api.model import Model
+from daemon.api.model import CurrentModel
 from daemon.api.outputs import Collector, Streamer
 from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
 from daemon.api.schema import (
@@ -30,7 +31,7 @@ from daemon.api.schema import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from daemon.api.shapes import DONE, ChatShape, CompletionShape, Shape, error_event
+from daemon.api.shapes import DONE, AnswerShape, ChatShape, CompletionShape, event
 from daemon.api.sink import Sink
 from daemon.api.tally import Tally
 from daemon.api.templates import Templates
@@ -56,30 +57,20 @@ Asking = Common | TokenizeRequest | DetokenizeRequest
 Made = TypeVar("Made")
 
 
+@dataclass(frozen=True, slots=True)
 class Api:
     """What the handlers share."""
 
-    def __init__(
-        self,
-        config: ApiConfig,
-        model: Model,
-        link: Link,
-        threads: Threads,
-        metrics: Metrics,
-        tally: Tally,
-        grammars: Grammars,
-        templates: Templates,
-    ) -> None:
-        self._config = config
-        self._model = model
-        self._link = link
-        self._threads = threads
-        self._metrics = metrics
-        self._tally = tally
-        self._grammars = grammars
-        self._templates = templates
-        self._decoding = Decoding()
-        self._sinks: set[Sink] = set()
+    _config: ApiConfig
+    _model: CurrentModel
+    _link: RuntimeLink
+    _threads: Threads
+    _metrics: Metrics
+    _tally: Tally
+    _grammars: Grammars
+    _templates: Templates
+    _decoding: Decoding = field(default_factory=Decoding)
+    _sinks: set[Sink] = field(default_factory=set)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Say what is served where."""
@@ -157,7 +148,7 @@ class Api:
         work: Work,
         text: Text,
         serving: Serving,
-        shape: Shape,
+        shape: AnswerShape,
     ) -> web.StreamResponse:
         await self._grammars.check(work.sampling, work.bound_by, _owner(request))
         account = request.get(ACCOUNT)
@@ -191,7 +182,12 @@ class Api:
                 lease.end()
 
     async def _stream(
-        self, request: web.Request, job: Job, account: Account | None, shape: Shape, sink: Sink
+        self,
+        request: web.Request,
+        job: Job,
+        account: Account | None,
+        shape: AnswerShape,
+        sink: Sink,
     ) -> web.StreamResponse:
         try:
             with self._submitted(job, account):
@@ -204,7 +200,7 @@ class Api:
                     sink.write(shape.usage_event(job.usage) + DONE)
                 except ApiError as error:
                     self._metrics.refused(error)
-                    sink.write(error_event(error) + DONE)
+                    sink.write(event(error.body) + DONE)
             await sink.emptied()
         finally:
             self._sinks.discard(sink)
@@ -227,13 +223,13 @@ class Api:
         return response
 
 
-def _streamer(shape: Shape, sink: Sink, work: Work) -> Streamer:
+def _streamer(shape: AnswerShape, sink: Sink, work: Work) -> Streamer:
     if work.tools is None:
         return Streamer(shape, sink)
     return CallStreamer(shape, sink, work.tools)
 
 
-def _collector(shape: Shape, work: Work) -> Collector:
+def _collector(shape: AnswerShape, work: Work) -> Collector:
     with_logprobs = work.sampling.logprobs >= 0
     if work.tools is None:
         return Collector(shape, with_logprobs)

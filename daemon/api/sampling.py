@@ -3,7 +3,7 @@
 import secrets
 from typing import TypeVar
 
-from daemon.api.errors import ApiError, invalid
+from daemon.api.errors import invalid
 from daemon.api.response_format import grammar_of
 from daemon.api.schema import ChatRequest, Common, CompletionRequest
 from daemon.models.generation import DefaultSampling
@@ -37,13 +37,9 @@ def stop_strings(request: Common) -> tuple[str, ...]:
 def check_unsupported(request: Common) -> None:
     """Refuse what would otherwise be ignored silently. Raises ApiError 400."""
     if isinstance(request, CompletionRequest) and request.suffix:
-        raise _not_yet("suffix", "`suffix`")
+        raise invalid("`suffix` is not supported yet", "suffix", "unsupported_parameter")
     if request.stream_options is not None and not request.stream:
         raise invalid("`stream_options` needs `stream`", "stream_options")
-
-
-def _not_yet(param: str, what: str) -> ApiError:
-    return invalid(f"{what} is not supported yet", param, "unsupported_parameter")
 
 
 def sampling_params(request: Common, defaults: DefaultSampling, vocab_size: int) -> SamplingParams:

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from daemon.api.tools.schema import ToolCalls, ToolChoice, Tools
+from daemon.api.tool_schema import ToolCalls, ToolChoice, Tools
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
 
 INT32_MAX = 2**31 - 1
 MAX_LIST = 1024
 """Entries of `logit_bias` and `stop_token_ids`."""
+MAX_DEADLINE_S = 86400.0
 
 Count = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Limit = Annotated[int, Meta(ge=1)]
@@ -135,6 +136,7 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     priority: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] | None = None
+    deadline_s: Annotated[float, Meta(gt=0.0, le=MAX_DEADLINE_S)] | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
     # Taken and ignored: they are about OpenAI's own service.

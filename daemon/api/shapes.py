@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from daemon.api.choice import Choice
+from daemon.api.choice import AnswerChoice
 from daemon.api.echo import Echo
-from daemon.api.errors import ApiError
 from daemon.api.logprobs import TokenLogprob, best_of, finite, name_of
 from daemon.api.token_bytes import TokenBytes
 
@@ -34,12 +33,7 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def error_event(error: ApiError) -> bytes:
-    """An error in a stream that has begun."""
-    return event(error.body)
-
-
-class Shape(ABC):
+class AnswerShape(ABC):
     """What the two kinds of completion share; `id` and `created` are one for all pieces."""
 
     prefix: ClassVar[str]
@@ -56,9 +50,9 @@ class Shape(ABC):
     def opening(self, index: int) -> bytes:
         """The event before a choice's first text, if any."""
 
-    @abstractmethod
     def opening_text(self, index: int) -> str:
         """The text that a whole answer begins with."""
+        return ""
 
     @abstractmethod
     def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
@@ -69,7 +63,7 @@ class Shape(ABC):
         """A choice in a whole answer."""
 
     @abstractmethod
-    def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
+    def logprobs(self, choice: AnswerChoice, entries: list[TokenLogprob]) -> Json:
         """The `logprobs` object of some of a choice's tokens."""
 
     def piece(self, delta: Json) -> bytes:
@@ -98,7 +92,7 @@ class Shape(ABC):
         return event(msgspec.json.encode({**head, **rest}))
 
 
-class ChatShape(Shape):
+class ChatShape(AnswerShape):
     """`chat.completion` and its chunks."""
 
     prefix = "chatcmpl"
@@ -110,10 +104,6 @@ class ChatShape(Shape):
         delta = {"role": "assistant", "content": ""}
         return self.piece({"index": index, "delta": delta, "logprobs": None, "finish_reason": None})
 
-    def opening_text(self, index: int) -> str:
-        """The text that a whole answer begins with."""
-        return ""
-
     def delta(self, index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
         """A choice in a piece."""
         delta: Json = {"content": text} if text else {}
@@ -124,7 +114,7 @@ class ChatShape(Shape):
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
+    def logprobs(self, choice: AnswerChoice, entries: list[TokenLogprob]) -> Json:
         """The `logprobs` object of some of a choice's tokens."""
         content = [
             {
@@ -141,7 +131,7 @@ class ChatShape(Shape):
         return {"token": text, "logprob": finite(logprob), "bytes": list(raw)}
 
 
-class CompletionShape(Shape):
+class CompletionShape(AnswerShape):
     """`text_completion`; with `echo`, each answer begins with its prompt."""
 
     prefix = "cmpl"
@@ -180,7 +170,7 @@ class CompletionShape(Shape):
             logprobs = {key: values + logprobs[key] for key, values in echoed.items()}
         return self.delta(index, text, logprobs, reason)
 
-    def logprobs(self, choice: Choice, entries: list[TokenLogprob]) -> Json:
+    def logprobs(self, choice: AnswerChoice, entries: list[TokenLogprob]) -> Json:
         """The `logprobs` object of some of a choice's tokens."""
         begin, offsets = len(self.opening_text(choice.index)), []
         for entry in entries:

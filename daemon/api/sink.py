@@ -34,13 +34,6 @@ class Sink:
         self._retry: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
-    @property
-    def num_kept_bytes(self) -> int:
-        """What this process holds for the client."""
-        transport, backlog = self._transport, self._backlog
-        unsent = transport.get_write_buffer_size() if transport is not None else 0
-        return unsent + (backlog.size_bytes if backlog is not None else 0)
-
     def attach(self, transport: asyncio.Transport, chunked: bool) -> None:
         """The response's head has been sent: events go to `transport` from now on."""
         self._transport = transport

@@ -3,8 +3,8 @@
 from collections import deque
 from itertools import zip_longest
 
-from daemon.api.answers import InstanceBusy, Status
-from daemon.api.model import Model
+from daemon.api.answers import InstanceBusy, StatusAnswer
+from daemon.api.model import CurrentModel
 from daemon.core.snapshot import InstanceStatus
 from daemon.protocol.api import Gauges
 from daemon.protocol.control import GpuStatus
@@ -16,7 +16,7 @@ RATE_MESSAGES = 6
 class ServerStatus:
     """The newest `Gauges`, and how fast the tokens of the last few of them came."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CurrentModel) -> None:
         self._model = model
         self._gauges: Gauges | None = None
         self._heard: deque[tuple[float, int]] = deque(maxlen=RATE_MESSAGES)
@@ -34,11 +34,11 @@ class ServerStatus:
         (first_s, first), (last_s, last) = self._heard[0], self._heard[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
-    def answer(self, ready: bool) -> Status:
+    def answer(self, ready: bool) -> StatusAnswer:
         """The body, with zeros and no instances before the first message."""
         model, gauges = self._model, self._gauges
         instances = _instances(gauges) if gauges is not None else []
-        return Status(
+        return StatusAnswer(
             model=model.name,
             ready=ready,
             detail=model.fault or model.status,

@@ -6,22 +6,18 @@ template itself is compiled in one first: constant expressions are computed then
 """
 
 import argparse
-import signal
-import socket
 import sys
 from pathlib import Path
 
 import msgspec
 
 from daemon.api.chat_template import ChatTemplate, read_template
-from daemon.api.conversation import Conversation, Rendered, template_message
+from daemon.api.conversation import Rendered, TemplateConversation, template_message
 from daemon.api.errors import ApiError
-from daemon.api.forking import Forks, Limits, Outcome, be_modest
+from daemon.api.forking import Forks, QuestionLimits, QuestionOutcome, begin
 from daemon.api.tools.history import described
-from daemon.wire.blocking import BlockingChannel
-from daemon.wire.parent import die_with_parent
 
-LIMITS = Limits(
+LIMITS = QuestionLimits(
     cpu_s=0.06,  # a usual one takes 0.2 to 3 ms
     waiting_s=5.0,  # for memory or a disk: nothing in a template can sleep
     memory_bytes=256 << 20,
@@ -33,13 +29,13 @@ LIMITS = Limits(
 COMPILE_LIMITS = LIMITS._replace(cpu_s=0.4)
 NO_TEMPLATE = "this model has no usable chat template; use /v1/completions"
 _GIVEN_UP = {
-    Outcome.LATE: "it takes too long to compile",
-    Outcome.DIED: "it takes too much memory to compile, or is too deep",
-    Outcome.TOO_LONG: "it is too large",
+    QuestionOutcome.LATE: "it takes too long to compile",
+    QuestionOutcome.DIED: "it takes too much memory to compile, or is too deep",
+    QuestionOutcome.TOO_LONG: "it is too large",
 }
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Conversation).decode
+_decode = msgspec.json.Decoder(TemplateConversation).decode
 
 
 def main() -> int:
@@ -48,10 +44,7 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
     parser.add_argument("--folder", type=Path, required=True, help="the model's")
     arguments = parser.parse_args()
-    die_with_parent(arguments.fd)
-    be_modest()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = BlockingChannel(socket.socket(fileno=arguments.fd))
+    channel = begin(arguments.fd)
     wrong = what_is_wrong(arguments.folder)
     template = None if wrong else read_template(arguments.folder)
     if template is None:
@@ -74,7 +67,7 @@ def what_is_wrong(folder: Path) -> str:
     forks = Forks(compiled, COMPILE_LIMITS)
     outcome, said = forks.ask(b"")
     forks.close()
-    wrong = said.decode() if outcome == Outcome.ANSWERED else _GIVEN_UP[outcome]
+    wrong = said.decode() if outcome == QuestionOutcome.ANSWERED else _GIVEN_UP[outcome]
     return (
         f"this model's chat template cannot be used: {wrong}; use /v1/completions" if wrong else ""
     )

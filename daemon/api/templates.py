@@ -6,7 +6,7 @@ import msgspec
 
 from daemon.api.conversation import Rendered
 from daemon.api.errors import ApiError, invalid
-from daemon.api.forking import Outcome
+from daemon.api.forking import QuestionOutcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
 from daemon.api.remembered import REFUSED_S, Remembered
 from daemon.protocol.api import Serving
@@ -16,9 +16,9 @@ MOST_WAITING = 8192
 """As many as connections: a crowd of chats is no attack, and most take a few milliseconds."""
 MOST_REFUSALS = 1024
 _GIVEN_UP = {
-    Outcome.LATE: "takes too long over",
-    Outcome.DIED: "needs too much memory for",
-    Outcome.TOO_LONG: "makes too long a text of",
+    QuestionOutcome.LATE: "takes too long over",
+    QuestionOutcome.DIED: "needs too much memory for",
+    QuestionOutcome.TOO_LONG: "makes too long a text of",
 }
 
 _decode = msgspec.json.Decoder(Rendered).decode
@@ -39,7 +39,7 @@ class Templates:
             await self._helper.ready(_arguments(root))
 
     async def render(self, conversation: bytes, serving: Serving, owner: str) -> Rendered:
-        """The text of a `Conversation`, as JSON. Raises ApiError 400, 503."""
+        """The text of a `TemplateConversation`, as JSON. Raises ApiError 400, 503."""
         key = serving.root.encode() + b"\0" + conversation
         said = await self._asked.get(
             key, owner, lambda: self._ask(conversation, serving.root, owner)
@@ -64,5 +64,5 @@ class Templates:
         return rendered.refusal or rendered
 
 
-def _arguments(root: str) -> list[str]:
-    return ["--folder", root]
+def _arguments(root: str) -> tuple[str, ...]:
+    return ("--folder", root)

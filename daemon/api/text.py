@@ -9,8 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daemon.api.errors import ApiError, invalid
+from daemon.api.markers import marker_tokens
 from daemon.api.token_bytes import TokenBytes
-from daemon.api.tools.format import marker_tokens
 from daemon.memory.hashing import chain_hashes
 from daemon.wire.columns import Int32, int32
 
@@ -64,17 +64,6 @@ class Text:
         self.salt = b""
         self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
 
-    def chat(self, prompt: str, max_len: int, special: bool = False) -> list[int]:
-        """The tokens of a conversation that a template has made text of.
-
-        It writes its special tokens itself; `special` adds the tokenizer's own to them.
-        """
-        return self._encode(prompt, special, max_len, "messages")
-
-    def complete(self, prompt: str, max_len: int, special: bool = True) -> list[int]:
-        """The tokens of a plain text, with the tokenizer's own special tokens around it."""
-        return self._encode(prompt, special, max_len, "prompt")
-
     def salted(self, salt: bytes) -> "Text":
         """The same, but its prompts' blocks are found again under this salt alone."""
         other = copy.copy(self)
@@ -98,7 +87,10 @@ class Text:
         """The tokens as the vocabulary writes them; empty for an id that no token has."""
         return [self.tokenizer.id_to_token(token) or "" for token in tokens]
 
-    def _encode(self, text: str, special: bool, max_len: int, param: str) -> list[int]:
+    def encode(self, text: str, special: bool, max_len: int, param: str) -> list[int]:
+        """The tokens of a text that comes from the field `param`, with the tokenizer's own special
+        tokens around it where `special`: a chat's template writes them itself. Raises ApiError.
+        """
         num_bytes = len(text.encode())
         # No tokenizer can do better: refuse before minutes are spent on it.
         if num_bytes > max_len * self._longest_token_bytes:

@@ -3,7 +3,7 @@
 import msgspec
 
 from daemon.api.answers import Detokenized, Tokenized
-from daemon.api.conversation import Conversation, Rendered
+from daemon.api.conversation import Rendered, TemplateConversation
 from daemon.api.errors import invalid
 from daemon.api.prepare import template_values
 from daemon.api.sampling import given
@@ -15,7 +15,7 @@ from daemon.protocol.api import Serving
 
 
 def asked_conversation(request: TokenizeRequest) -> bytes | None:
-    """The `Conversation` whose tokens are wanted, as JSON; None for a plain text.
+    """The `TemplateConversation` whose tokens are wanted, as JSON; None for a plain text.
 
     Raises ApiError 400.
     """
@@ -32,7 +32,7 @@ def asked_conversation(request: TokenizeRequest) -> bytes | None:
     begin_answer = given(request.add_generation_prompt, True)
     values = template_values(request.chat_template_kwargs)
     return msgspec.json.encode(
-        Conversation(request.messages, request.tools or [], begin_answer, values)
+        TemplateConversation(request.messages, request.tools or [], begin_answer, values)
     )
 
 
@@ -44,10 +44,11 @@ def tokenize(
     Raises ApiError 400 for a text that is too long for any tokenizer to make it fit.
     """
     if said is not None:
-        tokens = text.chat(said.text, serving.max_len, given(request.add_special_tokens, False))
+        special = given(request.add_special_tokens, False)
+        tokens = text.encode(said.text, special, serving.max_len, "messages")
     else:
         prompt, special = request.prompt or "", given(request.add_special_tokens, True)
-        tokens = text.complete(prompt, serving.max_len, special)
+        tokens = text.encode(prompt, special, serving.max_len, "prompt")
     names = text.names(tokens) if request.return_token_strs else None
     return Tokenized(len(tokens), serving.max_len, tokens, names)
 

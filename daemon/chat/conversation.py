@@ -36,7 +36,7 @@ class Conversation:
             self._system = system
 
 
-class Asked:
+class ChatOptions:
     """What every request of a chat says beside its messages."""
 
     def __init__(self, model: str, **fields: float | None) -> None:

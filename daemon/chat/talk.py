@@ -5,7 +5,7 @@ from time import perf_counter
 
 import msgspec
 
-from daemon.chat.conversation import Asked, Conversation
+from daemon.chat.conversation import ChatOptions, Conversation
 from daemon.chat.endpoint import Endpoint
 from daemon.chat.screen import Screen
 from daemon.client.sse import Event
@@ -45,7 +45,7 @@ class Timing(msgspec.Struct):
 class Talk:
     """Turns of one conversation with one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, asked: Asked, conversation: Conversation) -> None:
+    def __init__(self, endpoint: Endpoint, asked: ChatOptions, conversation: Conversation) -> None:
         self.conversation = conversation
         self._endpoint = endpoint
         self._asked = asked

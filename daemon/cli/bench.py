@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,11 +12,13 @@ import uvloop
 from daemon.cli.faults import UsageError, told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
+from daemon.cli.words import add_flags
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.client.address import AddressError
+from daemon.files import raise_descriptor_limit
 from daemon.lab.bench.bench import BenchSpec, Measured, measure
 from daemon.lab.bench.errors import BenchError
-from daemon.lab.bench.load import Load
+from daemon.lab.bench.load import LoadGenerator
 from daemon.lab.report.errors import ReportError
 from daemon.lab.workload.build import check
 from daemon.lab.workload.workload import WorkloadError
@@ -30,11 +31,10 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmd bench`."""
     parser.add_argument("--url", required=True, help="the endpoint, such as http://127.0.0.1:8000")
-    parser.add_argument(
-        "--model", default="", metavar="M", help="its name (default: the first served)"
-    )
-    parser.add_argument(
-        "--api-key", default="", metavar="K", help="the key (default: OPENAI_API_KEY, if set)"
+    add_flags(
+        parser,
+        ("--model", str, "", "M", "its name (default: the first served)"),
+        ("--api-key", str, "", "K", "the key (default: OPENAI_API_KEY, if set)"),
     )
     parser.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
     parser.add_argument(
@@ -57,29 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="for servers that refuse ignore_eos: answers then end where the model ends them",
     )
-    parser.add_argument(
-        "--max-len",
-        type=int,
-        default=0,
-        metavar="N",
-        help="leave out requests longer than N tokens (default: than the server says)",
-    )
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="of a whole answer; 0: none (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--warm-up",
-        type=int,
-        default=0,
-        metavar="N",
-        help="send N requests first, not recorded (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--label", default="", help="what the report calls the endpoint (default: its URL)"
+    longest = "leave out requests longer than N tokens (default: than the server says)"
+    add_flags(
+        parser,
+        ("--max-len", int, 0, "N", longest),
+        ("--timeout-s", float, 600.0, "S", "of a whole answer; 0: none (default: %(default)g)"),
+        ("--warm-up", int, 0, "N", "send N requests first, not recorded (default: %(default)s)"),
+        ("--label", str, "", "LABEL", "what the report calls the endpoint (default: its URL)"),
     )
     add_workload_flags(parser)
     add_output_flags(parser)
@@ -90,7 +74,8 @@ def bench(arguments: argparse.Namespace) -> int:
 
     0: done; 1: it could not be measured; 2: the workload is wrong; 130: ended early by Ctrl-C.
     """
-    _raise_descriptor_limit()
+    with suppress(ValueError, OSError):  # an open loop may need thousands of connections
+        raise_descriptor_limit()
     try:
         wanted = workload_spec(arguments)
         check(wanted)
@@ -114,23 +99,12 @@ def _spec(arguments: argparse.Namespace) -> BenchSpec:
         raise UsageError("--warm-up and --max-len must not be below 0")
     if not 0 <= arguments.timeout_s <= LONGEST_TIMEOUT_S:
         raise UsageError(f"--timeout-s must be from 0 (none) to {LONGEST_TIMEOUT_S:g}")
-    return BenchSpec(
-        url=arguments.url,
-        model=arguments.model,
-        api_key=arguments.api_key or os.environ.get("OPENAI_API_KEY", ""),
-        chat=arguments.chat,
-        prompt_form=arguments.prompt_form,
-        prompt_seed=arguments.prompt_seed,
-        ignore_eos=arguments.ignore_eos,
-        max_len=arguments.max_len,
-        timeout_s=arguments.timeout_s,
-        warm_up=arguments.warm_up,
-        label=arguments.label,
-    )
+    said = {name: getattr(arguments, name) for name in BenchSpec.__struct_fields__}
+    return BenchSpec(**said | {"api_key": said["api_key"] or os.environ.get("OPENAI_API_KEY", "")})
 
 
 @asynccontextmanager
-async def _following(load: Load, num_requests: int) -> AsyncIterator[None]:
+async def _following(load: LoadGenerator, num_requests: int) -> AsyncIterator[None]:
     """Tell of the load while it runs."""
     with progress() as told:
 
@@ -147,10 +121,3 @@ async def _following(load: Load, num_requests: int) -> AsyncIterator[None]:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
-
-
-def _raise_descriptor_limit() -> None:
-    """As many connections as the system allows: an open loop may need thousands."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -6,12 +6,13 @@ import os
 import sys
 from io import StringIO, TextIOWrapper
 
-from daemon.chat.conversation import Asked, Conversation
+from daemon.chat.conversation import ChatOptions, Conversation
 from daemon.chat.endpoint import ChatError, Endpoint
 from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
 from daemon.cli.ends import is_told
+from daemon.cli.words import add_flags
 from daemon.client.address import AddressError, base_url
 from daemon.runtime.greeting import DEFAULT_URL
 
@@ -23,30 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "question. Without: a conversation. /help lists its orders."
     )
     parser.add_argument("question", nargs="*", metavar="WORD", help="the question, if only one")
-    parser.add_argument(
-        "--url", default="", help=f"the server (default: LLMD_URL if set, else {DEFAULT_URL})"
-    )
-    parser.add_argument(
-        "--api-key", default="", metavar="K", help="the server's key (default: LLMD_API_KEY if set)"
-    )
-    parser.add_argument("--model", default="", metavar="M", help="which one (default: the first)")
-    parser.add_argument(
-        "--system", default="", metavar="TEXT", help="system prompt (default: none)"
-    )
-    parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="of an answer (default: as many as fit)"
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="0: always the same answer (default: the server's)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        metavar="S",
-        help="the same one draws the same answer (default: another each time)",
+    seed = "the same one draws the same answer (default: another each time)"
+    add_flags(
+        parser,
+        ("--url", str, "", "URL", f"the server (default: LLMD_URL if set, else {DEFAULT_URL})"),
+        ("--api-key", str, "", "K", "the server's key (default: LLMD_API_KEY if set)"),
+        ("--model", str, "", "M", "which one (default: the first)"),
+        ("--system", str, "", "TEXT", "system prompt (default: none)"),
+        ("--max-tokens", int, None, "N", "of an answer (default: as many as fit)"),
+        ("--temperature", float, None, "T", "0: always the same answer (default: the server's)"),
+        ("--seed", int, None, "S", seed),
     )
     parser.add_argument("--stats", action="store_true", help="tokens/s of one answer, on stderr")
 
@@ -93,7 +80,7 @@ def _talk(arguments: argparse.Namespace) -> Talk:
         if not served:
             raise ChatError(f"{url} serves no model")
         model = served[0]
-    asked = Asked(
+    asked = ChatOptions(
         model,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,

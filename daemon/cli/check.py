@@ -19,10 +19,13 @@ from daemon.config.cores import read_cores
 from daemon.config.cuda import Devices, ask_for, missing
 from daemon.config.find import Found, find, released
 from daemon.config.host_pool import HostPlan
-from daemon.config.load import ConfigError, Fault, Loaded, flatten, load
+from daemon.config.instance_text import format_instance
+from daemon.config.instances import instance_limits
+from daemon.config.load import ConfigError, ConfigFault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
 from daemon.config.pool import PoolPlan, plan_pool, pool_faults
 from daemon.config.schema import Config, InstanceSpec
+from daemon.core.limits import InstanceLimits
 from daemon.memory.sizing import (
     DTYPE_BYTES,
     GPU_RUNTIME_BYTES,
@@ -70,8 +73,8 @@ class Checked(msgspec.Struct):
     cores: tuple[CoreShare, ...] = ()  # as served.instances
     sampling: DefaultSampling = DefaultSampling()
     plans: dict[str, PoolPlan] = {}  # by the instance's name
-    faults: list[Fault] = []
-    notes: list[Fault] = []  # it serves all the same
+    faults: list[ConfigFault] = []
+    notes: list[ConfigFault] = []  # it serves all the same
     status: int = 0
 
     def instances(self) -> Iterator[tuple[InstanceSpec, CoreShare]]:
@@ -80,7 +83,7 @@ class Checked(msgspec.Struct):
 
     def cannot(self, text: str, key: str = "") -> None:
         """Remember what is in the way."""
-        fault = Fault("", key, text)
+        fault = ConfigFault("", key, text)
         if fault not in self.faults:  # instances that are alike have the same
             self.faults.append(fault)
         self.status = 1
@@ -104,7 +107,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
         if fatal:
             found.cannot(text, key)
         else:
-            found.notes.append(Fault("", key, text))
+            found.notes.append(ConfigFault("", key, text))
     _serve_by(found, config, Found(config.instance))
     named = [spec.device for spec in config.instance]
     now = holder(config)
@@ -113,7 +116,9 @@ def examine(arguments: argparse.Namespace) -> Checked:
     for text in absent:
         found.cannot(text, "instance")
     _examine_model(found, config, devices, convert=not absent)
-    found.notes += [Fault("", KEY, text) for text in kernel_notes(config, found.served.instances)]
+    found.notes += [
+        ConfigFault("", KEY, text) for text in kernel_notes(config, found.served.instances)
+    ]
     return found
 
 
@@ -158,6 +163,8 @@ def print_text(found: Checked) -> None:
         print(f"  cores        {cores} ({cores.why})")
         if found.shape is not None and spec.name in found.plans:
             print("\n".join(pool_lines(found.shape, found.plans[spec.name])))
+        if found.loaded is not None:
+            print(limits_line(instance_limits(found.loaded.config, spec)))
     for note in found.notes:
         print(f"llmd: {note} (no fault)", file=sys.stderr)
     for fault in found.faults:
@@ -184,9 +191,11 @@ def as_json(found: Checked) -> str:
             {
                 **msgspec.to_builtins(spec),
                 "cores": msgspec.to_builtins(cores),
+                "limits": msgspec.to_builtins(instance_limits(loaded.config, spec)),
                 "pool": msgspec.to_builtins(found.plans.get(spec.name)),
             }
             for spec, cores in found.instances()
+            if loaded is not None
         ],
         "faults": [fault._asdict() for fault in found.faults],
         "notes": [note._asdict() for note in found.notes],
@@ -213,7 +222,7 @@ def _shown(loaded: Loaded | None, served: Found) -> Iterator[tuple[str, Any, str
     for key, value in flatten(loaded.config).items():
         shown, source = value, loaded.source(key)
         if key == "instance":
-            shown = [f"{spec.name}={spec.device}:{spec.role}" for spec in served.instances]
+            shown = [f"{spec.name}={format_instance(spec)}" for spec in served.instances]
             source = source if value else "found"
         elif key == "key":
             shown = [one.name for one in value]
@@ -255,6 +264,15 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     )
     yield host_line(plan.host)
     yield f"  longest      {size.max_len:>10,} tokens of prompt and answer"
+
+
+def limits_line(limits: InstanceLimits) -> str:
+    """What an instance's steps keep to."""
+    depth = f", {limits.depth} steps in flight" if limits.depth else ""
+    return (
+        f"  scheduling   {limits.policy}: {limits.max_running} running, "
+        f"{limits.max_batch_tokens} tokens a step, {limits.prefill_chunk} of one sequence{depth}"
+    )
 
 
 def host_line(host: HostPlan) -> str:

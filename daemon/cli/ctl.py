@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from daemon.cli.faults import UsageError
 from daemon.control.client import (
     ControlError,
     attach_path,
@@ -26,7 +27,10 @@ RELOAD_TIMEOUT_S = 30.0
 
 
 def ctl(arguments: argparse.Namespace) -> int:
-    """Print what was asked for. 0: the daemon answered; 1: none did, or it refused."""
+    """Print what was asked for. 0: the daemon answered; 1: none did, or it refused.
+
+    Raises UsageError.
+    """
     try:
         print(_answer(arguments, arguments.socket or attach_path()))
     except ControlError as error:
@@ -36,12 +40,10 @@ def ctl(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace, path: Path) -> str:
-    """What the daemon says to the verb. Raises ControlError."""
+    """What the daemon says to the verb. Raises ControlError and UsageError."""
     match arguments.verb:
-        case "policy" if arguments.name is not None:
-            return policies(choose_policy(path, arguments.name, TIMEOUT_S))
         case "policy":
-            return policies(fetch_snapshot(path, TIMEOUT_S))
+            return _policy(path, arguments.name, arguments.instance)
         case "reload":
             return reloaded(reload(path, RELOAD_TIMEOUT_S))
         case "drain":
@@ -50,6 +52,15 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
             return f"requests are taken again; {resume(path, TIMEOUT_S).status}"
     snapshot = fetch_snapshot(path, TIMEOUT_S)
     return as_json(snapshot) if arguments.json else as_text(snapshot)
+
+
+def _policy(path: Path, name: str | None, instance: str | None) -> str:
+    """All policies, once the one of this name is chosen if there is one."""
+    if instance is not None and not (name and instance):
+        raise UsageError("--instance takes a name, and goes with a policy's")
+    if name is None:
+        return policies(fetch_snapshot(path, TIMEOUT_S))
+    return policies(choose_policy(path, name, TIMEOUT_S, instance or ""))
 
 
 def reloaded(answer: Reloaded) -> str:
@@ -67,11 +78,19 @@ def drained(snapshot: Snapshot) -> str:
 
 
 def policies(snapshot: Snapshot) -> str:
-    """Every policy in a line of its own, with a star where an instance uses it."""
-    used = {instance.policy for instance in snapshot.instances}
-    names = [*POLICIES, *sorted(used - set(POLICIES))]
+    """Every policy in a line of its own, with a star where an instance uses it; of several in use
+    each names its instances.
+    """
+    used: dict[str, list[str]] = {}
+    for one in snapshot.instances:
+        used.setdefault(one.policy, []).append(one.name)
+    names = [*POLICIES, *sorted(used.keys() - POLICIES.keys())]
     lines = dict(zip(POLICIES, meanings(), strict=True))
-    return "\n".join(f"{'*' if name in used else ' '} {lines.get(name, name)}" for name in names)
+    where = {name: f" ({', '.join(of)})" for name, of in used.items() if len(used) > 1}
+    return "\n".join(
+        f"{'*' if name in used else ' '} {lines.get(name, name)}{where.get(name, '')}"
+        for name in names
+    )
 
 
 def as_json(snapshot: Snapshot) -> str:
@@ -89,8 +108,8 @@ def as_text(snapshot: Snapshot) -> str:
         f"{snapshot.status}",
         f"{snapshot.model}  {snapshot.url}  up to {snapshot.max_len} tokens",
         f"{snapshot.running} running, {snapshot.waiting} waiting; "
-        f"{counters.finished} of {counters.requests} requests finished, "
-        f"{counters.rejected} rejected, {counters.aborted} aborted, {counters.failed} failed",
+        f"{counters.requests} requests taken, {counters.rejected} rejected; {counters.finished} "
+        f"answers finished, {counters.aborted} aborted, {counters.failed} failed",
         *_predictor(snapshot),
         *_losses(snapshot),
         "",
@@ -106,7 +125,9 @@ def _predictor(snapshot: Snapshot) -> list[str]:
     if predictor.kind == "none":
         return []
     line = f"predictor {predictor.kind}{'' if predictor.up else ' (its process is not up)'}: "
-    line += f"{predictor.answers} of {predictor.asks} answers foretold, {predictor.dropped} dropped"
+    line += (
+        f"{predictor.answers} of {predictor.asks} answers predicted, {predictor.dropped} dropped"
+    )
     if predictor.answers:
         line += f", {predictor.took_sum_s / predictor.answers * 1e3:.2f} ms each"
     if counters.prediction_count:

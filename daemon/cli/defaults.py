@@ -2,9 +2,13 @@
 
 from daemon.config.load import flatten
 from daemon.config.schema import Config
+from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import meanings
 
 POLICIES_BELOW = "policies:\n  " + "\n  ".join(meanings())
+PLACEMENTS_BELOW = "placements:\n  " + "\n  ".join(
+    f"{name}  {placement.meaning}" for name, placement in PLACEMENTS.items()
+)
 """For the end of a help text."""
 
 _DEFAULTS = flatten(Config())

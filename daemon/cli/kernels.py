@@ -1,11 +1,10 @@
 """What `llmd check` says of a card's kernels: what earlier self-tests found."""
 
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 
 from daemon.config.schema import Config, InstanceSpec
-from daemon.engine.selftest.families import FAMILIES
-from daemon.engine.selftest.kept import Card, all_kept
+from daemon.engine.families import FAMILIES
+from daemon.engine.selftest.kept import CardStack, all_kept, version_of
 from daemon.runtime.model import cache_folder
 
 KEY = "engine.kernels"
@@ -28,14 +27,7 @@ def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[
             yield f"torch computes {family} ({meaning}) {where}: {why}; tried again without {path}"
 
 
-def _as_installed(card: Card) -> bool:
+def _as_installed(card: CardStack) -> bool:
     """Whether a verdict is of the libraries that would be used now; their builds do not count."""
-    pairs = (("torch", card.torch), ("triton", card.triton))
-    return all(_version(name) == tried.partition("+")[0] for name, tried in pairs)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name).partition("+")[0]
-    except PackageNotFoundError:
-        return ""
+    pairs = ((version_of("torch"), card.torch), (version_of("triton"), card.triton))
+    return all(here.partition("+")[0] == tried.partition("+")[0] for here, tried in pairs)

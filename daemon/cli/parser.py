@@ -6,16 +6,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from daemon import __version__
-from daemon.cli.defaults import POLICIES_BELOW, by_default
+from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
+from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.printed import add_printing, asks_for_all
 from daemon.cli.words import FILE, Parser, offer
 from daemon.config.checks import DTYPES
-from daemon.config.instances import parse_instance
 from daemon.config.load import flatten, parse_value
 from daemon.config.schema import Config
 from daemon.config.unknown import ONE_MODEL
-from daemon.predict.lengths import LIVE
+from daemon.length_models.lengths import LIVE
+from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import POLICIES
 
 SOCKET = "in the runtime folder, as llmd check says"
@@ -27,6 +30,7 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--port", "server.port", int, "N", "port of the HTTP API; 0 takes a free one", ""),
     ("--socket", "control.socket", str, "PATH", "control socket of llmd-top and llmd ctl", SOCKET),
     ("--policy", "scheduler.policy", str, "P", "who runs when: one of the policies below", ""),
+    ("--placement", "scheduler.placement", str, "P", "which instance takes a sequence", ""),
     ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}", ""),
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
@@ -48,12 +52,11 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
 _OFFERED: dict[str, Sequence[str] | str] = {
     "control.socket": FILE,
     "scheduler.policy": tuple(POLICIES),
+    "scheduler.placement": tuple(PLACEMENTS),
     "predict.kind": LIVE,
     "model.dtype": DTYPES,
 }
 """What completion offers for the values of keys."""
-
-_INSTANCES = ("cpu", *(f"cuda:{number}" for number in range(8)))
 
 
 def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
@@ -93,10 +96,7 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     keys = ["model.path", *(key for _, key, *_ in _FLAGS)]
     found = {key: given[key] for key in keys if given[key] is not None}
     if arguments.instance:
-        found["instance"] = [
-            {"device": spec.device, "role": spec.role}
-            for spec in map(parse_instance, arguments.instance)
-        ]
+        found["instance"] = [msgspec.to_builtins(spec) for spec in arguments.instance]
     return found | dict(arguments.set)
 
 
@@ -116,14 +116,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         help=f"model; ORG/NAME is in Hugging Face's cache {by_default('model.path', EMBEDDED)}",
     )
     offer(model, FILE)
-    instance = parser.add_argument(
-        "--instance",
-        nargs="+",
-        action="extend",
-        metavar="DEVICE:ROLE",
-        help="workers, such as cpu:mixed or cuda:0:mixed (default: all GPUs that can, or the CPU)",
-    )
-    offer(instance, _INSTANCES)
+    add_instance_flag(parser, "workers (default: all GPUs that can, or the CPU)")
     value = parser.add_argument(
         "--set",
         type=_assignment,
@@ -133,7 +126,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         help="any other value of the configuration, in TOML; once for each",
     )
     offer(value, [f"{key}=" for key in flatten(Config()) if "." in key])
-    parser.epilog = POLICIES_BELOW
+    parser.epilog = f"{POLICIES_BELOW}\n{PLACEMENTS_BELOW}"
 
 
 def _add_ctl(parser: argparse.ArgumentParser) -> None:
@@ -148,11 +141,16 @@ def _add_ctl(parser: argparse.ArgumentParser) -> None:
         description="Without a name: every policy, with a star where one is in use. With a name: "
         "sequences are ranked by that policy from now on, and none is lost. The token budget of "
         "a step stays as configured; what becomes of victims is the policy's own choice unless "
-        "memory.swap is set. A restarted daemon has its configured policy again.",
+        "memory.swap is set. A restarted daemon has its configured policies again.",
     )
     policy.epilog = POLICIES_BELOW
     name = policy.add_argument("name", nargs="?", metavar="NAME", help="one of the policies below")
     offer(name, tuple(POLICIES))
+    policy.add_argument(
+        "--instance",
+        metavar="NAME",
+        help="rank the sequences of this one alone (default: of all)",
+    )
     reload = verbs.add_parser(
         "reload",
         help="read the configuration again",

@@ -11,13 +11,13 @@ from daemon.cli.faults import UsageError
 from daemon.cli.outputs import write_text
 from daemon.cli.poor import warn_of_named
 from daemon.cli.scenario_flags import scenario_of
-from daemon.cli.words import offer
+from daemon.cli.words import add_flags, offer
 from daemon.lab.planner.capacity import find_capacity
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.goal import Goal, Trial
-from daemon.lab.planner.pareto import Point, plot_pareto
+from daemon.lab.planner.pareto import ParetoPoint, plot_pareto
 from daemon.lab.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar, rent_per_hour
-from daemon.lab.planner.sweep import Key, Row, grid, sweep, table
+from daemon.lab.planner.sweep import Key, SweepRow, grid, sweep, table
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import names
 from daemon.lab.report.numbers import aligned, percent, plain, seconds, three_digits
@@ -62,9 +62,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="every combination of --rates, --policies and --profiles, on all cores",
     )
-    group.add_argument(
-        "--rates", type=_floats, metavar="R,R,...", help="of a sweep (default: --rate)"
-    )
+    add_flags(group, ("--rates", _floats, None, "R,R,...", "of a sweep (default: --rate)"))
     policies = group.add_argument(
         "--policies", type=_words, metavar="P,P,...", help="of a sweep (default: --policy)"
     )
@@ -73,18 +71,13 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         "--profiles", type=_words, metavar="NAME,NAME,...", help="of a sweep (default: --profile)"
     )
     offer(profiles, names())
-    group.add_argument(
-        "--workers", type=int, metavar="N", help="processes of a sweep (default: one a core)"
-    )
-    group.add_argument(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help="TOML with dollars per device-hour in [price] (default: "
-        f"{', '.join(f'{name} {price:.2f}' for name, price in DEFAULT_PRICES.items())})",
-    )
-    group.add_argument(
-        "--pareto", type=Path, metavar="FILE", help="draw cost against latency; .svg or .png"
+    known = ", ".join(f"{name} {price:.2f}" for name, price in DEFAULT_PRICES.items())
+    prices = f"TOML with dollars per device-hour in [price] (default: {known})"
+    add_flags(
+        group,
+        ("--workers", int, None, "N", "processes of a sweep (default: one a core)"),
+        ("--prices", Path, None, "FILE", prices),
+        ("--pareto", Path, None, "FILE", "draw cost against latency; .svg or .png"),
     )
 
 
@@ -172,7 +165,7 @@ def _rents(arguments: argparse.Namespace, points: dict[Key, Scenario]) -> Rents:
     return rents
 
 
-def _cells(row: Row, rent: float | None) -> list[str]:
+def _cells(row: SweepRow, rent: float | None) -> list[str]:
     key, report = row.key, row.report
     head = [key.profile, key.policy, f"{key.rate_rps:g}" if key.rate_rps else "-"]
     if report is None:
@@ -198,7 +191,7 @@ def _per_dollar(report: Report, rent: float | None) -> float | None:
     return None if rent is None else qps_per_dollar(_rate(report), rent)
 
 
-def _draw(arguments: argparse.Namespace, rows: list[Row], rents: Rents) -> None:
+def _draw(arguments: argparse.Namespace, rows: list[SweepRow], rents: Rents) -> None:
     shown = []
     for row in rows:
         report = row.report
@@ -207,7 +200,7 @@ def _draw(arguments: argparse.Namespace, rows: list[Row], rents: Rents) -> None:
         per_dollar = _per_dollar(report, rents[row.key])
         if per_dollar:
             latency_s = report.normalized_latency_s.mean
-            shown.append(Point(_named(row.key), 1.0 / (3600.0 * per_dollar), latency_s))
+            shown.append(ParetoPoint(_named(row.key), 1.0 / (3600.0 * per_dollar), latency_s))
     hourly = sorted({f"{row.key.profile} {rents[row.key]:.2f}" for row in rows if rents[row.key]})
     prices = ", ".join(hourly) if len(hourly) <= 3 else f"{len(hourly)} rents, see the table"
     cost = f"dollars per request\n(dollars an hour: {prices})"
@@ -220,6 +213,7 @@ def _goal(arguments: argparse.Namespace) -> Goal:
         "p99_normalized_latency_s": arguments.slo_p99_normalized_latency,
         "ttft_s": arguments.slo_ttft,
         "tpot_s": arguments.slo_tpot,
+        "gap_s": arguments.slo_gap,
         "attainment": arguments.attainment,
         "p99_queueing_s": arguments.slo_p99_queueing,
     }
@@ -241,7 +235,7 @@ def _named(key: Key) -> str:
     return f"{key.profile} {key.policy}{rate}"
 
 
-def _plain(row: Row, rent: float | None) -> dict[str, object]:
+def _plain(row: SweepRow, rent: float | None) -> dict[str, object]:
     """A row for scripts."""
     per_dollar = _per_dollar(row.report, rent) if row.report is not None else None
     return {

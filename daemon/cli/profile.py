@@ -14,11 +14,9 @@ from daemon.cli.faults import UsageError, told
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.poor import warn_of
 from daemon.cli.progress import progress
-from daemon.cli.words import offer
+from daemon.cli.words import add_flags, offer
 from daemon.config.cuda import DeviceError
 from daemon.config.load import load
-from daemon.config.paths import default_cache
-from daemon.config.schema import Config
 from daemon.control.place import nearest_folder
 from daemon.cost.profile import Profile
 from daemon.lab.profiles.devices import DEVICES
@@ -30,6 +28,7 @@ from daemon.lab.profiles.table import error_words
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.nearest import unknown
+from daemon.runtime.model import cache_folder
 
 if TYPE_CHECKING:
     from daemon.lab.profiler.run import Profiled
@@ -52,11 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds to spend, the model's loading included; less of them measure less "
         "(default: %(default)g)",
     )
-    parser.add_argument(
-        "--name",
-        default="",
-        help="its name (default: model and device, as smollm2-135m-instruct@cpu-2)",
-    )
+    named = "its name (default: model and device, as smollm2-135m-instruct@cpu-2)"
+    parser.add_argument("--name", default="", help=named)
     group = parser.add_argument_group("from live steps, instead of measuring")
     group.add_argument("--journal", type=Path, metavar="FILE", help="a daemon's journal")
     scaled = group.add_argument(
@@ -76,13 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="a100-80g", metavar="D", help="and on which (default: %(default)s)"
     )
     offer(device, tuple(DEVICES))
-    importing.add_argument(
-        "--tp",
-        type=int,
-        default=1,
-        metavar="N",
-        help="tensor parallel degree (default: %(default)s)",
-    )
+    add_flags(importing, ("--tp", int, 1, "N", "tensor parallel degree (default: %(default)s)"))
     # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
     importing.add_argument(
         "--out",
@@ -112,7 +102,8 @@ def _measure(arguments: argparse.Namespace) -> int:
     if not arguments.budget_s >= LEAST_BUDGET_S:
         raise UsageError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
     config = load(arguments.config, overrides(arguments)).config
-    _check_place(arguments.out or _default_folder(config) / "any")
+    folder = cache_folder(config) / "profiles"
+    _check_place(arguments.out or folder / "any")
     from daemon.lab.profiler.run import (
         profile_machine,  # here: a wrong configuration is told at once
     )
@@ -123,7 +114,7 @@ def _measure(arguments: argparse.Namespace) -> int:
         )
     print("\n".join(summary(made)))
     warn_of(made.profile)
-    _write(made.profile, arguments.out or _default_out(config, made.profile))
+    _write(made.profile, arguments.out or folder / f"{made.profile.name}.json")
     return 0
 
 
@@ -189,15 +180,6 @@ def summary(made: "Profiled") -> Iterator[str]:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms"
-
-
-def _default_out(config: Config, made: Profile) -> Path:
-    return _default_folder(config) / f"{made.name}.json"
-
-
-def _default_folder(config: Config) -> Path:
-    cache = Path(config.daemon.cache) if config.daemon.cache else default_cache()
-    return cache / "profiles"
 
 
 def _check_place(path: Path) -> None:

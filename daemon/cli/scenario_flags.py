@@ -7,14 +7,16 @@ from typing import Any
 
 import msgspec
 
-from daemon.cli.defaults import POLICIES_BELOW, of_default
-from daemon.cli.words import offer
+from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, of_default
+from daemon.cli.instance_flag import add_instance_flag
+from daemon.cli.words import add_flags, offer
 from daemon.cli.workload_flags import workload_spec
 from daemon.lab.profiles.load import names
-from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioError, ScenarioLimits
 from daemon.lab.simulator.scenario_file import read_scenario
+from daemon.length_models.lengths import CHOICES, KINDS
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.predict.lengths import CHOICES, KINDS
+from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import POLICIES
 
 _LIMITS: tuple[tuple[str, int, str, str], ...] = (
@@ -52,11 +54,23 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
             f"host memory of each to swap KV to {_default(InstanceGroup, 'host_bytes')}",
         ),
         (
+            *("link-bytes-per-s", float, "B"),
+            "bytes a second between each one's devices and host memory, either way (default: the "
+            "profile's)",
+        ),
+        (
             *("power-cap", float, "X"),
             f"share of the devices' power limit {_default(InstanceGroup, 'power_cap')}",
         ),
     ):
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
+    add_instance_flag(group, "each of them by its devices")
+    group.add_argument(
+        "--n",
+        type=_from(1),
+        metavar="N",
+        help=f"answers of each request, each with a row of its own {_default(Scenario, 'n')}",
+    )
     _add_scheduling(parser)
 
 
@@ -66,6 +80,12 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         "--policy", metavar="P", help=f"one of those below {_default(Scenario, 'policy')}"
     )
     offer(policy, tuple(POLICIES))
+    placement = group.add_argument(
+        "--placement",
+        metavar="P",
+        help=f"which instance takes a sequence {_default(Scenario, 'placement')}",
+    )
+    offer(placement, tuple(PLACEMENTS))
     predictor = group.add_argument(
         "--predictor", metavar="P", help=f"{CHOICES} {_default(Scenario, 'predictor')}"
     )
@@ -76,19 +96,21 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         help="of those who give way: copied ahead of need, copied at need, computed again, or "
         "nobody gives way to a newcomer (default: the policy's own)",
     )
-    group.add_argument(
-        "--starve-s",
-        type=float,
-        metavar="S",
-        help=f"wait before a promotion of mlfq {_default(Limits, 'starve_s')}",
+    wait = f"wait before a promotion of mlfq {_default(ScenarioLimits, 'starve_s')}"
+    pause = "longest pause of a stream that has begun, under gittins "
+    pause += _default(ScenarioLimits, "max_pause_s")
+    add_flags(
+        group,
+        ("--starve-s", float, None, "S", wait),
+        ("--max-pause-s", float, None, "S", pause),
     )
     for name, least, what, otherwise in _LIMITS:
-        default = _default(Limits, name.replace("-", "_"), otherwise)
+        default = _default(ScenarioLimits, name.replace("-", "_"), otherwise)
         group.add_argument(f"--{name}", type=_from(least), metavar="N", help=f"{what} {default}")
     group.add_argument(
         "--no-noise", action="store_true", help="step times exactly as the profile's fit says"
     )
-    parser.epilog = POLICIES_BELOW
+    parser.epilog = f"{POLICIES_BELOW}\n{PLACEMENTS_BELOW}"
 
 
 def _default(kind: type[msgspec.Struct], name: str, otherwise: str = "") -> str:
@@ -113,13 +135,30 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
         "workload": workload,
         "noise": base.noise and not arguments.no_noise,
     }
-    for name in ("policy", "predictor", "seed"):
+    for name in ("n", "policy", "placement", "predictor", "seed"):
         if getattr(arguments, name) is not None:
             changes[name] = getattr(arguments, name)
     return msgspec.structs.replace(base, **changes)
 
 
 def _instances(arguments: argparse.Namespace, base: Scenario) -> tuple[InstanceGroup, ...]:
+    groups = _groups(arguments, base)
+    if not arguments.instance:
+        return groups
+    if len(groups) > 1 or arguments.instances:
+        raise ScenarioError("--instance goes without --instances, over at most one [[instance]]")
+    devices = [spec.device for spec in arguments.instance]
+    if len(set(devices)) < len(devices):
+        raise ScenarioError("--instance: simulated instances share no device")
+    return tuple(
+        msgspec.structs.replace(
+            groups[0], count=1, device=spec.device, role=spec.role, parallel=spec.parallel
+        )
+        for spec in arguments.instance
+    )
+
+
+def _groups(arguments: argparse.Namespace, base: Scenario) -> tuple[InstanceGroup, ...]:
     changes = {
         key: value
         for key, value in (
@@ -127,6 +166,7 @@ def _instances(arguments: argparse.Namespace, base: Scenario) -> tuple[InstanceG
             ("count", arguments.instances),
             ("kv_bytes", arguments.kv_bytes),
             ("host_bytes", arguments.host_bytes),
+            ("link_bytes_per_s", arguments.link_bytes_per_s),
             ("power_cap", arguments.power_cap),
         )
         if value is not None
@@ -136,8 +176,8 @@ def _instances(arguments: argparse.Namespace, base: Scenario) -> tuple[InstanceG
     return tuple(msgspec.structs.replace(group, **changes) for group in base.instance)
 
 
-def _limits(arguments: argparse.Namespace, base: Limits) -> Limits:
-    names = ("swap", "starve_s", *(name.replace("-", "_") for name, *_ in _LIMITS))
+def _limits(arguments: argparse.Namespace, base: ScenarioLimits) -> ScenarioLimits:
+    names = ("swap", "starve_s", "max_pause_s", *(name.replace("-", "_") for name, *_ in _LIMITS))
     changes = {
         name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None
     }

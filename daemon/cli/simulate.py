@@ -21,7 +21,7 @@ from daemon.lab.report.report import Report
 from daemon.lab.simulator.scenario import ScenarioError
 from daemon.lab.simulator.simulator import SimulationError
 from daemon.lab.workload.workload import WorkloadError
-from daemon.predict.errors import PredictorError
+from daemon.length_models.errors import PredictorError
 
 WRONG = (
     ScenarioError,
@@ -132,7 +132,7 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     about = About(
         kind="simulated" if again else "measured",
         label=label,
-        policy=arguments.policy or incident.config.policy,
+        policy=arguments.policy or incident.policy,
         profile=profile.name if profile else "recorded step times",
         seed=seed,
         predictor="as recorded" if incident.predicted else "none",

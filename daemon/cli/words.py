@@ -19,6 +19,12 @@ def offer(action: argparse.Action, values: Sequence[str] | str) -> None:
     action.offered = values  # type: ignore[attr-defined]
 
 
+def add_flags(to: argparse._ActionsContainer, *flags: tuple[str, Any, Any, str, str]) -> None:
+    """Add flags that take a value: the name, type, default, metavar and help of each."""
+    for name, kind, default, metavar, text in flags:
+        to.add_argument(name, type=kind, default=default, metavar=metavar, help=text)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's, but that it tells one sentence instead of the whole usage, and the nearest."""
 

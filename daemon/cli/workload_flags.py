@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from daemon.cli.defaults import of_default
-from daemon.cli.words import offer
+from daemon.cli.words import add_flags, offer
 from daemon.lab.workload.arrivals import PROCESSES
 from daemon.lab.workload.build import DEFAULT_REQUESTS, names
 from daemon.lab.workload.slo import parse_class
 from daemon.lab.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
-_VALUES = ("requests", "arrivals", "rate", "rate_scale", "seed")
+_DRAWN = ("requests", "arrivals", "rate", "rate_scale", "seed")
+_VALUES = (*_DRAWN, "drift", "shared_prefix", "prefix_groups")
 
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +25,8 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     )
     workload = group.add_argument("--workload", metavar="NAME", help=f"or a named one: {_names()}")
     offer(workload, [name for name, _ in names()])
-    group.add_argument(
-        "--requests",
-        type=int,
-        metavar="N",
-        help=f"how many (default: all of a trace, else {DEFAULT_REQUESTS})",
-    )
+    many = f"how many (default: all of a trace, else {DEFAULT_REQUESTS})"
+    add_flags(group, ("--requests", int, None, "N", many))
     arrivals = group.add_argument(
         "--arrivals",
         metavar="HOW",
@@ -37,20 +34,25 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         "(default: a trace's own times, and poisson for lengths alone)",
     )
     offer(arrivals, [how.partition(":")[0] + ":" * (":" in how) for how in PROCESSES])
-    rate = group.add_mutually_exclusive_group()
-    rate.add_argument(
-        "--rate",
-        type=float,
-        metavar="R",
-        help="requests/s on average; needed where requests have no times of their own",
+    needed = "requests/s on average; needed where requests have no times of their own"
+    add_flags(
+        group.add_mutually_exclusive_group(),
+        ("--rate", float, None, "R", needed),
+        ("--rate-scale", float, None, "X", "a trace's times, X times faster (default: 1)"),
     )
-    rate.add_argument(
-        "--rate-scale", type=float, metavar="X", help="a trace's times, X times faster (default: 1)"
-    )
-    seed = WorkloadSpec().seed
-    group.add_argument(
-        "--seed", type=int, metavar="S", help=f"of lengths and times {of_default(seed)}"
-    )
+    spec = WorkloadSpec()
+    for flag, kind, metavar, what in (
+        ("seed", int, "S", "of lengths and times"),
+        ("drift", float, "X", "answers grow along the run, the last to X times its length"),
+        ("shared-prefix", int, "N", "tokens with which the prompts of a group begin alike"),
+        ("prefix-groups", int, "N", "groups of prompts that begin alike"),
+    ):
+        default = of_default(getattr(spec, flag.replace("-", "_")))
+        add_flags(group, (f"--{flag}", kind, None, metavar, f"{what} {default}"))
+    _add_promises(group)
+
+
+def _add_promises(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo",
         type=_slo_class,
@@ -62,15 +64,12 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     )
     for name, what in (
         ("ttft", "to the first token"),
-        ("tpot", "between tokens"),
+        ("tpot", "between tokens, in the mean"),
+        ("gap", "between two tokens, at most"),
         ("normalized-latency", "of latency for each output token"),
     ):
-        group.add_argument(
-            f"--slo-{name}",
-            type=float,
-            metavar="S",
-            help=f"seconds {what}, promised to every request",
-        )
+        promised = f"seconds {what}, promised to every request"
+        add_flags(group, (f"--slo-{name}", float, None, "S", promised))
 
 
 def workload_spec(arguments: argparse.Namespace, base: WorkloadSpec | None = None) -> WorkloadSpec:
@@ -102,6 +101,7 @@ def _classes(arguments: argparse.Namespace) -> tuple[SloClass, ...]:
     promises = {
         "ttft_s": arguments.slo_ttft,
         "tpot_s": arguments.slo_tpot,
+        "gap_s": arguments.slo_gap,
         "normalized_latency_s": arguments.slo_normalized_latency,
     }
     given = {name: value for name, value in promises.items() if value is not None}

@@ -1,29 +1,33 @@
 """What types cannot say: ranges, names, and values that must agree with each other."""
 
 import math
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from daemon.config.encoder import MISSING, encoder_folder
-from daemon.config.instances import ROLES
+from daemon.config.instance_text import (
+    device_fault,
+    engine_fault,
+    parallel_fault,
+    role_fault,
+)
+from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
 from daemon.config.keys import key_faults
-from daemon.config.schema import Config
+from daemon.config.schema import Config, InstanceSpec
+from daemon.length_models.lengths import VECTOR_KINDS, live_fault
 from daemon.logs import FORMATS
 from daemon.memory.sizing import KV_DTYPES
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
-from daemon.predict.lengths import VECTOR_KINDS, live_fault
+from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KERNELS = ("auto", "torch")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
-_DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})")
 
 _PATHS = (
     *("model.path", "model.generation_config", "server.host"),
@@ -111,6 +115,7 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("model.dtype", DTYPES),
         ("memory.kv_dtype", KV_DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
+        ("scheduler.placement", tuple(PLACEMENTS)),
         ("engine.kernels", KERNELS),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),
@@ -140,8 +145,9 @@ def _memory(config: Config) -> Iterator[Fault]:
 
 def _scheduler(config: Config) -> Iterator[Fault]:
     scheduler = config.scheduler
-    if not scheduler.starve_s > 0:
-        yield "scheduler.starve_s", f"must be above 0, got {scheduler.starve_s}"
+    for key in ("scheduler.starve_s", "scheduler.max_pause_s"):
+        if not _value(config, key) > 0:
+            yield key, f"must be above 0, got {_value(config, key)}"
     if scheduler.policy in POLICIES and scheduler.prefill_chunk > scheduler.max_batch_tokens:
         most = f"must not exceed scheduler.max_batch_tokens = {scheduler.max_batch_tokens}"
         yield "scheduler.prefill_chunk", f"{most}, got {scheduler.prefill_chunk}"
@@ -151,14 +157,30 @@ def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
     for number, spec in enumerate(config.instance):
         place = f"instance[{number}]"
-        if not _DEVICE.fullmatch(spec.device):
-            yield f"{place}.device", f"must be cpu or cuda:N, got {spec.device!r}"
-        if spec.role not in ROLES:
-            yield f"{place}.role", not_one_of(spec.role, ROLES)
-        elif spec.role != "mixed":
-            yield f"{place}.role", f"{spec.role!r} is not supported yet: {_NO_HANDOFF}"
+        if fault := device_fault(spec.device):
+            yield f"{place}.device", fault
+        elif fault := parallel_fault(spec.device, spec.parallel) or engine_fault(spec):
+            yield f"{place}.parallel", fault
+        if fault := role_fault(spec.role):
+            yield f"{place}.role", fault
         if spec.name in names[:number]:
             yield f"{place}.name", f"two instances are named {spec.name!r}"
+        yield from _limits(config, spec, place)
+
+
+def _limits(config: Config, spec: InstanceSpec, place: str) -> Iterator[Fault]:
+    """What an instance's own limits lack."""
+    for name in OWN_COUNTS:
+        value = getattr(spec, name)
+        if not 0 <= value <= _INT32_MAX:
+            yield f"{place}.{name}", f"must be from 0 to {_INT32_MAX}, got {_short(value)}"
+    for name, choices in OWN_CHOICES.items():
+        if getattr(spec, name) not in ("", *choices):
+            yield f"{place}.{name}", not_one_of(getattr(spec, name), choices)
+    budget = instance_limits(config, spec).max_batch_tokens
+    if spec.prefill_chunk > budget:
+        most = f"must not exceed the instance's max_batch_tokens = {budget}"
+        yield f"{place}.prefill_chunk", f"{most}, got {_short(spec.prefill_chunk)}"
 
 
 def _predict(config: Config) -> Iterator[Fault]:

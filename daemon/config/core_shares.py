@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from daemon.config.cores import Core, Cores, written_cpus
+from daemon.config.cores import Cores, CpuCore, written_ranges
 from daemon.config.schema import Config
 
 _GPU = "a GPU's worker may run on every core"
@@ -26,7 +26,7 @@ class CoreShare(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Such as `cpus 0-3, 4 threads`."""
-        where = f"cpus {written_cpus(self.cpus)}" if self.cpus else "any cpu"
+        where = f"cpus {written_ranges(self.cpus)}" if self.cpus else "any cpu"
         if not self.threads:
             return where
         return f"{where}, {self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -54,7 +54,7 @@ def deal(cores: Cores, num_workers: int, threads: int = 0) -> list[CoreShare]:
 
 
 def _share(
-    cores: Cores, part: Sequence[Core], threads: int, asked: bool, num_workers: int
+    cores: Cores, part: Sequence[CpuCore], threads: int, asked: bool, num_workers: int
 ) -> CoreShare:
     """The share of a worker that may use `part`; whether its threads were asked for."""
     cpus = tuple(sorted(cpu for core in part for cpu in core.cpus))
@@ -88,7 +88,7 @@ def _granted(sizes: Sequence[int], total: int) -> list[int]:
     return threads
 
 
-def _of(part: Sequence[Core], cores: Cores) -> str:
+def _of(part: Sequence[CpuCore], cores: Cores) -> str:
     """Such as `4 of 8 cores, NUMA node 1`."""
     total = len(cores.cores)
     text = f"{len(part)} of {total} cores" if len(part) < total else f"{total} cores"
@@ -98,19 +98,19 @@ def _of(part: Sequence[Core], cores: Cores) -> str:
         text += f" ({num_cpus} hardware threads)"
     if len({core.node for core in cores.cores}) > 1:
         nodes = sorted({core.node for core in part})
-        text += f", NUMA node{'s' if len(nodes) > 1 else ''} {written_cpus(nodes)}"
+        text += f", NUMA node{'s' if len(nodes) > 1 else ''} {written_ranges(nodes)}"
     return text
 
 
-def _parts(cores: Sequence[Core], num_workers: int) -> list[tuple[Core, ...]]:
+def _parts(cores: Sequence[CpuCore], num_workers: int) -> list[tuple[CpuCore, ...]]:
     """For each worker its cores: whole nodes where those are more, else a part of one."""
     if not num_workers:
         return []
-    nodes: dict[int, list[Core]] = {}
+    nodes: dict[int, list[CpuCore]] = {}
     for core in cores:
         nodes.setdefault(core.node, []).append(core)
     if num_workers < len(nodes):
-        parts: list[list[Core]] = [[] for _ in range(num_workers)]
+        parts: list[list[CpuCore]] = [[] for _ in range(num_workers)]
         for node in sorted(nodes.values(), key=len, reverse=True):
             min(parts, key=len).extend(node)
         return [tuple(part) for part in parts]
@@ -121,7 +121,7 @@ def _parts(cores: Sequence[Core], num_workers: int) -> list[tuple[Core, ...]]:
     return [part for number, node in nodes.items() for part in _cut(node, counts[number])]
 
 
-def _cut(cores: Sequence[Core], count: int) -> list[tuple[Core, ...]]:
+def _cut(cores: Sequence[CpuCore], count: int) -> list[tuple[CpuCore, ...]]:
     """Neighbouring cores to each of `count` workers; all of them to everyone where they are fewer.
 
     Neighbours mostly share a cache.

@@ -12,7 +12,7 @@ import msgspec
 from daemon.config.cgroup import ROOT, limits
 
 
-class Core(msgspec.Struct, frozen=True):
+class CpuCore(msgspec.Struct, frozen=True):
     """One core: the hardware threads that may be used of it, and the NUMA node of its memory."""
 
     cpus: tuple[int, ...]  # as the kernel numbers them, in order
@@ -22,7 +22,7 @@ class Core(msgspec.Struct, frozen=True):
 class Cores(msgspec.Struct, frozen=True):
     """All cores that may be used, and how much of them at a time."""
 
-    cores: tuple[Core, ...]  # in the order of their nodes, then of their numbers
+    cores: tuple[CpuCore, ...]  # in the order of their nodes, then of their numbers
     quota: float = 0.0  # processors' worth of time that the control group grants; 0: no limit
 
     @property
@@ -49,7 +49,7 @@ def read_cores(root: Path = ROOT, allowed: Iterable[int] | None = None) -> Cores
         together = _siblings(root, left[0])
         cpus = tuple(cpu for cpu in left if cpu in together)
         left = [cpu for cpu in left if cpu not in together]
-        found.append(Core(cpus, nodes.get(cpus[0], 0)))
+        found.append(CpuCore(cpus, nodes.get(cpus[0], 0)))
     return Cores(tuple(sorted(found, key=lambda core: (core.node, core.cpus))), _quota(root))
 
 
@@ -63,14 +63,14 @@ def parse_cpus(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def written_cpus(cpus: Iterable[int]) -> str:
-    """CPUs as the kernel lists them: `0-3,8`."""
+def written_ranges(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel lists CPUs: `0-3,8`."""
     runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            runs.append([cpu, cpu])
+            runs.append([number, number])
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from daemon.config.cuda import Card, Devices
-from daemon.config.instances import named
-from daemon.config.pool import Model, demand_of, instance_dtype
+from daemon.config.instances import named, shared_limits
+from daemon.config.pool import PooledModel, demand_of, gib, instance_dtype
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.sizing import (
     FP8_CAPABILITY,
@@ -52,7 +52,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
         return self.weight_bytes + self.work_bytes + self.kv_bytes
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class DeviceCandidate(msgspec.Struct, frozen=True):
     """A GPU that was looked at, and what came of it."""
 
     device: str
@@ -71,7 +71,7 @@ class Found(msgspec.Struct, frozen=True):
     """The instances that serve, and why they do."""
 
     instances: tuple[InstanceSpec, ...]
-    candidates: tuple[Candidate, ...] = ()  # none where devices were named, or no driver answers
+    candidates: tuple[DeviceCandidate, ...] = ()  # none where devices were named, or none answers
     why_cpu: str = ""  # where the CPU serves although it was not named
 
     def lines(self) -> Iterator[str]:
@@ -81,7 +81,7 @@ class Found(msgspec.Struct, frozen=True):
             yield f"the CPU serves: {self.why_cpu}"
 
 
-def find(config: Config, model: Model, devices: Devices) -> Found:
+def find(config: Config, model: PooledModel, devices: Devices) -> Found:
     """The instances of `config`: as named there, or else those of `devices` that can serve `model`,
     or else one on the CPU.
     """
@@ -120,7 +120,7 @@ def choose(devices: Devices, needs: Needs) -> Found:
     return Found(named((InstanceSpec("cpu"),)), candidates, f"{none} serve this model: {kinds}")
 
 
-def _shortened(candidates: tuple[Candidate, ...]) -> Iterator[Candidate]:
+def _shortened(candidates: tuple[DeviceCandidate, ...]) -> Iterator[DeviceCandidate]:
     """The same, but those serve that hold the longest context of all, or at least half of it."""
     longest = max(one.tokens for one in candidates)
     for one in candidates:
@@ -130,10 +130,10 @@ def _shortened(candidates: tuple[Candidate, ...]) -> Iterator[Candidate]:
         yield one
 
 
-def needs_of(config: Config, model: Model) -> Needs:
+def needs_of(config: Config, model: PooledModel) -> Needs:
     """What an instance of `model` needs of a GPU."""
     dtype = instance_dtype(config, "cuda", model.dtype)
-    demand = demand_of(config, model, dtype)
+    demand = demand_of(config, model, dtype, shared_limits(config))
     per_block = block_bytes(model, demand.block_size, dtype, demand.kv_dtype)
     asked_bytes = demand.kv_blocks * per_block or demand.kv_bytes
     num_blocks = max(blocks_for(demand.max_len, demand.block_size), MIN_BLOCKS)
@@ -152,23 +152,25 @@ def needs_of(config: Config, model: Model) -> Needs:
     )
 
 
-def _judged(device: str, card: Card, needs: Needs, torch_cuda: tuple[int, int] | None) -> Candidate:
+def _judged(
+    device: str, card: Card, needs: Needs, torch_cuda: tuple[int, int] | None
+) -> DeviceCandidate:
     fault = _generation_fault(card, needs, torch_cuda) or (card.taken and f"taken: {card.taken}")
     if fault:
-        return Candidate(device, card.name, fault)
+        return DeviceCandidate(device, card.name, fault)
     in_use = card.total_bytes - card.free_bytes if card.free_bytes is not None else 0
     whole = int(needs.utilization * card.total_bytes)
-    room = f"needs {_gib(needs.total_bytes)}, has {_gib(max(whole - in_use, 0))}"
+    room = f"needs {gib(needs.total_bytes)}, has {gib(max(whole - in_use, 0))}"
     if whole < card.total_bytes:
-        room += f" of {_gib(card.total_bytes)} (memory.utilization = {needs.utilization:g})"
+        room += f" of {gib(card.total_bytes)} (memory.utilization = {needs.utilization:g})"
     tokens = 0
     if whole < needs.total_bytes:
         tokens = _fitting(whole - in_use, needs)
         fault = f"too little memory: {room}"
         fault += f"; it would do for model.max_len = {tokens}" if tokens else ""
     elif whole - in_use < needs.total_bytes:
-        fault = f"taken: other programs hold {_gib(in_use)} of its memory: {room}"
-    return Candidate(device, card.name, fault, room, tokens)
+        fault = f"taken: other programs hold {gib(in_use)} of its memory: {room}"
+    return DeviceCandidate(device, card.name, fault, room, tokens)
 
 
 def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | None) -> str:
@@ -191,10 +193,6 @@ def _fitting(usable_bytes: int, needs: Needs) -> int:
     left_bytes = usable_bytes - needs.weight_bytes - needs.work_bytes
     tokens = left_bytes // block * needs.block_size
     return tokens if tokens >= needs.least_tokens else 0
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:,.2f} GiB"
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -13,8 +13,9 @@ rules it out, or memory.host_bytes is 0.
 
 import msgspec
 
+from daemon.config.instances import instance_limits
 from daemon.config.machine import available_ram_bytes
-from daemon.config.schema import Config
+from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.sizing import PoolSize, Shape, SizingError, block_bytes
 from daemon.memory.swap_space import SWAPPING
 
@@ -33,7 +34,7 @@ class HostPlan(msgspec.Struct, frozen=True):
 
 
 def plan_host_pool(
-    config: Config, model: Shape, device: str, dtype: str, pool: PoolSize | None
+    config: Config, model: Shape, spec: InstanceSpec, dtype: str, pool: PoolSize | None
 ) -> HostPlan:
     """The host pool beside `pool` (None: not known yet). Raises SizingError if it holds nothing."""
     memory, num_instances = config.memory, max(len(config.instance), 1)
@@ -41,7 +42,8 @@ def plan_host_pool(
     if memory.compress:
         channels = model.num_layers * 2 * model.num_kv_heads * model.head_dim
         per_block = channels * (memory.block_size + CHANNEL_BYTES)
-    if memory.swap and memory.swap not in SWAPPING:
+    swap = instance_limits(config, spec).swap
+    if swap and swap not in SWAPPING:
         return HostPlan(0, per_block, "swap")
     if memory.host_bytes >= 0:
         if 0 < memory.host_bytes < per_block:
@@ -51,7 +53,7 @@ def plan_host_pool(
             )
         _refuse_beyond_ram(memory.host_bytes, num_instances)
         return HostPlan(memory.host_bytes // per_block, per_block, "host_bytes")
-    share = RAM_SHARE[device.partition(":")[0]]
+    share = RAM_SHARE[spec.device.partition(":")[0]]
     ram_bytes = int(share * available_ram_bytes()) // num_instances
     useful_bytes = DEVICE_POOLS * pool.num_blocks * pool.block_bytes if pool is not None else 0
     if pool is None or useful_bytes > ram_bytes:

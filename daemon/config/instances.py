@@ -1,16 +1,44 @@
-"""Instances as the command line writes them, and the names they get."""
+"""Instances of a configuration: the names that they get, and their limits."""
 
-from daemon.config.schema import InstanceSpec
+import msgspec
 
-ROLES = ("mixed", "prefill", "decode")
+from daemon.config.schema import Config, InstanceSpec
+from daemon.core.limits import InstanceLimits, limits_of
+from daemon.memory.swap_space import SWAP_MODES
+from daemon.scheduler.policies import POLICIES
+
+OWN_COUNTS = ("max_running", "max_batch_tokens", "prefill_chunk", "depth")
+OWN_CHOICES = {"policy": tuple(POLICIES), "swap": SWAP_MODES}
+"""The limits that one instance may have of its own, and what those of words may be."""
 
 
-def parse_instance(text: str) -> InstanceSpec:
-    """`cpu`, `cpu:mixed`, `cuda:0` or `cuda:0:mixed` as an instance without a name."""
-    device, _, role = text.rpartition(":")
-    if device and not role.isdigit():
-        return InstanceSpec(device=device, role=role)
-    return InstanceSpec(device=text)
+def shared_limits(config: Config) -> InstanceLimits:
+    """The limits of an instance that has none of its own."""
+    shared = {name: getattr(config.scheduler, name) for name in ("policy", *OWN_COUNTS)}
+    return InstanceLimits(swap=config.memory.swap, **shared)
+
+
+def instance_limits(config: Config, spec: InstanceSpec) -> InstanceLimits:
+    """The limits of one instance of a configuration."""
+    return limits_of(spec, shared_limits(config))
+
+
+def completed(config: Config) -> tuple[InstanceSpec, ...]:
+    """The instances of a configuration as written: each with a name, and with a budget of its own
+    where it has its own policy and nobody says one.
+    """
+    return named(tuple(_budgeted(spec, shared_limits(config)) for spec in config.instance))
+
+
+def _budgeted(spec: InstanceSpec, shared: InstanceLimits) -> InstanceSpec:
+    if not (spec.policy or spec.max_batch_tokens):
+        return spec
+    limits = limits_of(spec, shared)
+    return msgspec.structs.replace(
+        spec,
+        max_batch_tokens=limits.max_batch_tokens,
+        prefill_chunk=spec.prefill_chunk or limits.prefill_chunk,
+    )
 
 
 def named(specs: tuple[InstanceSpec, ...]) -> tuple[InstanceSpec, ...]:
@@ -18,9 +46,9 @@ def named(specs: tuple[InstanceSpec, ...]) -> tuple[InstanceSpec, ...]:
     taken = {spec.name for spec in specs}
     result = []
     for spec in specs:
-        name = spec.name or _free_name(spec.device.replace(":", ""), taken)
+        name = spec.name or _free_name(spec.device.replace(":", "").replace(",", "-"), taken)
         taken.add(name)
-        result.append(InstanceSpec(device=spec.device, role=spec.role, name=name))
+        result.append(msgspec.structs.replace(spec, name=name))
     return tuple(result)
 
 

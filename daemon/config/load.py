@@ -9,7 +9,7 @@ import msgspec
 
 from daemon.config.checks import check
 from daemon.config.convert import convert, given_keys
-from daemon.config.instances import named
+from daemon.config.instances import completed
 from daemon.config.schema import Config
 from daemon.files import read_whole
 from daemon.scheduler.policies import POLICIES
@@ -22,7 +22,7 @@ DEFAULT = "default"
 COMMAND_LINE = "command line"
 
 
-class Fault(NamedTuple):
+class ConfigFault(NamedTuple):
     """One thing that is wrong, for a person: where it was written, the dotted key, what it is."""
 
     source: str  # a file's name or "command line"
@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 class ConfigError(Exception):
     """The configuration cannot be used; the message is of its first fault, in one line."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
+    def __init__(self, faults: Iterable[ConfigFault]) -> None:
         self.faults = tuple(faults)
         more = len(self.faults) - 1
         super().__init__(f"{self.faults[0]}{f' (and {more} more: llmd check)' if more else ''}")
@@ -65,16 +65,16 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     label = str(file) if file else ""
     data, faults = _read(file, label) if file else ({}, [])
     sources = dict.fromkeys(given_keys(data), label)
-    faults += [Fault(label, *found) for found in convert(data).faults]
+    faults += [ConfigFault(label, *found) for found in convert(data).faults]
     for key, value in (overrides or {}).items():
         sources[key] = FLAGS
         if fault := _set(data, key, value):
-            faults.append(Fault(COMMAND_LINE, key, fault))
+            faults.append(ConfigFault(COMMAND_LINE, key, fault))
     written, found = convert(data)
     config = _completed(written)
     faulty = {key for _, key, _ in faults} | {key for key, _ in found}
     found += [(key, text) for key, text in check(config) if not _follows(key, text, faulty)]
-    faults += [Fault(_place(sources, key), key, text) for key, text in found]
+    faults += [ConfigFault(_place(sources, key), key, text) for key, text in found]
     if faults:
         raise ConfigError(dict.fromkeys(faults))
     return Loaded(config, sources, label, written)
@@ -119,14 +119,14 @@ def flatten(config: Config) -> dict[str, Any]:
     return flat
 
 
-def _read(file: Path, label: str) -> tuple[dict[str, Any], list[Fault]]:
+def _read(file: Path, label: str) -> tuple[dict[str, Any], list[ConfigFault]]:
     """What the file holds, or nothing and what is wrong with all of it."""
     try:
         return tomllib.loads(read_whole(file).decode()), []
     except OSError as error:
-        return {}, [Fault(label, "", str(error.strerror))]
+        return {}, [ConfigFault(label, "", str(error.strerror))]
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, or of a number's digits
-        return {}, [Fault(label, "", f"not TOML: {error}")]
+        return {}, [ConfigFault(label, "", f"not TOML: {error}")]
 
 
 def _set(data: dict[str, Any], key: str, value: Any) -> str:
@@ -148,4 +148,4 @@ def _completed(config: Config) -> Config:
     budget = POLICIES.get(scheduler.policy, Policy).budget(scheduler.max_batch_tokens)
     chunk = scheduler.prefill_chunk or budget
     scheduler = msgspec.structs.replace(scheduler, max_batch_tokens=budget, prefill_chunk=chunk)
-    return msgspec.structs.replace(config, scheduler=scheduler, instance=named(config.instance))
+    return msgspec.structs.replace(config, scheduler=scheduler, instance=completed(config))

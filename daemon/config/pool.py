@@ -7,8 +7,10 @@ import msgspec
 
 from daemon.config.cuda import Devices
 from daemon.config.host_pool import HostPlan, plan_host_pool
+from daemon.config.instances import instance_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
+from daemon.core.limits import InstanceLimits
 from daemon.memory.sizing import (
     Demand,
     PoolSize,
@@ -20,7 +22,7 @@ from daemon.memory.sizing import (
 )
 
 
-class Model(Shape, Protocol):
+class PooledModel(Shape, Protocol):
     """What pools need of a model; daemon.models.shape.ModelShape has it."""
 
     @property
@@ -57,32 +59,30 @@ def longest(config: Config, context_len: int) -> int:
     return min(config.model.max_len or context_len, context_len)
 
 
-def plan_pool(config: Config, model: Model, spec: InstanceSpec, devices: Devices) -> PoolPlan:
+def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices) -> PoolPlan:
     """The pools of one instance of `config` on one of `devices` or the CPU. Raises SizingError
     where one would be of no use.
     """
     refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
-    demand, room, size = _device_pool(config, model, spec.device, dtype, devices)
-    return PoolPlan(
-        dtype, demand, room, size, plan_host_pool(config, model, spec.device, dtype, size)
-    )
+    demand, room, size = _device_pool(config, model, spec, dtype, devices)
+    return PoolPlan(dtype, demand, room, size, plan_host_pool(config, model, spec, dtype, size))
 
 
 def pool_faults(
-    config: Config, model: Model, spec: InstanceSpec, devices: Devices
+    config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices
 ) -> Iterator[str]:
     """All that `plan_pool` would raise, if it went on after a fault."""
-    device, dtype = spec.device, instance_dtype(config, spec.device, model.dtype)
+    dtype = instance_dtype(config, spec.device, model.dtype)
     size: list[PoolSize | None] = [None]
 
     def plan_device() -> None:
-        size[0] = _device_pool(config, model, device, dtype, devices)[2]
+        size[0] = _device_pool(config, model, spec, dtype, devices)[2]
 
     for plan in (
         lambda: refuse_too_long(config, model),
         plan_device,
-        lambda: plan_host_pool(config, model, device, dtype, size[0]),
+        lambda: plan_host_pool(config, model, spec, dtype, size[0]),
     ):
         try:
             plan()
@@ -91,14 +91,14 @@ def pool_faults(
 
 
 def _device_pool(
-    config: Config, model: Model, device: str, dtype: str, devices: Devices
+    config: Config, model: PooledModel, spec: InstanceSpec, dtype: str, devices: Devices
 ) -> tuple[Demand, Room | None, PoolSize | None]:
     """What the device's own pool must serve, the room there is for it, and its size."""
-    demand = demand_of(config, model, dtype)
+    demand = demand_of(config, model, dtype, instance_limits(config, spec))
     weight_bytes = model.weight_bytes(dtype)
-    if device == "cpu":
+    if spec.device == "cpu":
         weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
-    room = _room(config, device, weight_bytes, devices)
+    room = _room(config, spec.device, weight_bytes, devices)
     if room is not None:
         size = size_pool(model, demand, room)
         _refuse_beyond(room, size)
@@ -109,22 +109,22 @@ def _device_pool(
     return demand, None, size_pool(model, demand, unknown)
 
 
-def demand_of(config: Config, model: Model, dtype: str) -> Demand:
-    """What the pool of an instance must serve that computes in `dtype`, on any device."""
+def demand_of(config: Config, model: PooledModel, dtype: str, limits: InstanceLimits) -> Demand:
+    """What the pool of an instance with these limits must serve that computes in `dtype`."""
     return Demand(
         dtype=dtype,
         kv_dtype=config.memory.kv_dtype,
         block_size=config.memory.block_size,
-        max_running=config.scheduler.max_running,
+        max_running=limits.max_running,
         max_len=longest(config, model.context_len),
-        max_batch_tokens=config.scheduler.max_batch_tokens,
+        max_batch_tokens=limits.max_batch_tokens,
         required_len=longest(config, model.context_len) if config.model.max_len else 0,
         kv_blocks=config.memory.kv_blocks,
         kv_bytes=config.memory.kv_bytes,
     )
 
 
-def refuse_too_long(config: Config, model: Model) -> None:
+def refuse_too_long(config: Config, model: PooledModel) -> None:
     """Raise SizingError for a longest sequence that the model cannot have: to serve less than was
     asked for would surprise clients.
     """
@@ -143,12 +143,13 @@ def _refuse_beyond(room: Room, size: PoolSize) -> None:
         where = "RAM is available" if room.is_cpu else "GPU memory is free"
         raise SizingError(
             f"memory.{size.reason} asks for {size.num_blocks:,} blocks of {size.block_bytes} "
-            f"bytes, {_gib(pool_bytes)} in all, but beside the weights {_gib(left_bytes)} of "
+            f"bytes, {gib(pool_bytes)} in all, but beside the weights {gib(left_bytes)} of "
             f"{where} for this instance: lower it, or leave it out"
         )
 
 
-def _gib(size_bytes: int) -> str:
+def gib(size_bytes: int) -> str:
+    """Bytes, for people."""
     return f"{size_bytes / 2**30:,.2f} GiB"
 
 

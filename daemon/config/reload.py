@@ -12,6 +12,7 @@ LIVE = frozenset(
         "daemon.drain_s",
         "daemon.log_level",
         "key",
+        "scheduler.max_pause_s",
         "scheduler.max_waiting",
         "scheduler.policy",
         "scheduler.starve_s",

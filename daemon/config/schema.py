@@ -2,6 +2,8 @@
 
 import msgspec
 
+from daemon.role import Role
+
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[model]`: which model, and how it is computed."""
@@ -56,6 +58,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[scheduler]`: who runs when."""
 
     policy: str = "speculative"
+    placement: str = "least_loaded"  # which instance takes a sequence
     max_running: int = 256  # sequences in a batch
     max_batch_tokens: int = 0  # token budget of a step; 0: the policy's own
     prefill_chunk: int = 0  # most tokens of one sequence in a step; 0: as max_batch_tokens
@@ -63,6 +66,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_cache: bool = True
     depth: int = 0  # steps in flight; 0: chosen from the step time
     starve_s: float = 0.3  # after waiting so long a sequence may be promoted (mlfq, speculative)
+    max_pause_s: float = 4.0  # most that a stream that has begun may pause (gittins)
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,11 +84,18 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[instance]]`: a worker."""
+    """`[[instance]]`: a worker. Limits at 0 or "" are those of `[scheduler]` and `[memory]`."""
 
     device: str
-    role: str = "mixed"
+    role: str = Role.MIXED.value
     name: str = ""
+    policy: str = ""
+    max_running: int = 0
+    max_batch_tokens: int = 0
+    prefill_chunk: int = 0
+    depth: int = 0
+    swap: str = ""
+    parallel: str = ""  # how several devices compute together: tpN | ppN
 
 
 class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -88,9 +88,9 @@ def fetch_snapshot(path: Path, timeout_s: float = 2.0) -> Snapshot:
     return _ask(path, Status(), timeout_s, Snapshot)
 
 
-def choose_policy(path: Path, policy: str, timeout_s: float = 2.0) -> Snapshot:
-    """Make the daemon rank by `policy`; its snapshot after that. Raises ControlError."""
-    return _ask(path, ChoosePolicy(policy), timeout_s, Snapshot)
+def choose_policy(path: Path, policy: str, timeout_s: float = 2.0, instance: str = "") -> Snapshot:
+    """Make one instance ("": all) rank by `policy`; a snapshot after that. Raises ControlError."""
+    return _ask(path, ChoosePolicy(policy, instance), timeout_s, Snapshot)
 
 
 def reload(path: Path, timeout_s: float = 2.0) -> Reloaded:

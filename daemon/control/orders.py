@@ -8,8 +8,8 @@ from daemon.protocol.control import Reloaded
 class Orders(Protocol):
     """Carries out orders, on the event loop. Each is done whole or raises RefusalError."""
 
-    def choose_policy(self, policy: str) -> None:
-        """Rank sequences by another of POLICIES from now on."""
+    def choose_policy(self, policy: str, instance: str = "") -> None:
+        """Rank the sequences of one instance ("": of all) by another of POLICIES from now on."""
 
     async def reload(self) -> Reloaded:
         """Read the configuration again and take what can change."""

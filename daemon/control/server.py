@@ -199,10 +199,10 @@ class ControlServer:
         """Hand the order on; snapshots from before it are old now."""
         orders = self._operator()
         match order:
-            case ChoosePolicy(policy=policy):
+            case ChoosePolicy(policy=policy, instance=instance):
                 if policy not in POLICIES:
                     raise RefusalError(unknown("policy", policy, POLICIES))
-                orders.choose_policy(policy)
+                orders.choose_policy(policy, instance)
             case Drain():
                 orders.drain()
             case Resume():

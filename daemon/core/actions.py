@@ -23,15 +23,16 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
 
 
 class Deliver(msgspec.Struct, frozen=True, tag="Deliver", gc=False):
-    """Tokens of an answered step that count; rows not named here are dropped.
+    """Tokens of an answered step that count; those not named here are dropped.
 
-    A row whose reason is ERROR has no token: its sequence failed.
+    Of a sequence with several tokens the last one has the reason. Where that is ERROR it is no
+    token: the sequence failed.
     """
 
     instance: int
     step: int
-    rows: Column  # int32 [T]: index among the step's sampled rows
-    sequences: Column  # int64 [T]
+    rows: Column  # int32 [T]: index among the tokens that the step drew
+    sequences: Column  # int64 [T]; tokens of one sequence follow each other
     reasons: Column  # uint8 [T]: FinishReason; not NONE ends the sequence
 
 

@@ -36,6 +36,7 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True)
     finish_rate: dict[str, float]
     max_waiting: int = 0  # 0, in an older journal: as configured
     starve_s: float = 0.0  # likewise
+    max_pause_s: float = 0.0  # likewise
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -52,6 +53,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         finish_rate=dict(vars(core.finish_rate)),
         max_waiting=core.config.max_waiting,
         starve_s=core.config.starve_s,
+        max_pause_s=core.config.max_pause_s,
     )
 
 
@@ -68,6 +70,7 @@ def restore(core: Core, state: Checkpoint) -> None:
         core.config,
         max_waiting=state.max_waiting or core.config.max_waiting,
         starve_s=state.starve_s or core.config.starve_s,
+        max_pause_s=state.max_pause_s or core.config.max_pause_s,
     )
     for instance in core.instances:
         instance.reconfigure(core.config)

@@ -6,16 +6,15 @@ drive this same object.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
-
-import msgspec
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
 from daemon.core.events import (
     Abort,
     Configured,
-    Copied,
-    Drain,
+    CopiesDone,
+    DrainBegun,
     Event,
     Finish,
     PolicyChosen,
@@ -29,15 +28,16 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
+from daemon.core.held_back import HeldBack
 from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.snapshot import Counters
+from daemon.core.wakes import NEVER, Wakes
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
-from daemon.placement.balance import balance
-from daemon.placement.least_loaded import least_loaded
+from daemon.pause import Cause
+from daemon.placement import PLACEMENTS
+from daemon.placement.balance import Balancer
 from daemon.request import FinishReason, State, sequence_id
-from daemon.scheduler.admission import PreemptionStats
-from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What
@@ -49,16 +49,19 @@ class Core:
     def __init__(self, config: Configured) -> None:
         self.config = config
         self.instances = [Instance(i, one, config) for i, one in enumerate(config.instances)]
+        self.placement = PLACEMENTS[config.placement]()
         self.sequences: dict[int, Sequence] = {}
         self.ended: deque[Sequence] = deque(maxlen=MAX_ENDED)  # newest last, for their stories
-        self.held_back: dict[int, list[Sequence]] = {}  # leader's id -> streams awaiting its prompt
+        self.held_back = HeldBack()
         self.counters = Counters()
         self.draining = False
         self._requests: dict[int, list[Sequence]] = {}
-        self._num_held_back = 0
         self.num_arrivals = 0
         self.finish_rate = FinishRate()
-        self.wake_at_s = float("inf")
+        self.wake_at_s = NEVER
+        self._wakes = Wakes(len(self.instances))
+        self._balancer = Balancer(self.instances)
+        self._touched = set(range(len(self.instances)))  # changed since they were last balanced
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerReady: self._on_worker_ready,
@@ -66,12 +69,12 @@ class Core:
             RequestArrived: self._on_arrived,
             Predicted: self._on_predicted,
             StepDone: self._on_step_done,
-            Copied: self._on_copied,
+            CopiesDone: self._on_copied,
             PolicyChosen: self._on_policy_chosen,
             Sealed: self._on_sealed,
             Finish: self._on_finish,
             Abort: self._on_abort,
-            Drain: self._on_drain,
+            DrainBegun: self._on_drain,
             Resumed: self._on_resumed,
             Reconfigured: self._on_reconfigured,
             Tick: self._on_tick,
@@ -81,7 +84,7 @@ class Core:
     def num_waiting(self) -> int:
         """Sequences without a slot."""
         queued = sum(len(instance.scheduler.waiting) for instance in self.instances)
-        return queued + self._num_held_back
+        return queued + len(self.held_back)
 
     @property
     def num_running(self) -> int:
@@ -101,19 +104,26 @@ class Core:
         self._actions = []
         handler(event)
         self._plan(event.now)
-        if len(self.instances) > 1 and balance(self.instances, event.now):
-            self._plan(event.now)
+        if len(self.instances) > 1:
+            self._touched = self._balancer.balance(self._touched, event.now)
+            if self._touched:
+                self._plan(event.now)
         return self._actions
+
+    def _touch(self, index: int) -> Instance:
+        """An instance that this event changes, so that it is asked for a step and balanced."""
+        self._touched.add(index)
+        return self.instances[index]
 
     # Workers
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
-        self.instances[event.instance].ready(event)
+        self._touch(event.instance).ready(event)
         self._rehome(event.now)
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
-        for one in self.instances[event.instance].lost(event.now, event.blamed):
+        for one in self._touch(event.instance).lost(event.now, event.blamed):
             self.counters.failed += self._end_all(one.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
 
@@ -124,7 +134,7 @@ class Core:
         for instance in self.instances:
             for sequence in list(instance.scheduler.waiting):
                 if not instance.can_hold(sequence.limit):
-                    instance.scheduler.withdraw(sequence)
+                    self._touch(instance.index).scheduler.withdraw(sequence)
                     self._place(sequence, now)
 
     # Requests
@@ -145,10 +155,8 @@ class Core:
             self.sequences[sequence.id] = sequence
         self._requests[event.request] = sequences
         if followers:
-            self.held_back[leader.id] = followers
-            self._num_held_back += len(followers)
+            self.held_back.add(leader, followers)
             for follower in followers:
-                follower.leader = leader
                 follower.story.add(event.now, What.HELD_BACK, 0, leader.id)
         self._place(leader, event.now)
 
@@ -158,14 +166,9 @@ class Core:
                 continue
             sequence.predicted_tokens = event.num_tokens
             sequence.high_tokens = event.high_tokens
-            sequence.story.add(event.now, What.FORETOLD, event.num_tokens)
-            if not self._held_back(sequence):
-                self.instances[sequence.instance].scheduler.on_prediction(sequence, event.now)
-
-    def _held_back(self, sequence: Sequence) -> bool:
-        """Whether it still waits for its leader's prompt."""
-        leader = sequence.leader
-        return leader is not None and sequence in self.held_back.get(leader.id, ())
+            sequence.story.add(event.now, What.PREDICTED, event.num_tokens)
+            if sequence not in self.held_back:
+                self._touch(sequence.instance).scheduler.on_prediction(sequence, event.now)
 
     def _refusal(self, event: RequestArrived) -> Rejected | None:
         """Why a request is refused; None if it is accepted."""
@@ -201,13 +204,14 @@ class Core:
             arrival=self.num_arrivals,
             hashes=split_hashes(event.hashes),
             prompt_cost=event.prompt_cost,
+            deadline_s=event.deadline_s,
         )
         sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
         self.num_arrivals += 1
         return sequence
 
     def _place(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence at the least loaded instance; it fails if none can ever hold it."""
+        """Queue a sequence where placement chooses; it fails if no instance can ever hold it."""
         able = able_to_hold(self.instances, sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
         if not able:
@@ -219,33 +223,36 @@ class Core:
             return
         chosen = able[0].index
         if len(able) > 1:
-            chosen = least_loaded([instance.load() for instance in able])
-        self.instances[chosen].scheduler.add(sequence, now)
+            candidates = [instance.candidate() for instance in able]
+            chosen = self.placement.choose(sequence, candidates, sequence.id)
+        self._touch(chosen).scheduler.add(sequence, now)
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
         """Queue the streams that waited for a leader's prompt; they may share it now."""
-        for follower in self.held_back.pop(leader.id, ()):
-            self._num_held_back -= 1
+        for follower in self.held_back.release(leader):
             home = self.instances[leader.instance]
             if leader.instance >= 0 and home.can_hold(follower.limit):
-                home.scheduler.add(follower, now)
+                self._touch(home.index).scheduler.add(follower, now)
             else:
                 self._place(follower, now)
 
     # Steps
 
     def _on_step_done(self, event: StepDone) -> None:
-        answer = self.instances[event.instance].answered(event)
+        instance = self._touch(event.instance)
+        answer = instance.answered(event)
         if answer is None:
             return
+        if instance.behind_prompts is not None:
+            self.counters.note_pause(Cause.BEHIND_PROMPT, *instance.behind_prompts)
         self.counters.computed_tokens += answer.work.num_tokens
         num_failed = answer.num_failed
         self.counters.output_tokens += answer.rows.size - num_failed
         if answer.rows.size:
-            self._actions.append(
-                Deliver(event.instance, event.step, answer.rows, answer.sequences, answer.reasons)
-            )
-        self._note_firsts(answer, event.now)
+            told = answer.rows, answer.sequences, answer.reasons
+            self._actions.append(Deliver(event.instance, event.step, *told))
+        if answer.joined:
+            self._note_joined(answer.joined, event.now)
         for sequence, cause in zip(answer.ended, answer.causes, strict=True):
             if cause != FinishReason.ERROR:
                 self._note_answer(sequence, event.now)
@@ -255,45 +262,51 @@ class Core:
             self.counters.finished += num_finished
             self.finish_rate.observe(event.now, num_finished)
 
-    def _note_firsts(self, answer: Answer, now: float) -> None:
-        for sequence in answer.first:
-            sequence.first_token_s = now
-            self.counters.ttft_count += 1
-            self.counters.ttft_sum_s += now - sequence.arrived_s
-            sequence.story.add(now, What.FIRST)
-            self._release_followers(sequence, now)
+    def _note_joined(self, joined: list[Sequence], now: float) -> None:
+        """Note the first tokens, and the ends of pauses, that a step brought."""
+        for sequence in joined:
+            if sequence.first_token_s < 0.0:
+                sequence.first_token_s = now
+                self.counters.note_first(now - sequence.arrived_s)
+                sequence.story.add(now, What.FIRST)
+                self._release_followers(sequence, now)
+            elif sequence.paused_since_s >= 0.0:
+                length_s = sequence.end_pause(now)
+                self.counters.note_pause(sequence.pause_cause, length_s)
+                sequence.story.add(now, What.RESUMED, round(1e3 * length_s), sequence.pause_cause)
 
     def _note_answer(self, sequence: Sequence, now: float) -> None:
         """Count a finished sequence's time per token, and how wrong its prediction was."""
-        if sequence.num_output_tokens > 1:
-            self.counters.tpot_count += 1
-            span_s = now - sequence.first_token_s
-            self.counters.tpot_sum_s += span_s / (sequence.num_output_tokens - 1)
-        if sequence.predicted_tokens >= 0 and sequence.num_output_tokens:
-            true = sequence.num_output_tokens
-            self.counters.prediction_count += 1
-            self.counters.prediction_error_sum += abs(sequence.predicted_tokens - true) / true
-            scheduler = self.instances[sequence.instance].scheduler
-            scheduler.on_ended(sequence.predicted_tokens, true)
+        predicted, true = sequence.predicted_tokens, sequence.num_output_tokens
+        self.counters.note_answer(now - sequence.first_token_s, true, predicted)
+        if true:
+            self.instances[sequence.instance].scheduler.on_ended(sequence, now)
 
-    def _on_copied(self, event: Copied) -> None:
-        scheduler = self.instances[event.instance].scheduler
+    def _on_copied(self, event: CopiesDone) -> None:
         counts = event.num_out, event.out_s, event.num_in, event.in_s
-        scheduler.on_copied(event.step, event.now, *counts)
+        self._touch(event.instance).scheduler.on_copied(event.step, event.now, *counts)
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:
-            instance.set_policy(event.policy, event.now)
+            if event.instance in (-1, instance.index):
+                self._touch(instance.index).set_policy(event.policy, event.now)
 
     def _plan(self, now: float) -> None:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
-        wake_at_s = float("inf")
-        for instance in self.instances:
+        wakes = self._wakes
+        for index in self._touched:
+            wakes.set(index, self.instances[index].due_s)
+        for index in wakes.take(now):
+            instance = self.instances[index]
             while instance.due_s <= now and self._submit(instance, now):
                 pass
-            if now < instance.due_s < wake_at_s:
-                wake_at_s = instance.due_s
-        if wake_at_s != self.wake_at_s and wake_at_s != float("inf"):
+            if instance.due_s > now:
+                wakes.set(index, instance.due_s)
+            elif not instance.scheduler.rests:
+                wakes.ask_again(index)
+            self._touched.add(index)
+        wake_at_s = wakes.next_s
+        if wake_at_s != self.wake_at_s and wake_at_s != NEVER:
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s
 
@@ -301,23 +314,15 @@ class Core:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
         if scheduler.stats.any:
-            self._count(scheduler.take_stats())
+            self.counters.note_preemptions(*astuple(scheduler.take_stats()))
         if batch is None:
             return False
-        work = instance.submitted(batch, now)
         if scheduler.started:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
-        self._actions.append(Submit(batch, work))
+        self._actions.append(Submit(batch, instance.submitted(batch, now)))
         return True
-
-    def _count(self, stats: PreemptionStats) -> None:
-        counters = self.counters
-        counters.preemptions += stats.preemptions
-        counters.recomputed_tokens += stats.recomputed_tokens
-        counters.swaps_out += stats.swaps_out
-        counters.swaps_in += stats.swaps_in
 
     # Endings
 
@@ -327,7 +332,7 @@ class Core:
             return
         sequence.hashes.extend(split_hashes(event.hashes))
         if sequence.state is State.RUNNING:
-            self.instances[sequence.instance].scheduler.seal(sequence)
+            self._touch(sequence.instance).scheduler.seal(sequence)
 
     def _on_finish(self, event: Finish) -> None:
         sequence = self.sequences.get(event.sequence)
@@ -349,12 +354,11 @@ class Core:
 
     def _end(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         """End a sequence between steps."""
-        if sequence.leader is not None and self._held_back(sequence):
-            self.held_back[sequence.leader.id].remove(sequence)
-            self._num_held_back -= 1
+        if sequence in self.held_back:
+            self.held_back.remove(sequence)
             sequence.move(State.FINISHED)
         else:
-            self.instances[sequence.instance].scheduler.remove(sequence)
+            self._touch(sequence.instance).scheduler.remove(sequence)
         error = DEADLY if reason == FinishReason.ERROR else ""
         self._actions.append(Finished(sequence.id, int(reason), error))
         self._forget(sequence, reason, now)
@@ -362,6 +366,8 @@ class Core:
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
         """Drop an ended sequence, and its request with the last of its streams."""
         self._release_followers(sequence, now)
+        if sequence.paused_since_s >= 0.0:
+            self.counters.note_pause(sequence.pause_cause, sequence.end_pause(now))
         sequence.story.add(now, What.FINISHED, sequence.num_output_tokens, reason)
         sequence.leader, sequence.hashes = None, []
         self.ended.append(sequence)
@@ -372,19 +378,17 @@ class Core:
         if not siblings:
             del self._requests[request]
 
-    def _on_drain(self, event: Drain) -> None:
+    def _on_drain(self, event: DrainBegun) -> None:
         self.draining = True
 
     def _on_resumed(self, event: Resumed) -> None:
         self.draining = False
 
     def _on_reconfigured(self, event: Reconfigured) -> None:
-        self.config = msgspec.structs.replace(
-            self.config, max_waiting=event.max_waiting, starve_s=event.starve_s
-        )
+        self.config = event.changed(self.config)
         for instance in self.instances:
-            instance.reconfigure(self.config)
+            self._touch(instance.index).reconfigure(self.config)
 
     def _on_tick(self, event: Tick) -> None:
         """Do nothing: planning follows every event, and a tick is one."""
-        self.wake_at_s = float("inf")
+        self.wake_at_s = NEVER

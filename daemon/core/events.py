@@ -5,17 +5,27 @@ The journal is the list of them, in order. A new Core that is given them does th
 
 import msgspec
 
-from daemon.wire.columns import Column
+from daemon.role import Role
+from daemon.wire.columns import Column, int32
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
-    """One instance's configuration; its worker says later how many blocks it has."""
+    """One instance's configuration; its worker says later how many blocks it has.
+
+    Limits that it leaves open, with 0 or "", are those of `Configured`.
+    """
 
     name: str
-    role: str
+    role: Role
     device: str
     stages: int = 1  # of its pipeline; steps in flight are then over distinct sequences
     ahead: bool = False  # its worker begins a step before the one before it is done
+    policy: str = ""
+    max_running: int = 0
+    max_batch_tokens: int = 0
+    prefill_chunk: int = 0
+    depth: int = 0
+    swap: str = ""
 
 
 class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):
@@ -36,6 +46,8 @@ class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True)
     )
     swap: str = ""  # what becomes of victims: one of SWAP_MODES, or "": as the policy has it
     starve_s: float = 0.3  # how long a sequence may wait before it is promoted (FastServe's alpha)
+    placement: str = "least_loaded"  # which instance takes a sequence: one of PLACEMENTS
+    max_pause_s: float = 4.0  # of a stream that has begun, where the policy promises it
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=True):
@@ -70,6 +82,7 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="RequestArrived", array_li
     priority: int = 0
     hashes: bytes = b""
     prompt_cost: int = 1  # a prompt token takes a step's time as so many usual ones do
+    deadline_s: float = 0.0  # when the whole answer is due, as `now`; 0: it has no deadline
 
 
 class Predicted(msgspec.Struct, frozen=True, tag="Predicted", array_like=True):
@@ -82,16 +95,22 @@ class Predicted(msgspec.Struct, frozen=True, tag="Predicted", array_like=True):
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="StepDone", array_like=True):
-    """A step answered. R sampled rows, in the plan's order."""
+    """A step answered. R sampled rows, in the plan's order.
+
+    A row may have drawn none or several tokens where no later step in flight goes on from it: the
+    KV of all but the last is then in the blocks that its sequence has. One that ends has one at
+    least, and its reason is that of its last token.
+    """
 
     now: float
     instance: int
     step: int
     reasons: Column  # uint8 [R]: STOP where the drawn token ends the sequence
     elapsed_s: float
+    counts: Column = msgspec.field(default_factory=int32)  # int32 [R], drawn; empty: one each
 
 
-class Copied(msgspec.Struct, frozen=True, tag="Copied", array_like=True):
+class CopiesDone(msgspec.Struct, frozen=True, tag="Copied", array_like=True):
     """Every swap copy of an instance's plans up to and including `step` is done.
 
     Counts and times are of the copies since the last such event; times as the link was busy.
@@ -111,6 +130,7 @@ class PolicyChosen(msgspec.Struct, frozen=True, tag="PolicyChosen", array_like=T
 
     now: float
     policy: str
+    instance: int = -1  # whose sequences; -1: all
 
 
 class Sealed(msgspec.Struct, frozen=True, tag="Sealed", array_like=True):
@@ -123,11 +143,10 @@ class Sealed(msgspec.Struct, frozen=True, tag="Sealed", array_like=True):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="Finish", array_like=True):
-    """A stop string was found: the sequence ends, tokens beyond `at_token` do not count."""
+    """A stop string was found: the sequence ends. Older journals have a number more here."""
 
     now: float
     sequence: int
-    at_token: int
 
 
 class Abort(msgspec.Struct, frozen=True, tag="Abort", array_like=True):
@@ -137,14 +156,14 @@ class Abort(msgspec.Struct, frozen=True, tag="Abort", array_like=True):
     request: int
 
 
-class Drain(msgspec.Struct, frozen=True, tag="Drain", array_like=True):
+class DrainBegun(msgspec.Struct, frozen=True, tag="Drain", array_like=True):
     """The operator's order to refuse new requests and to finish those that are here."""
 
     now: float
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="Resumed", array_like=True):
-    """The operator's order to accept new requests again, after a `Drain`."""
+    """The operator's order to accept new requests again, after a `DrainBegun`."""
 
     now: float
 
@@ -155,6 +174,16 @@ class Reconfigured(msgspec.Struct, frozen=True, tag="Reconfigured", array_like=T
     now: float
     max_waiting: int  # as in `Configured`
     starve_s: float
+    max_pause_s: float = 0.0  # 0, in an older journal: as it was
+
+    def changed(self, config: Configured) -> Configured:
+        """The configuration with these limits."""
+        return msgspec.structs.replace(
+            config,
+            max_waiting=self.max_waiting,
+            starve_s=self.starve_s,
+            max_pause_s=self.max_pause_s or config.max_pause_s,
+        )
 
 
 class Tick(msgspec.Struct, frozen=True, tag="Tick", array_like=True):
@@ -170,12 +199,12 @@ Event = (
     | RequestArrived
     | Predicted
     | StepDone
-    | Copied
+    | CopiesDone
     | PolicyChosen
     | Sealed
     | Finish
     | Abort
-    | Drain
+    | DrainBegun
     | Resumed
     | Reconfigured
     | Tick

@@ -8,11 +8,14 @@ import numpy.typing as npt
 
 from daemon.batch import Batch
 from daemon.core.events import Configured, InstanceConfig, StepDone, WorkerReady
+from daemon.core.limits import limits_of
+from daemon.core.prompt_delay import PromptDelay
 from daemon.core.snapshot import MAX_BLOCKS_SHOWN, InstanceStatus
+from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.kv_cache import KVCache
-from daemon.placement.least_loaded import Load
+from daemon.placement.base import Candidate
 from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Scheduler
@@ -21,7 +24,6 @@ from daemon.sequence import Sequence
 
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
-_NEVER, _AT_ONCE = float("inf"), float("-inf")
 PLAN_GAP_S = 0.004
 """How long before the running step's expected end the next one is planned.
 
@@ -49,27 +51,31 @@ class Instance:
         self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
-        self.due_s = _NEVER  # when its next step should be planned
-        self.limits = core  # as they are now
-        policy = POLICIES[core.policy]()
+        self.due_s = NEVER  # when its next step should be planned
+        # How long sequences paused behind prompts until the newest answer, and how many; or nobody.
+        self.behind_prompts: tuple[float, int] | None = None
+        self._prompt_delay = PromptDelay()
+        self.limits = limits = limits_of(config, core)
+        self._kv_shape = (core.block_size, limits.max_running, core.max_len, core.prefix_cache)
+        policy = POLICIES[limits.policy]()
         self.scheduler = Scheduler(
             index,
             policy,
             Limits(
-                core.max_running,
-                core.max_batch_tokens,
-                core.prefill_chunk,
+                limits.max_running,
+                limits.max_batch_tokens,
+                limits.prefill_chunk,
                 config.stages,
             ),
             self._memory(0),
-            core.swap or policy.swap,
+            limits.swap or policy.swap,
         )
         self.reconfigure(core)
 
     def reconfigure(self, core: Configured) -> None:
         """Apply other limits from now on, to waiting sequences too."""
-        self.limits = core
         self.scheduler.set_starve_s(core.starve_s)
+        self.scheduler.set_max_pause_s(core.max_pause_s)
 
     @property
     def step_time(self) -> StepTimeModel:
@@ -79,7 +85,8 @@ class Instance:
     @property
     def capacity_tokens(self) -> int:
         """The longest sequence that its whole pool can hold."""
-        return self.scheduler.kv.pool.num_blocks * self.limits.block_size
+        kv = self.scheduler.kv
+        return kv.pool.num_blocks * kv.block_size
 
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold so long a sequence."""
@@ -90,7 +97,7 @@ class Instance:
         """Steps that may be in flight."""
         if self.limits.depth:
             return self.limits.depth
-        spare = self.config.ahead or self.step_time.mean_s <= SLOW_STEP_S
+        spare = self.config.ahead or self.scheduler.step_time.mean_s <= SLOW_STEP_S
         return self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
@@ -110,7 +117,8 @@ class Instance:
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
-        self.due_s = _NEVER
+        self._prompt_delay = PromptDelay()
+        self.due_s = NEVER
         return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
 
     def set_policy(self, policy: str, now: float) -> None:
@@ -130,7 +138,13 @@ class Instance:
 
     def answered(self, event: StepDone) -> Answer | None:
         """Take a step's answer and learn from its time; None if it is not the one awaited."""
-        answer = self.scheduler.complete(event.step, event.reasons)
+        self.behind_prompts = None
+        flying, delay = self.scheduler.in_flight.steps, self._prompt_delay
+        is_looked_at = flying and (flying[0].work.chunks or delay.since_s >= 0.0)
+        if is_looked_at and flying[0].step == event.step:
+            began_s = self.step_began_s
+            self.behind_prompts = delay.answered(flying[0], began_s, event.now, self.scheduler)
+        answer = self.scheduler.complete(event.step, event.reasons, event.counts)
         if answer is not None:
             if answer.work.num_tokens:
                 self.step_time.observe(answer.work, event.elapsed_s)
@@ -145,23 +159,26 @@ class Instance:
         """
         flying = len(self.scheduler.in_flight.steps)
         if self.state is not WorkerState.READY:
-            self.due_s = _NEVER
+            self.due_s = NEVER
         elif not flying:
-            self.due_s = _AT_ONCE
+            self.due_s = AT_ONCE
         elif flying >= self.depth:
-            self.due_s = _NEVER
+            self.due_s = NEVER
         elif self.config.stages > 1:
-            self.due_s = _AT_ONCE
+            self.due_s = AT_ONCE
         else:
-            expected_s = self.step_time.predict_s(self.newest_work)
+            expected_s = self.scheduler.step_time.predict_s(self.newest_work)
             self.due_s = max(self.step_began_s, self.step_began_s + expected_s - PLAN_GAP_S)
 
-    def load(self) -> Load:
-        """Its load, for placement."""
-        ledger = self.scheduler.kv.pool.ledger()
-        share = ledger.held / ledger.total if ledger.total else 1.0
+    def candidate(self) -> Candidate:
+        """What placement is told of it."""
+        kv = self.scheduler.kv
+        ledger = kv.pool.ledger()
+        taken = ledger.held + kv.reservations.num_unheld
+        share = taken / ledger.total if ledger.total else 1.0
         pending = self.scheduler.waiting.num_tokens
-        return Load(self.index, pending, self.scheduler.num_running, share)
+        running = self.scheduler.num_running
+        return Candidate(self.index, self.config.role, pending, running, share)
 
     def status(self) -> InstanceStatus:
         """Its part of a snapshot."""
@@ -181,6 +198,7 @@ class Instance:
             kv_held=ledger.held,
             kv_cached=ledger.cached,
             kv_fenced=ledger.fenced,
+            kv_reserved=self.scheduler.kv.reservations.num_unheld,
             kv_block_bytes=self.block_bytes,
             block_map=shrunk(pool.uses()),
             steps_in_flight=len(self.scheduler.in_flight),
@@ -198,10 +216,7 @@ class Instance:
         )
 
     def _memory(self, num_blocks: int) -> KVCache:
-        core = self.limits
-        return KVCache(
-            num_blocks, core.block_size, core.max_running, core.max_len, core.prefix_cache
-        )
+        return KVCache(num_blocks, *self._kv_shape)
 
 
 def _levels(scheduler: Scheduler) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from daemon.pause import NO_PAUSES, Cause, Pauses, one_more
+from daemon.role import Role
 from daemon.wire.columns import Column, int32
 
 MAX_SEQUENCES_SHOWN = 500
@@ -12,7 +14,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     """One instance: a worker of 1..N devices and its KV pool."""
 
     name: str
-    role: str  # "mixed" | "prefill" | "decode"
+    role: Role
     device: str
     state: str  # "loading" | "ready" | "lost"
     policy: str
@@ -40,6 +42,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     in_blocks: int = 0
     link_s: float = 0.0  # how long the swap link was busy, both directions; cumulative
     levels: tuple[int, ...] = ()  # sequences in each queue level, waiting or running; () if none
+    kv_reserved: int = 0  # of the free and cached ones, reserved for sequences that run
     fallbacks: tuple[tuple[str, str], ...] = ()  # kernels that torch stands in for, and why
 
 
@@ -86,6 +89,32 @@ class Counters(msgspec.Struct):
     tpot_count: int = 0  # answers of two tokens or more that finished
     tpot_sum_s: float = 0.0  # of each one's (last - first token) / (tokens - 1)
     worker_deaths: int = 0
+    pauses: tuple[Pauses, ...] = NO_PAUSES  # by `daemon.pause.Cause`
+
+    def note_first(self, ttft_s: float) -> None:
+        """Count an answer's first token."""
+        self.ttft_count += 1
+        self.ttft_sum_s += ttft_s
+
+    def note_answer(self, span_s: float, num_tokens: int, predicted_tokens: int) -> None:
+        """Count an answer that finished `span_s` after its first token."""
+        if num_tokens > 1:
+            self.tpot_count += 1
+            self.tpot_sum_s += span_s / (num_tokens - 1)
+        if predicted_tokens >= 0 and num_tokens:
+            self.prediction_count += 1
+            self.prediction_error_sum += abs(predicted_tokens - num_tokens) / num_tokens
+
+    def note_preemptions(self, num: int, recomputed: int, num_out: int, num_in: int) -> None:
+        """Count preemptions, the tokens to compute again, and sequences swapped out and in."""
+        self.preemptions += num
+        self.recomputed_tokens += recomputed
+        self.swaps_out += num_out
+        self.swaps_in += num_in
+
+    def note_pause(self, cause: Cause, length_s: float, num: int = 1) -> None:
+        """Count `num` pauses, each of `length_s`."""
+        self.pauses = one_more(self.pauses, cause, length_s, num)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -107,6 +136,9 @@ class Story(msgspec.Struct, frozen=True, tag="Story"):
     status: SequenceStatus | None = None  # None once it has ended
     blocks: Column = msgspec.field(default_factory=int32)  # int32 [n]: its device blocks, in order
     first_token_s: float = -1.0  # as `time_s`; -1: not yet
+    deadline_s: float = 0.0  # as `time_s`; 0: it has none
+    paused_s: float = 0.0  # since its first token, the pause that it may be in included
+    behind_prompts_s: float = 0.0  # of them, behind prompts
 
 
 class BlockOwners(msgspec.Struct, frozen=True, tag="BlockOwners"):

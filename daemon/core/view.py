@@ -87,7 +87,20 @@ def story(core: Core, sequence_id: int, now: float) -> Story:
         status(core, living, now) if living is not None else None,
         _blocks(core, sequence),
         sequence.first_token_s,
+        sequence.deadline_s,
+        *_paused(core, sequence, now),
     )
+
+
+def _paused(core: Core, sequence: Sequence, now: float) -> tuple[float, float]:
+    """How long it has paused, and how much of that behind prompts."""
+    behind_prompts_s = sequence.behind_prompts_s
+    if sequence.state is State.RUNNING:
+        table = core.instances[sequence.instance].scheduler.slots
+        behind_prompts_s += float(table.behind_prompts_s[sequence.slot])
+    since_s = sequence.paused_since_s
+    open_s = now - since_s if since_s >= 0.0 else 0.0
+    return sequence.paused_s + open_s + behind_prompts_s, behind_prompts_s
 
 
 def _blocks(core: Core, sequence: Sequence) -> Int32:

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 
 from daemon.batch import Batch
+from daemon.wire.columns import ONE, all_true
 
 
 class StepWork(msgspec.Struct, frozen=True, gc=False):
@@ -17,10 +18,9 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
     @property
     def num_tokens(self) -> int:
         """Tokens that the linear layers see."""
-        total = self.num_decodes
-        for count, _ in self.chunks:
-            total += count
-        return total
+        if not self.chunks:
+            return self.num_decodes
+        return self.num_decodes + sum(count for count, _ in self.chunks)
 
     def prompts(self) -> tuple[int, int]:
         """(tokens, pairs) of all chunks; a chunk of n after s others has (s+n)^2 - s^2 pairs."""
@@ -37,9 +37,10 @@ NO_WORK = StepWork(0, 0)
 def work_of(batch: Batch) -> StepWork:
     """The work of a planned step."""
     counts, starts = batch.counts, batch.starts
-    num_samples = int(np.count_nonzero(batch.samples))
+    samples = batch.samples
+    num_samples = samples.size if all_true(samples) else int(np.count_nonzero(samples))
     attended = int(np.add.reduce(starts))
-    (longer,) = (counts > 1).nonzero()
+    (longer,) = (counts > ONE).nonzero()
     if not longer.size:
         return StepWork(counts.size, attended + counts.size, (), num_samples)
     chunks = tuple(zip(counts[longer].tolist(), starts[longer].tolist(), strict=True))

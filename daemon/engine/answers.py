@@ -8,79 +8,61 @@ from typing import Protocol
 from daemon.protocol.worker import Reply
 
 
-class Step(Protocol):
+class _Step(Protocol):
     """A step on its way."""
 
     def finish(self) -> Reply:
         """Wait until it is done, and its answer."""
-        ...
 
 
 Send = Callable[[Reply], None]
 
 
-class Answers(Protocol):
-    """Takes steps in the order in which they began."""
-
-    def take(self, step: Step) -> None:
-        """Answer it when it is done."""
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether every answer is sent."""
-        ...
-
-    def close(self) -> None:
-        """Return once every answer is sent."""
-        ...
-
-
 class AnswersHere:
-    """For devices whose steps are done when they have begun."""
+    """Takes steps in the order in which they began; for devices whose steps are done by then."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
 
-    def take(self, step: Step) -> None:
-        """See `Answers`."""
+    def take(self, step: _Step) -> None:
+        """Answer it when it is done."""
         self._send(step.finish())
 
     @property
     def idle(self) -> bool:
-        """See `Answers`."""
+        """Whether every answer is sent."""
         return True
 
     def close(self) -> None:
-        """See `Answers`."""
+        """Return once every answer is sent."""
 
 
-class AnswersBeside:
+class AnswersBeside(AnswersHere):
     """A thread that waits, so that the next step can begin meanwhile.
 
     `failed` is told, on that thread, of what ended it.
     """
 
     def __init__(self, send: Send, failed: Callable[[Exception], None]) -> None:
-        self._send = send
+        super().__init__(send)
         self._failed = failed
-        self._steps: SimpleQueue[Step | None] = SimpleQueue()
+        self._steps: SimpleQueue[_Step | None] = SimpleQueue()
         self._num_taken = self._num_sent = 0
         self._thread = Thread(target=self._live, name="answers", daemon=True)
         self._thread.start()
 
-    def take(self, step: Step) -> None:
-        """See `Answers`."""
+    def take(self, step: _Step) -> None:
+        """See `AnswersHere`."""
         self._num_taken += 1
         self._steps.put(step)
 
     @property
     def idle(self) -> bool:
-        """See `Answers`."""
+        """See `AnswersHere`."""
         return self._num_sent == self._num_taken
 
     def close(self) -> None:
-        """See `Answers`."""
+        """See `AnswersHere`."""
         self._steps.put(None)
         self._thread.join()
 

@@ -30,7 +30,6 @@ class PagedAttention(Protocol):
 
         Returns [T, heads, head_dim].
         """
-        ...
 
 
 _current: ContextVar[PagedAttention] = ContextVar("paged")

@@ -3,14 +3,14 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 
 
 class TorchAttention:
     """One step over a batch whose single-token rows attend together, longer ones one by one."""
 
-    def __init__(self, batch: FlatBatch, cache: KVCache) -> None:
+    def __init__(self, batch: FlatBatch, cache: PagedKV) -> None:
         device = cache.blocks.device
         self._cache = cache
         blocks = torch.from_numpy(batch.blocks).to(device)
@@ -44,7 +44,7 @@ class TorchAttention:
 class Singles:
     """The rows of a batch with one token each, of which there is at least one."""
 
-    def __init__(self, batch: FlatBatch, cache: KVCache) -> None:
+    def __init__(self, batch: FlatBatch, cache: PagedKV) -> None:
         device, rows = cache.blocks.device, batch.single_rows
         self._cache = cache
         lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
@@ -77,7 +77,7 @@ class Chunks:
     `cached`: all keys and values are read from the cache, since nobody hands over the step's own.
     """
 
-    def __init__(self, batch: FlatBatch, cache: KVCache, cached: bool = False) -> None:
+    def __init__(self, batch: FlatBatch, cache: PagedKV, cached: bool = False) -> None:
         self._cache = cache
         self._rows: list[tuple[int, int, int, torch.Tensor | None]] = []
         for row in batch.chunk_rows.tolist():
@@ -110,14 +110,14 @@ class Chunks:
             output[tokens] = attend_causally(query[tokens], keys, values, start, scale)
 
 
-def context_rows(cache: KVCache, tables: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+def context_rows(cache: PagedKV, tables: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
     """Layer 0's key rows of tokens: `tables` [..., blocks] and `position` [..., length] give rows
     of `position`'s shape."""
     blocks = tables.gather(-1, position // cache.block_size)
     return cache.row_of(blocks, position % cache.block_size)
 
 
-def gather(cache: KVCache, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def gather(cache: PagedKV, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [*context, kv_heads, head_dim] of a layer, copied out of their pages."""
     keys, values = cache.read(layer, context.flatten())
     shape = (*context.shape, *keys.shape[1:])

@@ -9,11 +9,7 @@ import torch
 from daemon.engine.attention import PagedAttention
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.decoder import Decoder
-from daemon.engine.forward import Forward, Programs
-from daemon.engine.kv_cache import KVCache
-from daemon.engine.metadata import FlatBatch
-from daemon.engine.ops import Ops, TorchOps
-from daemon.engine.selftest.families import (
+from daemon.engine.families import (
     ALL,
     CAPTURED,
     DECODE,
@@ -26,12 +22,16 @@ from daemon.engine.selftest.families import (
     Fallen,
     unheard,
 )
+from daemon.engine.forward import Forward, Programs
+from daemon.engine.kv_cache import PagedKV
+from daemon.engine.metadata import FlatBatch
+from daemon.engine.ops import Ops
 from daemon.engine.slots import Slots
 
 log = logging.getLogger(__name__)
 
-Attend = Callable[[FlatBatch, KVCache], PagedAttention]
-Compile = Callable[[Forward, KVCache, Slots], Programs | None]
+Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
+Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Backend:
 
 def torch_backend() -> Backend:
     """Plain torch: the reference, on every device."""
-    return Backend("torch", TorchAttention, TorchOps(), by_torch=ALL)
+    return Backend("torch", TorchAttention, Ops(), by_torch=ALL)
 
 
 def choose(
@@ -83,10 +83,10 @@ def _compiled() -> Backend:
 
     team, constants = Team(run_program), Constants({})
 
-    def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
+    def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         return CpuAttention(batch, cache, team, constants)
 
-    def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs | None:
+    def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         if not isinstance(forward, Decoder) or not program.possible(forward):
             return None
         return program.DecodePrograms(forward, cache, slots, team, constants)
@@ -98,7 +98,7 @@ def _triton(by_torch: ByTorch, fallen: Fallen) -> Backend:
     from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture, padded_sizes
     from daemon.engine.cuda.products import choose_products
 
-    def compile_steps(forward: Forward, cache: KVCache, slots: Slots) -> Programs | None:
+    def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         if PRODUCTS not in by_torch:
             rows = padded_sizes(len(slots.block_table))
             choose_products(forward.products(), rows, by_torch=by_torch)
@@ -115,7 +115,7 @@ def triton_backend(by_torch: ByTorch, compile_steps: Compile) -> Backend:
     from daemon.engine.cuda.mixed_attention import mixed
     from daemon.engine.cuda.ops import TritonOps
 
-    def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
+    def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         if by_torch & {WRITE, DECODE, PREFILL}:
             return mixed(batch, cache, by_torch)
         return CudaAttention.of(batch, cache)

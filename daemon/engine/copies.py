@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from daemon.engine import packing
+from daemon.engine.families import NONE, PACK, ByTorch
 from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import KVCache
-from daemon.engine.selftest.families import NONE, PACK, ByTorch
+from daemon.engine.kv_cache import PagedKV
 from daemon.wire.columns import Column
 
 STAGE_BYTES = {"cuda": 32 << 20, "cpu": 256 << 10}
@@ -29,7 +29,7 @@ class Copies(Protocol):
         """Places of the host pool to device blocks."""
 
 
-def copies_of(cache: KVCache, pool: HostPool, by_torch: ByTorch = NONE) -> Copies:
+def copies_of(cache: PagedKV, pool: HostPool, by_torch: ByTorch = NONE) -> Copies:
     """How this pool's blocks are copied; of a GPU's kernels not those that torch computes."""
     if not pool.compressed:
         return PlainCopies(cache, pool)
@@ -39,7 +39,7 @@ def copies_of(cache: KVCache, pool: HostPool, by_torch: ByTorch = NONE) -> Copie
 class PlainCopies:
     """Blocks that lie side by side in both pools go as one copy."""
 
-    def __init__(self, cache: KVCache, pool: HostPool) -> None:
+    def __init__(self, cache: PagedKV, pool: HostPool) -> None:
         self._device, self._host = cache.raw, pool.rows
 
     def out(self, blocks: Column, places: Column, fills: Column) -> None:
@@ -62,7 +62,7 @@ class PackedCopies:
     by side in the host pool goes as one copy, wherever it lies on the device.
     """
 
-    def __init__(self, cache: KVCache, pool: HostPool, by_kernels: bool) -> None:
+    def __init__(self, cache: PagedKV, pool: HostPool, by_kernels: bool) -> None:
         self._blocks, self._rows = cache.blocks, pool.rows
         device = cache.blocks.device
         size = max(1, STAGE_BYTES[device.type] // pool.block_bytes)

@@ -66,13 +66,13 @@ class Decoder:
         states, added = self._through_layers(tokens, positions, paged)
         if len(wanted) < len(tokens):
             states, added = states[wanted], added if added is None else added[wanted]
-        return self._norm(states, added, self.norm)
+        return self.ops.norm(states, added, self.norm)
 
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
         """The states of all tokens [T, width] as `head` takes them."""
-        return self._norm(*self._through_layers(tokens, positions, paged), self.norm)
+        return self.ops.norm(*self._through_layers(tokens, positions, paged), self.norm)
 
     def _through_layers(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
@@ -82,12 +82,9 @@ class Decoder:
         angles = self.rotary.angles(positions)
         added = None
         for index, layer in enumerate(self.layers):
-            normed = self._norm(states, added, layer.input_norm)
+            normed = self.ops.norm(states, added, layer.input_norm)
             projected = layer.query_key_value(normed)
             attended = self.ops.attend(paged, index, projected, layer.heads, angles)
-            normed = self._norm(states, layer.output(attended), layer.mlp_norm)
+            normed = self.ops.norm(states, layer.output(attended), layer.mlp_norm)
             added = layer.down(self.ops.silu_mul(layer.gate_up(normed)))
         return states, added
-
-    def _norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
-        return self.ops.norm(states, added, norm.weight, norm.epsilon)

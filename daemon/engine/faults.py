@@ -3,20 +3,19 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
 
 from daemon.engine.backend import Backend
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.model import Model
+from daemon.engine.model import CausalModel
 from daemon.engine.slots import Slots
 from daemon.engine.step import Begun, Engine
 from daemon.engine.streams import StreamError
 from daemon.protocol.worker import Plan, Reply
-from daemon.wire.faults import Fault
+from daemon.wire.faults import Faults
 
 log = logging.getLogger(__name__)
 
@@ -24,68 +23,60 @@ log = logging.getLogger(__name__)
 class FaultyEngine:
     """Steps that crash, hang, take long, or miss a swap copy; as an `Engine` to a worker."""
 
-    def __init__(self, engine: Engine, faults: Mapping[str, Fault]) -> None:
+    def __init__(self, engine: Engine, faults: Faults) -> None:
         log.warning("faults are injected: %s", ", ".join(faults))
-        model = _FaultyModel(engine.model, faults.get("worker.oom"), faults.get("worker.nan"))
+        model = _FaultyModel(engine.model, faults)
         self._engine = replace(engine, model=model)
         self._faults = faults
-
-    def run(self, plan: Plan, came_s: float | None = None) -> Reply:
-        """Apply a plan and answer it, unless something strikes."""
-        return self.begin(plan, came_s).finish()
 
     def begin(self, plan: Plan, came_s: float | None = None) -> "_FaultyBegun":
         """Begin a plan, unless something strikes."""
         poison = self._faults.get("worker.poison")
         if poison is not None and poison.seed in plan.inputs.tolist() and poison.strikes():
             os.abort()
-        if self._strikes("worker.crash_before"):
+        if self._faults.strikes("worker.crash_before"):
             os.abort()
-        if self._strikes("worker.hang"):
+        if self._faults.strikes("worker.hang"):
             while True:
                 pass
-        if len(plan.batch.out_blocks) and self._strikes("worker.copy"):
+        if len(plan.batch.out_blocks) and self._faults.strikes("worker.copy"):
             raise StreamError("a swap copy failed: injected")
         came_s = time.perf_counter() if came_s is None else came_s
-        if self._strikes("worker.slow"):
+        if self._faults.strikes("worker.slow"):
             time.sleep(self._faults["worker.slow"].seed / 1e3)
-        return _FaultyBegun(self._engine.begin(plan, came_s), self._strikes)
-
-    def _strikes(self, site: str) -> bool:
-        fault = self._faults.get(site)
-        return fault is not None and fault.strikes()
+        return _FaultyBegun(self._engine.begin(plan, came_s), self._faults)
 
 
 class _FaultyBegun:
     """A step whose answer may never come."""
 
-    def __init__(self, begun: Begun, strikes: Callable[[str], bool]) -> None:
+    def __init__(self, begun: Begun, faults: Faults) -> None:
         self._begun = begun
-        self._strikes = strikes
+        self._faults = faults
 
     def finish(self) -> Reply:
         """As the step's own."""
         reply = self._begun.finish()
-        if self._strikes("worker.crash_after"):
+        if self._faults.strikes("worker.crash_after"):
             os.abort()
         return reply
 
 
-class _FaultyModel(Model):
+class _FaultyModel(CausalModel):
     """A forward pass that finds no memory, or ends in what is not a number."""
 
-    def __init__(self, model: Model, oom: Fault | None, nan: Fault | None) -> None:
+    def __init__(self, model: CausalModel, faults: Faults) -> None:
         self._whole = model
-        self._oom, self._nan = oom, nan
+        self._faults = faults
 
     def logits(
-        self, batch: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+        self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend
     ) -> torch.Tensor:
         """As the model's own."""
-        if self._oom is not None and self._oom.strikes():
+        if self._faults.strikes("worker.oom"):
             raise torch.OutOfMemoryError("out of memory: injected")
         logits = self._whole.logits(batch, slots, cache, backend)
-        if self._nan is not None and len(logits) and self._nan.strikes():
+        if len(logits) and self._faults.strikes("worker.nan"):
             logits = logits.clone()
             logits[0] = torch.nan
         return logits

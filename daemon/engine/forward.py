@@ -16,7 +16,6 @@ class Forward(Protocol):
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
         """The states of all tokens [T, width] as `head` takes them."""
-        ...
 
     def rows(
         self,
@@ -26,15 +25,12 @@ class Forward(Protocol):
         paged: PagedAttention,
     ) -> torch.Tensor:
         """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
-        ...
 
     def head(self, states: torch.Tensor, /) -> torch.Tensor:
         """Logits [R, vocab] of some of those states [R, width]."""
-        ...
 
     def products(self) -> Sequence[object]:
         """Every matrix product, and perhaps what is none."""
-        ...
 
 
 class Programs(Protocol):
@@ -42,12 +38,9 @@ class Programs(Protocol):
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch is one that it computes: single-token rows that are all sampled."""
-        ...
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [T, vocab] of a batch that it takes; overwritten by the next step."""
-        ...
 
     def prepare(self) -> bool:
         """Compile one more step that may be wanted, while nobody waits; False: all are there."""
-        ...

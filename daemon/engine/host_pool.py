@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from daemon.engine.kv_cache import KVCache, zero_pages
+from daemon.engine.kv_cache import PagedKV, zero_pages
 from daemon.engine.packing import packed_bytes
 
 
@@ -12,20 +12,20 @@ class HostPoolError(Exception):
 
 
 class HostPool:
-    """Rows of bytes, one a block: those of `KVCache.raw`, or packed (`daemon.engine.packing`).
+    """Rows of bytes, one a block: those of `PagedKV.raw`, or packed (`daemon.engine.packing`).
 
     Beside a CPU the kernel's zero pages, which cost RAM only once used; beside a GPU the same pages
     pinned, so that copies run at the link's speed and nobody waits for them.
     """
 
-    def __init__(self, num_blocks: int, cache: KVCache, compress: bool) -> None:
+    def __init__(self, num_blocks: int, cache: PagedKV, compress: bool) -> None:
         """Raises HostPoolError where the memory cannot be had or pinned."""
         assert not compress or cache.scales is None, "an 8-bit cache is not packed once more"
         self.num_blocks = num_blocks
         self.compressed = compress
         self.block_bytes = packed_bytes(cache.blocks.shape) if compress else cache.block_bytes
         self.rows = self._pages(cache.blocks.is_cuda).view(num_blocks, self.block_bytes)
-        # Tokens written of what each row holds, as `KVCache.fills`.
+        # Tokens written of what each row holds, as `PagedKV.fills`.
         self.fills = np.full(num_blocks, cache.block_size, np.int32)
 
     def _pages(self, pinned: bool) -> torch.Tensor:

@@ -16,7 +16,7 @@ from daemon.memory.sizing import SCALE_BYTES
 from daemon.wire.columns import Column, Int64
 
 
-class KVCache:
+class PagedKV:
     """Keys and values as `blocks` [block, layer, 2, block_size, kv_head, head_dim].
 
     Zeroed at first. What a former owner left in a block stays there, NaN too: attention must not

@@ -6,7 +6,7 @@ from torch import nn
 from daemon.engine.backend import Backend
 from daemon.engine.decoder import Decoder
 from daemon.engine.forward import Programs
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.modules import Modules
@@ -14,7 +14,7 @@ from daemon.engine.slots import Slots
 from daemon.engine.upload import upload_all
 
 
-class Model:
+class CausalModel:
     """A loaded causal language model; logits are computed for sampled tokens only."""
 
     def __init__(self, forward: Decoder | Modules) -> None:
@@ -37,7 +37,7 @@ class Model:
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
         return sum(storages.values()) + sum(packed)
 
-    def compile_steps(self, backend: Backend, cache: KVCache, slots: Slots) -> None:
+    def compile_steps(self, backend: Backend, cache: PagedKV, slots: Slots) -> None:
         """From now on compute decode steps as compiled programs, where there are any."""
         self._programs = backend.compile(self._forward, cache, slots)
 
@@ -47,9 +47,9 @@ class Model:
         return self._programs is not None
 
     @property
-    def uncompiled(self) -> "Model":
+    def uncompiled(self) -> "CausalModel":
         """The same without compiled steps."""
-        return Model(self._forward)
+        return CausalModel(self._forward)
 
     def compiles(self, batch: FlatBatch) -> bool:
         """Whether a batch would be computed by a compiled step."""
@@ -60,7 +60,7 @@ class Model:
         return self._programs is not None and self._programs.prepare()
 
     def logits(
-        self, batch: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+        self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend
     ) -> torch.Tensor:
         """Logits [R, vocab] of a batch's sampled tokens; overwritten by the next step."""
         if self._programs is not None and self.compiles(batch):
@@ -68,7 +68,7 @@ class Model:
         return self.head(self.states(batch, slots, cache, backend))
 
     def states(
-        self, batch: FlatBatch, slots: Slots, cache: KVCache, backend: Backend
+        self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend
     ) -> torch.Tensor:
         """The states [R, width] of a batch's sampled tokens, as `head` takes them."""
         columns = batch.positions, batch.sampled_tokens

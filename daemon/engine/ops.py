@@ -1,7 +1,6 @@
 """What a fused decoder computes between its matrix products, in plain torch."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.nn.functional import rms_norm, silu
@@ -35,18 +34,17 @@ class Heads:
     key_norm: Norm | None = None
 
 
-class Ops(Protocol):
-    """The small operations; states are rows of T tokens, and may be changed where said."""
+class Ops:
+    """The small operations, for every device and dtype; other classes replace some, faster.
 
-    def norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        weight: torch.Tensor,
-        epsilon: float,
-    ) -> torch.Tensor:
+    States are rows of T tokens, and may be changed where said.
+    """
+
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         """`states` [T, width] += `added`, then its RMS norm, as a new tensor."""
-        ...
+        if added is not None:
+            states += added
+        return rms_norm(states, norm.weight.shape, norm.weight, norm.epsilon)
 
     def attend(
         self,
@@ -61,83 +59,28 @@ class Ops(Protocol):
         Norms and turns queries and keys, writes keys and values to the pool, and attends. Returns
         [T, heads * head_dim].
         """
-        ...
+        num_heads, num_kv_heads = heads.num_heads, heads.num_kv_heads
+        projected = projected.view(-1, num_heads + 2 * num_kv_heads, heads.head_dim)
+        query, key, value = projected.split((num_heads, num_kv_heads, num_kv_heads), 1)
+        for part, norm in ((query, heads.query_norm), (key, heads.key_norm)):
+            if norm is not None:
+                self.norm_heads(part, norm)
+        # Queries and keys lie next to each other and turn by the same angles.
+        self.rotate(projected[:, : num_heads + num_kv_heads], *angles)
+        return paged(layer, query, key, value, heads.scale).flatten(1)
 
-    def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
-        """silu(first half) * second half of `states` [T, 2 * width]."""
-        ...
-
-
-class HeadOps(Protocol):
-    """What attention takes apart into where it is not one kernel."""
-
-    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
+    def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """RMS norm of each head of `states` [T, heads, head_dim], in place."""
-        ...
+        states.copy_(rms_norm(states, norm.weight.shape, norm.weight, norm.epsilon))
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotary positions of `states` [T, heads, head_dim], in place; `cos` [T, rotary_dim]."""
-        ...
-
-
-def attend_in_steps(
-    ops: HeadOps,
-    paged: PagedAttention,
-    layer: int,
-    projected: torch.Tensor,
-    heads: Heads,
-    angles: Angles,
-) -> torch.Tensor:
-    """`Ops.attend`, one operation after another."""
-    num_heads, num_kv_heads = heads.num_heads, heads.num_kv_heads
-    projected = projected.view(-1, num_heads + 2 * num_kv_heads, heads.head_dim)
-    query, key, value = projected.split((num_heads, num_kv_heads, num_kv_heads), 1)
-    for part, norm in ((query, heads.query_norm), (key, heads.key_norm)):
-        if norm is not None:
-            ops.norm_heads(part, norm.weight, norm.epsilon)
-    # Queries and keys lie next to each other and turn by the same angles.
-    ops.rotate(projected[:, : num_heads + num_kv_heads], *angles)
-    return paged(layer, query, key, value, heads.scale).flatten(1)
-
-
-class TorchOps:
-    """`Ops` for every device and dtype, and the reference for others."""
-
-    def norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        weight: torch.Tensor,
-        epsilon: float,
-    ) -> torch.Tensor:
-        """See `Ops`."""
-        if added is not None:
-            states += added
-        return rms_norm(states, weight.shape, weight, epsilon)
-
-    def attend(
-        self,
-        paged: PagedAttention,
-        layer: int,
-        projected: torch.Tensor,
-        heads: Heads,
-        angles: Angles,
-    ) -> torch.Tensor:
-        """See `Ops`."""
-        return attend_in_steps(self, paged, layer, projected, heads, angles)
-
-    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
-        """See `HeadOps`."""
-        states.copy_(rms_norm(states, weight.shape, weight, epsilon))
-
-    def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """See `HeadOps`."""
         rotated = states[..., : cos.shape[-1]]
         low, high = rotated.chunk(2, -1)
         turned = torch.cat((-high, low), -1)
         rotated.copy_(rotated * cos.unsqueeze(1) + turned * sin.unsqueeze(1))
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
-        """See `Ops`."""
+        """silu(first half) * second half of `states` [T, 2 * width]."""
         gate, up = states.chunk(2, -1)
         return silu(gate) * up

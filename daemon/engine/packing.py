@@ -13,7 +13,7 @@ lost its min.) Both are kept as float16, `zero` rounded down and `scale` up so t
 stays inside.
 
 Range of a part-filled block: beyond its last token lie numbers of the block's former owner. They
-do not count: the caller says how many tokens were written (`KVCache.fills`), and whatever lies
+do not count: the caller says how many tokens were written (`PagedKV.fills`), and whatever lies
 beyond comes back cut to the range, which attention weighs with 0.
 
 A packed block is one row of bytes: quanta uint8 [layer, 2, block_size, kv_head, head_dim], scales

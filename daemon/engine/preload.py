@@ -16,7 +16,7 @@ OF_KIND = {
         "daemon.engine.cuda.graphs",
         "daemon.engine.cuda.ops",
         "daemon.engine.cuda.products",
-        "daemon.engine.cuda.sampling",
+        "daemon.engine.sampler.on_gpu",
         "daemon.engine.cuda.weights",
     ),
 }

@@ -49,9 +49,9 @@ class PromptScorer:
         """Forget the slot's sequence."""
         self._askers.pop(slot, None)
 
-    def spans(self, slots: Column, flat: FlatBatch) -> "list[Span]":
+    def spans(self, slots: Column, flat: FlatBatch) -> "list[_Span]":
         """Of a step whose rows [B] hold `slots`: the tokens that foretell tokens of prompts."""
-        found = list[Span]()
+        found = list[_Span]()
         if not self._askers:
             return found
         for row, slot in enumerate(slots.tolist()):
@@ -61,12 +61,12 @@ class PromptScorer:
                 # The last token's logits are about the answer.
                 count = min(int(flat.counts[row]), len(asker.prompt) - 1 - start)
                 if count > 0:
-                    found.append(Span(asker, start, int(flat.row_offsets[row]), count))
+                    found.append(_Span(asker, start, int(flat.row_offsets[row]), count))
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class _Span:
     """Tokens of a batch, one behind the other, that foretell tokens of a prompt."""
 
     asker: _Asker
@@ -80,7 +80,7 @@ class Span:
         return np.arange(self.first, self.first + self.count)
 
 
-def with_spans(flat: FlatBatch, spans: "list[Span]") -> FlatBatch:
+def with_spans(flat: FlatBatch, spans: "list[_Span]") -> FlatBatch:
     """The batch, but the tokens of spans count as sampled, too, in the order of the batch."""
     tokens = np.union1d(flat.sampled_tokens, np.concatenate([span.tokens for span in spans]))
     return replace(
@@ -115,7 +115,7 @@ class Scored:
         )
 
 
-def score(spans: "list[Span]", tokens: Int64, states: torch.Tensor, head: Head) -> Scored:
+def score(spans: "list[_Span]", tokens: Int64, states: torch.Tensor, head: Head) -> Scored:
     """What the states [R, width] of these tokens [R] of a batch tell of prompts."""
     pieces = []
     for span in spans:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from daemon.engine.backend import Backend, choose
+from daemon.engine.families import Fallen, unheard
 from daemon.engine.grammar import SlotGrammars
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.process import keep_to
 from daemon.engine.quantise import KV_DTYPES, kv_fault
@@ -17,14 +18,13 @@ from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler, means_of
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.selftest.choose import by_torch
-from daemon.engine.selftest.families import Fallen, unheard
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.streams import compute_stream
 from daemon.engine.swap import swap_link
 from daemon.engine.trial.choose import fastest
-from daemon.engine.trial.kept import Verdict
-from daemon.engine.trial.served import Pool
+from daemon.engine.trial.kept import TrialVerdict
+from daemon.engine.trial.served import TrialPool
 from daemon.engine.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler
@@ -68,7 +68,7 @@ def assemble(
     load: Load,
     progress: Progress,
     backend: Backend | None = None,
-    verdict: Verdict | None = None,
+    verdict: TrialVerdict | None = None,
 ) -> Engine:
     """An engine around transformers' `model`, which lies on its device; it may not be used after.
 
@@ -87,7 +87,7 @@ def assemble(
     means = means_of(shape.vocab_size, device, backend.by_torch)
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
-        model=fastest(model, shape, load, Pool(cache, slots, backend), progress, verdict),
+        model=fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
         sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, means),
@@ -103,7 +103,7 @@ def assemble(
     )
 
 
-def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> KVCache:
+def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> PagedKV:
     kv_dtype = KV_DTYPES[load.kv_dtype]
     if fault := kv_fault(kv_dtype, device):
         raise ModelError(fault)
@@ -113,7 +113,7 @@ def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> KVCache:
             raise ModelError("the daemon must size a CPU's KV pool")
         per_block = block_bytes(shape, load.block_size, load.dtype, load.kv_dtype or "auto")
         num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // per_block
-    return KVCache(
+    return PagedKV(
         num_blocks,
         shape.num_layers,
         load.block_size,

@@ -15,14 +15,14 @@ import torch
 from daemon.batch import Batch
 from daemon.engine.backend import Backend
 from daemon.engine.grammar import SlotGrammars
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
-from daemon.engine.model import Model
+from daemon.engine.model import CausalModel
 from daemon.engine.sampler import Drawn, Draws, Sampler
 from daemon.engine.scoring import PromptScorer, Scored, score, with_spans
-from daemon.engine.shrink import logits_of, states_of
+from daemon.engine.shrink import computed
 from daemon.engine.slots import Slots
-from daemon.engine.streams import Event, Here, Stream
+from daemon.engine.streams import Here, Stream, WorkEvent
 from daemon.engine.swap import SwapLink
 from daemon.engine.upload import upload
 from daemon.protocol.worker import Plan, Reply
@@ -37,7 +37,7 @@ _NO_DRAWS = Draws(int32(), None, np.zeros(0, np.intp))
 class Begun:
     """A step on its way: its work is queued, its answer not read."""
 
-    def __init__(self, done: Event, answer: Callable[[], Reply]) -> None:
+    def __init__(self, done: WorkEvent, answer: Callable[[], Reply]) -> None:
         self._done = done
         self._answer = answer
         self._reply: Reply | None = None
@@ -67,8 +67,8 @@ class Engine:
     `begin` is called by one thread, in the order of the plans; `finish` in the same order.
     """
 
-    model: Model
-    cache: KVCache
+    model: CausalModel
+    cache: PagedKV
     slots: Slots
     sampler: Sampler
     grammars: SlotGrammars
@@ -90,9 +90,9 @@ class Engine:
         awaits counts as idle.
         """
         came_s = time.perf_counter() if came_s is None else came_s
-        if self.grammars.any or any(join.sampling.grammar for join in plan.joins):
-            # What may be drawn depends on what was.
-            self._finish_before()
+        before = self._before.begun
+        if before and (self.grammars.any or any(join.sampling.grammar for join in plan.joins)):
+            before.finish()  # what may be drawn depends on what was
         batch = plan.batch
         waited_s = self._swap(batch)
         self._change_seats(plan)
@@ -113,10 +113,6 @@ class Engine:
     def prepare(self) -> bool:
         """Get something ready that later steps may want; False where nothing is left to do."""
         return self.model.prepare()
-
-    def _finish_before(self) -> None:
-        if self._before.begun is not None:
-            self._before.begun.finish()
 
     def _change_seats(self, plan: Plan) -> None:
         """Sequences leave their slots and others take them."""
@@ -146,10 +142,10 @@ class Engine:
         parts = self.slots, self.cache, self.backend
         spans = self.scorer.spans(flat.slots, flat)
         if not spans:
-            return logits_of(self.model, flat, *parts), Scored([])
+            return computed(flat, lambda one: self.model.logits(one, *parts)), Scored([])
         wider = with_spans(flat, spans)
         tokens = wider.sampled_tokens
-        states = states_of(self.model, wider, *parts)
+        states = computed(wider, lambda one: self.model.states(one, *parts))
         scored = score(spans, tokens, states, self.model.head)
         if not len(flat.sampled_tokens):
             return None, scored

@@ -42,7 +42,7 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Meter:
+class LoadMeter:
     """Counts loaded bytes, from any thread, and tells the share of all a few times a second."""
 
     def __init__(self, total_bytes: int, tell: Callable[[float], None]) -> None:

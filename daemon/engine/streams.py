@@ -16,7 +16,7 @@ class StreamError(Exception):
     """Work that was queued on a stream failed; the message says how."""
 
 
-class Event(Protocol):
+class WorkEvent(Protocol):
     """A point in a stream's work."""
 
     def synchronize(self) -> None:
@@ -86,13 +86,13 @@ class ThreadEvent:
         self._reached.set()
 
     def synchronize(self) -> None:
-        """See `Event`."""
+        """See `WorkEvent`."""
         self._reached.wait()
         if self._fault is not None:
             raise StreamError(f"{type(self._fault).__name__}: {self._fault}") from self._fault
 
     def seconds_since(self, earlier: "ThreadEvent") -> float:
-        """See `Event`."""
+        """See `WorkEvent`."""
         return self._time_s - earlier._time_s
 
 
@@ -108,7 +108,7 @@ class ThreadStream:
         """See `Stream`."""
         self._queue.put(work)
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: WorkEvent) -> None:
         """See `Stream`."""
         self._queue.put(event.synchronize)
 
@@ -144,7 +144,7 @@ class Here:
         """See `Stream`."""
         work()
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: WorkEvent) -> None:
         """See `Stream`."""
         event.synchronize()
 
@@ -164,13 +164,13 @@ class CudaEvent:
         self._device = stream.device
 
     def synchronize(self) -> None:
-        """See `Event`."""
+        """See `WorkEvent`."""
         # A thread begins on device 0, where it would make a context that nobody needs.
         with torch.cuda.device(self._device):
             self.recorded.synchronize()
 
     def seconds_since(self, earlier: "CudaEvent") -> float:
-        """See `Event`."""
+        """See `WorkEvent`."""
         with torch.cuda.device(self._device):
             return earlier.recorded.elapsed_time(self.recorded) / 1e3
 

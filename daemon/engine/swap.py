@@ -20,10 +20,10 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.engine.copies import Copies, copies_of
+from daemon.engine.families import NONE, ByTorch
 from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import KVCache
-from daemon.engine.selftest.families import NONE, ByTorch
-from daemon.engine.streams import Event, Stream, Streams, Work, streams_of
+from daemon.engine.kv_cache import PagedKV
+from daemon.engine.streams import Stream, Streams, Work, WorkEvent, streams_of
 from daemon.protocol.worker import Copied
 from daemon.wire.columns import Column
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class SwapLink:
     """Between one KV pool and its host pool. One thread orders and waits, another reports."""
 
-    def __init__(self, cache: KVCache, pool: HostPool, streams: Streams, copies: Copies) -> None:
+    def __init__(self, cache: PagedKV, pool: HostPool, streams: Streams, copies: Copies) -> None:
         self.cache, self.pool = cache, pool
         self._streams = streams
         self._copies = copies
@@ -96,14 +96,14 @@ class SwapLink:
         self._watched.put(None)
         self._watcher.join()
 
-    def _begin_out(self, blocks: Column, places: Column, before: Event) -> "_Span":
+    def _begin_out(self, blocks: Column, places: Column, before: WorkEvent) -> "_Span":
         fills = self.cache.fills[blocks]
         self.pool.fills[places] = fills
         after = [before, *self._ins.touching(blocks, places)]
         work = partial(self._copies.out, blocks, places, fills)
         return self._outs.run(self._number, work, blocks, places, after)
 
-    def _begin_back(self, places: Column, blocks: Column, before: Event) -> "_Span":
+    def _begin_back(self, places: Column, blocks: Column, before: WorkEvent) -> "_Span":
         self.cache.fills[blocks] = self.pool.fills[places]
         # Steps that answered without a token may still be computing in blocks that are free now.
         after = [before, *self._outs.touching(blocks, places)]
@@ -134,7 +134,7 @@ class SwapLink:
 
 
 def swap_link(
-    cache: KVCache, num_host_blocks: int, compress: bool, by_torch: ByTorch = NONE
+    cache: PagedKV, num_host_blocks: int, compress: bool, by_torch: ByTorch = NONE
 ) -> SwapLink | None:
     """The link to a new host pool of so many blocks; None for none. Raises HostPoolError."""
     if not num_host_blocks:
@@ -147,8 +147,8 @@ def swap_link(
 class _Span:
     """A stretch of a stream's work."""
 
-    began: Event
-    ended: Event
+    began: WorkEvent
+    ended: WorkEvent
 
     def seconds(self) -> float:
         """How long it took, once it is done."""
@@ -181,15 +181,15 @@ class _Lane:
         self._stream = stream
         self._by_block = np.zeros(num_blocks, np.int64)  # jobs count from 1
         self._by_place = np.zeros(num_places, np.int64)
-        self._ends: dict[int, Event] = {}  # of jobs that may not be done
+        self._ends: dict[int, WorkEvent] = {}  # of jobs that may not be done
 
-    def touching(self, blocks: Column, places: Column) -> list[Event]:
+    def touching(self, blocks: Column, places: Column) -> list[WorkEvent]:
         """What to wait for so that no copy of this lane touches these blocks any more."""
         newest = max(int(self._by_block[blocks].max()), int(self._by_place[places].max()))
         return [self._ends[newest]] if newest in self._ends else []
 
     def run(
-        self, number: int, work: Work, blocks: Column, places: Column, after: list[Event]
+        self, number: int, work: Work, blocks: Column, places: Column, after: list[WorkEvent]
     ) -> _Span:
         """Queue a job's copies behind these events."""
         for event in after:

@@ -102,8 +102,6 @@ def _plan(
         table_slots=int32([0] * len(blocks)),
         table_indices=int32(range(len(blocks))),
         table_blocks=int32(blocks),
-        copy_sources=int32(),
-        copy_targets=int32(),
         left_slots=int32(left),
         joined_slots=int32([join.slot for join in joins]),
         joined_sequences=np.zeros(len(joins), np.int64),

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from daemon.engine.stored import (
     CHUNK_BYTES,
-    Meter,
+    LoadMeter,
     Stored,
     chunks,
     read_exactly,
@@ -31,7 +31,6 @@ class Slice(Protocol):
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """The tensor, loaded now; `index` is `...`."""
-        ...
 
 
 @contextmanager
@@ -50,18 +49,18 @@ def open_weights(
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file)
-        meter = Meter(sum(one.size_bytes for one in stored.values()), tell)
+        meter = LoadMeter(sum(one.size_bytes for one in stored.values()), tell)
         if device.type == "cuda":
-            from daemon.engine.cuda.weights import Sender
+            from daemon.engine.cuda.weights import WeightSender
 
-            sender = stack.enter_context(Sender(stored, device, meter))
+            sender = stack.enter_context(WeightSender(stored, device, meter))
             yield {name: sender.slice(name) for name in stored}
         else:
             yield _mapped_slices(paths, stored, meter, stack)
 
 
 def _mapped_slices(
-    paths: Sequence[Path], stored: Mapping[str, Stored], meter: Meter, stack: ExitStack
+    paths: Sequence[Path], stored: Mapping[str, Stored], meter: LoadMeter, stack: ExitStack
 ) -> dict[str, Slice]:
     mapped = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
     return {
@@ -74,7 +73,7 @@ def _mapped_slices(
 class MappedSlice:
     """A view of the mapped file, whose pages have been read: a disk is faster so than by faults."""
 
-    def __init__(self, stored: Stored, mapped: Slice, meter: Meter) -> None:
+    def __init__(self, stored: Stored, mapped: Slice, meter: LoadMeter) -> None:
         self._stored = stored
         self._mapped = mapped
         self._meter = meter

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from daemon import logs
 from daemon.config.paths import default_cache
-from daemon.engine.answers import Answers, AnswersBeside, AnswersHere
+from daemon.engine.answers import AnswersBeside, AnswersHere
 from daemon.engine.compile_watch import CompileWatch
 from daemon.engine.preload import KINDS, preload, preload_idly
 from daemon.engine.process import keep_compiled, share_cores, stay_offline
@@ -41,7 +41,7 @@ from daemon.protocol.worker import (
 )
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
-from daemon.wire.faults import Fault, faults
+from daemon.wire.faults import Faults, faults
 from daemon.wire.parent import die_with_parent
 from daemon.wire.pulse import Alive, Ping
 
@@ -57,13 +57,13 @@ _IDLE_S = 0.02
 """After so long without a message a worker gets things ready for later steps."""
 
 
-class Worker:
+class EngineWorker:
     """Messages in, messages out; what they mean is the engine's affair."""
 
     def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
         self._rank = 0
-        self._faults: dict[str, Fault] = {}
+        self._faults = Faults()
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._unprepared = True
         self._encoder = encoder()
@@ -149,7 +149,7 @@ class Worker:
                 answers.take(steps.begin(message, time.perf_counter()))
         answers.close()
 
-    def _next(self, engine: "Engine", answers: Answers) -> ToWorker | None:
+    def _next(self, engine: "Engine", answers: AnswersHere) -> ToWorker | None:
         """The next message. While there is nothing to do, later steps' wants are got ready."""
         while self._unprepared and not self._channel.wait(_IDLE_S):
             if answers.idle:
@@ -218,7 +218,7 @@ def main() -> int:
     share_cores()
     keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    return Worker(channel).serve(arguments.device, arguments.spare)
+    return EngineWorker(channel).serve(arguments.device, arguments.spare)
 
 
 if __name__ == "__main__":

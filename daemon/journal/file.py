@@ -45,8 +45,7 @@ class JournalFile:
         self._torn = False  # there may be a piece of a frame beyond them
         self._missing = 0  # events, since the last that was written
         self._ill = 0  # chunks that are to be written before the fault is over
-        injected = faults("journal.")
-        self._full, self._stall = injected.get("journal.full"), injected.get("journal.stall")
+        self._faults = faults("journal.")
 
     def take(self, chunk: Chunk) -> None:
         """Write a chunk, or drop it and count it."""
@@ -105,13 +104,13 @@ class JournalFile:
 
     def _write(self, data: bytes) -> None:
         """All of it or nothing: a frame cut in half would hide every later one."""
-        if self._stall is not None and self._stall.strikes():
-            time.sleep(self._stall.seed / 1e3)
+        if self._faults.strikes("journal.stall"):
+            time.sleep(self._faults["journal.stall"].seed / 1e3)
         if self._torn:
             self._cut()
         written = 0
         try:
-            if self._full is not None and self._full.strikes():
+            if self._faults.strikes("journal.full"):
                 raise OSError(errno.ENOSPC, "no space left on device: injected")
             while written < len(data):
                 rest = memoryview(data)[written:]

@@ -10,7 +10,7 @@ from daemon.journal.records import Gap, Record
 
 
 def replay(
-    records: Iterable[Record], begun: Callable[[Core], None] | None = None
+    records: Iterable[Record], begun: Callable[[Core], None] = lambda _core: None
 ) -> Iterator[tuple[Event, list[Action]]]:
     """Each event with the actions that the Core answered it with, exactly as it did then.
 
@@ -23,7 +23,7 @@ def replay(
         if isinstance(record, Configured):
             config = record
             core = Core(record)
-            _tell(core, begun)
+            begun(core)
         elif isinstance(record, Gap):
             core = None
         elif isinstance(record, Checkpoint):
@@ -31,11 +31,6 @@ def replay(
                 raise ValueError("a checkpoint without a configuration before it")
             core = Core(config)
             restore(core, record)
-            _tell(core, begun)
+            begun(core)
         elif core is not None:
             yield record, core.handle(record)
-
-
-def _tell(core: Core, begun: Callable[[Core], None] | None) -> None:
-    if begun is not None:
-        begun(core)

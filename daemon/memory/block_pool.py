@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.memory.hashing import split_hashes
 from daemon.memory.prefix_cache import PrefixCache
-from daemon.wire.columns import Blocks, Bools, Int32, UInt8, int32
+from daemon.wire.columns import Blocks, Bools, Int32, UInt8, all_true, int32
 
 
 class LedgerError(RuntimeError):
@@ -131,7 +131,7 @@ class BlockPool:
         """Count owners down; the blocks that nobody owns any more, each once."""
         owners = self._owners_column
         sole = owners[blocks] == 1
-        if np.count_nonzero(sole) == blocks.size:
+        if all_true(sole):
             owners[blocks] = 0
             return blocks
         gone, shared = blocks[sole], blocks[~sole]
@@ -143,21 +143,22 @@ class BlockPool:
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""
         self._done_step = step
-        self._lift()
+        if self._fenced:
+            self._lift()
 
     def copies_done(self, step: int) -> None:
         """Every swap copy of the plans up to `step` has ended."""
         self._done_copies = step
-        self._lift()
+        if self._fenced:
+            self._lift()
 
     def _lift(self) -> None:
         """Free or cache the fenced blocks that nothing in flight names any more."""
-        if self._fenced:
-            fenced = np.array(list(self._fenced), np.intp)
-            lifted = fenced[~self._flying(fenced)]
-            for block in lifted.tolist():
-                del self._fenced[block]
-            self._free += self.cache.leave(lifted)
+        fenced = np.array(list(self._fenced), np.intp)
+        lifted = fenced[~self._flying(fenced)]
+        for block in lifted.tolist():
+            del self._fenced[block]
+        self._free += self.cache.leave(lifted)
 
     def idle_among(self, blocks: list[int]) -> int:
         """How many of these blocks count as available now and would not once shared."""

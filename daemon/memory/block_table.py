@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.wire.columns import Blocks, Int32, Slots, int32
+from daemon.wire.columns import ONE, Blocks, Int32, Slots, int32
 
 _NONE = int32()
 
@@ -40,7 +40,7 @@ class BlockTable:
         """Append one block to each of several distinct slots."""
         indices = self.held[slots]
         self._rows[slots, indices] = blocks
-        self.held[slots] = indices + 1
+        self.held[slots] = indices + ONE
         self._wide.append((slots.astype(np.int32), indices, blocks))
 
     def clear(self, cleared: list[int]) -> None:

@@ -1,9 +1,10 @@
-"""The KV memory of one instance: its block pool, block table and prefix cache."""
+"""The KV memory of one instance: its block pool, block table, reservations and prefix cache."""
 
 import numpy as np
 
 from daemon.memory.block_pool import BlockPool
 from daemon.memory.block_table import BlockTable
+from daemon.memory.reservations import Reservations
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, Slots, int32
 
@@ -19,6 +20,7 @@ class KVCache:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
+        self.reservations = Reservations(self.table.held)
         self._prefix_cache = prefix_cache
         self._copy_sources: list[int] = []
         self._copy_targets: list[int] = []
@@ -34,10 +36,17 @@ class KVCache:
         useful = (sequence.num_known_tokens - 1) // self.block_size
         return self.pool.cache.match(sequence.hashes[:useful])
 
+    @property
+    def num_unreserved(self) -> int:
+        """Available blocks that are reserved for nobody."""
+        return self.pool.num_available - self.reservations.num_unheld
+
     def num_lacking(self, matched: list[int], num_new_blocks: int) -> int:
-        """How many of these new blocks are not available once `matched` are shared; or <= 0."""
+        """How many of these new blocks are not there, or reserved for others, once `matched` are
+        shared; or <= 0.
+        """
         idle = self.pool.idle_among(matched) if matched else 0
-        return num_new_blocks - (self.pool.num_available - idle)
+        return num_new_blocks - (self.num_unreserved - idle)
 
     def allocate(self, slot: int, matched: list[int], num_blocks: int) -> None:
         """Give a slot its cached prefix and new blocks, `num_blocks` in all."""
@@ -62,6 +71,10 @@ class KVCache:
     def needing_block(self, slots: Slots, computed: Int32) -> Slots:
         """Those of `slots` whose `computed` tokens fill their blocks."""
         return slots[computed >= self.table.held[slots] * self.block_size]
+
+    def can_append(self, slots: Slots) -> bool:
+        """Whether each of these slots can have a block that is not reserved for another one."""
+        return slots.size <= self.num_unreserved + self.reservations.count_among(slots)
 
     def append_each(self, slots: Slots) -> None:
         """Append a block to each of several distinct slots."""
@@ -91,6 +104,7 @@ class KVCache:
         rows = [self.table.blocks(slot) for slot in slots]
         self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
         self.table.clear(slots)
+        self.reservations.release(slots)
 
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""

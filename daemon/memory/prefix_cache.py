@@ -1,11 +1,12 @@
 """The prefix cache: an index from chain hashes to blocks, and the idle blocks among them."""
 
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 
 from daemon.memory.idle_queue import IdleQueue
-from daemon.wire.columns import Blocks, UInt8
+from daemon.wire.columns import Blocks, UInt8, any_true
 
 
 class PrefixCache:
@@ -64,7 +65,7 @@ class PrefixCache:
     def leave(self, blocks: Blocks) -> list[int]:
         """The last owner released these blocks: keep those that are named, return the others."""
         named = self._named_column[blocks]
-        if not np.count_nonzero(named):
+        if not any_true(named):
             return _list(blocks)
         self._idle.push(blocks[named])
         return _list(blocks[~named])
@@ -78,9 +79,8 @@ class PrefixCache:
         column = self._idle.pop(count)
         self._named_column[column] = False
         blocks = _list(column)
-        by_digest, digests = self._block_by_digest, self._digests
-        for block in blocks:
-            del by_digest[digests[block]]
+        digests = map(self._digests.__getitem__, blocks)
+        deque(map(self._block_by_digest.pop, digests), maxlen=0)  # many at a time: no loop here
         return blocks
 
     def named(self) -> UInt8:

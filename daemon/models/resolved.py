@@ -57,21 +57,16 @@ _SIZES = {
 
 def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
     """The shape of the model in `folder`. Raises ModelError where its files do not tell it."""
+    sizes = {name: getattr(resolved, name) for name in _SIZES}
     for name, told in _SIZES.items():
-        if getattr(resolved, name) < 1:
+        if sizes[name] < 1:
             raise ModelError(f"{folder / 'config.json'} does not say {told}")
     return ModelShape(
         model_type=resolved.model_type,
-        num_layers=resolved.num_layers,
-        num_heads=resolved.num_heads,
-        num_kv_heads=resolved.num_kv_heads,
-        head_dim=resolved.head_dim,
-        hidden_size=resolved.hidden_size,
-        vocab_size=resolved.vocab_size,
-        context_len=resolved.context_len,
         num_params=count_params(folder),
         dtype=resolved.dtype,
         eos_token_ids=_eos_token_ids(folder, resolved),
+        **sizes,
     )
 
 

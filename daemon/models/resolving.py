@@ -7,7 +7,6 @@ the next start only reads it.
 
 import contextlib
 import hashlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.files import write_whole
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 
@@ -56,7 +56,9 @@ def resolve(folder: Path, cache: Path, ask: Ask) -> Resolved:
         if kept.key == key:
             return kept.resolved
     resolved = ask(folder)
-    _keep(path, _Kept(key, resolved))
+    with contextlib.suppress(OSError):  # where nothing can be kept the next start asks again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(_Kept(key, resolved)))
     return resolved
 
 
@@ -102,12 +104,3 @@ def ask_child(folder: Path) -> Resolved:
     if found.resolved is None:
         raise ModelError(found.error)
     return found.resolved
-
-
-def _keep(path: Path, kept: _Kept) -> None:
-    """Whole or not at all; where nothing can be kept the next start asks again."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.encode(kept))
-        partial.replace(path)

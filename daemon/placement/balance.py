@@ -25,35 +25,54 @@ class Home(Protocol):
 Taker = tuple[Home, Headroom]
 
 
-def balance(homes: Listing[Home], now: float) -> int:
-    """Move sequences that wait in vain to instances with headroom; how many moved.
+class Balancer:
+    """Moves sequences that wait in vain to instances with headroom.
 
     A sequence moves if it would not be in the next plan of its own instance, all blocks that come
     there by themselves counted, and is in the next plan of the other: so it gains, and does not
     move again before that plan. Sequences are taken in their order until one fits nowhere, so that
     nobody overtakes it.
     """
-    givers = [home for home in homes if home.scheduler.waiting]
-    if not givers or len(givers) == len(homes):
-        return 0
-    givers.sort(key=lambda home: -home.scheduler.waiting.num_tokens)
-    takers: list[Taker] | None = None  # few givers have anybody who waits in vain
-    num_moved = 0
-    for giver in givers:
-        stuck = _stuck(giver.scheduler)
-        first = next(stuck, None)
-        if first is None:
-            continue
-        if takers is None:
-            takers = _takers(homes)
-        if not takers:
-            return 0
-        for sequence, taker in list(_moves(chain([first], stuck), takers)):
-            giver.scheduler.withdraw(sequence)
-            sequence.story.add(now, What.MOVED, giver.scheduler.instance)
-            taker.scheduler.add(sequence, now)
-            num_moved += 1
-    return num_moved
+
+    def __init__(self, homes: Listing[Home]) -> None:
+        self._homes = homes
+        self._givers: set[int] = set()  # where somebody waits
+        self._content: set[int] = set()  # of them, where nobody waits in vain
+
+    def balance(self, touched: Iterable[int], now: float) -> set[int]:
+        """Move what should; `touched` changed since the last call. Returns which it changed."""
+        for index in touched:
+            self._content.discard(index)
+            if self._homes[index].scheduler.waiting:
+                self._givers.add(index)
+            else:
+                self._givers.discard(index)
+        if len(self._givers) == len(self._homes) or self._givers == self._content:
+            return set()
+        return self._move(sorted(self._givers - self._content), now)
+
+    def _move(self, givers: list[int], now: float) -> set[int]:
+        homes = self._homes
+        givers.sort(key=lambda index: -homes[index].scheduler.waiting.num_tokens)
+        takers: list[Taker] | None = None  # few givers have anybody who waits in vain
+        changed: set[int] = set()
+        for giver in givers:
+            scheduler = homes[giver].scheduler
+            stuck = _stuck(scheduler)
+            first = next(stuck, None)
+            if first is None:
+                self._content.add(giver)
+                continue
+            if takers is None:
+                takers = _takers(homes)
+            if not takers:
+                break
+            for sequence, taker in list(_moves(chain([first], stuck), takers)):
+                scheduler.withdraw(sequence)
+                sequence.story.add(now, What.MOVED, scheduler.instance)
+                taker.scheduler.add(sequence, now)
+                changed |= {giver, taker.scheduler.instance}
+        return changed
 
 
 def _takers(homes: Listing[Home]) -> list[Taker]:

@@ -1,23 +1,21 @@
-"""Placement: a new sequence goes to the least loaded instance."""
+"""Placement by load: a sequence goes where the fewest tokens wait."""
 
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+
+from daemon.placement.base import Candidate, Placement
+from daemon.sequence import Sequence
 
 
-@dataclass(slots=True, frozen=True)
-class Load:
-    """The load of one instance."""
+class LeastLoaded(Placement):
+    """The fewest pending tokens; ties go to free memory, then few sequences."""
 
-    instance: int
-    num_pending_tokens: int  # known tokens of sequences that wait for it
-    num_running: int
-    kv_share: float  # of its blocks held, 0..1
+    name = "least_loaded"
+    meaning = "where the fewest tokens wait, then to the most free memory"
+
+    def choose(self, sequence: Sequence, candidates: Listing[Candidate], seed: int) -> int:
+        """The least loaded one's index."""
+        return min(candidates, key=_load).instance
 
 
-def least_loaded(loads: Listing[Load]) -> int:
-    """The instance with the fewest pending tokens; ties go to free memory, then few sequences."""
-    best = min(
-        loads,
-        key=lambda load: (load.num_pending_tokens, load.kv_share, load.num_running, load.instance),
-    )
-    return best.instance
+def _load(one: Candidate) -> tuple[int, float, int, int]:
+    return one.num_pending_tokens, one.kv_share, one.num_running, one.instance

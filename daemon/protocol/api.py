@@ -1,10 +1,10 @@
 """Messages between the API process and the runtime: one frozen, tagged struct each.
 
-API -> runtime: `Generate`, `Sealed`, `Finish`, `Abort`; an `Alive` for each `Ping`; where lengths
-are predicted also `Predicted` and `Predicting`.
+API -> runtime: `Generate`, `SealedBlocks`, `FinishSequence`, `AbortRequest`; an `Alive` for each
+`Ping`; where lengths are predicted also `PredictedLength` and `Predicting`.
 Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on every change, and
-`Gauges` and `Ping` now and then; for a request `Rejected` or, for each sequence, `Started`,
-`Tokens`, and at the end a reason in `Tokens` or one `Finished`.
+`Gauges` and `Ping` now and then; for a request `RequestRejected` or, for each sequence,
+`SequenceStarted`, `Tokens`, and at the end a reason in `Tokens` or one `SequenceEnded`.
 """
 
 import msgspec
@@ -29,9 +29,10 @@ class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     priority: int  # lower runs first; 0 is the default
     sampling: SamplingParams  # of stream 0; the runtime derives the others' seeds
     hashes: bytes  # chain hashes of the full prompt blocks, 16 bytes each (memory/hashing.py)
+    deadline_s: float = 0.0  # when the whole answer is due, on the machine's monotonic clock; 0: no
 
 
-class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SealedBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Generated tokens filled further blocks: their chain hashes, for the prefix cache."""
 
     sequence: int
@@ -39,20 +40,19 @@ class Sealed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     hashes: bytes  # 16 bytes each
 
 
-class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class FinishSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A stop string was found in the text: the sequence ends; later tokens are discarded."""
 
     sequence: int
-    at_token: int  # output tokens that count
 
 
-class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class AbortRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The client went away: end every sequence of the request."""
 
     request: int
 
 
-class Predicted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class PredictedLength(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How long a request's answers will be; it was sent before, and may be over by now."""
 
     request: int
@@ -114,7 +114,7 @@ class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
     uptime_s: float = 0.0  # of the daemon
 
 
-class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SequenceStarted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A sequence got its first place in a batch."""
 
     sequence: int
@@ -124,14 +124,14 @@ class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """One step's new tokens of this API process's sequences."""
 
-    sequences: Column  # int64 [T]
+    sequences: Column  # int64 [T]; tokens of one sequence follow each other
     tokens: Column  # int32 [T]
     reasons: Column  # uint8 [T]: FinishReason; not NONE: the sequence has ended with this token
     logprobs: Logprobs | None = None  # rows index this message's T
     errors: RowErrors = ()  # why, where the reason is ERROR; these rows, too
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SequenceEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A sequence ended without a further token (finish, abort, error)."""
 
     sequence: int
@@ -139,7 +139,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str = ""
 
 
-class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class RequestRejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The request was not taken; nothing of it is kept."""
 
     request: int
@@ -148,16 +148,18 @@ class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     retry_after_s: float  # estimated wait for queue_full; 0: retrying will not help
 
 
-FromApi = Generate | Sealed | Finish | Abort | Alive | Predicted | Predicting
+FromApi = (
+    Generate | SealedBlocks | FinishSequence | AbortRequest | Alive | PredictedLength | Predicting
+)
 ToApi = (
     Access
     | Settings
     | Serving
     | Gauges
     | Ping
-    | Started
+    | SequenceStarted
     | PromptLogprobs
     | Tokens
-    | Finished
-    | Rejected
+    | SequenceEnded
+    | RequestRejected
 )

@@ -11,35 +11,21 @@ from daemon.core.snapshot import (
     Story,
 )
 from daemon.memory.block_pool import BlockUse
+from daemon.pause import Cause
 from daemon.request import FinishReason
 from daemon.story import What
 
+# Viewers know this module and nothing of the Core.
 __all__ = [
-    "FRAME_LIMIT_BYTES",
-    "ApiStatus",
-    "AskOwners",
-    "AskStory",
     "BlockOwners",
     "BlockUse",
-    "ChoosePolicy",
+    "Cause",
     "Counters",
-    "Drain",
     "FinishReason",
-    "FromViewer",
-    "GpuStatus",
     "InstanceStatus",
     "Mark",
-    "PredictorStatus",
-    "Refused",
-    "Reload",
-    "Reloaded",
-    "Resume",
     "SequenceStatus",
-    "Snapshot",
-    "Status",
     "Story",
-    "ToViewer",
-    "Watch",
     "What",
 ]
 
@@ -60,6 +46,7 @@ class ChoosePolicy(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
     """Rank sequences by another policy from now on; the answer is a `Snapshot` made after that."""
 
     policy: str
+    instance: str = ""  # the name of the one that does; empty: all
 
 
 class AskStory(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

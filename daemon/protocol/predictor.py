@@ -1,7 +1,7 @@
 """Messages between the API process and its predictor process: one frozen, tagged struct each.
 
 API -> predictor: `Ask` for each request, later one `Ended` for it.
-Predictor -> API: one `Foretold` for each `Ask`, in the order of the asks.
+Predictor -> API: one `Estimate` for each `Ask`, in the order of the asks.
 The end of the channel ends the predictor; it saves what it has learned.
 """
 
@@ -27,7 +27,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_output_tokens: int  # mean of its streams; 0: it was broken off, there is nothing to learn
 
 
-class Foretold(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Estimate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How long the answer will be."""
 
     request: int

@@ -12,7 +12,7 @@ import msgspec
 
 from daemon.batch import Batch
 from daemon.request import SamplingParams
-from daemon.wire.columns import Column
+from daemon.wire.columns import Column, int32
 from daemon.wire.pulse import Alive, Ping
 
 
@@ -87,9 +87,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities of the sampled rows that asked for them."""
+    """Log-probabilities of the drawn tokens whose sequences asked for them."""
 
-    rows: Column  # int32 [P]: index among the sampled rows
+    rows: Column  # int32 [P]: index among the drawn tokens
     chosen: Column  # float32 [P]: of the drawn token
     top_ids: Column  # int32 [P * k], row-major; k = the most that any row asked for
     top_values: Column  # float32 [P * k]
@@ -106,20 +106,21 @@ class PromptLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 RowErrors = tuple[tuple[int, str], ...]
-"""Rows that cannot go on, by their index among the sampled ones, and why, in a sentence."""
+"""Rows that cannot go on, by the index of their first token, and why, in a sentence."""
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What came of one plan; R sampled rows, in the plan's row order."""
+    """What came of one plan; R sampled rows, in the plan's row order, and T tokens drawn."""
 
     step: int
-    tokens: Column  # int32 [R]
+    tokens: Column  # int32 [T], row by row; T is R unless `counts` says how many each row drew
     reasons: Column  # uint8 [R]: FinishReason; STOP where an end was drawn, ERROR as in `errors`
     elapsed_s: float  # time of the step in the worker
     idle_s: float  # time the worker waited for this plan, and for swap copies it awaits
     logprobs: Logprobs | None = None
     errors: RowErrors = ()  # these sequences end here; their tokens mean nothing
     prompts: tuple[PromptLogprobs, ...] = ()  # what was computed of prompts that ask for it
+    counts: Column = msgspec.field(default_factory=int32)  # as in `StepDone`; empty: one each
 
 
 class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -140,7 +141,7 @@ class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """From now on torch computes what a family of GPU kernels should; said before `Ready`, or later
     where something shows only then."""
 
-    family: str  # a key of `daemon.engine.selftest.families.FAMILIES`
+    family: str  # a key of `daemon.engine.families.FAMILIES`
     why: str
 
 

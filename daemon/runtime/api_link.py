@@ -9,11 +9,7 @@ import msgspec
 import numpy as np
 
 from daemon.core.actions import Deliver, Finished, Rejected, Started
-from daemon.core.events import Abort as CoreAbort
-from daemon.core.events import Event, RequestArrived
-from daemon.core.events import Finish as CoreFinish
-from daemon.core.events import Predicted as CorePredicted
-from daemon.core.events import Sealed as CoreSealed
+from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, Sealed
 from daemon.protocol import api as protocol
 from daemon.protocol.control import PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply, RowErrors
@@ -33,78 +29,74 @@ the whole vocabulary and the search for its best tokens. Small models take half 
 
 
 class ApiLink:
-    """One API process's requests. A successor's ids are kept apart by its generation."""
+    """The API process's requests; of one process after the other, whose ids are kept apart.
+
+    `dispatch` takes the events, `lives(settled)` each answer to `ping`. What is sent while there is
+    no process is lost: `connect` begins with a process that knows nothing.
+    """
 
     def __init__(
         self,
-        sock: socket.socket,
-        generation: int,
         store: TokenStore,
         dispatch: Callable[[Event], None],
+        lives: Callable[[bool], None],
     ) -> None:
         self.predictor: PredictorStatus | None = None  # as the process last said
-        self.lives: Callable[[bool], None] = lambda _settled: None  # told of answers to `ping`
-        self._first_request = generation * _REQUESTS_PER_PROCESS
-        self._first_sequence = self._first_request * MAX_SEQUENCES_PER_REQUEST
+        self._lives = lives
+        self._first_request = 0
+        self._first_sequence = 0
         self._store = store
         self._dispatch = dispatch
         self._encode = encoder().encode
         self._decode = decoder(protocol.FromApi).decode
         self._live: dict[int, int] = {}  # the Core's request id -> streams that have not ended
-        self._channel = Channel(sock, self._frame, self._closed)
+        self._channel: Channel | None = None
 
-    @property
-    def num_requests(self) -> int:
-        """Requests with a stream that has not ended."""
-        return len(self._live)
+    def connect(self, sock: socket.socket, generation: int) -> None:
+        """A new process takes its predecessor's place."""
+        self.hang_up()
+        self.predictor = None
+        self._first_request = generation * _REQUESTS_PER_PROCESS
+        self._first_sequence = self._first_request * MAX_SEQUENCES_PER_REQUEST
+        self._channel = channel = Channel(sock, self._frame, lambda _: self._closed(channel))
 
     def hang_up(self) -> None:
         """End what is left of its requests and close the channel; twice is as good as once."""
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()
         self.end_all()
 
     def end_all(self) -> None:
         """End every request that has not ended; the process is told of each."""
         for request in list(self._live):
-            self._dispatch(CoreAbort(time.monotonic(), request))
+            self._dispatch(Abort(time.monotonic(), request))
 
     def ping(self) -> None:
         """Ask whether its event loop still hears."""
-        self._send(Ping())
+        self.send(Ping())
 
-    def send_access(self, access: protocol.Access) -> None:
-        """Tell who may ask now."""
-        self._send(access)
-
-    def send_settings(self, settings: protocol.Settings) -> None:
-        """Tell what else has changed."""
-        self._send(settings)
-
-    def send_serving(self, serving: protocol.Serving) -> None:
-        """Tell what is served now."""
-        self._send(serving)
-
-    def send_gauges(self, gauges: protocol.Gauges) -> None:
-        """Tell what is counted and held now."""
-        self._send(gauges)
+    def send(self, message: protocol.ToApi) -> None:
+        """Tell the process; without one nobody hears."""
+        if self._channel is not None:
+            self._channel.send(self._encode(message))
 
     def started(self, action: Started) -> None:
         """A sequence got its first place in a batch."""
         own = action.sequence - self._first_sequence
-        self._send(protocol.Started(own, action.num_cached_tokens))
+        self.send(protocol.SequenceStarted(own, action.num_cached_tokens))
 
     def prompt_logprobs(self, told: tuple[PromptLogprobs, ...]) -> None:
         """What a worker computed of prompts; nobody wants it of requests that have ended."""
         for one in told:
             if one.sequence // MAX_SEQUENCES_PER_REQUEST in self._live:
                 own = one.sequence - self._first_sequence
-                self._send(msgspec.structs.replace(one, sequence=own))
+                self.send(msgspec.structs.replace(one, sequence=own))
 
     def deliver(self, action: Deliver, reply: Reply) -> None:
         """New tokens, in the order of the step's rows."""
         for row in np.flatnonzero(action.reasons).tolist():
             self._ended(int(action.sequences[row]))
-        self._send(
+        self.send(
             protocol.Tokens(
                 action.sequences - self._first_sequence,
                 reply.tokens[action.rows],
@@ -118,13 +110,13 @@ class ApiLink:
         """A sequence ended between steps."""
         self._ended(action.sequence)
         own = action.sequence - self._first_sequence
-        self._send(protocol.Finished(own, action.reason, action.error))
+        self.send(protocol.SequenceEnded(own, action.reason, action.error))
 
     def rejected(self, action: Rejected) -> None:
         """A request was not taken."""
         self._store.drop_request(action.request, self._live.pop(action.request))
         own = action.request - self._first_request
-        self._send(protocol.Rejected(own, action.kind, action.message, action.retry_after_s))
+        self.send(protocol.RequestRejected(own, action.kind, action.message, action.retry_after_s))
 
     def _ended(self, sequence: int) -> None:
         self._store.drop(sequence)
@@ -132,9 +124,6 @@ class ApiLink:
         self._live[request] -= 1
         if not self._live[request]:
             del self._live[request]
-
-    def _send(self, message: protocol.ToApi) -> None:
-        self._channel.send(self._encode(message))
 
     def _frame(self, payload: bytes) -> None:
         now = time.monotonic()
@@ -146,18 +135,18 @@ class ApiLink:
         match message:
             case protocol.Generate():
                 self._dispatch(self._arrival(message, now))
-            case protocol.Sealed():
+            case protocol.SealedBlocks():
                 own = message.sequence + self._first_sequence
-                self._dispatch(CoreSealed(now, own, message.first_block, message.hashes))
-            case protocol.Finish():
+                self._dispatch(Sealed(now, own, message.first_block, message.hashes))
+            case protocol.FinishSequence():
                 own = message.sequence + self._first_sequence
-                self._dispatch(CoreFinish(now, own, message.at_token))
-            case protocol.Abort():
-                self._dispatch(CoreAbort(now, message.request + self._first_request))
-            case protocol.Predicted():
+                self._dispatch(Finish(now, own))
+            case protocol.AbortRequest():
+                self._dispatch(Abort(now, message.request + self._first_request))
+            case protocol.PredictedLength():
                 self._predicted(message, now)
             case Alive():
-                self.lives(message.settled)
+                self._lives(message.settled)
             case protocol.Predicting():
                 self.predictor = message.status
 
@@ -174,17 +163,19 @@ class ApiLink:
             message.priority,
             message.hashes,
             SCORED_COST if message.sampling.prompt_logprobs >= 0 else 1,
+            message.deadline_s,
         )
 
-    def _predicted(self, message: protocol.Predicted, now: float) -> None:
+    def _predicted(self, message: protocol.PredictedLength, now: float) -> None:
         request = message.request + self._first_request
         if request in self._live:
             tokens, high = message.num_tokens, message.high_tokens
-            self._dispatch(CorePredicted(now, request, tokens, high))
+            self._dispatch(Predicted(now, request, tokens, high))
 
-    def _closed(self, error: str) -> None:
-        """The process is gone: so are its clients."""
-        self.hang_up()
+    def _closed(self, channel: Channel) -> None:
+        """The process is gone: so are its clients. A successor's are not."""
+        if channel is self._channel:
+            self.hang_up()
 
 
 def _renumbered(errors: RowErrors, rows: Int32) -> RowErrors:

@@ -82,21 +82,19 @@ class GpuReader:
 class GpuWatch:
     """Keeps `latest` fresh: a status a device, None where there is none or none can be read.
 
-    A driver that is absent, denied or lost costs nothing but the figures; it is tried again
-    every `REOPEN_S`.
+    `cards` are UUIDs; an empty one is of a device that has no figures. A driver that is absent,
+    denied or lost costs nothing but the figures; it is tried again every `REOPEN_S`.
     """
 
-    def __init__(self) -> None:
-        self._cards: tuple[str, ...] = ()
-        self.latest: tuple[GpuStatus | None, ...] = ()
+    def __init__(self, cards: Sequence[str]) -> None:
+        self._cards = tuple(cards)
+        self.latest: tuple[GpuStatus | None, ...] = (None,) * len(self._cards)
         self._stopped = threading.Event()
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
-    def start(self, cards: Sequence[str]) -> None:
-        """Begin to read these cards, by UUID; an empty one is of a device that has no figures."""
-        self._cards = tuple(cards)
-        self.latest = (None,) * len(self._cards)
+    def start(self) -> None:
+        """Begin to read."""
         if any(self._cards):
             self._thread.start()
 

@@ -25,6 +25,7 @@ class Loads:
     """Of all instances, by index. `remember` names them once the model is known."""
 
     def __init__(self) -> None:
+        self.stage = "starting"  # what is said while no worker loads and nothing is converted
         self._times: StartTimes | None = None
         self._names: list[str] = []
         self._clocks: dict[int, LoadClock] = {}
@@ -43,6 +44,7 @@ class Loads:
             self._clocks[instance] = LoadClock(last)
         share = progress.fraction / WEIGHTS_END if progress.stage == _COUNTED_STAGE else 0.0
         self._clocks[instance].reached(progress.stage, time.monotonic(), share)
+        self.stage = self.sentence()
         return before is None or before.stage != progress.stage
 
     def converts(self, share: float) -> bool:
@@ -119,7 +121,7 @@ class Loads:
         )
 
 
-def told_of(ready: Ready, stages: str) -> Iterator[str]:
+def describe(ready: Ready, stages: str) -> Iterator[str]:
     """What a worker that is ready holds, and what its stages took."""
     yield (
         f"{ready.num_blocks} blocks of {ready.block_bytes} bytes, weights {ready.weight_bytes} "

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,8 @@ import msgspec
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Card, Devices, ask_for, check_devices
-from daemon.config.find import Candidate, Found, find
+from daemon.config.find import DeviceCandidate, Found, find
+from daemon.config.instances import instance_limits
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
@@ -22,6 +24,7 @@ from daemon.models.hub import hub_name
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
+from daemon.role import Role
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +50,16 @@ class ServedModel(msgspec.Struct, frozen=True):
     def load(self, config: Config, instance: int) -> Load:
         """What the instance's worker is told."""
         pool, cores = self.pools[instance], self.cores[instance]
+        limits = instance_limits(config, self.instances[instance])
         return Load(
             model=str(self.folder),
             device=self.instances[instance].device,
             dtype=pool.dtype,
             block_size=config.memory.block_size,
             num_blocks=pool.size.num_blocks if pool.size else 0,
-            max_slots=config.scheduler.max_running,
+            max_slots=limits.max_running,
             max_len=self.max_len,
-            max_batch_tokens=config.scheduler.max_batch_tokens,
+            max_batch_tokens=limits.max_batch_tokens,
             num_threads=cores.threads,
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
@@ -67,26 +71,22 @@ class ServedModel(msgspec.Struct, frozen=True):
 
     def configured(self, config: Config, now: float) -> Configured:
         """What the Core is built with."""
-        scheduler = config.scheduler
         return Configured(
             now=now,
             instances=tuple(
                 InstanceConfig(
-                    spec.name, spec.role, spec.device, ahead=spec.device.startswith("cuda")
+                    spec.name,
+                    Role(spec.role),
+                    spec.device,
+                    ahead=spec.device.startswith("cuda"),
+                    **asdict(instance_limits(config, spec)),
                 )
                 for spec in self.instances
             ),
-            policy=scheduler.policy,
             block_size=config.memory.block_size,
-            max_running=scheduler.max_running,
-            max_batch_tokens=scheduler.max_batch_tokens,
-            prefill_chunk=scheduler.prefill_chunk,
-            max_waiting=scheduler.max_waiting,
             max_len=self.max_len,
-            prefix_cache=scheduler.prefix_cache,
-            depth=scheduler.depth,
             swap=config.memory.swap,
-            starve_s=scheduler.starve_s,
+            **msgspec.structs.asdict(config.scheduler),
         )
 
 
@@ -156,7 +156,7 @@ def _found(config: Config, shape: ModelShape, devices: Devices) -> tuple[Found, 
     return found, devices
 
 
-def _misses(candidate: Candidate, card: Card) -> bool:
+def _misses(candidate: DeviceCandidate, card: Card) -> bool:
     """Whether a card lacks room for all that was wished for, while other programs hold some."""
     held_bytes = 0 if card.free_bytes is None else card.total_bytes - card.free_bytes
     return bool(candidate.fault or candidate.tokens) and held_bytes > GPU_RUNTIME_BYTES

@@ -4,6 +4,7 @@ Nothing here decides anything: each action has one line that carries it out.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,8 @@ from daemon.core.actions import Deliver, Finished, Rejected, Started, Submit, Wa
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
-    Copied,
-    Drain,
+    CopiesDone,
+    DrainBegun,
     Event,
     PolicyChosen,
     Reconfigured,
@@ -25,17 +26,23 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.journal.writer import JournalWriter
-from daemon.protocol.worker import Copied as WorkerCopied
-from daemon.protocol.worker import Plan, Ready, Reply
+from daemon.protocol.worker import Copied, Plan, Ready, Reply
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.plans import Planner
 from daemon.runtime.token_store import TokenStore
+from daemon.wire.columns import int32
+
+log = logging.getLogger(__name__)
+
+_NO_REPLY = Reply(-1, int32(), int32().astype("u1"), 0.0, 0.0)
+"""Of every event but a step's end: it has no token to deliver."""
 
 
 class Runtime:
     """One Core, its token ids, its timer, and the links that its actions go to.
 
-    `send_plan(instance, plan)` hands a plan to the instance's worker.
+    `api` takes what the Core says of requests; `send_plan(instance, plan)` hands a plan to the
+    instance's worker.
     """
 
     def __init__(
@@ -43,10 +50,11 @@ class Runtime:
         config: Configured,
         store: TokenStore,
         journal: JournalWriter | None,
+        api: ApiLink,
         send_plan: Callable[[int, Plan], None],
     ) -> None:
         self.core = Core(config)
-        self.api: ApiLink | None = None
+        self._api = api
         self._store = store
         self.last_step_s = -1.0
         self.empty = asyncio.Event()  # once draining: nothing lives any more
@@ -54,22 +62,27 @@ class Runtime:
         self._send_plan = send_plan
         self._planners = [Planner(store) for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None
-        self._reply: Reply | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
-            Deliver: self._deliver,
-            Started: self._started,
-            Finished: self._finished,
-            Rejected: self._rejected,
+            Started: api.started,
+            Finished: api.finished,
+            Rejected: api.rejected,
             WakeAt: self._wake_at,
         }
 
-    def dispatch(self, event: Event) -> None:
-        """Journal an event, let the Core handle it, and do what it asks, in order."""
+    def dispatch(self, event: Event, reply: Reply = _NO_REPLY) -> None:
+        """Journal an event, let the Core handle it, and do what it asks, in order.
+
+        `reply` has the tokens of a step that is done; neither the journal nor the Core sees them.
+        """
         if self._journal is not None:
             self._journal.append(event)
         for action in self.core.handle(event):
-            self._carry_out[type(action)](action)
+            if isinstance(action, Deliver):
+                self._store.append(action.sequences, reply.tokens[action.rows])
+                self._api.deliver(action, reply)
+            else:
+                self._carry_out[type(action)](action)
         if self._journal is not None:
             self._journal.maintain(self.core, event.now)
         if self.core.draining and not self.core.sequences:
@@ -103,31 +116,31 @@ class Runtime:
 
     def reply(self, instance: int, reply: Reply) -> None:
         """A worker answered a plan."""
-        self._reply = reply
         self.last_step_s = now = time.monotonic()
-        if self.api is not None:
-            self.api.prompt_logprobs(reply.prompts)
-        self.dispatch(StepDone(now, instance, reply.step, reply.reasons, reply.elapsed_s))
-        self._reply = None
+        self._api.prompt_logprobs(reply.prompts)
+        answered = reply.reasons, reply.elapsed_s, reply.counts
+        self.dispatch(StepDone(now, instance, reply.step, *answered), reply)
 
-    def copied(self, instance: int, copied: WorkerCopied) -> None:
+    def copied(self, instance: int, copied: Copied) -> None:
         """A worker's swap copies are done."""
         now = time.monotonic()
         counts = copied.num_out, copied.out_s, copied.num_in, copied.in_s
-        self.dispatch(Copied(now, instance, copied.step, *counts))
+        self.dispatch(CopiesDone(now, instance, copied.step, *counts))
 
-    def choose_policy(self, policy: str) -> None:
-        """Rank every sequence, those to come included, by another policy: one of POLICIES."""
-        self.dispatch(PolicyChosen(time.monotonic(), policy))
+    def choose_policy(self, policy: str, instance: int = -1) -> None:
+        """Rank the sequences of an instance, or of all (-1), by another of POLICIES from now on."""
+        self.dispatch(PolicyChosen(time.monotonic(), policy, instance))
+        where = f" on {self.core.config.instances[instance].name}" if instance >= 0 else ""
+        log.info("the policy is %s now%s", policy, where)
 
     def reconfigure(self, scheduler: SchedulerConfig) -> None:
         """Keep to other limits, as far as they can change while requests run."""
-        limits = scheduler.max_waiting, scheduler.starve_s
+        limits = scheduler.max_waiting, scheduler.starve_s, scheduler.max_pause_s
         self.dispatch(Reconfigured(time.monotonic(), *limits))
 
     def drain(self) -> None:
         """Take no new requests."""
-        self.dispatch(Drain(time.monotonic()))
+        self.dispatch(DrainBegun(time.monotonic()))
 
     def resume(self) -> None:
         """Take requests again."""
@@ -144,28 +157,6 @@ class Runtime:
     def _submit(self, action: Submit) -> None:
         batch = action.batch
         self._send_plan(batch.instance, self._planners[batch.instance].plan(batch))
-
-    def _deliver(self, action: Deliver) -> None:
-        reply = self._reply
-        if reply is None:
-            raise RuntimeError("the Core delivered tokens that no worker sent")
-        self._store.append(action.sequences, reply.tokens[action.rows])
-        self._link().deliver(action, reply)
-
-    def _started(self, action: Started) -> None:
-        self._link().started(action)
-
-    def _finished(self, action: Finished) -> None:
-        self._link().finished(action)
-
-    def _rejected(self, action: Rejected) -> None:
-        self._link().rejected(action)
-
-    def _link(self) -> ApiLink:
-        """The one API process that has requests here."""
-        if self.api is None:
-            raise RuntimeError("a request lives without an API process")
-        return self.api
 
     def _wake_at(self, action: WakeAt) -> None:
         if self._timer is not None:

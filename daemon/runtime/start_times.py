@@ -2,9 +2,10 @@
 
 import json
 import logging
-import os
 import threading
 from pathlib import Path
+
+from daemon.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +105,9 @@ class StartTimes:
             known, new = self._read(), self._new
             newest = {**{what: known[what] for what in known if what not in new}, **new}
             newest = dict(list(newest.items())[-MOST_KEPT:])
-            partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                partial.write_text(json.dumps(newest, indent=1), encoding="utf-8")
-                partial.replace(self._path)
+                write_whole(self._path, json.dumps(newest, indent=1).encode())
             except OSError as error:
                 log.warning("how long this start took is not kept: %s", error)
 

@@ -35,12 +35,6 @@ class TokenStore:
     def __init__(self) -> None:
         self._sequences: dict[int, _Tokens] = {}
 
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def __contains__(self, sequence: int) -> bool:
-        return sequence in self._sequences
-
     def add(self, request: int, message: Generate) -> None:
         """Take a request's tokens under the id that the Core knows it by."""
         for index in range(message.n):
@@ -49,7 +43,7 @@ class TokenStore:
             self._sequences[sequence_id(request, index)] = _Tokens(message.tokens, sampling)
 
     def append(self, sequences: Int64, tokens: Int32) -> None:
-        """One more output token for each of these sequences."""
+        """The next output tokens of these sequences; one with several is named as often."""
         held = self._sequences
         for sequence, token in zip(sequences.tolist(), tokens.tolist(), strict=True):
             held[sequence].outputs.append(token)

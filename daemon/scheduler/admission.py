@@ -7,10 +7,14 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
-from daemon.memory.swap_space import DEFER
+from daemon.pause import cause_of
 from daemon.request import State
+from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
+from daemon.scheduler.pace import StreamPace
+from daemon.scheduler.policies.base import PROMPTS_ALONE
 from daemon.scheduler.residency import Residency
+from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Int32, Slots, UInt8, int32
@@ -27,12 +31,13 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
     num_blocks: int  # in all
     num_reusable: int  # of them, those that another sequence or the cache has
+    num_reserved: int = 0  # it holds at most, which are reserved for it; 0: without a reservation
     fetches: bool = False  # blocks have to come from host memory
 
     @property
     def num_new_blocks(self) -> int:
-        """Blocks that have to be allocated for it."""
-        return self.num_blocks - self.num_reusable
+        """Blocks that have to be there for it: to be allocated, or reserved."""
+        return max(self.num_blocks, self.num_reserved) - self.num_reusable
 
 
 @dataclass(slots=True)
@@ -62,6 +67,9 @@ class Admission:
         self.waiting = order.waiting
         self.kv = kv
         self.residency = residency
+        self.pace = StreamPace(order)
+        self.displacement = Displacement(order, residency, self.pace)
+        self.suspects = Suspects()
         self.step = 0
         self.left: list[int] = []  # slots that were vacated since the newest plan
         self.joined: list[int] = []  # slots that were taken since then
@@ -116,18 +124,22 @@ class Admission:
     def plan(self, sequence: Sequence) -> AdmissionPlan:
         """How a waiting sequence would be admitted now."""
         kv = self.kv
-        reserve_limit = self.order.policy.reserve_limit
-        num_blocks = kv.blocks_for(sequence.limit if reserve_limit else sequence.num_known_tokens)
+        num_blocks = kv.blocks_for(sequence.num_known_tokens)
+        reserved = self._reserved_for(sequence)
         leader = self._leader_slot(sequence)
         if leader >= 0:
             shared = sequence.num_prompt_tokens - 1
-            return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size)
+            return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size, reserved)
         matched = kv.match(sequence)
         num_cached = len(matched) * kv.block_size
         parked = sequence.residence.parked_tokens
-        if parked > num_cached:
-            return AdmissionPlan(-1, matched, parked, num_blocks, len(matched), fetches=True)
-        return AdmissionPlan(-1, matched, num_cached, num_blocks, len(matched))
+        fetches = parked > num_cached
+        num_tokens = parked if fetches else num_cached
+        return AdmissionPlan(-1, matched, num_tokens, num_blocks, len(matched), reserved, fetches)
+
+    def _reserved_for(self, sequence: Sequence) -> int:
+        """The blocks that the policy reserves for a sequence in all; 0: none."""
+        return self.kv.blocks_for(sequence.limit) if self.order.policy.reserve_limit else 0
 
     def _leader_slot(self, sequence: Sequence) -> int:
         """The slot of the running stream whose computed prompt this one can share, or -1."""
@@ -141,15 +153,48 @@ class Admission:
         return leader.slot if computed and fresh else -1
 
     @property
-    def gang_open(self) -> bool:
+    def _gang_open(self) -> bool:
         """Whether a gang may still grow: none that runs has got more than its first token."""
         order = self.slots.order()
         return bool((self.slots.known[order] <= self.slots.fed_until[order] + 1).all())
 
     @property
+    def closed(self) -> bool:
+        """Whether nobody may join those that run: there are suspects, the gang is full, or some run
+        without the reservation that the policy wants.
+        """
+        policy = self.order.policy
+        unreserved = policy.reserve_limit and not self.all_reserved
+        return bool(self.suspects) or unreserved or (policy.gang and not self._gang_open)
+
+    def may_join(self) -> bool:
+        """Whether sequences may join those that run, once those have what the policy reserves."""
+        self.reserve_running()
+        return not self.closed
+
+    @property
+    def all_reserved(self) -> bool:
+        """Whether all that run have a reservation."""
+        return self.kv.reservations.num_slots == self.slots.num_running
+
+    def reserve_running(self) -> None:
+        """Reserve for those that run without a reservation, in order, while there is room: the
+        policy was another one when they were admitted.
+        """
+        if not self.order.policy.reserve_limit:
+            self.kv.reservations.clear()
+        elif not self.all_reserved:
+            for slot in self.slots.order().tolist():
+                if not self.kv.reservations.has(slot):
+                    num_blocks = self._reserved_for(self.slots.member(slot))
+                    if num_blocks - int(self.kv.table.held[slot]) > self.kv.num_unreserved:
+                        return
+                    self.kv.reservations.reserve(slot, num_blocks)
+
+    @property
     def num_spare(self) -> int:
-        """Blocks that are kept for running sequences to grow into."""
-        return max(1, self.kv.pool.num_blocks // 100)
+        """Blocks that are kept for running sequences to grow into, where none are reserved."""
+        return 0 if self.order.policy.reserve_limit else max(1, self.kv.pool.num_blocks // 100)
 
     def coming(self, leaving: Slots) -> int:
         """Blocks that get free without a preemption and are promised to nobody: fenced ones, and
@@ -165,11 +210,29 @@ class Admission:
         spare = self.num_spare if self.slots.num_running else 0
         return self.kv.num_lacking(plan.matched, plan.num_new_blocks + spare)
 
+    def next_waiting(self, now: float) -> Sequence | None:
+        """The next of those that wait to be asked in; None: nobody may come now."""
+        first = self.waiting.first
+        return first if self.suspects else self.pace.next(first, self.kv, now)
+
+    def is_stuck(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
+        policy, kv = self.order.policy, self.kv
+        if policy.displaces or policy.reserve_limit or kv.reservations.num_slots:
+            return False
+        if kv.pool.num_available >= kv.blocks_for(sequence.num_known_tokens) + self.num_spare:
+            return False
+        return self._lacking(self.plan(sequence)) > 0
+
     # Displacement
 
     def may_displace(self, sequence: Sequence, now: float) -> bool:
         """Whether there is a running sequence whose slot this one may take."""
-        return bool(self._victims(sequence, 1, now))
+        return bool(self._giving_way(sequence, 1, now))
+
+    def _giving_way(self, sequence: Sequence, num_blocks: int, now: float) -> list[int]:
+        """Slots that together give so many blocks, and that this one may take; or none."""
+        return self.displacement.for_one(sequence, num_blocks, self.kv, self.joined, now)
 
     def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
         """Displace others if the policy says so; whether a slot and the blocks are available then.
@@ -186,38 +249,9 @@ class Admission:
             beyond = 0 if leaving.size else 1  # a slot is all that it lacks
         if beyond <= 0:
             return False
-        for slot in self._victims(sequence, beyond, now):
+        for slot in self._giving_way(sequence, beyond, now):
             self.preempt(slot, What.GAVE_WAY, now, sequence.id)
         return not self.slots.full and self._lacking(plan) <= 0
-
-    def _victims(self, sequence: Sequence, num_blocks: int, now: float) -> list[int]:
-        """The last slots in the order that together give so many blocks, if this one may displace
-        them; none if they give fewer, or if the host has no room for what they hold: to compute it
-        all again costs more than a slot is worth. Slots that are leaving anyway are skipped.
-        """
-        policy, table = self.order.policy, self.slots
-        if not policy.displaces or self.residency.mode == DEFER:
-            return []
-        room = self.residency.host_room()
-        # Seconds left differ by a step at least: less is an error of the model, and no gain.
-        shift = now + self.order.step_time.mean_s if policy.counts_down else 0.0
-        found = []
-        for slot in map(int, table.order()[::-1]):
-            member = table.member(slot)
-            if table.is_leaving(slot):
-                continue
-            if sequence.rank + shift >= member.rank or member is sequence.leader:
-                return []
-            if slot in self.joined:  # this plan admitted it; ranks change with the step time
-                return []
-            room -= int(self.kv.table.held[slot]) - len(member.residence.host_blocks)
-            if room < 0:
-                return []
-            found.append(slot)
-            num_blocks -= max(self.kv.num_own(slot), int(table.full))
-            if num_blocks <= 0:
-                return found
-        return []
 
     # Admitting
 
@@ -238,9 +272,13 @@ class Admission:
             self.slots.last_step[plan.leader] = self.step + 1
         else:
             self.kv.allocate(slot, plan.matched, plan.num_blocks)
+        if plan.num_reserved:
+            self.kv.reservations.reserve(slot, plan.num_reserved)
         sequence.move(State.RUNNING)
         sequence.num_sealed_blocks = plan.num_reusable
         self.joined.append(slot)
+        moves_s = self.residency.copy_time.round_trip_s(len(sequence.residence.host_blocks))
+        self.pace.resume(sequence, now, moves_s)
         fetch_from = len(plan.matched) if plan.fetches else -1
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
         self.stats.swaps_in += plan.fetches
@@ -252,7 +290,7 @@ class Admission:
 
     def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
         """Add to its story where its computed tokens came from."""
-        what, by = (What.FETCHED if plan.fetches else What.SEATED), -1
+        what, by = (What.FETCHED if plan.fetches else What.ADMITTED), -1
         if plan.leader >= 0:
             what, by = What.SHARED, self.slots.member(plan.leader).id
         sequence.story.add(now, what, plan.num_shared_tokens, by)
@@ -272,22 +310,20 @@ class Admission:
 
         Where none is available, one of those that are coming is promised to the slot. Once all of
         them are promised, the last sequence in the order is preempted, the slot's own if it is the
-        last. Returns the slots that wait for a promised block.
+        last; none that has a reservation. Returns the slots that wait for a promised block.
         """
         table = self.slots
         waiting: list[int] = []
         coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
         for slot in slots.tolist():
             while table.members[slot] is not None:
-                if self.kv.pool.num_available:
-                    self.kv.append_each(np.array([slot]))
+                if self.kv.can_append(grown := np.array([slot])):
+                    self.kv.append_each(grown)
                     break
                 if coming + self.kv.pool.num_fenced > len(waiting):
                     waiting.append(slot)
                     break
-                victim = next(
-                    one for one in map(int, table.order()[::-1]) if not table.is_leaving(one)
-                )
+                victim = self.displacement.for_growth(self.kv, now)
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)
         return waiting
@@ -304,7 +340,7 @@ class Admission:
         if why is None:
             self.residency.forget(sequence)
         else:
-            step_time, alone = self.order.step_time, self.order.policy.prefill_alone
+            step_time, alone = self.order.step_time, self.order.policy.filler == PROMPTS_ALONE
             recompute_s = step_time.prefill_s if alone else step_time.chunk_s
             self.residency.park(sequence, num_valid, table, self.kv, self.step + 1, recompute_s)
         self._vacate([slot])
@@ -319,8 +355,10 @@ class Admission:
             sequence.preemptions_after_first += 1
         if why is not None:
             sequence.story.add(now, why, parked, by)
+        sequence.pause(now, cause_of(parked, why is None))
         sequence.move(State.PREEMPTED)
         self.order.requeue(sequence, now)
+        self.pace.pause(sequence)
 
     def retire(self, slots: list[int]) -> list[Sequence]:
         """Empty the slots of sequences that have ended; the sequences."""

@@ -8,6 +8,8 @@ from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.reserve import BurstReserve
 from daemon.scheduler.admission import PreemptionStats
+from daemon.scheduler.ageing import Ageing
+from daemon.scheduler.lengths import KindState, SeenLengths
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.trust import PredictorTrust
@@ -33,6 +35,8 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     copy_time: tuple[float, float]
     reserve: tuple[float, float, float, float]
     trust: tuple[float, list[tuple[int, int]]]
+    lengths: list[KindState] = []
+    ageing: tuple[float, int, list[float]] | None = None  # none in an older journal
 
 
 def state_of(scheduler: Scheduler) -> SchedulerState:
@@ -58,6 +62,8 @@ def state_of(scheduler: Scheduler) -> SchedulerState:
         copy_time=residency.copy_time.state(),
         reserve=residency.reserve.state(),
         trust=scheduler.order.trust.state(),
+        lengths=scheduler.order.lengths.state(),
+        ageing=scheduler.order.ageing.state(),
     )
 
 
@@ -66,6 +72,9 @@ def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeMode
     admission = scheduler.admission
     scheduler.order.step_time = step_time
     scheduler.order.trust = PredictorTrust.restored(state.trust)
+    scheduler.order.lengths = SeenLengths.restored(state.lengths)
+    if state.ageing is not None:
+        scheduler.order.ageing = Ageing.restored(state.ageing)
     admission.step = state.step
     admission.stats = PreemptionStats(*state.stats)
     admission.left[:] = state.left

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from daemon.scheduler.policies.base import PROMPTS_ALONE
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import chunk_of
 from daemon.sequence import Sequence
@@ -17,20 +18,20 @@ class Headroom:
         self._admission = admission = scheduler.admission
         self._policy = policy = scheduler.policy
         self._limits = limits = scheduler.limits
-        slots, pool = scheduler.slots, scheduler.kv.pool
+        slots, kv = scheduler.slots, scheduler.kv
         leaving = slots.leaving() if later else slots.order()[:0]
         self._slots = len(slots.vacant) + leaving.size
-        self._blocks = pool.num_available + (admission.coming(leaving) if later else 0)
+        self._blocks = kv.num_unreserved + (admission.coming(leaving) if later else 0)
         order = slots.order()
         pending = (slots.known - slots.computed)[order]
-        num_decodes = 0 if policy.prefill_alone else int(np.count_nonzero(pending == 1))
+        num_decodes = 0 if policy.filler == PROMPTS_ALONE else int(np.count_nonzero(pending == 1))
         self._budget = limits.max_batch_tokens - num_decodes
         self._first = True  # no prompt is in the step
         for slot in order[pending > 1].tolist():
             left = int(slots.known[slot] - slots.computed[slot])
             self._compute(left, slots.member(slot).prompt_cost)
         self._alone = not slots.num_running
-        if scheduler.suspects or (policy.gang and not admission.gang_open):
+        if admission.closed:
             self._slots = 0  # nobody joins
 
     @property
@@ -43,6 +44,8 @@ class Headroom:
         if self.none:
             return False
         admission = self._admission
+        if not (sequence.num_output_tokens or admission.pace.may_begin(sequence, admission.kv)):
+            return False
         plan = admission.plan(sequence)
         blocks = plan.num_new_blocks + admission.kv.pool.idle_among(plan.matched)
         pending = sequence.num_known_tokens - plan.num_shared_tokens

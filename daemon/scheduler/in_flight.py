@@ -10,7 +10,7 @@ from daemon.cost.work import StepWork, work_of
 from daemon.request import FinishReason
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
-from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8
+from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, any_true
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
@@ -20,6 +20,7 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
 
     step: int
     slots: Slots  # [R]
+    sequences: Int64  # [R]
     epochs: Int32  # [R]
     firsts: Slots  # slots whose first token since they joined this is; R or fewer
     finals: Bools  # [R]: the token is the sequence's last by max_tokens
@@ -28,12 +29,12 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The outcome of an answered step: the T rows that count."""
+    """The outcome of an answered step: the T tokens that count."""
 
-    rows: Int32  # [T] among the step's sampled rows
-    sequences: Int64  # [T]
-    reasons: UInt8  # [T] FinishReason; ERROR: the row failed, and has no token
-    first: list[Sequence]  # those whose first token this was
+    rows: Int32  # [T] among the tokens that were drawn: one of each row, or as it counted them
+    sequences: Int64  # [T]; those of one sequence follow each other
+    reasons: UInt8  # [T] FinishReason; ERROR: the row failed, and this is no token
+    joined: list[Sequence]  # those whose first token this was, of all or after they had given way
     ended: list[Sequence]
     causes: list[int]  # FinishReason of each that ended
     work: StepWork
@@ -65,16 +66,14 @@ class InFlight:
         which end their sequence by max_tokens.
         """
         fed = batch.fed.view(bool)
-        firsts = slots[samples & fed] if np.count_nonzero(fed) else _NO_SLOTS
+        firsts = slots[samples & fed] if any_true(fed) else _NO_SLOTS
         work = work_of(batch)
         if work.num_samples == slots.size:
             rows = slots
         else:
             rows, finals = slots[samples], finals[samples]
-        epochs = table.epoch[rows]
-        self.steps.append(
-            InFlightStep(batch.step, rows, epochs, firsts, finals, table.departures, work)
-        )
+        named = rows, table.sequence[rows], table.epoch[rows]
+        self.steps.append(InFlightStep(batch.step, *named, firsts, finals, table.departures, work))
 
     def answer(self, step: int) -> InFlightStep | None:
         """The oldest step if it is the one that answered; None for an answer nobody awaits."""

@@ -5,6 +5,8 @@ from heapq import heapify, heappop, heappush
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
+from daemon.scheduler.ageing import Ageing
+from daemon.scheduler.lengths import SeenLengths
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
@@ -16,6 +18,13 @@ from daemon.wire.columns import Slots
 PROMOTED_SHARE = 1 / 3
 """The share of blocks for promoted sequences. FastServe's promotion alone can thrash: where more
 arrives than is served all sequences starve, and all memory goes to moving them in and out."""
+
+MARGIN = 1.5
+"""Where costs are learned, one that displaces another costs so many times less: what is less sure
+is not worth a pause."""
+
+PRIORITY_S = 1e8
+"""Where costs are learned, a better priority is worth so many seconds of age: more than all."""
 
 _SPARE = 64
 
@@ -35,6 +44,8 @@ class Order:
         self.waiting = WaitingQueue()
         self.step_time = StepTimeModel()
         self.trust = PredictorTrust()
+        self.lengths = SeenLengths()
+        self.ageing = Ageing()
         self.starve_s = 0.3  # FastServe's alpha; may change while it runs
         self.promoted: list[Sequence] = []  # with some that are no longer
         self._starvation = Starvation(instance)
@@ -51,7 +62,7 @@ class Order:
         """Queue a sequence that the policy knows; it waits since `since_s`."""
         sequence.instance = self.instance
         sequence.waiting_since_s = since_s
-        sequence.rank = self.policy.rank(sequence, self.step_time)
+        sequence.rank = self._rank(sequence)
         self.waiting.push(sequence)
         if self.policy.promotes:
             self._watch(sequence)
@@ -99,8 +110,38 @@ class Order:
 
     def running_rank(self, sequence: Sequence, now: float) -> float:
         """Its rank among those that run: where ranks count down, seconds left count from `now`."""
-        rank = self.policy.rank(sequence, self.step_time)
+        rank = self._rank(sequence)
         return rank + now if self.policy.counts_down else rank
+
+    def _rank(self, sequence: Sequence) -> float:
+        """Its rank by the policy; where that learns, by what was learned."""
+        if not self.policy.learns:
+            return self.policy.rank(sequence, self.step_time)
+        sequence.outlook = self.lengths.outlook(sequence)
+        cost = self.policy.rank(sequence, self.step_time)
+        return self.ageing.rank(cost, sequence) + PRIORITY_S * sequence.priority
+
+    def on_ended(self, sequence: Sequence, now: float) -> None:
+        """Learn from an answer that ended."""
+        if sequence.predicted_tokens >= 0:
+            self.trust.observe(sequence.predicted_tokens, sequence.num_output_tokens)
+        self.lengths.observe(sequence)
+        if self.ageing.observe(now - sequence.arrived_s) and self.policy.learns:
+            for one in self.waiting.take_all():
+                one.rank = self._rank(one)
+                self.waiting.push(one)
+
+    def lead_s(self, sequence: Sequence, moves_s: float, now: float) -> float:
+        """By how much a sequence that waits has to lead in rank one that it displaces, whose moves
+        out and in take so long.
+        """
+        step_s = self.step_time.mean_s
+        if self.policy.counts_down:
+            return now + step_s  # a step less is an error of the model, and no gain
+        if not self.policy.learns:
+            return 0.0
+        run_s = max(step_s, sequence.outlook.span_tokens * step_s)
+        return self.ageing.lead_s(MARGIN + moves_s / run_s)
 
     def split_at_first_waiting(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
         """(those that rank before the first that waits, those behind it) of these slots."""
@@ -115,7 +156,7 @@ class Order:
             self.slots.set_ranks([sequence.slot], [sequence])
         else:
             self.waiting.remove(sequence)
-            sequence.rank = self.policy.rank(sequence, self.step_time)
+            sequence.rank = self._rank(sequence)
             self.waiting.push(sequence)
 
     def _count_outputs(self, sequence: Sequence) -> None:

@@ -1,18 +1,21 @@
-"""A step of decodes that comes again, one token further: most steps are no more than that.
+"""A step of decodes of all that run, which comes again one token further: most steps are no more.
 
-Such a step needs no decision while the same sequences run in the same order, none of them ends by
-its limit, and blocks are there to grow into. So its columns are counted on, not gathered anew.
+Such a step needs no decision while all that run decode and fit the budget, none of them ends by its
+limit, blocks are there to grow into, and nobody joins. So its columns are counted on, not gathered
+anew.
 """
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
+
+Same = tuple[Int32, UInt8, UInt8]
+"""Counts, samples and fed of a step of decodes."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
@@ -20,34 +23,34 @@ _NO_SLOTS = np.zeros(0, np.intp)
 class Repeat:
     """The columns that steps of the same decodes have in common, and where each of them stands."""
 
-    def __init__(self, batch: Batch, slots: Slots, table: SlotTable, kv: KVCache) -> None:
-        """`batch` was just planned: one token for each sequence that runs, in these slots."""
-        self.slots = slots  # [B]
-        self.columns = batch.slots  # likewise, as a worker reads them
-        self.counts = batch.counts
-        self.samples = batch.samples
-        self.fed = np.zeros_like(batch.fed)  # workers have the tokens that come
-        self.starts: Int32 = batch.starts + 1  # of the next step
-        self._finals = np.zeros(slots.size, np.bool_)
-        self._epochs = table.epoch[slots]
-        self._order = table.order()
-        self._room = kv.table.held[slots] * kv.block_size - self.starts
-        self._attended = int(np.add.reduce(self.starts)) + slots.size
-        self._left = int((table.last_position[slots] - self.starts).min())
-        for column in (self.columns, self.counts, self.samples, self.fed, self._finals):
-            column.flags.writeable = False  # many steps show it
+    def __init__(
+        self, slots: Slots, starts: Int32, same: Same, table: SlotTable, kv: KVCache
+    ) -> None:
+        """One token for each sequence in these slots, at positions `starts`."""
+        self.slots = slots  # [B]; the order of all that run
+        self.columns = slots.astype(np.int32)  # likewise, as a worker reads them
+        self.columns.flags.writeable = False  # many steps show it
+        counts, samples, fed = same
+        self.counts, self.samples = counts[: slots.size], samples[: slots.size]
+        self.fed = fed[: slots.size]
+        self.starts = starts  # of the next step
+        self._finals = self.fed.view(np.bool_)
+        self._named = slots, table.sequence[slots], table.epoch[slots]
+        self._room = kv.table.held[slots] * kv.block_size - starts
+        self._attended = int(np.add.reduce(starts)) + slots.size
+        left = table.last_position[slots] - starts
+        self._left = int(left[left.argmin()])
 
-    def grow(self, table: SlotTable, kv: KVCache) -> bool:
-        """Find blocks for one token more each; False, and nothing has changed, if this step is no
-        repetition: sequences joined, left or were ranked anew, or end with it, or need blocks that
-        are not there.
+    def grow(self, kv: KVCache) -> bool:
+        """Find blocks for one token more each; False, and nothing has changed, if a sequence ends
+        with it, or blocks are not there.
         """
-        if table.order() is not self._order or self._left <= 1:
+        if self._left <= 1:
             return False
-        (dry,) = (self._room == 0).nonzero()
-        if dry.size > kv.pool.num_available:
-            return False
+        (dry,) = (self._room == ZERO).nonzero()
         if dry.size:
+            if not kv.can_append(self.slots[dry]):
+                return False
             kv.append_each(self.slots[dry])
             self._room[dry] = kv.block_size
         return True
@@ -55,48 +58,72 @@ class Repeat:
     def count_on(self, table: SlotTable, step: int) -> InFlightStep:
         """Count the tokens of the step as computed, after `grow`; the next one follows on them."""
         slots, work = self.slots, StepWork(self.slots.size, self._attended, (), self.slots.size)
-        self.starts = ends = self.starts + 1
-        self._room -= 1
+        self.starts = ends = self.starts + ONE
+        self._room -= ONE
         self._left -= 1
         self._attended += slots.size
         table.computed[slots] = ends
-        table.known[slots] = ends + 1
+        table.known[slots] = ends + ONE
         table.last_step[slots] = step
-        return InFlightStep(
-            step, slots, self._epochs, _NO_SLOTS, self._finals, table.departures, work
-        )
+        return InFlightStep(step, *self._named, _NO_SLOTS, self._finals, table.departures, work)
+
+
+def same_columns(max_slots: int) -> Same:
+    """The columns that are the same in every step of decodes, as long as a step can be."""
+    ones = np.ones(max_slots, np.int32), np.ones(max_slots, np.uint8)
+    same = *ones, np.zeros(max_slots, np.uint8)  # workers have the tokens that come
+    for column in same:
+        column.flags.writeable = False
+    return same
 
 
 class Repeats:
-    """Whether the next plan of an instance is its newest one again."""
+    """Whether the next plan of an instance is a step of decodes, and no more."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, max_batch_tokens: int) -> None:
         self._admission = admission
-        self._newest: Repeat | None = None  # the newest plan, if it may come again
-        self._last_order = _NO_SLOTS  # of slots, when it was made
+        self._max_batch_tokens = max_batch_tokens
+        self._same = same_columns(admission.slots.max_slots)
+        self._newest: Repeat | None = None  # if the newest plan was one
 
-    def expect(self, batch: Batch, slots: Slots, prompts: bool) -> None:
-        """Be ready to repeat a plan of decodes of all that run, once their order has come twice."""
-        admission, self._newest = self._admission, None
-        order = admission.slots.order()
-        if order is self._last_order and 0 < slots.size == order.size and not prompts:
-            self._newest = Repeat(batch, slots, admission.slots, admission.kv)
-        self._last_order = order
+    def forget(self) -> None:
+        """Count on from no step before: sequences are not where it would have them next."""
+        self._newest = None
 
     def next(self, now: float) -> Repeat | None:
-        """The newest plan if it comes again, with its blocks; else all is still to be decided.
-
-        Those that run grow before anybody joins, so their blocks are found before one that waits
-        is asked whether it displaces another.
-        """
-        admission, repeat = self._admission, self._newest
-        waits, full = bool(admission.waiting), admission.slots.full
-        if repeat is None or (waits and not full):
+        """The next plan if it is one, with its blocks; else all is still to be decided."""
+        repeat, self._newest = self._newest, None
+        admission, table = self._admission, self._admission.slots
+        waits = bool(admission.waiting)
+        if waits and not (table.full or admission.is_stuck(admission.waiting.first)):
             return None
         if admission.order.policy.reviews:
             admission.order.review(now)
-        if not repeat.grow(admission.slots, admission.kv):
+        if repeat is None or repeat.slots is not table.order():
+            repeat = self._first()
+        if repeat is None or not repeat.grow(admission.kv):
             return None
-        if waits and admission.may_displace(admission.waiting.first, now):
-            return None
+        # Those that run grow before anybody joins, so their blocks were found first.
+        if waits and table.full:
+            sequence = admission.next_waiting(now)
+            if sequence is not None and admission.may_displace(sequence, now):
+                return None
+        self._newest = repeat
         return repeat
+
+    def _first(self) -> Repeat | None:
+        """The step of all that run, if each of them has one token to compute, its newest, and the
+        budget allows all of them.
+        """
+        table = self._admission.slots
+        order = table.order()
+        starts = table.computed[order]
+        if not 0 < order.size <= self._max_batch_tokens:
+            return None
+        if self._admission.residency.any_returning:
+            return None
+        if not all_true(table.known[order] - starts == ONE):
+            return None
+        if any_true(starts < table.fed_until[order]):
+            return None
+        return Repeat(order, starts, self._same, table, self._admission.kv)

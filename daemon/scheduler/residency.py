@@ -100,6 +100,11 @@ class Residency:
         away[[slot for slot in self._returning if slot < away.size]] = True
         return order[~away[order]]
 
+    @property
+    def any_returning(self) -> bool:
+        """Whether any sequence has a slot and waits for copies to its blocks."""
+        return bool(self._returning)
+
     def is_returning(self, sequence: Sequence) -> bool:
         """Whether it has a slot and waits for copies to its blocks."""
         return sequence.residence.where is Where.RETURNING

@@ -1,9 +1,9 @@
 """The iteration-level scheduler of one instance: add, remove, schedule, complete.
 
-Each step takes decodes and prompt chunks under a token budget, in the policy's order; when blocks
-run out the last in that order gives way. This file tells a step's story. Three rooms hold what it
-decides on: `order.py` who goes first, `admission.py` who has a slot and blocks, `residency.py`
-where each sequence's KV is.
+Each step takes decodes and prompt chunks under a token budget, as the policy's filler adds them
+(`fillers/`); when blocks run out the last in the policy's order gives way. This file tells a step's
+story. Three rooms hold what it decides on: `order.py` who goes first, `admission.py` who has a slot
+and blocks, `residency.py` where each sequence's KV is.
 """
 
 import numpy as np
@@ -14,6 +14,8 @@ from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission, PreemptionStats
+from daemon.scheduler.counted import check_counts, count_tokens
+from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
@@ -21,13 +23,13 @@ from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
-from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
 from daemon.story import What
-from daemon.wire.columns import Bools, Int32, Slots, UInt8
+from daemon.wire.columns import ONE, Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
 
 _LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
+_ONE_EACH = int32()
 
 
 class Scheduler:
@@ -44,10 +46,12 @@ class Scheduler:
         self.waiting = self.order.waiting
         self.started = self.admission.started
         self.in_flight = InFlight()
-        self.suspects = Suspects()
+        self.suspects = self.admission.suspects
+        self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
         self._answered_step = 0
-        self._repeats = Repeats(self.admission)
+        self._max_pause_s = 0.0
+        self._repeats = Repeats(self.admission, limits.max_batch_tokens)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -86,6 +90,13 @@ class Scheduler:
         """Whether a step or a swap copy is in flight."""
         return bool(len(self.in_flight) or self.residency.space.num_flying)
 
+    @property
+    def rests(self) -> bool:
+        """Whether, as it had nothing to plan, it has nothing until something here changes."""
+        timely = self.order.policy.promotes or self.order.policy.counts_down
+        copies = self.residency.mode == PROACTIVE and self.num_running
+        return not (self.waiting or timely or copies)
+
     # What happens between steps
 
     def add(self, sequence: Sequence, now: float) -> None:
@@ -95,6 +106,7 @@ class Scheduler:
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
         self.order.enqueue(sequence, since_s)
+        self.admission.pace.pause(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """End a sequence in any state; its blocks get free when no step in flight names them."""
@@ -110,6 +122,7 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.residency.forget(sequence)
         self.suspects.remove(sequence)
+        self.admission.pace.forget(sequence)
 
     def seal(self, sequence: Sequence) -> None:
         """Name a running sequence's full blocks for the prefix cache: their hashes are known."""
@@ -119,9 +132,9 @@ class Scheduler:
         """Rank a sequence by its new prediction."""
         self.order.on_prediction(sequence, now)
 
-    def on_ended(self, predicted_tokens: int, num_tokens: int) -> None:
-        """Judge the predictor by an answer that ended."""
-        self.order.trust.observe(predicted_tokens, num_tokens)
+    def on_ended(self, sequence: Sequence, now: float) -> None:
+        """Learn from an answer that ended."""
+        self.order.on_ended(sequence, now)
 
     def on_copied(
         self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
@@ -133,7 +146,18 @@ class Scheduler:
     def set_policy(self, policy: Policy, swap: str, now: float) -> None:
         """Change the policy and the swap mode; sequences keep their slots and their KV."""
         self.order.set_policy(policy, now)
+        self.filler = FILLERS[policy.filler](self.admission)
         self.residency.mode = swap
+        self._set_pace()
+        self.admission.reserve_running()
+
+    def set_max_pause_s(self, max_pause_s: float) -> None:
+        """Change how long streams that have begun may pause, where the policy promises it."""
+        self._max_pause_s = max_pause_s
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        self.admission.pace.max_pause_s = self._max_pause_s if self.policy.paces else 0.0
 
     def set_starve_s(self, starve_s: float) -> None:
         """Change how long a sequence may wait before it is promoted."""
@@ -164,6 +188,7 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         self.suspects.remove(sequence)
+        self.admission.pace.forget(sequence)
         sequence.move(State.FINISHED)
 
     # What the Core counts and shows
@@ -190,8 +215,9 @@ class Scheduler:
         self.admission.num_promised = 0
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
-        repeat = self._repeats.next(now) if not self.suspects else None
-        if repeat is not None:
+        plain = self.limits.stages == 1 and not self.suspects
+        plain = plain and (self.filler.in_order or not self.waiting)
+        if plain and (repeat := self._repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
@@ -199,9 +225,9 @@ class Scheduler:
         if suspect is not None and self.in_flight:
             return None
         alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
-        self._fill(step, alone, now)
+        self.filler.fill(step, *self._runnable(alone, now), now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
-            self._fill(step, -1, now)
+            self.filler.fill(step, *self._runnable(-1, now), now)
         self._copy_ahead(now)
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
@@ -210,51 +236,12 @@ class Scheduler:
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             self.slots.member(slot).story.add(now, What.CHUNK, count)
             self.admission.seal(slot)  # later steps may share the blocks that it fills
-        if self.limits.stages == 1:
-            self._repeats.expect(batch, slots, bool(step.prompts))
         return batch
 
-    def _copy_ahead(self, now: float) -> None:
-        """Order copies of those that would leave first, where the swap mode makes them ahead."""
-        if self.residency.mode == PROACTIVE:
-            step_s = self.order.step_time.mean_s
-            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
-
-    def complete(self, step: int, reasons: UInt8) -> Answer | None:
-        """Take a step's answer; None if it is not the one awaited."""
-        flown = self.in_flight.answer(step)
-        if flown is None:
-            return None
-        if reasons.size != flown.slots.size:
-            raise ValueError(f"step {step}: {reasons.size} answers for {flown.slots.size} rows")
-        self._answered_step = step
-        self.kv.pool.step_done(step)
-        answer = self._deliver(flown, reasons)
-        if self.suspects:
-            self.suspects.acquit(answer.sequences.tolist())
-        return answer
-
-    # Filling a step
-
-    def _fill(self, step: StepBuilder, alone: int, now: float) -> None:
-        """Add rows in the policy's order; where `alone` is a slot, only that one."""
-        decodes, prompts = self._runnable(alone, now)
-        if self.order.policy.prefill_alone:
-            self._continue_prompts(step, prompts)
-            self._admit(step, now)
-            if step.empty:
-                self._decode(step, decodes, now)
-        else:
-            self._decode(step, decodes, now)
-            prompts, behind = self._split(prompts, now)
-            self._continue_prompts(step, prompts)
-            epochs = self.slots.epoch[behind]
-            self._admit(step, now)
-            if behind.size:  # of these some may have given way, and others have their slots
-                self._continue_prompts(step, behind[self.slots.epoch[behind] == epochs])
-
     def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
-        """(slots with one token to compute, slots with more), both in order."""
+        """(slots with one token to compute, slots with more), both in order; where `alone` is a
+        slot, only that one.
+        """
         table = self.slots
         if self.order.policy.reviews:
             self.order.review(now)
@@ -262,21 +249,12 @@ class Scheduler:
         if alone >= 0:
             order = order[order == alone]
         pending = table.known[order] - table.computed[order]
-        decoding = pending == 1
+        decoding = pending == ONE
         if self.limits.stages > 1:
             return self._stage_share(order, decoding), order[pending > 1]
-        if np.count_nonzero(decoding) == order.size:
+        if all_true(decoding):
             return order, _NO_SLOTS
-        return order[decoding], order[pending > 1]
-
-    def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
-        """(slots that rank before the first that waits, those behind it): a short prompt does not
-        wait until a long one is computed.
-        """
-        if not (slots.size and self.order.policy.displaces and self.waiting):
-            return slots, _NO_SLOTS
-        slots = slots[self.slots.sequence[slots] >= 0]  # without those that gave way to a decode
-        return self.order.split_at_first_waiting(slots, now)
+        return order[decoding], order[pending > ONE]
 
     def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
         """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
@@ -285,52 +263,17 @@ class Scheduler:
         ready = decoding & (self.slots.last_step[order] <= self._answered_step)
         return order[ready][: -(-order.size // self.limits.stages)]
 
-    def _decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
-        """Add every decode that the budget and the memory allow."""
-        slots = slots[: step.budget]
-        kv = self.kv
-        short = kv.needing_block(slots, self.slots.computed[slots])
-        if short.size <= kv.pool.num_available:
-            if short.size:
-                kv.append_each(short)
-            step.add_decodes(slots)
-            return
-        waiting = self.admission.grow_or_preempt(short, now)
-        stay = self.slots.sequence[slots] >= 0
-        step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
-
-    def _continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
-        """Add further chunks of prompts that have started; they have their blocks already."""
-        for slot in slots.tolist():
-            if self.slots.members[slot] is not None:
-                pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                if count := step.chunk(pending, self.slots.member(slot).prompt_cost):
-                    step.add_prompt(slot, count)
-
-    # Admission
-
-    def _admit(self, step: StepBuilder, now: float) -> None:
-        """Admit waiting sequences while budget, slots and memory last, in order."""
-        admission = self.admission
-        if self.suspects or (self.order.policy.gang and not admission.gang_open):
-            return
-        while self.waiting and step.budget > 0:
-            sequence = self.waiting.first
-            if self.slots.full and not admission.may_displace(sequence, now):
-                return
-            plan = admission.plan(sequence)
-            pending = sequence.num_known_tokens - plan.num_shared_tokens
-            count = step.chunk(pending, sequence.prompt_cost)
-            if not count or not admission.make_room(sequence, plan, now):
-                return
-            slot = admission.admit(sequence, plan, now)
-            if not self.residency.is_returning(sequence):
-                step.add_prompt(slot, count)
+    def _copy_ahead(self, now: float) -> None:
+        """Order copies of those that would leave first, where the swap mode makes them ahead."""
+        if self.residency.mode == PROACTIVE:
+            step_s = self.order.step_time.mean_s
+            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
 
     # Sending and answering
 
     def _emit(self, slots: Slots, counts: Int32) -> Batch:
         """Make the plan of these rows, and count its tokens as computed."""
+        self._repeats.forget()
         table = self.slots
         starts = table.computed[slots]
         ends = starts + counts
@@ -347,42 +290,73 @@ class Scheduler:
         return batch
 
     def _emit_again(self, repeat: Repeat) -> Batch:
-        """Make the plan of the step before once more, one token further."""
+        """Make the plan of a step of decodes of all that run."""
         columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
         batch = self.admission.next_batch(*columns)
         self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
         return batch
 
-    def _deliver(self, flown: InFlightStep, reasons: UInt8) -> Answer:
+    def complete(self, step: int, reasons: UInt8, counts: Int32 = _ONE_EACH) -> Answer | None:
+        """Take a step's answer; None if it is not the one awaited. `counts` as in `StepDone`."""
+        flown = self.in_flight.answer(step)
+        if flown is None:
+            return None
+        if reasons.size != flown.slots.size:
+            raise ValueError(f"step {step}: {reasons.size} answers for {flown.slots.size} rows")
+        if counts.size:
+            check_counts(flown, reasons, counts, self.in_flight.steps)
+            self._repeats.forget()
+        self._answered_step = step
+        self.kv.pool.step_done(step)
+        answer = self._deliver(flown, reasons, counts)
+        if self.suspects:
+            self.suspects.acquit(answer.sequences.tolist())
+        return answer
+
+    def _deliver(self, flown: InFlightStep, reasons: UInt8, counts: Int32) -> Answer:
         """Count the tokens of rows whose sequences still have their slots; end those that end."""
         table = self.slots
-        slots = flown.slots
-        why = reasons
-        if np.count_nonzero(flown.finals):
-            why = np.where(reasons != 0, reasons, flown.finals * _LENGTH)
-        rows = self._row_numbers[: slots.size]
-        if table.departures != flown.departures:
-            rows = rows[table.epoch[slots] == flown.epochs]
-            slots, why = slots[rows], why[rows]
-        table.delivered[slots] += 1
-        sequences = table.sequence[slots]
+        if counts.size:
+            rows, slots, why = count_tokens(flown, reasons, counts, table, self.kv)
+            sequences = table.sequence[slots]
+        else:
+            rows, slots, sequences, why = self._count_one_each(flown, reasons)
         causes: list[int] = []
-        if np.count_nonzero(why):
-            (ending,) = (why != 0).nonzero()
+        (ending,) = why.nonzero()
+        if ending.size:
             causes = why[ending].tolist()
             if FinishReason.ERROR in causes:
                 self._fail(slots[why == _ERROR])
-        first = [
-            member
-            for slot in flown.firsts.tolist()
-            if (member := table.members[slot]) is not None
-            and member.first_token_s < 0.0
-            and table.delivered[slot] > member.num_prompt_tokens
-        ]
+        joined = self._joined(flown) if flown.firsts.size else []
         ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self._end(sequence)
-        return Answer(rows, sequences, why, first, ended, causes, flown.work)
+        return Answer(rows, sequences, why, joined, ended, causes, flown.work)
+
+    def _joined(self, flown: InFlightStep) -> list[Sequence]:
+        """Those whose first token since they got their slots a step delivered."""
+        table = self.slots
+        return [
+            member
+            for slot in flown.firsts.tolist()
+            if (member := table.members[slot]) is not None
+            and table.delivered[slot] > table.fed_until[slot]
+        ]
+
+    def _count_one_each(
+        self, flown: InFlightStep, reasons: UInt8
+    ) -> tuple[Int32, Slots, Int64, UInt8]:
+        """Count a token of each row that is not void; its (index, slot, sequence, reason)."""
+        table, slots, sequences, why = self.slots, flown.slots, flown.sequences, reasons
+        if any_true(flown.finals):
+            why = reasons.copy()
+            why[flown.finals & ~reasons.astype(np.bool_)] = _LENGTH
+        rows = self._row_numbers[: slots.size]
+        if table.departures != flown.departures:
+            rows = rows[table.epoch[slots] == flown.epochs]
+            slots, sequences, why = slots[rows], sequences[rows], why[rows]
+        table.delivered[slots] += ONE
+        return rows, slots, sequences, why
 
     def _fail(self, slots: Slots) -> None:
         """Take back the tokens of rows that failed; what they computed is not cached."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from daemon.sequence import Sequence
-from daemon.wire.columns import Slots
+from daemon.wire.columns import Slots, any_true
 
 
 class SlotTable:
@@ -11,7 +11,9 @@ class SlotTable:
 
     `known` counts a token as soon as a plan samples it, save the last one of all, which is never
     computed; `delivered` counts it once its step has answered; `computed` counts tokens whose KV
-    is written or planned to be. `last_position` is limit - 1.
+    is written or planned to be. `last_position` is limit - 1. `first_step` is the step of its first
+    token here, if that step computed prompts; `behind_prompts_s` is how long it paused behind
+    prompts here.
     """
 
     def __init__(self, max_slots: int) -> None:
@@ -27,6 +29,9 @@ class SlotTable:
         self.rank = np.zeros(max_slots, np.float64)
         self.arrival = np.zeros(max_slots, np.int64)
         self.review_at = np.zeros(max_slots, np.int32)
+        self.expected = np.zeros(max_slots, np.int32)  # length when it ends, as of its rank
+        self.first_step = np.zeros(max_slots, np.int64)
+        self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
@@ -57,9 +62,11 @@ class SlotTable:
         self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
         self.last_position[slot] = sequence.limit - 1
         self.last_step[slot] = 0
+        self.behind_prompts_s[slot] = 0.0
         self.arrival[slot] = sequence.arrival
         self.review_at[slot] = sequence.review_at
         self.rank[slot] = sequence.rank
+        self.expected[slot] = sequence.expected_length
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
@@ -74,12 +81,14 @@ class SlotTable:
         """Take over the ranks and reviews of the sequences in these slots, which have changed."""
         self.rank[slots] = [one.rank for one in members]
         self.review_at[slots] = [one.review_at for one in members]
+        self.expected[slots] = [one.expected_length for one in members]
         self._sorted = False
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; its epoch tells late answers from those for its next sequence."""
         sequence = self.member(slot)
         sequence.num_output_tokens = int(self.delivered[slot]) - sequence.num_prompt_tokens
+        sequence.behind_prompts_s += float(self.behind_prompts_s[slot])
         sequence.slot = -1
         self.members[slot] = None
         self.sequence[slot] = -1
@@ -111,7 +120,7 @@ class SlotTable:
     def order(self) -> Slots:
         """Slots in use, first in the policy's order first; intp [num_running].
 
-        The same array as long as nobody joined, left or was ranked anew.
+        The same array as long as nobody joined or left, and no new rank moved anybody.
         """
         if self._gone:
             self._drop_gone()
@@ -119,7 +128,9 @@ class SlotTable:
             self._order = np.concatenate([self._order, np.array(self._new, np.intp)])
             self._new.clear()
         if not self._sorted:
-            self._order = self._by_rank(self._order)
+            ordered = self._by_rank(self._order)
+            if ordered.tobytes() != self._order.tobytes():
+                self._order = ordered
             self._sorted = True
         return self._order
 
@@ -131,9 +142,9 @@ class SlotTable:
         by_rank = ranks.argsort(kind="stable")
         ranks, ordered = ranks[by_rank], slots[by_rank]
         equal = ~(ranks[1:] > ranks[:-1])
-        if np.count_nonzero(equal):
+        if any_true(equal):
             arrivals = self.arrival[ordered]
-            if np.count_nonzero(equal & (arrivals[1:] < arrivals[:-1])):
+            if any_true(equal & (arrivals[1:] < arrivals[:-1])):
                 return slots[np.lexsort((self.arrival[slots], self.rank[slots]))]
         return ordered
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import Int32, Slots, int32
+from daemon.wire.columns import ONE, Int32, Slots, int32
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,7 +80,7 @@ class StepBuilder:
             slots = np.concatenate([*self._decodes, np.array(self.prompts, np.intp)])
         else:
             slots = self._decodes[0]
-        counts = np.ones(slots.size, np.int32)
+        counts = np.zeros(slots.size, np.int32) + ONE
         if self.prompts:
             counts[-len(self.prompts) :] = self.chunks
         if self._table.departures == self._departures:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from signal import SIGCONT, SIGKILL, SIGTERM, SIGUSR1
 from typing import Protocol
 
-from daemon.supervisor.child import Child, start_child
+from daemon.supervisor.child import Child, ChildKeeper, start_child
 from daemon.supervisor.progress import LoopProgress
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Pulse
@@ -34,7 +34,7 @@ class Link(Protocol):
         """End what it has under way, and close; twice is as good as once."""
 
 
-class ApiProcess:
+class ApiProcess(ChildKeeper):
     """Keeps one API process running until `close`.
 
     `connect(socket, generation)` takes our end of each new process's socketpair; `hopeless(why)`
@@ -43,38 +43,30 @@ class ApiProcess:
 
     def __init__(
         self,
-        listener: socket.socket,
         config_json: str,
         connect: Callable[[socket.socket, int], Link],
         hopeless: Callable[[str], None],
         restarts: int = 5,
     ) -> None:
+        super().__init__()
         self.num_deaths = 0
-        self._listener = listener
         self._config_json = config_json
         self._connect = connect
         self._hopeless = hopeless
         self._restarts = Restarts(restarts)
-        self._child: Child | None = None
         self._pulse: Pulse | None = None
         self._hangs = asyncio.Event()
         self._up = False
         self._generation = 0
-        self._closing = False
-
-    @property
-    def pid(self) -> int:
-        """The process id, 0 while there is none."""
-        return self._child.pid if self._child is not None and self._child.alive else 0
 
     @property
     def up(self) -> bool:
         """Whether there is one that has answered, and is not known to hang."""
         return self._up
 
-    async def run(self) -> None:
-        """Start it, and again whenever it dies or hangs."""
-        while await self._live_once():
+    async def run(self, listener: socket.socket) -> None:
+        """Start it, and again whenever it dies or hangs; every one accepts from `listener`."""
+        while await self._live_once(listener):
             self._generation += 1
 
     def lives(self, settled: bool) -> None:
@@ -84,9 +76,9 @@ class ApiProcess:
             self._pulse.limit_s = HEARS_S if settled else LOADS_S
             self._pulse.answered()
 
-    async def _live_once(self) -> bool:
+    async def _live_once(self, listener: socket.socket) -> bool:
         """One process from its start to its death; whether another should follow."""
-        started = await self._start()
+        started = await self._start(listener)
         if started is None:
             return False
         child, sock = started
@@ -98,7 +90,7 @@ class ApiProcess:
         status = await self._end_of(child, link)
         self._pulse.stop()
         self._up = False
-        if self._closing:
+        if self._closing.is_set():
             return False
         self.num_deaths += 1
         log.error("the API process (pid %d) ended with status %d", child.pid, status)
@@ -124,21 +116,16 @@ class ApiProcess:
             return -SIGKILL
         return dead.result()
 
-    async def _start(self) -> tuple[Child, socket.socket] | None:
+    async def _start(self, listener: socket.socket) -> tuple[Child, socket.socket] | None:
         """A new process; None if `close` came while it was being started and could not end it."""
-        descriptor = self._listener.fileno()
+        descriptor = listener.fileno()
         arguments = ["--listen-fd", str(descriptor), "--config", self._config_json]
         child, sock = await start_child("daemon.api", arguments, [descriptor])
-        if self._closing:
-            sock.close()
-            await child.end(0.0, SIGKILL)
-            return None
-        self._child = child
-        return child, sock
+        return (child, sock) if await self._kept(child, sock) else None
 
     async def close(self) -> None:
         """Let it finish what is open, then end it."""
-        self._closing = True
+        self._closing.set()
         if self._pulse is not None:
             self._pulse.stop()
         if self._child is not None:

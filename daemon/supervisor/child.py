@@ -83,6 +83,28 @@ class Child:
         return -Signals.SIGKILL
 
 
+class ChildKeeper:
+    """Whoever keeps a child running: the one that there is, and whether another may follow."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._closing = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 while there is none."""
+        return self._child.pid if self._child is not None and self._child.alive else 0
+
+    async def _kept(self, child: Child, sock: socket.socket) -> bool:
+        """Keep a new process; False if `close` came while it was started and could not end it."""
+        if self._closing.is_set():
+            sock.close()
+            await child.end(0.0, Signals.SIGKILL)
+            return False
+        self._child = child
+        return True
+
+
 async def start_child(
     module: str, arguments: Sequence[str], descriptors: Sequence[int] = ()
 ) -> tuple[Child, socket.socket]:

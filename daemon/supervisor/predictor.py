@@ -14,8 +14,8 @@ from signal import SIGKILL
 
 import msgspec
 
-from daemon.protocol.predictor import Ask, Foretold, ToPredictor
-from daemon.supervisor.child import Child, start_child
+from daemon.protocol.predictor import Ask, Estimate, ToPredictor
+from daemon.supervisor.child import Child, ChildKeeper, start_child
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
 from daemon.wire.channel import Channel
@@ -36,31 +36,25 @@ class PredictorHooks(msgspec.Struct, frozen=True):
     """Whom to tell."""
 
     up: Callable[[], None]  # asks can be sent
-    foretold: Callable[[Foretold], None]
+    estimated: Callable[[Estimate], None]
     lost: Callable[[], None]  # what was sent and not answered never will be
 
 
-class PredictorProcess:
+class PredictorProcess(ChildKeeper):
     """Keeps one predictor process running until `close`."""
 
     def __init__(self, arguments: Sequence[str], hooks: PredictorHooks) -> None:
+        super().__init__()
         self._arguments = arguments
         self._hooks = hooks
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Foretold).decode
+        self._decode = msgspec.msgpack.Decoder(Estimate).decode
         self._channel: Channel | None = None
-        self._child: Child | None = None
         self._restarts = Restarts()
-        self._closing = asyncio.Event()
         self._hung_up = asyncio.Event()
         self._num_out = 0  # asks that are not answered
         self._limit_s = FIRST_ANSWER_S
         self._answer: Silence | None = None  # the one that comes next
-
-    @property
-    def pid(self) -> int:
-        """The process id, 0 while there is none."""
-        return self._child.pid if self._child is not None and self._child.alive else 0
 
     @property
     def up(self) -> bool:
@@ -116,12 +110,7 @@ class PredictorProcess:
     async def _start(self) -> tuple[Child, socket.socket] | None:
         """A new process; None if `close` came while it was being started and could not end it."""
         child, sock = await start_child("daemon.predictor.process", self._arguments)
-        if self._closing.is_set():
-            sock.close()
-            await child.end(0.0, SIGKILL)
-            return None
-        self._child = child
-        return child, sock
+        return (child, sock) if await self._kept(child, sock) else None
 
     def _frame(self, payload: bytes) -> None:
         try:
@@ -134,7 +123,7 @@ class PredictorProcess:
             self._answer.stop()
             if self._num_out:
                 self._answer.expect(self._limit_s)
-        self._hooks.foretold(message)
+        self._hooks.estimated(message)
 
     def _overdue(self) -> None:
         stopped = self._child is not None and self._child.stopped

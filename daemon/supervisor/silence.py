@@ -9,6 +9,8 @@ from daemon.supervisor.patience import LOOK_S, Patience
 
 EVERY_S = 0.5
 """So often a pulse is felt."""
+MOMENT_S = 0.5
+"""So long whoever hears may take for an answer on a busy machine; it is no sign of a fault yet."""
 STOPPED_S = 2.0
 """So long a process may stand still by a signal: a debugger, or a shell, lets it go on."""
 
@@ -81,20 +83,25 @@ class Pulse:
         self._ask = ask
         self._silence = Silence(child, hangs, excused_s)
         self._next: asyncio.TimerHandle | None = None
+        self._answered = False
+        self._asked_s = 0.0
 
     def feel(self) -> None:
         """Ask now; and again a while after each answer."""
         self._next = None
+        self._asked_s = time.monotonic()
         self._silence.expect(self.limit_s)
         self._ask()
 
     @property
-    def rests(self) -> bool:
-        """Whether all that was asked was answered, once at least."""
-        return self._next is not None
+    def hears(self) -> bool:
+        """Whether it has answered before, and owes its next answer for a moment at most."""
+        owing = self._silence.expecting and time.monotonic() - self._asked_s > MOMENT_S
+        return self._answered and not owing
 
     def answered(self) -> None:
         """It lives."""
+        self._answered = True
         if self._silence.expecting:
             self._silence.stop()
             self._next = asyncio.get_running_loop().call_later(EVERY_S, self.feel)

@@ -138,8 +138,8 @@ class _Held:
 
     @property
     def ready(self) -> bool:
-        """Whether it has imported all, and has answered whatever it was asked."""
-        if self._channel.closed or not self._pulse.rests:
+        """Whether it has imported all, and hears."""
+        if self._channel.closed or not self._pulse.hears:
             return False
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)

@@ -22,7 +22,7 @@ from daemon.protocol.worker import (
     Reply,
     Shutdown,
 )
-from daemon.supervisor.child import Child
+from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
@@ -46,7 +46,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     """Whom to tell: each takes the instance's index first.
 
     `lost` is also told whether what the worker computed may be to blame: not where it was killed
-    from outside.
+    from outside. Before `hopeless` it is told too.
     """
 
     loading: Callable[[int, Loading], None]
@@ -58,7 +58,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
 
 
-class WorkerProcess:
+class WorkerProcess(ChildKeeper):
     """Keeps one worker running until `close`.
 
     A worker that fails while loading is hopeless, unless it was stopped, and so is one that ends
@@ -76,6 +76,7 @@ class WorkerProcess:
         restarts: int = 5,
         spare: Spare | None = None,
     ) -> None:
+        super().__init__()
         self.instance = instance
         self.name = name
         self._load = load
@@ -83,7 +84,6 @@ class WorkerProcess:
         self._encode = encoder().encode
         self._decode = decoder(FromWorker).decode
         self._channel: Channel | None = None
-        self._child: Child | None = None
         self._restarts = Restarts(restarts)
         self._spare = spare
         self._lives = 0
@@ -95,14 +95,8 @@ class WorkerProcess:
         self._stopped = False  # it was, from outside, while it loaded
         self._ready = False  # this process can compute
         self._served = False  # one of its kind could, once
-        self._closing = False
         self._error = ""
         self._hung_up = asyncio.Event()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the worker, 0 while there is none."""
-        return self._child.pid if self._child is not None and self._child.alive else 0
 
     async def run(self) -> None:
         """Start it, and again whenever it dies, until closed or hopeless."""
@@ -125,15 +119,14 @@ class WorkerProcess:
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
         status = await self._last_words(child)
         self._lose()
-        if self._closing:
+        if self._closing.is_set():
             return False
         why = self._error or f"exit status {status}"
         log.error("worker %s (pid %d) died: %s", self.name, child.pid, why)
-        if self._served or self._stopped:
-            blamed = self._hangs or status not in (0, -SIGKILL)
-            self._hooks.lost(self.instance, blamed and not self._stopped)
-            if self._restarts.allow(time.monotonic()):
-                return True
+        blamed = self._hangs or status not in (0, -SIGKILL)
+        self._hooks.lost(self.instance, blamed and not self._stopped)
+        if (self._served or self._stopped) and self._restarts.allow(time.monotonic()):
+            return True
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
 
@@ -148,12 +141,7 @@ class WorkerProcess:
         # A spare has its imports behind it; but it may have been stopped since it was last asked.
         hears_s = LOAD_STALL_S if spare is None else HEARS_S
         child, sock = spare or await start_worker(self._load.device)
-        if self._closing:
-            sock.close()
-            await child.end(0.0, SIGKILL)
-            return None
-        self._child = child
-        return child, sock, hears_s
+        return (child, sock, hears_s) if await self._kept(child, sock) else None
 
     def send(self, plan: Plan) -> None:
         """Hand it a plan; a dead worker's plans are computed again by its successor."""
@@ -165,7 +153,7 @@ class WorkerProcess:
 
     async def close(self) -> int:
         """Let it finish its step and exit, or kill it; its exit status, 0 if there is none."""
-        self._closing = True
+        self._closing.set()
         if self._channel is not None:
             self._channel.send(self._encode(Shutdown()))
         if self._child is None:

@@ -30,9 +30,12 @@ class BlockingChannel:
             os.close(fd)
 
     def receive(self) -> bytes | None:
-        """The next frame; blocks for it; None when the peer has closed."""
+        """The next frame; blocks for it; None when the peer has closed, whatever it left unread."""
         while not self._ready:
-            if not self._reader.receive(self._sock):
+            try:
+                if not self._reader.receive(self._sock):
+                    return None
+            except ConnectionResetError:
                 return None
             self._ready.extend(self._reader.payloads())
         return self._ready.popleft()

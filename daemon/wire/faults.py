@@ -45,18 +45,24 @@ class Fault:
         return self._chance.random() < self.probability
 
 
-def faults(
-    prefix: str = "", life: int = 0, environment: Mapping[str, str] = os.environ
-) -> dict[str, Fault]:
+class Faults(dict[str, Fault]):
+    """Faults by site."""
+
+    def strikes(self, site: str) -> bool:
+        """Whether this visit of a site goes wrong; never where nothing is to."""
+        return site in self and self[site].strikes()
+
+
+def faults(prefix: str = "", life: int = 0, environment: Mapping[str, str] = os.environ) -> Faults:
     """The faults of the sites whose names begin so; empty where none are to be injected.
 
     `life` counts the processes of this kind that came before, so that a successor does not die at
     the same visit. Raises FaultError outside test mode, and where the variable cannot be read.
     """
     text = in_test_mode(VARIABLE, environment)
+    found = Faults()
     if not text:
-        return {}
-    found = {}
+        return found
     for entry in text.split(","):
         site, fault = _read(entry.strip(), life)
         if site.startswith(prefix):

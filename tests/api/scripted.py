@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,18 +19,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daemon.protocol.api import (
-    Abort,
+    AbortRequest,
     Access,
-    Finish,
-    Finished,
+    FinishSequence,
     FromApi,
     Generate,
-    Predicted,
+    PredictedLength,
     Predicting,
-    Rejected,
-    Sealed,
+    RequestRejected,
+    SealedBlocks,
+    SequenceEnded,
+    SequenceStarted,
     Serving,
-    Started,
     Tokens,
 )
 from daemon.protocol.worker import Logprobs
@@ -82,12 +83,13 @@ class ScriptedRuntime:
     def __init__(self, root: Path, **config: Any) -> None:
         self.root = root
         self.script: Script = echo
-        self.reject: Rejected | None = None
+        self.reject: RequestRejected | None = None
         self.fail_at: int | None = None  # steps after which a sequence ends in an error
         self.fail_with = "the engine broke"
         self.may_complain = False  # to stderr
         self.paused = False  # take requests, start none
         self.interval_s = 0.0
+        self.tokens_a_step = 1  # of each sequence
         self.cached = 0
         self.access: Access | None = Access((), (), ())  # sent at first
         self.says_serving = True  # again and again, as the runtime does
@@ -191,6 +193,7 @@ class ScriptedRuntime:
         self.script, self.reject, self.fail_at = echo, None, None
         self.fail_with = "the engine broke"
         self.interval_s, self.cached, self.paused = 0.0, 0, False
+        self.tokens_a_step = 1
 
     @property
     def num_running(self) -> int:
@@ -205,18 +208,18 @@ class ScriptedRuntime:
                 self.send(msgspec.structs.replace(self.reject, request=message.request))
             else:
                 self._waiting.append(message)
-        elif isinstance(message, Abort):
+        elif isinstance(message, AbortRequest):
             self._waiting = [w for w in self._waiting if w.request != message.request]
             for sequence in [s for s in self._running if request_of(s) == message.request]:
                 self._end(sequence, FinishReason.ABORT)
-        elif isinstance(message, Finish):
+        elif isinstance(message, FinishSequence):
             self._end(message.sequence, FinishReason.STOP)
         else:
-            assert isinstance(message, Sealed | Predicted | Predicting)
+            assert isinstance(message, SealedBlocks | PredictedLength | Predicting)
 
     def _end(self, sequence: int, reason: int, error: str = "") -> None:
         if self._running.pop(sequence, None) is not None:
-            self.send(Finished(sequence, reason, error))
+            self.send(SequenceEnded(sequence, reason, error))
 
     async def _steps(self) -> None:
         said_s = time.monotonic()
@@ -233,7 +236,7 @@ class ScriptedRuntime:
         for message in self._waiting:
             for stream in range(message.n):
                 sequence = sequence_id(message.request, stream)
-                self.send(Started(sequence, self.cached))
+                self.send(SequenceStarted(sequence, self.cached))
                 self._running[sequence] = (message, self.script(message, stream))
                 self._counts[sequence] = 0
         self._waiting.clear()
@@ -245,15 +248,13 @@ class ScriptedRuntime:
             if self.fail_at is not None and self._counts[sequence] >= self.fail_at:
                 self._end(sequence, FinishReason.ERROR, self.fail_with)
                 continue
-            drawn = next(answer, None)
-            if drawn is None:
-                continue
-            sequences.append(sequence)
-            tokens.append(drawn[0])
-            reasons.append(drawn[1])
-            depths.append(message.sampling.logprobs)
-            if drawn[1]:
-                del self._running[sequence]
+            for token, reason in islice(answer, self.tokens_a_step):
+                sequences.append(sequence)
+                tokens.append(token)
+                reasons.append(reason)
+                depths.append(message.sampling.logprobs)
+                if reason:
+                    del self._running[sequence]
         if sequences:
             self.send(
                 Tokens(

@@ -1,5 +1,6 @@
 """Fields that real clients send: some reach the template, some are taken and change nothing."""
 
+import time
 from typing import Any
 
 import aiohttp
@@ -70,6 +71,18 @@ async def test_what_is_ignored_changes_no_prompt(
     expected = words.encode(PROMPT, add_special_tokens=False).ids
     assert chat.tokens.tolist() == expected
     assert plain.tokens.tolist() == words.encode(PROMPT).ids
+
+
+async def test_a_deadline_counts_from_the_requests_arrival(
+    runtime: ScriptedRuntime, client: openai.AsyncOpenAI, words: Tokenizer
+):
+    runtime.script = saying(words, "hello")
+    before_s = time.monotonic()
+    for body in ({"deadline_s": 30}, {"deadline_s": None}, {}):
+        await client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=body)
+    due_s, *none = [message.deadline_s for message in runtime.of(Generate)]
+    assert before_s + 30 <= due_s <= time.monotonic() + 30
+    assert none == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("body", LOAD_GENERATORS)

@@ -2,6 +2,7 @@
 
 import openai
 import pytest
+from openai.types import CompletionChoice
 from tokenizers import Tokenizer
 
 from daemon.protocol.api import Generate
@@ -74,6 +75,26 @@ async def test_logprobs(runtime: ScriptedRuntime, client: openai.AsyncOpenAI, wo
     assert len(logprobs.top_logprobs[0]) == 2
     assert logprobs.text_offset[:2] == [0, len(logprobs.tokens[0])]
     assert any(token.startswith("bytes:\\x") for token in logprobs.tokens)
+
+
+@pytest.mark.parametrize("stop", [None, "w"])
+async def test_several_tokens_in_one_message_are_as_one_each(
+    runtime: ScriptedRuntime, client: openai.AsyncOpenAI, words, stop: str | None
+):
+    """Also where a stop string, or the end, is in the middle of what came together."""
+
+    async def asked(tokens_a_step: int) -> CompletionChoice:
+        runtime.tokens_a_step = tokens_a_step
+        runtime.script = saying(words, "one two three")
+        answer = await client.completions.create(
+            model=MODEL, prompt="hello", logprobs=2, stop=stop, max_tokens=50
+        )
+        return answer.choices[0]
+
+    one_each = await asked(1)
+    assert one_each.finish_reason == "stop" and one_each.text.startswith("one t")
+    for tokens_a_step in (3, 4, 50):
+        assert await asked(tokens_a_step) == one_each
 
 
 async def test_half_a_character(runtime: ScriptedRuntime, client: openai.AsyncOpenAI, words):

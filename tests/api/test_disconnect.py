@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.protocol.api import Abort, Generate
+from daemon.protocol.api import AbortRequest, Generate
 from tests.api.scripted import MODEL, ScriptedRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,9 +51,11 @@ async def test_one_abort(runtime: ScriptedRuntime, stream: bool, stage: str):
         if stream:
             assert b"200 OK" in await reader.readline()
     writer.close()
-    await runtime.until(Abort)
+    await runtime.until(AbortRequest)
     await asyncio.sleep(0.05)
-    assert [abort.request for abort in runtime.of(Abort)] == [runtime.of(Generate)[0].request]
+    assert [abort.request for abort in runtime.of(AbortRequest)] == [
+        runtime.of(Generate)[0].request
+    ]
     assert runtime.num_running == 0
 
 
@@ -71,11 +73,13 @@ async def test_many_at_any_moment(runtime: ScriptedRuntime):
     for _round in range(8):
         await asyncio.gather(*(visit(seed) for seed in range(50)))
     async with asyncio.timeout(5):
-        while len(runtime.of(Abort)) < len(runtime.of(Generate)) or runtime.num_running:
+        while len(runtime.of(AbortRequest)) < len(runtime.of(Generate)) or runtime.num_running:
             await asyncio.sleep(0.01)
     asked = sorted(message.request for message in runtime.of(Generate))
     assert len(asked) > 50
-    assert sorted(abort.request for abort in runtime.of(Abort)) == asked == sorted(set(asked))
+    assert (
+        sorted(abort.request for abort in runtime.of(AbortRequest)) == asked == sorted(set(asked))
+    )
     async with asyncio.timeout(5):
         while num_descriptors(runtime) > before + 2:
             await asyncio.sleep(0.01)
@@ -86,7 +90,7 @@ async def test_a_finished_answer_is_not_aborted(runtime: ScriptedRuntime, http):
     async with http.post("/v1/completions", json=body) as response:
         await response.read()
     await asyncio.sleep(0.05)
-    assert runtime.of(Generate) and not runtime.of(Abort)
+    assert runtime.of(Generate) and not runtime.of(AbortRequest)
 
 
 async def test_slow_reader_is_held_back_and_loses_nothing(runtime: ScriptedRuntime):
@@ -106,7 +110,7 @@ async def test_slow_reader_is_held_back_and_loses_nothing(runtime: ScriptedRunti
     writer.close()
     assert len([t for t in texts if t["finish_reason"]]) == 32
     assert len(texts) == 32 * 200
-    assert not runtime.of(Abort)
+    assert not runtime.of(AbortRequest)
 
 
 async def test_http_1_0_gets_an_unframed_stream(runtime: ScriptedRuntime):

@@ -8,7 +8,7 @@ import aiohttp
 import openai
 import pytest
 
-from daemon.protocol.api import Abort, Generate, Rejected
+from daemon.protocol.api import AbortRequest, Generate, RequestRejected
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, two_and_no_more
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,6 +33,8 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("min_tokens", {"min_tokens": -1}),
     ("seed", {"seed": 2**64}),
     ("priority", {"priority": 2**40}),
+    ("deadline_s", {"deadline_s": 0}),
+    ("deadline_s", {"deadline_s": 86401}),
     ("presence_penalty", {"presence_penalty": -3}),
     ("frequency_penalty", {"frequency_penalty": 3}),
     ("repetition_penalty", {"repetition_penalty": 0}),
@@ -190,7 +192,7 @@ async def test_models(runtime: ScriptedRuntime, client: openai.AsyncOpenAI):
 async def test_rejected(
     runtime, http, kind: str, status: int, retry_after: str | None, param: str | None, stream: bool
 ):
-    runtime.reject = Rejected(0, kind, "no", 2.2)
+    runtime.reject = RequestRejected(0, kind, "no", 2.2)
     body = {**COMPLETION, "stream": stream, "prompt": ["hello", "one"]}
     async with http.post("/v1/completions", json=body) as response:
         assert response.status == status
@@ -200,11 +202,11 @@ async def test_rejected(
     await asyncio.sleep(0.05)
     # The second prompt may still run when the first is refused; the refused one does not.
     refused = runtime.of(Generate)[0].request
-    assert refused not in [abort.request for abort in runtime.of(Abort)]
+    assert refused not in [abort.request for abort in runtime.of(AbortRequest)]
 
 
 async def test_a_chat_is_rejected_for_its_messages(runtime, http: aiohttp.ClientSession):
-    runtime.reject = Rejected(0, "too_long", "no", 0.0)
+    runtime.reject = RequestRejected(0, "too_long", "no", 0.0)
     status, error = await post(http, "/v1/chat/completions", CHAT)
     assert (status, error["param"]) == (400, "messages")
     assert error["code"] == "context_length_exceeded"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.api.forking import Forks, Limits, Outcome
+from daemon.api.forking import Forks, QuestionLimits, QuestionOutcome
 
-LIMITS = Limits(
+LIMITS = QuestionLimits(
     cpu_s=0.1, waiting_s=0.3, memory_bytes=64 << 20, answer_bytes=1 << 20, num_answers=3
 )
 
@@ -43,17 +43,19 @@ def forks() -> Iterator[Forks]:
 @pytest.mark.parametrize(
     ("question", "outcome"),
     [
-        (b"spin", Outcome.LATE),
-        (b"sleep", Outcome.LATE),
-        (b"fill", Outcome.DIED),
-        (b"break", Outcome.DIED),
-        (b"talk", Outcome.TOO_LONG),
+        (b"spin", QuestionOutcome.LATE),
+        (b"sleep", QuestionOutcome.LATE),
+        (b"fill", QuestionOutcome.DIED),
+        (b"break", QuestionOutcome.DIED),
+        (b"talk", QuestionOutcome.TOO_LONG),
     ],
 )
-def test_what_becomes_of_a_question(forks: Forks, question: bytes, outcome: Outcome) -> None:
-    assert forks.ask(b"before") == (Outcome.ANSWERED, b"before")
+def test_what_becomes_of_a_question(
+    forks: Forks, question: bytes, outcome: QuestionOutcome
+) -> None:
+    assert forks.ask(b"before") == (QuestionOutcome.ANSWERED, b"before")
     assert forks.ask(question) == (outcome, b"")
-    assert forks.ask(b"x" * 500_000) == (Outcome.ANSWERED, b"x" * 500_000)
+    assert forks.ask(b"x" * 500_000) == (QuestionOutcome.ANSWERED, b"x" * 500_000)
 
 
 def test_a_fork_answers_so_often_and_no_more(forks: Forks) -> None:
@@ -67,7 +69,7 @@ def test_a_fork_that_was_killed_while_it_waited_is_replaced(forks: Forks) -> Non
     while not forks._idle[0].gone:
         time.sleep(0.01)
     outcome, second = forks.ask(b"pid")
-    assert outcome == Outcome.ANSWERED
+    assert outcome == QuestionOutcome.ANSWERED
     assert int(second) != first
 
 
@@ -79,7 +81,7 @@ def test_descriptors_may_have_any_number(forks: Forks) -> None:
     try:
         while not many or many[-1] < 1024:
             many.append(os.open("/dev/null", os.O_RDONLY))
-        assert forks.ask(b"here") == (Outcome.ANSWERED, b"here")
+        assert forks.ask(b"here") == (QuestionOutcome.ANSWERED, b"here")
         assert not forks._idle[0].gone
     finally:
         for descriptor in many:

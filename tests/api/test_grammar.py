@@ -46,7 +46,7 @@ async def shared(folder: Path) -> AsyncIterator[Grammars]:
 @pytest.fixture
 def grammars(shared: Grammars) -> Grammars:
     """The same each time, with nothing remembered."""
-    shared._verdicts.clear()
+    shared._verdicts._known.clear()
     return shared
 
 
@@ -207,7 +207,7 @@ async def test_the_last_who_asked_may_leave(tmp_path: Path) -> None:
     leaves = asyncio.create_task(verdict(grammars, 'start: "e"'))
     await asyncio.sleep(0)
     leaves.cancel()
-    while grammars._verdicts.num_asked:
+    while grammars._verdicts._asked:
         await asyncio.sleep(0.01)
     gc.collect()
     loop.set_exception_handler(None)

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from daemon.protocol.api import Abort, Generate
+from daemon.protocol.api import AbortRequest, Generate
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_disconnect import forever, raw
 
@@ -56,7 +56,7 @@ async def test_its_answer_is_whole(runtime: ScriptedRuntime) -> None:
     runtime.interval_s = 0.05  # the answer takes longer than a look at whether it is there
     cases = itertools.product((False, True), (False, True), ("1.0", "1.1"))
     await asyncio.gather(*(answered(runtime, *case) for case in cases))
-    assert not runtime.of(Abort)
+    assert not runtime.of(AbortRequest)
 
 
 async def test_pipelined_requests_are_all_answered(runtime: ScriptedRuntime) -> None:
@@ -103,7 +103,7 @@ async def test_an_old_client_that_is_gone_ends_its_request_once_its_kernel_forge
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # a second, not a minute
     await runtime.until(Generate)
     writer.close()
-    await runtime.until(Abort, timeout_s=60)
+    await runtime.until(AbortRequest, timeout_s=60)
 
 
 @pytest.mark.parametrize("waiting", [pytest.param(False, marks=pytest.mark.soak), True])
@@ -114,7 +114,7 @@ async def test_those_that_are_gone_end_their_requests(
     hows = ("close", "reset", "half, then close", "half, then reset")
     cases = list(itertools.product((False, True), hows))
     await asyncio.gather(*(leave(runtime, *case) for case in cases))
-    await runtime.until(Abort, len(cases), timeout_s=20)
+    await runtime.until(AbortRequest, len(cases), timeout_s=20)
     asked = sorted(generate.request for generate in runtime.of(Generate))
-    assert sorted(abort.request for abort in runtime.of(Abort)) == asked
+    assert sorted(abort.request for abort in runtime.of(AbortRequest)) == asked
     assert len(asked) == len(cases)

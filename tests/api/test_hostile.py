@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from daemon.api.errors import ApiError
-from daemon.api.model import Model
+from daemon.api.model import CurrentModel
 from daemon.protocol.api import Serving
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_errors import post
@@ -82,7 +82,7 @@ async def test_a_model_s_name_is_looked_up_and_nothing_else(
 
 async def test_no_name_opens_a_file_or_a_connection(folder: Path):
     with ThreadPoolExecutor(1) as pool:
-        model = Model("tiny", pool)
+        model = CurrentModel("tiny", pool)
         model.update(Serving("tiny", str(folder), True, False, 256, 256, 4, 400, "ready"))
         assert model._loading is not None
         await model._loading

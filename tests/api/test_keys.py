@@ -17,7 +17,7 @@ from daemon.api.keyring import Keyring
 from daemon.config.keys import hash_of, new_key
 from daemon.config.schema import KeyConfig
 from daemon.memory.hashing import chain_hashes, salt_digest
-from daemon.protocol.api import Abort, Access, Generate, Sealed
+from daemon.protocol.api import AbortRequest, Access, Generate, SealedBlocks
 from tests.api.scripted import BLOCK_SIZE, MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, quiet
 
@@ -233,7 +233,7 @@ async def test_prompts_and_answers_are_cached_for_each_key(runtime: ScriptedRunt
         said = [prompt[i % len(prompt)] for i in range(message.max_tokens)][:-1]
         whole = chain_hashes([*prompt, *said], BLOCK_SIZE, salt_digest(name))
         first = runtime.of(Generate)[number].request * 128
-        sealed = b"".join(s.hashes for s in runtime.of(Sealed) if s.sequence == first)
+        sealed = b"".join(s.hashes for s in runtime.of(SealedBlocks) if s.sequence == first)
         assert message.hashes + sealed == whole
         hashes[name] |= {whole[i : i + 16] for i in range(0, len(whole), 16)}
     assert len(hashes["alice"]) > 4
@@ -263,7 +263,7 @@ async def test_token_quota(runtime: ScriptedRuntime, http):
     async with http.post("/v1/completions", json=body, headers=bearer(THRIFTY)) as response:
         for _ in range(30):
             await response.content.readuntil(b"\n\n")
-    await runtime.until(Abort)
+    await runtime.until(AbortRequest)
     await quiet(runtime)
     async with http.post("/v1/completions", json=body, headers=bearer(THRIFTY)) as response:
         if response.status == 200:  # fewer than 60 tokens were made: these are charged, too
@@ -289,7 +289,7 @@ async def test_max_running(runtime: ScriptedRuntime, http, stream: bool):
         (await asking).close()
     else:
         asking.cancel()
-    await runtime.until(Abort)
+    await runtime.until(AbortRequest)
     await quiet(runtime)
     runtime.reset()
     async with http.post("/v1/completions", json=BODY, headers=bearer(BUSY)) as response:

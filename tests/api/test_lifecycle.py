@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from daemon.api import model
-from daemon.protocol.api import Abort, Generate, Serving, Settings
+from daemon.protocol.api import AbortRequest, Generate, Serving, Settings
 from tests.api.folder import build
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, raw
@@ -70,7 +70,7 @@ async def test_health_tells_of_work_that_makes_no_progress(own: ScriptedRuntime)
 def test_health_tells_of_a_daemon_that_fell_silent(monkeypatch: pytest.MonkeyPatch):
     clock = [100.0]
     monkeypatch.setattr(model, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
-    seen = model.Model("tiny", ThreadPoolExecutor(1))
+    seen = model.CurrentModel("tiny", ThreadPoolExecutor(1))
     seen.update(Serving("tiny", "", True, False, 1, 1, 4, 1, "ready"))
     clock[0] += model.SILENT_S - 1
     assert seen.fault == ""
@@ -131,7 +131,7 @@ async def test_a_drain_finishes_what_is_open(own: ScriptedRuntime):
         assert own.process.poll() is None
         assert (await response.text()).endswith("data: [DONE]\n\n")
     assert await own.exit_status(5) == 0
-    assert not own.of(Abort)
+    assert not own.of(AbortRequest)
 
 
 async def test_a_lost_runtime_ends_streams_with_an_error(own: ScriptedRuntime):

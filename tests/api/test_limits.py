@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from daemon.protocol.api import Abort, Generate
+from daemon.protocol.api import AbortRequest, Generate
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.test_disconnect import forever, quiet, raw
 from tests.api.waiting import until_ready
@@ -214,7 +214,7 @@ async def test_as_many_connections_as_there_may_be(runtime: ScriptedRuntime):
     assert await closed_after(reader) < 3
     for one in (writer, *(one for _reader, one in busy)):
         one.close()
-    await runtime.until(Abort, MAX_CONNECTIONS)
+    await runtime.until(AbortRequest, MAX_CONNECTIONS)
     async with aiohttp.ClientSession(runtime.url) as http, http.get("/health") as response:
         assert response.status == 200
 
@@ -238,7 +238,7 @@ async def test_a_stream_that_is_not_read_is_cut(runtime: ScriptedRuntime):
         body = {"model": MODEL, "prompt": "hello", "max_tokens": 20, "stream": True}
         async with http.post("/v1/completions", json=body) as response:
             await response.content.readline()
-            (abort,) = await runtime.until(Abort, timeout_s=20)
+            (abort,) = await runtime.until(AbortRequest, timeout_s=20)
             assert abort.request == asked.request
             assert resident_kib(runtime) - before < 16 * 1024
     await quiet(runtime)
@@ -283,7 +283,7 @@ async def flood(runtime: ScriptedRuntime) -> None:
         await runtime.until(Generate, 40 * number, timeout_s=20)
         for sock in socks:
             sock.close()
-        await runtime.until(Abort, 40 * number, timeout_s=20)
+        await runtime.until(AbortRequest, 40 * number, timeout_s=20)
     await quiet(runtime)
 
 

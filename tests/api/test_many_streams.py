@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.protocol.api import Abort, Generate
+from daemon.protocol.api import AbortRequest, Generate
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_disconnect import forever, num_descriptors, quiet, raw
 from tests.api.test_limits import resident_kib
@@ -41,7 +41,7 @@ async def test_four_thousand_streams(folder: Path):
         print(f"{kib:.1f} KiB a stream")
         for sock in socks:
             sock.close()
-        await runtime.until(Abort, NUM_STREAMS, timeout_s=60)
+        await runtime.until(AbortRequest, NUM_STREAMS, timeout_s=60)
         await quiet(runtime)
         async with asyncio.timeout(20):
             while num_descriptors(runtime) > descriptors + 2:

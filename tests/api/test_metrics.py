@@ -17,10 +17,11 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from daemon.api.metrics.answers import SHORT_S
-from daemon.api.metrics.engines import COUNTERS, ELSEWHERE
+from daemon.api.metrics.engines import COUNTERS
 from daemon.api.metrics.gaps import Gaps
 from daemon.core.snapshot import Counters, InstanceStatus
-from daemon.protocol.api import Gauges, Generate, Rejected
+from daemon.pause import NO_PAUSES, Cause, one_more
+from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime, two_and_no_more
@@ -61,8 +62,21 @@ GPU = InstanceStatus(
     fallbacks=(("decode", "it was not done within 60 s"),),
 )
 SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
+PAUSES = one_more(one_more(NO_PAUSES, Cause.SWAPPED, 0.25, 3), Cause.SWAPPED, 99.0)
+ELSEWHERE = frozenset(
+    {
+        *("rejected", "finished", "aborted", "failed", "cached_tokens"),  # counted with answers
+        *("ttft_count", "ttft_sum_s", "tpot_count", "tpot_sum_s"),  # histograms of answers
+        *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum", "pauses"),  # below
+    }
+)
+"""Counters that are shown in another way."""
 GAUGES = Gauges(
-    Counters(prompt_tokens=40, output_tokens=90, worker_deaths=1), 6, (GPU,), 0.003, (SAID,)
+    Counters(prompt_tokens=40, output_tokens=90, worker_deaths=1, pauses=PAUSES),
+    6,
+    (GPU,),
+    0.003,
+    (SAID,),
 )
 
 
@@ -106,7 +120,7 @@ async def test_answers_are_counted_and_timed(runtime: ScriptedRuntime, http):
     assert await complete(http, n=2) == 200
     assert await complete(http, stream=True) == 200
     assert await complete(http, temperature=9) == 400
-    runtime.reject = Rejected(0, "queue_full", "no", 2.2)
+    runtime.reject = RequestRejected(0, "queue_full", "no", 2.2)
     assert await complete(http) == 429
     streamed = {"model": MODEL, "prompt": "hello world", "max_tokens": 5, "stream": True}
     runtime.reject, runtime.fail_at = None, 3
@@ -171,6 +185,11 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "host_cache_usage_perc", **gpu) == 0.25
     assert value(samples, "swapped_blocks_total", direction="out") == 7
     assert value(samples, "swap_link_busy_seconds_total", **gpu) == 0.25
+    swapped = {"cause": "swapped", "model_name": MODEL}
+    assert value(samples, "pause_seconds_count", **swapped) == 4
+    assert value(samples, "pause_seconds_sum", **swapped) == 99.75
+    assert value(samples, "pause_seconds_bucket", **swapped, le="0.25") == 3
+    assert value(samples, "pause_seconds_count", cause="behind_prompt") == 0
     assert value(samples, "kernel_fallback", **gpu, family="decode") == 1
     assert value(samples, "queue_level_sequences", level="0") == 3
     assert value(samples, "policy_info", policy="mlfq", swap="proactive", role="mixed") == 1
@@ -193,7 +212,8 @@ async def test_counts_never_fall_and_both_formats_agree(runtime: ScriptedRuntime
     runtime.send(GAUGES)
     before = counts(await scrape(http))
     for step in range(3):
-        more = Counters(prompt_tokens=50 + step, output_tokens=99 + step, worker_deaths=1)
+        told = {"output_tokens": 99 + step, "worker_deaths": 1, "pauses": PAUSES}
+        more = Counters(prompt_tokens=50 + step, **told)
         lost = msgspec.structs.replace(GPU, state="lost" if step == 1 else "ready", kv_blocks=0)
         runtime.send(Gauges(more, 0, (lost,), 0.0))
         await complete(http, stream=bool(step))

@@ -12,7 +12,7 @@ import pytest
 import schemathesis
 from aiohttp import web
 
-from daemon.api.about import About
+from daemon.api.about import AboutRoutes
 from daemon.api.answers import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from daemon.api.routes import Api
 from daemon.protocol.api import Generate
@@ -54,7 +54,7 @@ async def test_the_document_is_valid_openapi_and_names_every_route(runtime: Scri
 def routes() -> set[tuple[str, str]]:
     """Method and path of every route; HEAD comes with GET."""
     router = web.UrlDispatcher()
-    for kind in (Api, About):
+    for kind in (Api, AboutRoutes):
         kind.__new__(kind).add_routes(router)
     found = {(one.method, one.resource.canonical) for one in router.routes() if one.resource}
     return {(method, path) for method, path in found if method != "HEAD"}

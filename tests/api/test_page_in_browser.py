@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer
 
-from daemon.protocol.api import Abort, Generate, Rejected
+from daemon.protocol.api import AbortRequest, Generate, RequestRejected
 from tests.api.browser import MISSING, Browser, Tab, browser
 from tests.api.scripted import ScriptedRuntime, saying
 from tests.api.test_disconnect import forever
@@ -108,7 +108,7 @@ async def test_escape_stops_an_answer_which_stays(tab: Tab, runtime: ScriptedRun
     await tab.until(f"document.querySelector('{ANSWERS} .body').innerText.length > 20")
     assert await tab.evaluate("document.querySelector('#send').hidden")
     await tab.press("Escape")
-    await runtime.until(Abort)
+    await runtime.until(AbortRequest)
     await tab.until("!document.querySelector('#send').hidden")
     assert (await tab.text(".end span")).endswith("stopped")
     runtime.reset()
@@ -129,9 +129,12 @@ async def test_how_busy_it_is_is_shown_again_and_again(tab: Tab, runtime: Script
 
 
 REFUSALS = [
-    (Rejected(0, "queue_full", "no place", 7.0), "in about 7 s"),
-    (Rejected(0, "too_long", "300 tokens do not fit 256", 0.0), "too long for the model: 300"),
-    (Rejected(0, "not_ready", "loading weights 40 %", 1.0), "Loading weights 40 %. Send"),
+    (RequestRejected(0, "queue_full", "no place", 7.0), "in about 7 s"),
+    (
+        RequestRejected(0, "too_long", "300 tokens do not fit 256", 0.0),
+        "too long for the model: 300",
+    ),
+    (RequestRejected(0, "not_ready", "loading weights 40 %", 1.0), "Loading weights 40 %. Send"),
 ]
 
 

@@ -15,10 +15,10 @@ from daemon.api.config import ApiConfig
 from daemon.api.predictions import MOST_WAITING, Predictions
 from daemon.api.text import EXCERPT_CHARS, excerpt
 from daemon.config.schema import PredictConfig
-from daemon.predict.store_file import from_bytes
-from daemon.protocol.api import FromApi, Generate, Predicted, Predicting, Rejected
+from daemon.length_models.store_file import from_bytes
+from daemon.protocol.api import FromApi, Generate, PredictedLength, Predicting, RequestRejected
 from daemon.protocol.control import PredictorStatus
-from daemon.protocol.predictor import Ask, Foretold
+from daemon.protocol.predictor import Ask, Estimate
 from daemon.request import FinishReason
 from daemon.supervisor import predictor as supervised
 from tests.api.scripted import MODEL, Script, ScriptedRuntime
@@ -91,12 +91,12 @@ async def test_a_prediction_follows_its_request_and_learns_from_whole_answers(
     own.script = ended_after(12)
     for request in range(1, 4):
         assert await complete(own, max_tokens=100) == 200
-        await own.until(Predicted, request)
-    kinds = [type(one) for one in own.received if isinstance(one, Generate | Predicted)]
-    assert kinds == [Generate, Predicted] * 3
+        await own.until(PredictedLength, request)
+    kinds = [type(one) for one in own.received if isinstance(one, Generate | PredictedLength)]
+    assert kinds == [Generate, PredictedLength] * 3
     asked = [message.request for message in own.of(Generate)]
-    assert [message.request for message in own.of(Predicted)] == asked
-    assert own.of(Predicted)[-1].num_tokens == 12, "as long as the two before it"
+    assert [message.request for message in own.of(PredictedLength)] == asked
+    assert own.of(PredictedLength)[-1].num_tokens == 12, "as long as the two before it"
     await status(own, kind="features", up=True, asks=3, answers=3, dropped=0)
     async with aiohttp.ClientSession(own.url) as http, http.get("/metrics") as response:
         assert 'llmd:predictions_total{outcome="answered"} 3.0' in await response.text()
@@ -105,47 +105,47 @@ async def test_a_prediction_follows_its_request_and_learns_from_whole_answers(
 async def test_answers_cut_at_their_limit_say_nothing_of_longer_ones(own: ScriptedRuntime):
     for request in range(1, 12):
         assert await complete(own, max_tokens=3) == 200
-        await own.until(Predicted, request)
+        await own.until(PredictedLength, request)
     assert await complete(own, max_tokens=200) == 200
-    await own.until(Predicted, 12)
-    assert [one.num_tokens for one in own.of(Predicted)] == [3] * 11 + [200]
+    await own.until(PredictedLength, 12)
+    assert [one.num_tokens for one in own.of(PredictedLength)] == [3] * 11 + [200]
 
 
 async def test_each_prompt_is_asked_about_once_whatever_its_form(own: ScriptedRuntime):
     assert await complete(own, prompt=["one", "two"], n=2) == 200
-    await own.until(Predicted, 2)
+    await own.until(PredictedLength, 2)
     assert await complete(own, prompt=[[5, 6, 7], [8, 9]]) == 200
-    await own.until(Predicted, 4)
+    await own.until(PredictedLength, 4)
     chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
     async with (
         aiohttp.ClientSession(own.url) as http,
         http.post("/v1/chat/completions", json=chat) as response,
     ):
         assert response.status == 200
-    await own.until(Predicted, 5)
+    await own.until(PredictedLength, 5)
     asked = sorted(message.request for message in own.of(Generate))
-    assert sorted(message.request for message in own.of(Predicted)) == asked
+    assert sorted(message.request for message in own.of(PredictedLength)) == asked
 
 
 async def test_a_refused_request_teaches_nothing(own: ScriptedRuntime):
-    own.reject = Rejected(0, "queue_full", "full", 1.0)
+    own.reject = RequestRejected(0, "queue_full", "full", 1.0)
     assert await complete(own, max_tokens=30) == 429
     own.reject = None
-    await own.until(Predicted)
+    await own.until(PredictedLength)
     assert await complete(own, max_tokens=250) == 200
-    await own.until(Predicted, 2)
-    first, second = own.of(Predicted)
+    await own.until(PredictedLength, 2)
+    first, second = own.of(PredictedLength)
     assert (first.num_tokens, second.num_tokens) == (30, 250), "the first guess, within the limit"
 
 
 async def test_a_killed_predictor_is_replaced_and_answers_go_on(own: ScriptedRuntime):
     own.may_complain = True
     assert await complete(own) == 200
-    await own.until(Predicted)
+    await own.until(PredictedLength)
     first = child_of(own)
     os.kill(first, signal.SIGKILL)
     async with asyncio.timeout(20):
-        while len(own.of(Predicted)) < 2:
+        while len(own.of(PredictedLength)) < 2:
             assert await complete(own) == 200
     assert child_of(own) != first
 
@@ -166,7 +166,7 @@ async def test_what_was_learned_is_saved_though_an_answer_never_ends(
     own: ScriptedRuntime, tmp_path: Path
 ):
     assert await complete(own) == 200
-    await own.until(Predicted)
+    await own.until(PredictedLength)
     pid, own.paused = child_of(own), True
     async with (
         aiohttp.ClientSession(own.url) as http,
@@ -205,11 +205,11 @@ async def test_the_oldest_ask_goes_where_too_many_wait(tmp_path: Path):
         predictions.ended(request, 7)
     running = asyncio.create_task(predictions.run())
     async with asyncio.timeout(20):
-        while len([one for one in told if isinstance(one, Predicted)]) < MOST_WAITING - 1:
+        while len([one for one in told if isinstance(one, PredictedLength)]) < MOST_WAITING - 1:
             await asyncio.sleep(0.01)
-    foretold = [one.request for one in told if isinstance(one, Predicted)]
+    predicted = [one.request for one in told if isinstance(one, PredictedLength)]
     kept = set(range(3, MOST_WAITING + 3)) - {MOST_WAITING}
-    assert foretold == sorted(kept, reverse=True), "the newest first, each once"
+    assert predicted == sorted(kept, reverse=True), "the newest first, each once"
     await predictions.close()
     await running
 
@@ -230,14 +230,14 @@ class Beside:
         await self.predictions.close()
         await self._running
 
-    async def foretold(self, request: int) -> Predicted:
-        """Ask, and again until one is foretold; what was said."""
+    async def predicted(self, request: int) -> PredictedLength:
+        """Ask, and again until one is predicted; what was said."""
         async with asyncio.timeout(20):
             while True:
                 self.predictions.ask(Ask(request, "x", 5, 100))
                 await asyncio.sleep(0.02)
                 for one in self.told:
-                    if isinstance(one, Predicted) and one.request == request:
+                    if isinstance(one, PredictedLength) and one.request == request:
                         return one
 
     @property
@@ -255,10 +255,10 @@ async def test_a_predictor_that_hangs_is_killed_and_replaced(
 ):
     monkeypatch.setattr(supervised, "ANSWER_S", 0.2)
     async with Beside(tmp_path / "tiny.lengths") as beside:
-        await beside.foretold(1)
+        await beside.predicted(1)
         first = beside.pid
         os.kill(first, signal.SIGSTOP)
-        assert (await beside.foretold(2)).num_tokens
+        assert (await beside.predicted(2)).num_tokens
         assert beside.pid not in {0, first}
         assert beside.status.up
     assert f"(pid {first}) is stopped" in caplog.text
@@ -269,30 +269,30 @@ async def test_a_predictor_that_is_not_asked_may_be_silent(
 ):
     monkeypatch.setattr(supervised, "ANSWER_S", 0.05)
     async with Beside(tmp_path / "tiny.lengths") as beside:
-        await beside.foretold(1)
+        await beside.predicted(1)
         first = beside.pid
         await asyncio.sleep(0.3)
         assert beside.pid == first
-        assert (await beside.foretold(2)).num_tokens
+        assert (await beside.predicted(2)).num_tokens
 
 
 async def test_a_predictor_that_sends_rubbish_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async with Beside(tmp_path / "tiny.lengths") as beside:
-        await beside.foretold(1)
+        await beside.predicted(1)
         first = beside.pid
         beside.predictions._process._frame(b"\xc1")
-        assert (await beside.foretold(2)).num_tokens
+        assert (await beside.predicted(2)).num_tokens
         assert beside.pid not in {0, first}
     assert "sent what is no answer" in caplog.text
 
 
 async def test_time_is_counted_of_answers_alone(tmp_path: Path):
     async with Beside(tmp_path / "tiny.lengths") as beside:
-        await beside.foretold(1)
+        await beside.predicted(1)
         before = beside.status
-        beside.predictions._foretold(Foretold(7, 0, 0, took_s=5.0))
+        beside.predictions._estimated(Estimate(7, 0, 0, took_s=5.0))
         assert beside.status.took_sum_s == before.took_sum_s
         assert beside.status.dropped == before.dropped + 1
 

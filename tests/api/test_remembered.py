@@ -35,7 +35,7 @@ async def test_one_owner_s_question_waits_for_no_other_owner_s() -> None:
         assert await remembered.get(b"same", "c", saying("c's")) == "b's"
     never.set()
     assert await stuck == "a's"
-    assert not remembered.num_asked
+    assert not remembered._asked
 
 
 async def test_it_is_asked_no_further_once_all_have_left() -> None:
@@ -54,7 +54,7 @@ async def test_it_is_asked_no_further_once_all_have_left() -> None:
         assert await remembered.get(b"x", "a", saying("second")) == "second"
     assert cancelled == ["first"]
     await asyncio.gather(*askers, return_exceptions=True)
-    assert not remembered.num_asked
+    assert not remembered._asked
 
 
 async def test_an_answer_is_kept_for_as_long_as_it_is_worth() -> None:
@@ -64,4 +64,4 @@ async def test_an_answer_is_kept_for_as_long_as_it_is_worth() -> None:
         assert await remembered.get(text, "a", saying(said)) == said
         await asyncio.sleep(0.001)
         assert await remembered.get(text, "b", saying(again)) == again
-    assert remembered.num_known == 2
+    assert len(remembered._known) == 2

@@ -7,8 +7,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from daemon.api.answers import InstanceBusy, Status
-from daemon.api.model import Model
+from daemon.api.answers import InstanceBusy, StatusAnswer
+from daemon.api.model import CurrentModel
 from daemon.api.status import RATE_MESSAGES, ServerStatus
 from daemon.core.snapshot import Counters
 from daemon.protocol.api import Gauges
@@ -19,10 +19,10 @@ from tests.api.test_metrics import GAUGES, GPU
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def ask(http: aiohttp.ClientSession) -> Status:
+async def ask(http: aiohttp.ClientSession) -> StatusAnswer:
     async with http.get("/status") as got:
         assert got.status == 200 and got.content_type == "application/json"
-        return msgspec.json.decode(await got.read(), type=Status)
+        return msgspec.json.decode(await got.read(), type=StatusAnswer)
 
 
 async def test_before_the_runtime_has_counted_anything(runtime: ScriptedRuntime, http):
@@ -50,7 +50,7 @@ async def test_what_the_runtime_holds(runtime: ScriptedRuntime, http):
 
 async def test_tokens_per_second_are_those_of_late():
     with ThreadPoolExecutor(1) as pool:
-        status = ServerStatus(Model(MODEL, pool))
+        status = ServerStatus(CurrentModel(MODEL, pool))
 
         def rate_after(num_tokens: int, now_s: float) -> float:
             status.update(Gauges(Counters(output_tokens=num_tokens), 0, (), 0.0), now_s)

@@ -116,7 +116,9 @@ async def test_a_text_that_cannot_fit_is_not_tokenized_whole(folder):
     for prompt, pieces in ((dense, 1), (sparse + dense, 2)):
         watched.letters.clear()
         with pytest.raises(ApiError) as caught:
-            text.complete(prompt, 64)
+            text.encode(prompt, True, 64, "prompt")
         assert caught.value.code == "context_length_exceeded" and caught.value.param == "prompt"
         assert watched.letters == [64 * PIECE_LETTERS] * pieces
-    assert len(text.complete("one two " * 40, 64)) > 64  # the routes count these themselves
+    assert (
+        len(text.encode("one two " * 40, True, 64, "prompt")) > 64
+    )  # the routes count these themselves

@@ -8,9 +8,10 @@ import pytest
 
 from daemon.api.errors import ApiError
 from daemon.api.json_schema import MAX_DEPTH
+from daemon.api.markers import MarkerTokens
 from daemon.api.schema import ChatRequest
 from daemon.api.tools.choice import MAX_TOOLS_BYTES, Toolbox, offered, toolbox
-from daemon.api.tools.format import LLAMA, SMOLLM, Format, MarkerTokens
+from daemon.api.tools.format import LLAMA, SMOLLM, Format
 
 TOKENS = MarkerTokens({}, {7: "<|python_tag|>"}, ())
 SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}

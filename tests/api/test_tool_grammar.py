@@ -8,19 +8,11 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
-from daemon.api.tools.format import (
-    CLOSING,
-    LLAMA,
-    OPENING,
-    PYTHON,
-    QWEN,
-    SMOLLM,
-    MarkerTokens,
-    marker_tokens,
-)
+from daemon.api.markers import CLOSING, OPENING, PYTHON, MarkerTokens, marker_tokens
+from daemon.api.tool_schema import Function
+from daemon.api.tools.format import LLAMA, QWEN, SMOLLM
 from daemon.api.tools.grammar import either, forced, held
 from daemon.api.tools.reader import CallReader
-from daemon.api.tools.schema import Function
 from tests.api.folder import EOS, tokenizer
 
 PLACE = {

@@ -7,6 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from daemon.api.chat_template import ChatTemplate
 from daemon.api.schema import Message
+from daemon.api.tool_schema import CalledFunction, Function, Tool, ToolCall
 from daemon.api.tools.format import LLAMA, QWEN, SMOLLM
 from daemon.api.tools.history import (
     EXAMPLE,
@@ -17,7 +18,6 @@ from daemon.api.tools.history import (
     one_call_each,
 )
 from daemon.api.tools.reader import CallReader
-from daemon.api.tools.schema import CalledFunction, Function, Tool, ToolCall
 from tests.api.folder import TEMPLATE
 from tests.house.source import ROOT
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from daemon.chat.conversation import Conversation
 from daemon.chat.prompt import texts
-from daemon.protocol.api import Abort, Generate
+from daemon.protocol.api import AbortRequest, Generate
 from daemon.request import FinishReason
 from tests.api.folder import build, tokenizer
 from tests.api.scripted import ScriptedRuntime, saying
@@ -230,7 +230,7 @@ async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) 
     terminal.type("\x03")
     await terminal.until("(the answer was ended)")
     async with asyncio.timeout(60):
-        while not runtime.of(Abort):
+        while not runtime.of(AbortRequest):
             await asyncio.sleep(0.02)
     await terminal.until(">>> ")
     terminal.type("/bye\n")

@@ -22,7 +22,7 @@ def test_what_a_self_test_left_to_torch_is_told(
 ) -> None:
     monkeypatch.setattr(cuda, "cuda_devices", lambda: cuda.Devices((DARK,)))
     versions = {name: version(name) for name in ("torch", "triton")}
-    card = kept.Card("Fake 9000", "9.0", "580.1", cuda="13.0", **versions)
+    card = kept.CardStack("Fake 9000", "9.0", "580.1", cuda="13.0", **versions)
     faults = {"decode": "it was not done within 60 s"}
     subject = msgspec.structs.replace(SUBJECT, device="cuda:0")
     for tried, told in (

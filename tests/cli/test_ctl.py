@@ -82,8 +82,8 @@ def instance(name: str, state: str, fraction: float) -> InstanceStatus:
 class Orders(Written):
     """Written down; a chosen policy is shown by later snapshots."""
 
-    def choose_policy(self, policy: str) -> None:
-        CHOSEN.append(policy)
+    def choose_policy(self, policy: str, instance: str = "") -> None:
+        CHOSEN.append(f"{policy} on {instance}" if instance else policy)
 
     def drain(self) -> None:
         CHOSEN.append("drained")
@@ -155,12 +155,12 @@ def test_text_tells_how_lengths_are_predicted() -> None:
     counters = Counters(prediction_count=4, prediction_error_sum=1.0)
     seen = msgspec.structs.replace(snapshot(), predictor=status, counters=counters)
     assert as_text(seen).splitlines()[3] == (
-        "predictor features: 8 of 10 answers foretold, 1 dropped, 0.50 ms each; "
+        "predictor features: 8 of 10 answers predicted, 1 dropped, 0.50 ms each; "
         "mean error 25% of 4 finished"
     )
     seen = msgspec.structs.replace(snapshot(), predictor=PredictorStatus("mean"))
     assert as_text(seen).splitlines()[3] == (
-        "predictor mean (its process is not up): 0 of 0 answers foretold, 0 dropped"
+        "predictor mean (its process is not up): 0 of 0 answers predicted, 0 dropped"
     )
 
 
@@ -179,6 +179,34 @@ def test_a_name_changes_the_policy(socket_path: Path, capsys: pytest.CaptureFixt
     assert CHOSEN == ["sarathi", "srtf"]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("*")] == ["srtf"]
+
+
+def test_a_policy_may_be_for_one_instance(socket_path: Path) -> None:
+    assert main(["ctl", "--socket", str(socket_path), "policy", "srtf", "--instance", "gpu1"]) == 0
+    assert CHOSEN[-1] == "srtf on gpu1"
+
+
+def test_policies_name_their_instances_where_several_are_in_use() -> None:
+    told = snapshot()
+    first, second = told.instances
+    instances = tuple(
+        msgspec.structs.replace(one, policy=policy)
+        for one, policy in ((first, "srtf"), (second, "mlfq"))
+    )
+    lines = policies(msgspec.structs.replace(told, instances=instances)).splitlines()
+    starred = [line for line in lines if line.startswith("*")]
+    assert [line.split()[1] for line in starred] == ["srtf", "mlfq"]
+    assert starred[0].endswith(" (gpu0)") and starred[1].endswith(" (gpu1)")
+
+
+@pytest.mark.parametrize("rest", [["--instance", "gpu1"], ["srtf", "--instance", ""]])
+def test_an_instance_is_named_together_with_a_policy_or_nothing_is_chosen(
+    socket_path: Path, capsys: pytest.CaptureFixture[str], rest: list[str]
+) -> None:
+    chosen = list(CHOSEN)
+    assert main(["ctl", "--socket", str(socket_path), "policy", *rest]) == 2
+    assert capsys.readouterr().err == "llmd: --instance takes a name, and goes with a policy's\n"
+    assert chosen == CHOSEN
 
 
 def test_an_unknown_policy_is_one_line_with_the_names_and_status_1(

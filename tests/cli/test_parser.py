@@ -32,6 +32,7 @@ def test_every_flag_reaches_its_value() -> None:
     assert (config.scheduler.policy, config.memory.kv_blocks) == ("orca", 64)
     assert (config.scheduler.max_batch_tokens, config.scheduler.prefill_chunk) == (256, 64)
     assert [spec.device for spec in config.instance] == ["cpu", "cuda:1", "cuda:0"]
+    assert [spec.name for spec in config.instance] == ["cpu", "cuda1", "cuda0"]
     assert (config.model.dtype, config.daemon.drain_s) == ("bfloat16", 1.5)
     assert config.server.cors_origins == ("http://a",)
 
@@ -66,6 +67,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert exit_.value.code == 0
     assert capsys.readouterr().out == f"llmd {__version__}\n"
+
+
+def test_several_devices_of_one_instance_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "--instance", "cuda:0,1:tp2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("llmd: command line: instance[0].parallel: tp2 over cuda:0,1 is not")
+    assert error.count("\n") == 1
 
 
 def test_a_wrong_configuration_is_one_line_and_status_2(

@@ -10,7 +10,7 @@ from daemon.cli import plan
 from daemon.cli.main import main
 from daemon.lab.profiles.load import save_profile
 from daemon.lab.report.compare import read_report
-from tests.planner.small import profile, scenario
+from tests.lab.planner.small import profile, scenario
 
 SIZES = ("--max-running", "1", "--max-batch-tokens", "17", "--predictor", "none", "--depth", "1")
 

@@ -8,7 +8,8 @@ import pytest
 
 from daemon.cli import simulate
 from daemon.cli.scenario_flags import scenario_of
-from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario, ScenarioError
+from daemon.lab.simulator.run import prepare
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioError, ScenarioLimits
 from daemon.lab.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
 FILE = """
@@ -65,7 +66,7 @@ def test_a_file_alone_is_the_scenario(path: Path) -> None:
         policy="vllm",
         predictor="oracle",
         seed=4,
-        limits=Limits(max_waiting=50, swap="reactive"),
+        limits=ScenarioLimits(max_waiting=50, swap="reactive"),
     )
 
 
@@ -86,6 +87,8 @@ def test_flags_alone_are_a_scenario() -> None:
                 "2",
             ),
             *("--max-running", "8", "--block-size", "32", "--depth", "1", "--no-noise"),
+            *("--drift", "2", "--shared-prefix", "64", "--prefix-groups", "3"),
+            *("--link-bytes-per-s", "1e9", "--slo-gap", "3", "--n", "2"),
         )
     )
     assert made == Scenario(
@@ -95,18 +98,29 @@ def test_flags_alone_are_a_scenario() -> None:
             arrivals="gamma:2",
             rate=1.5,
             seed=3,
-            classes=(SloClass(ttft_s=2.0),),
+            classes=(SloClass(ttft_s=2.0, gap_s=3.0),),
+            drift=2.0,
+            shared_prefix=64,
+            prefix_groups=3,
         ),
         instance=(
             InstanceGroup(
-                profile="opt-13b@a100-80g", count=3, kv_bytes=2e9, host_bytes=0.0, power_cap=0.5
+                profile="opt-13b@a100-80g",
+                count=3,
+                kv_bytes=2e9,
+                host_bytes=0.0,
+                link_bytes_per_s=1e9,
+                power_cap=0.5,
             ),
         ),
+        n=2,
         policy="srtf",
         predictor="noisy:0.4",
         seed=3,
         noise=False,
-        limits=Limits(max_running=8, block_size=32, depth=1, swap="recompute", starve_s=2.0),
+        limits=ScenarioLimits(
+            max_running=8, block_size=32, depth=1, swap="recompute", starve_s=2.0
+        ),
     )
 
 
@@ -172,6 +186,31 @@ def test_one_profile_is_not_for_two_groups(path: Path) -> None:
     for flags in (("--profile", "y"), ("--instances", "3")):
         with pytest.raises(ScenarioError, match=r"need a scenario with one \[\[instance\]\]"):
             scenario_of(parse(str(path), *flags))
+
+
+def test_instances_by_their_devices_are_the_profiles_variants(path: Path) -> None:
+    made = scenario_of(parse(str(path), "--instance", "cuda:0,1:tp2", "cuda:2,3:pp2", "cuda:4"))
+    names = [group.profile_name for group in made.instance]
+    assert names == ["opt-13b@a100-80g-tp2", "opt-13b@a100-80g-pp2", "opt-13b@a100-80g"]
+    assert [group.count for group in made.instance] == [1, 1, 1]
+    assert {group.kv_bytes for group in made.instance} == {1e9}
+    plan = prepare(msgspec.structs.replace(made, predictor="none"))
+    assert [(one.tp, one.pp) for one in plan.profiles] == [(2, 1), (1, 2), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--instance", "cuda:0", "--instances", "2"), "--instance goes without --instances"),
+        (("--instance", "cuda:0", "cuda:0"), "simulated instances share no device"),
+        (("--instance", "cpu"), "'cpu': opt-13b@a100-80g is of 1 x "),
+        (("--instance", "cuda:0:prefill"), "instance.role 'prefill' is not supported yet"),
+        (("--instance", "cuda:0", "--profile", "opt-13b@a100-80g-tp2"), "is of 2 x "),
+    ],
+)
+def test_instances_that_cannot_be_simulated(path: Path, flags: tuple[str, ...], fault: str) -> None:
+    with pytest.raises(ScenarioError, match=fault):
+        prepare(scenario_of(parse(str(path), *flags)))
 
 
 @pytest.mark.parametrize(

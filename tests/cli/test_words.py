@@ -11,7 +11,7 @@ from daemon.cli.parser import build_parser
 from daemon.cli.printed import EVERYTHING
 from daemon.config.load import flatten
 from daemon.config.schema import Config, MemoryConfig, PredictConfig, SchedulerConfig
-from daemon.lab.simulator.scenario import Limits, Scenario
+from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
 from daemon.scheduler.policies import POLICIES
 from tui.app import main as top
 from tui.arguments import parser as viewer_parser
@@ -180,7 +180,7 @@ def test_simulate_has_the_defaults_of_serve() -> None:
     served = msgspec.structs.asdict(SchedulerConfig()) | msgspec.structs.asdict(MemoryConfig())
     simulated = {
         field.name: field.default
-        for field in (*msgspec.structs.fields(Limits), *msgspec.structs.fields(Scenario))
+        for field in (*msgspec.structs.fields(ScenarioLimits), *msgspec.structs.fields(Scenario))
     }
     same = {name: value for name, value in simulated.items() if name in served} | {
         "predictor": simulated["predictor"]
@@ -188,7 +188,7 @@ def test_simulate_has_the_defaults_of_serve() -> None:
     served["predictor"] = PredictConfig().kind
     wrong = {name for name, value in same.items() if served[name] != value}
     assert wrong <= DIFFERENT and len(same) > 8
-    assert set(msgspec.structs.asdict(Limits())) - set(same) <= DIFFERENT
+    assert set(msgspec.structs.asdict(ScenarioLimits())) - set(same) <= DIFFERENT
     (parser,) = [one for one in EVERY if one.prog == "llmd simulate"]
     helps = {action.dest: action.help or "" for action in parser._actions}
     for name in ("policy", "predictor", "max_running", "block_size", "starve_s"):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.config.core_shares import CoreShare, core_shares, deal
-from daemon.config.cores import Core, Cores
+from daemon.config.cores import Cores, CpuCore
 from daemon.config.load import load
 
 
@@ -14,7 +14,7 @@ def cores(*sizes: int, smt: int = 1, quota: float = 0.0) -> Cores:
     for node, size in enumerate(sizes):
         for _ in range(size):
             first = len(found)
-            found.append(Core(tuple(first + total * thread for thread in range(smt)), node))
+            found.append(CpuCore(tuple(first + total * thread for thread in range(smt)), node))
     return Cores(tuple(found), quota)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.config.cores import Core, Cores, parse_cpus, read_cores, written_cpus
+from daemon.config.cores import Cores, CpuCore, parse_cpus, read_cores, written_ranges
 from tests.config.machines import machine, put
 
 
@@ -21,7 +21,7 @@ def test_hardware_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
 def test_what_the_mask_leaves_out_is_not_there(tmp_path: Path) -> None:
     root = machine(tmp_path, [(0, 4), (1, 5), (2, 6), (3, 7)], {0: "0-3", 1: "4-7"})
     found = read_cores(root, {1, 2, 6, 7})
-    assert found.cores == (Core((1,), 0), Core((2, 6), 0), Core((7,), 1))
+    assert found.cores == (CpuCore((1,), 0), CpuCore((2, 6), 0), CpuCore((7,), 1))
 
 
 def test_cores_come_in_the_order_of_their_nodes(tmp_path: Path) -> None:
@@ -35,13 +35,13 @@ def test_cores_come_in_the_order_of_their_nodes(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_says_nothing_has_single_cores(tmp_path: Path) -> None:
-    assert read_cores(tmp_path, {0, 3}) == Cores((Core((0,)), Core((3,))))
+    assert read_cores(tmp_path, {0, 3}) == Cores((CpuCore((0,)), CpuCore((3,))))
 
 
 def test_an_older_kernel_names_siblings_otherwise(tmp_path: Path) -> None:
     for cpu in (0, 1):
         put(tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", "0-1")
-    assert read_cores(tmp_path, {0, 1}).cores == (Core((0, 1)),)
+    assert read_cores(tmp_path, {0, 1}).cores == (CpuCore((0, 1)),)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_this_machine_has_the_cores_of_this_process() -> None:
 
 @given(st.frozensets(st.integers(0, 300)))
 def test_lists_of_cpus_read_as_they_are_written(cpus: frozenset[int]) -> None:
-    assert parse_cpus(written_cpus(cpus)) == cpus
+    assert parse_cpus(written_ranges(cpus)) == cpus
 
 
 def test_lists_of_cpus_are_short() -> None:
-    assert written_cpus({3, 0, 1, 2, 8}) == "0-3,8"
+    assert written_ranges({3, 0, 1, 2, 8}) == "0-3,8"

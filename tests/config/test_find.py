@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import LEAST_CONTEXT, Found, Needs, choose, find, needs_of, released
+from daemon.config.instances import shared_limits
 from daemon.config.load import load
 from daemon.config.pool import demand_of, plan_pool
 from daemon.memory.sizing import Room, SizingError, size_pool
@@ -215,7 +216,7 @@ def test_it_fits_where_the_formula_has_a_pool_for_a_full_context(
         is_cpu=False,
         utilization=utilization,
     )
-    demand = demand_of(settings, model, "bfloat16")
+    demand = demand_of(settings, model, "bfloat16", shared_limits(settings))
 
     def fits(tokens: int) -> bool:
         try:

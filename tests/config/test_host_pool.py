@@ -7,6 +7,7 @@ import pytest
 from daemon.config import host_pool
 from daemon.config.host_pool import HostPlan, plan_host_pool
 from daemon.config.load import ConfigError, load
+from daemon.config.schema import InstanceSpec
 from daemon.memory.sizing import PoolSize, SizingError
 from tests.config.shapes import LLAMA_3_8B
 
@@ -25,7 +26,9 @@ def plan(num_blocks: int | None, device: str = "cuda:0", **overrides: Any) -> Ho
     size = None
     if num_blocks is not None:
         size = PoolSize(num_blocks, BLOCK_BYTES, 0, 0, 8192, "memory")
-    return plan_host_pool(load(None, keys).config, LLAMA_3_8B, device, "bfloat16", size)
+    return plan_host_pool(
+        load(None, keys).config, LLAMA_3_8B, InstanceSpec(device), "bfloat16", size
+    )
 
 
 def test_four_times_the_device_s_pool() -> None:

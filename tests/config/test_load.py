@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from daemon.config import encoder
+from daemon.config.instances import instance_limits
 from daemon.config.load import ConfigError, flatten, load, parse_value
 from daemon.config.schema import Config, InstanceSpec, SchedulerConfig
 from tests.house.source import ROOT
@@ -94,6 +95,7 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[daemon]\nlog_format = 'xml'", "daemon.log_format: must be one of auto, text, json"),
         ("[model]\ndtype = 'int8'", "model.dtype: must be one of auto"),
         ("[scheduler]\nprefill_chunk = 513", "must not exceed scheduler.max_batch_tokens = 512"),
+        ("[scheduler]\nplacement = 'any'", "scheduler.placement: must be one of least_loaded"),
         ("[predict]\nkind = 'guess'", "predict.kind: must be one of none, mean, features"),
         ("[predict]\nkind = 'oracle'", "predict.kind: must be one of none, mean, features"),
         ("[predict]\nkind = 'noisy:x'", "predict.kind: noisy:SIGMA needs a number from 0 on"),
@@ -112,6 +114,22 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         (
             "[[instance]]\ndevice='cpu'\nname='a'\n[[instance]]\ndevice='cpu'\nname='a'",
             "instance[1].name: two instances are named 'a'",
+        ),
+        (
+            "[[instance]]\ndevice='cpu'\npolicy='fcfs'",
+            "instance[0].policy: must be one of vllm, sarathi",
+        ),
+        (
+            "[[instance]]\ndevice='cpu'\nswap='never'",
+            "instance[0].swap: must be one of proactive",
+        ),
+        (
+            "[[instance]]\ndevice='cpu'\nmax_running=-1",
+            "instance[0].max_running: must be from 0 to 2147483647, got -1",
+        ),
+        (
+            "[[instance]]\ndevice='cpu'\nprefill_chunk=513",
+            "instance[0].prefill_chunk: must not exceed the instance's max_batch_tokens = 512",
         ),
     ],
 )
@@ -262,6 +280,17 @@ def test_the_budget_is_the_policys_own_unless_given() -> None:
     assert load(None, {"scheduler.policy": "vllm"}).config.scheduler.max_batch_tokens == 2560
     given = {"scheduler.policy": "vllm", "scheduler.max_batch_tokens": 300}
     assert load(None, given).config.scheduler.max_batch_tokens == 300
+
+
+def test_an_instances_budget_is_its_policys_own_unless_given() -> None:
+    def budgets(policy: str, **scheduler: int) -> list[int]:
+        instances = [{"device": "cpu"}, {"device": "cpu", "policy": policy}]
+        given = {f"scheduler.{name}": value for name, value in scheduler.items()}
+        config = load(None, {"instance": instances, **given}).config
+        return [instance_limits(config, spec).max_batch_tokens for spec in config.instance]
+
+    assert budgets("vllm") == [512, 2560]
+    assert budgets("vllm", max_batch_tokens=300) == [300, 300]
 
 
 def test_instances_get_names_of_their_own() -> None:

@@ -14,8 +14,8 @@ class Written:
         self.orders: list[str] = []
         self._fail = fail
 
-    def choose_policy(self, policy: str) -> None:
-        self._note(policy)
+    def choose_policy(self, policy: str, instance: str = "") -> None:
+        self._note(f"{policy} on {instance}" if instance else policy)
 
     async def reload(self) -> Reloaded:
         self._note("reload")

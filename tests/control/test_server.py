@@ -181,7 +181,8 @@ async def test_a_policy_is_chosen_and_the_answer_was_made_after_it(path: Path) -
     async with serving(path, source, written):
         before = await asyncio.to_thread(fetch_snapshot, path)
         after = await asyncio.to_thread(choose_policy, path, "srtf")
-    assert written.orders == ["srtf"]
+        await asyncio.to_thread(choose_policy, path, "orca", 2.0, "cpu")
+    assert written.orders == ["srtf", "orca on cpu"]
     assert after.time_s > before.time_s
 
 

@@ -8,8 +8,8 @@ from daemon.core.core import Core
 from daemon.core.events import (
     Abort,
     Configured,
-    Copied,
-    Drain,
+    CopiesDone,
+    DrainBegun,
     Event,
     Finish,
     InstanceConfig,
@@ -24,8 +24,10 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
+from daemon.core.limits import limits_of
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.request import FinishReason, State, request_of, sequence_id
+from daemon.wire.columns import int32
 from tests.core.laws import check_laws, check_nothing_left
 from tests.core.model_worker import ModelWorker, Truth
 
@@ -90,9 +92,10 @@ class Driver:
 
     def ready(self, instance: int, num_blocks: int) -> None:
         config = self.config
+        max_running = self.core.instances[instance].limits.max_running
         num_host_blocks = self.num_host_blocks
         self.workers[instance] = ModelWorker(
-            num_blocks, config.block_size, config.max_running, config.max_len, num_host_blocks
+            num_blocks, config.block_size, max_running, config.max_len, num_host_blocks
         )
         self.handle(
             WorkerReady(
@@ -118,6 +121,7 @@ class Driver:
         n: int = 1,
         priority: int = 0,
         prompt_cost: int = 1,
+        deadline_s: float = 0.0,
     ) -> int:
         request = self.requests
         self.requests += 1
@@ -129,7 +133,7 @@ class Driver:
             self.alive[sequence] = max_tokens
         hashes = chain_hashes(prompt, self.config.block_size)
         counts = len(prompt), max_tokens, n, priority
-        self.handle(RequestArrived(self.now, request, *counts, hashes, prompt_cost))
+        self.handle(RequestArrived(self.now, request, *counts, hashes, prompt_cost, deadline_s))
         return request
 
     def answer(
@@ -137,8 +141,11 @@ class Driver:
         instance: int = 0,
         stops: frozenset[int] = frozenset(),
         fails: frozenset[int] = frozenset(),
+        counts: tuple[int, ...] = (),
     ) -> bool:
-        """Answer the oldest step of an instance; rows numbered in `stops` end, others fail."""
+        """Answer the oldest step of an instance; rows numbered in `stops` end, others fail. Of
+        its rows `counts` are drawn, in turn, where their blocks hold so many; empty: one each.
+        """
         worker = self.workers.get(instance)
         if worker is None or not worker.pending:
             return False
@@ -146,10 +153,15 @@ class Driver:
         reasons = np.zeros(len(step.tokens), np.uint8)
         for rows, reason in ((stops, FinishReason.STOP), (fails, FinishReason.ERROR)):
             reasons[[row for row in rows if row < reasons.size]] = reason
+        drawn: list[int] = []
+        if counts:
+            asked = [max(counts[i % len(counts)], int(why != 0)) for i, why in enumerate(reasons)]
+            drawn = worker.redraw(step, asked, self.truths)
         self.now += self.step_s
         self.answered = step
         worker.pending.pop(0)
-        self.handle(StepDone(self.now, instance, step.batch.step, reasons, self.step_s))
+        answered = reasons, self.step_s, int32(drawn)
+        self.handle(StepDone(self.now, instance, step.batch.step, *answered))
         return True
 
     def copied(self, instance: int = 0) -> bool:
@@ -161,11 +173,11 @@ class Driver:
             worker.end_copies()
         step, num_out, num_in = worker.ended.popleft()
         out_s, in_s = num_out * self.copy_block_s, num_in * self.copy_block_s
-        self.handle(Copied(self.now, instance, step, num_out, out_s, num_in, in_s))
+        self.handle(CopiesDone(self.now, instance, step, num_out, out_s, num_in, in_s))
         return True
 
-    def choose(self, policy: str) -> None:
-        self.handle(PolicyChosen(self.now, policy))
+    def choose(self, policy: str, instance: int = -1) -> None:
+        self.handle(PolicyChosen(self.now, policy, instance))
 
     def seal(self, sequence: int) -> None:
         """Tell the hashes of the blocks that the sequence's answer has filled."""
@@ -179,13 +191,13 @@ class Driver:
         self.handle(Predicted(self.now, request, num_tokens))
 
     def finish(self, sequence: int) -> None:
-        self.handle(Finish(self.now, sequence, 1))
+        self.handle(Finish(self.now, sequence))
 
     def abort(self, request: int) -> None:
         self.handle(Abort(self.now, request))
 
     def drain(self) -> None:
-        self.handle(Drain(self.now))
+        self.handle(DrainBegun(self.now))
 
     def resume(self) -> None:
         self.handle(Resumed(self.now))
@@ -243,13 +255,16 @@ class Driver:
     def _submit(self, action: Submit) -> None:
         batch = action.batch
         worker = self.workers[batch.instance]
-        depth = self.core.instances[batch.instance].depth
-        assert len(worker.pending) < depth, "more steps in flight than the depth"
-        assert batch.num_tokens <= self.config.max_batch_tokens
+        instance = self.core.instances[batch.instance]
+        limits = limits_of(instance.config, self.config)
+        assert len(worker.pending) < instance.depth, "more steps in flight than the depth"
+        assert batch.num_tokens <= limits.max_batch_tokens
         assert batch.num_tokens or batch.out_blocks.size or batch.in_blocks.size
-        assert batch.slots.size <= self.config.max_running
+        assert batch.slots.size <= limits.max_running
         assert np.unique(batch.slots).size == batch.slots.size, "a slot is in a batch twice"
-        assert (batch.counts > 0).all() and (batch.counts <= self._longest_chunk()).all()
+        whole = instance.scheduler.policy.whole_prompts
+        longest = limits.max_batch_tokens if whole else limits.prefill_chunk
+        assert (batch.counts > 0).all() and (batch.counts <= longest).all()
         if self.config.instances[batch.instance].stages > 1:
             self._check_stages(batch)
         worker.submit(batch, self.truths, self.known)
@@ -260,10 +275,6 @@ class Driver:
         fed_back = set(batch.slots[batch.fed == 0].tolist())
         for step in self.workers[batch.instance].pending:
             assert not fed_back & set(step.batch.slots.tolist()), "a sequence in two stages"
-
-    def _longest_chunk(self) -> int:
-        whole = self.core.instances[0].scheduler.policy.whole_prompts
-        return self.config.max_batch_tokens if whole else self.config.prefill_chunk
 
     def _deliver(self, action: Deliver) -> None:
         assert np.unique(action.rows).size == action.rows.size

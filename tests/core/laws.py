@@ -8,6 +8,7 @@ import numpy as np
 
 from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
+from daemon.core.wakes import NEVER
 from daemon.request import State
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
@@ -20,15 +21,33 @@ def check_laws(core: Core) -> None:
     seats: Counter[int] = Counter()
     for instance in core.instances:
         _check_instance(instance, seats)
-    for leader, followers in core.held_back.items():
+    for leader, followers in core.held_back.by_leader.items():
         assert leader in core.sequences
         for follower in followers:
             assert follower.state is State.WAITING and follower.slot < 0
             seats[follower.id] += 1
     once = Counter(dict.fromkeys(core.sequences, 1))
     assert seats == once, "a sequence in two places or none"
-    assert core._num_held_back == sum(map(len, core.held_back.values()))
+    assert len(core.held_back) == sum(map(len, core.held_back.by_leader.values()))
+    _check_asked(core)
     check_nobody_idles(core)
+
+
+def _check_asked(core: Core) -> None:
+    """Whose step is due later is woken then; whose step was due, and who had none, is asked with
+    the next event or rests. Balancing knows who waits where, but for those it will look at anew.
+    """
+    wakes = core._wakes
+    for index, instance in enumerate(core.instances):
+        wakes_s = wakes._due_s[index]
+        if wakes_s != NEVER:
+            assert wakes_s == instance.due_s and (wakes_s, index) in wakes._heap
+            assert core.wake_at_s <= wakes_s
+        elif instance.due_s != NEVER:
+            assert instance.scheduler.rests or index in wakes._restless, "nobody asks it again"
+    if len(core.instances) > 1:
+        waiting = {index for index, one in enumerate(core.instances) if one.scheduler.waiting}
+        assert core._balancer._givers ^ waiting <= core._touched
 
 
 def check_nothing_left(core: Core) -> None:
@@ -47,6 +66,7 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     scheduler = instance.scheduler
     kv, slots = scheduler.kv, scheduler.slots
     kv.pool.check()
+    kv.reservations.check(kv.pool.num_available)
     order = in_order(slots)
     _check_host(instance)
     _check_swaps(scheduler)
@@ -166,7 +186,7 @@ def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
     order = in_order(slots)
     leaving = order[slots.computed[order] >= slots.known[order]]
     vacant = len(slots.vacant) + leaving.size
-    blocks = kv.pool.num_available + scheduler.admission.coming(leaving)
+    blocks = kv.num_unreserved + scheduler.admission.coming(leaving)
     for number, one in enumerate(scheduler.waiting):
         blocks -= scheduler.admission.plan(one).num_new_blocks
         if number >= vacant or blocks < 0 or (scheduler.suspects and not one.strikes):

@@ -100,6 +100,24 @@ class ModelWorker:
             self._attend(done, slot, start + count, sample, truths)
         self.pending.append(done)
 
+    def redraw(self, step: Executed, counts: list[int], truths: dict[int, Truth]) -> list[int]:
+        """Answer a step with so many tokens of each sampled row, as far as its blocks hold their
+        KV; how many they are. Nothing else is in flight.
+        """
+        batch, drawn, said = step.batch, list[int](), list[int]()
+        sampled = batch.samples.astype(bool)
+        ends = (batch.starts + batch.counts)[sampled].tolist()
+        for slot, end, asked in zip(batch.slots[sampled].tolist(), ends, counts, strict=True):
+            room = int(np.count_nonzero(self.table[slot] >= 0)) * self.block_size - end
+            count = min(asked, room + 1)
+            tokens = truths[self.sequence[slot]].upto(end + count).tolist()
+            self._write(step, slot, end, tokens[end:-1])
+            self.last[slot] = tokens[-1]
+            drawn += tokens[end:]
+            said.append(count)
+        step.tokens = drawn
+        return said
+
     def _seat(self, batch: Batch) -> None:
         for slot in batch.left_slots.tolist():
             del self.sequence[slot], self.residence[slot]

@@ -14,7 +14,9 @@ NUM_ABORTS = 10_000 if os.environ.get("LLMD_SOAK") == "1" else 2_000
 
 def stages(core: Core) -> dict[int, str]:
     """Where each living sequence is."""
-    found = {follower.id: "held back" for held in core.held_back.values() for follower in held}
+    found = {
+        follower.id: "held back" for held in core.held_back.by_leader.values() for follower in held
+    }
     for sequence in core.sequences.values():
         if sequence.state is State.RUNNING:
             scheduler = core.instances[sequence.instance].scheduler
@@ -48,4 +50,4 @@ def test_aborts_at_every_stage_leave_nothing() -> None:
     driver.check_nothing_left()
     wanted = {"waiting", "held back", "prefill, in flight", "decode, in flight", "preempted"}
     assert wanted <= aborted.keys() and min(aborted[stage] for stage in wanted) >= 10, aborted
-    assert not driver.core._requests and driver.core._num_held_back == 0
+    assert not driver.core._requests and len(driver.core.held_back) == 0

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import daemon.core.core
 from daemon.core.core import Core
 from daemon.core.events import Tick
 from daemon.core.view import story
+from daemon.placement.balance import Balancer
 from daemon.request import State, sequence_id
 from daemon.scheduler.policies import POLICIES
 from daemon.sequence import Sequence
@@ -73,7 +73,7 @@ def test_it_is_told_in_the_story_and_waits_since_it_came() -> None:
     driver.ready(1, 64)
     one = next(s for s in driver.core.sequences.values() if s.instance == 1)
     marks = story(driver.core, one.id, driver.now).marks
-    assert [mark.what for mark in marks][:5] == ["arrived", "queued", "moved", "queued", "seated"]
+    assert [mark.what for mark in marks][:5] == ["arrived", "queued", "moved", "queued", "admitted"]
     assert (marks[2].amount, marks[3].amount) == (0, 1)
     assert one.waiting_since_s == 0.0
 
@@ -121,7 +121,7 @@ def test_streams_stay_with_the_prompt_they_share_while_there_is_room() -> None:
     held_back.arrive(list(range(12)), 20, n=4)
     held_back.ready(1, 64)
     leader = held_back.core.sequences[sequence_id(1, 0)]
-    assert leader.instance == 1 and len(held_back.core.held_back[leader.id]) == 3
+    assert leader.instance == 1 and len(held_back.core.held_back.by_leader[leader.id]) == 3
     held_back.answer(1)
     streams = [held_back.core.sequences[sequence_id(1, index)] for index in range(1, 4)]
     assert {one.instance for one in streams} == {1}
@@ -211,7 +211,7 @@ class Watched(Driver):
         movers = [one for one in movers if moved(one) > before.get(one.id, 0)]
         Watched.num_moves += len(movers)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(daemon.core.core, "balance", lambda instances, now: 0)
+            patch.setattr(Balancer, "balance", lambda self, touched, now: set())
             other.handle(newest)
         for one in movers:
             assert moved(one) == before.get(one.id, 0) + 1, "moved twice at once"
@@ -270,11 +270,11 @@ def test_any_life_of_three_instances(
         places = [
             mark
             for mark in one.story.marks
-            if mark[1] in (What.MOVED, What.WORKER_LOST, *SEATED, *LEFT)
+            if mark[1] in (What.MOVED, What.WORKER_LOST, *ADMITTED, *LEFT)
         ]
         for this, following in pairwise(places):
             assert (this[1], following[1]) != (What.MOVED, What.MOVED) or following[0] > this[0]
 
 
-SEATED = (What.SEATED, What.SHARED, What.FETCHED)
+ADMITTED = (What.ADMITTED, What.SHARED, What.FETCHED)
 LEFT = (What.GAVE_WAY, What.OUT_OF_BLOCKS)

@@ -1,7 +1,9 @@
 """A random client, random workers, and the Core between them."""
 
 import os
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -21,6 +23,17 @@ prompts = st.builds(
     st.lists(st.integers(0, 2), min_size=1, max_size=8),
 )
 indices = st.integers(0, 10**6)
+own_limits = st.fixed_dictionaries(
+    {},
+    optional={
+        "policy": st.sampled_from(sorted(POLICIES)),
+        "max_running": st.integers(1, 6),
+        "max_batch_tokens": st.integers(4, 40),
+        "depth": st.integers(1, 3),
+        "swap": st.sampled_from(SWAP_MODES),
+    },
+)
+"""What one of the instances says of its own."""
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -41,6 +54,7 @@ class CoreMachine(RuleBasedStateMachine):
         swap=st.sampled_from(SWAP_MODES),
         num_host_blocks=st.sampled_from([0, 6, 40, 200]),
         copy_block_s=st.sampled_from([1e-6, 1e-3]),
+        own=own_limits,
     )
     def begin(
         self,
@@ -58,6 +72,7 @@ class CoreMachine(RuleBasedStateMachine):
         swap: str,
         num_host_blocks: int,
         copy_block_s: float,
+        own: dict[str, Any],
     ) -> None:
         config = configured(
             policy,
@@ -73,6 +88,9 @@ class CoreMachine(RuleBasedStateMachine):
             swap=swap,
             starve_s=0.005,
         )
+        *others, last = config.instances
+        last = msgspec.structs.replace(last, **own)
+        config = msgspec.structs.replace(config, instances=(*others, last))
         self.num_blocks = num_blocks
         self.driver = Driver(config, num_blocks, step_s, num_host_blocks, copy_block_s)
 
@@ -113,10 +131,10 @@ class CoreMachine(RuleBasedStateMachine):
     def copied(self, index: int) -> None:
         self.driver.copied(index % len(self.driver.config.instances))
 
-    @rule(policy=st.sampled_from(sorted(POLICIES)), seldom=st.integers(0, 7))
-    def choose(self, policy: str, seldom: int) -> None:
+    @rule(policy=st.sampled_from(sorted(POLICIES)), seldom=st.integers(0, 7), index=indices)
+    def choose(self, policy: str, seldom: int, index: int) -> None:
         if seldom == 0:
-            self.driver.choose(policy)
+            self.driver.choose(policy, index % (len(self.driver.config.instances) + 1) - 1)
 
     @precondition(lambda self: self.driver.alive)
     @rule(index=indices)

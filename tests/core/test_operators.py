@@ -60,9 +60,3 @@ def test_limits_are_the_cores_own() -> None:
     assert (core.config.max_waiting, core.config.starve_s) == (3, 0.01)
     assert core.instances[0].scheduler.order.starve_s == 0.01
     assert config.max_waiting == 1000, "what the Core was built with is the journal's"
-
-
-def test_an_instance_keeps_to_the_limits_of_now() -> None:
-    core = Core(configured(instances=2))
-    core.handle(Reconfigured(0.0, 3, 0.01))
-    assert all(instance.limits is core.config for instance in core.instances)

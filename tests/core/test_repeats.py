@@ -11,6 +11,7 @@ from daemon.core.checkpoint import checkpoint
 from daemon.core.core import Core
 from daemon.core.view import snapshot
 from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.repeat import Repeats
 from daemon.scheduler.scheduler import Scheduler
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
@@ -25,6 +26,7 @@ def calm_life(policy: str, seed: int) -> Driver:
         chance.randint(1, 2),
         depth=chance.randint(1, 3),
         max_running=chance.randint(1, 6),
+        max_batch_tokens=chance.choice([4, 32]),
         max_waiting=20,
         swap=chance.choice(["", "proactive", "reactive", "recompute", "defer"]),
     )
@@ -44,12 +46,20 @@ def calm_life(policy: str, seed: int) -> Driver:
     return driver
 
 
+class Never(Repeats):
+    """Every step is planned anew."""
+
+    def next(self, now: float) -> None:
+        return None
+
+
 def replanned(driver: Driver) -> Core:
     """Another Core that takes the same events and never repeats a step; its actions are equal."""
     core, encode = Core(driver.config), encoder().encode
+    for instance in core.instances:
+        scheduler = instance.scheduler
+        scheduler._repeats = Never(scheduler.admission, scheduler.limits.max_batch_tokens)
     for number, (event, actions) in enumerate(zip(driver.events, driver.actions, strict=True)):
-        for instance in core.instances:
-            instance.scheduler._repeats._newest = None
         assert encode(core.handle(event)) == encode(actions), f"event {number}, {event}"
     return core
 
@@ -79,3 +89,32 @@ def test_most_steps_of_decodes_alone_are_repeated(monkeypatch: pytest.MonkeyPatc
     driver.settle()
     steps = [one for actions in driver.actions for one in actions if isinstance(one, Submit)]
     assert len(repeated) > 0.9 * len(steps)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_step_that_is_repeated_keeps_to_the_budget(policy: str) -> None:
+    """Six run, and a step may have four tokens: the driver's laws see to that."""
+    driver = Driver(configured(policy, max_batch_tokens=4, prefill_chunk=4, max_running=6), 60)
+    for number in range(6):
+        driver.arrive([number, 1, 2], 12)
+    driver.settle()
+    assert len(driver.ended) == 6
+    driver.check_nothing_left()
+
+
+def test_a_step_is_not_counted_on_from_one_before_the_newest() -> None:
+    """A suspect for which there is no room comes and goes; meanwhile every step is planned anew."""
+    driver = Driver(configured(instances=2), 12)
+    deadly = driver.arrive([9] * 13, 10)
+    driver.arrive(list(range(36)), 12)
+    for _ in range(6):
+        driver.answer(1)
+    driver.lose(0, blamed=True)
+    for _ in range(3):
+        driver.answer(1)
+    assert driver.core.sequences[deadly * 128].slot < 0, "there is no room for it"
+    driver.abort(deadly)
+    driver.settle()
+    assert driver.num_outputs(128) == 12
+    driver.ready(0, 12)
+    driver.check_nothing_left()

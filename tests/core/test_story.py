@@ -5,8 +5,7 @@ import pytest
 from daemon.core.snapshot import Story
 from daemon.core.view import block_owners, story
 from daemon.request import FinishReason, sequence_id
-from daemon.story import MAX_ENDED, MAX_MARKS, What
-from daemon.story import Story as Marks
+from daemon.story import MAX_ENDED, MAX_MARKS, MarkList, What
 from tests.core.driver import Driver, configured
 
 
@@ -22,7 +21,7 @@ def test_an_answer_from_its_arrival_to_its_end() -> None:
     driver = Driver(configured(), 32)
     sequence = sequence_id(driver.arrive(list(range(40)), 4), 0)
     young = told(driver, sequence)
-    assert whats(young) == ["arrived", "queued", "seated", "chunk"]
+    assert whats(young) == ["arrived", "queued", "admitted", "chunk"]
     assert young.status is not None and young.status.state == "prefill"
     assert young.blocks.size == young.status.num_blocks == 10
     driver.settle()
@@ -37,6 +36,16 @@ def test_an_answer_from_its_arrival_to_its_end() -> None:
     assert driver.core.counters.tpot_count == 1
     span_s = old.marks[-1].time_s - old.first_token_s
     assert driver.core.counters.tpot_sum_s == pytest.approx(span_s / 3)
+
+
+def test_a_deadline_is_told_of_every_stream_and_after_the_end() -> None:
+    driver = Driver(configured(), 32)
+    request = driver.arrive([1, 2, 3], 2, n=2, deadline_s=7.5)
+    first, second = sequence_id(request, 0), sequence_id(request, 1)
+    assert told(driver, first).deadline_s == 7.5
+    driver.settle()
+    assert [told(driver, one).deadline_s for one in (first, second)] == [7.5, 7.5]
+    assert told(driver, sequence_id(driver.arrive([1], 1), 0)).deadline_s == 0.0
 
 
 @pytest.mark.parametrize(("swap", "kept"), [("recompute", 0), ("reactive", 17)])
@@ -61,7 +70,7 @@ def test_a_lost_worker_and_an_abort_are_in_the_story() -> None:
     sequence = sequence_id(request, 0)
     home = driver.core.sequences[sequence].instance
     driver.lose(home)
-    assert whats(told(driver, sequence))[-4:] == ["worker lost", "queued", "seated", "chunk"]
+    assert whats(told(driver, sequence))[-4:] == ["worker lost", "queued", "admitted", "chunk"]
     driver.abort(request)
     end = told(driver, sequence).marks[-1]
     assert (end.what, end.other) == (What.FINISHED, FinishReason.ABORT)
@@ -78,7 +87,7 @@ def test_streams_that_share_a_prompt_say_whose() -> None:
 
 
 def test_a_long_story_keeps_its_beginning_and_its_end() -> None:
-    marks = Marks()
+    marks = MarkList()
     for number in range(MAX_MARKS + 10):
         marks.add(float(number), What.CHUNK, number)
     amounts = [amount for _, _, amount, _ in marks.marks]

@@ -29,7 +29,7 @@ def until_answered(daemon: LiveDaemon, count: int) -> None:
         time.sleep(0.05)
 
 
-async def test_a_second_request_like_the_first_is_foretold(folder: Path, tmp_path: Path) -> None:
+async def test_a_second_request_like_the_first_is_predicted(folder: Path, tmp_path: Path) -> None:
     asked = {"prompt": "The quick brown fox", "max_tokens": NUM_TOKENS}
     state = {"STATE_DIRECTORY": str(tmp_path)}
     with LiveDaemon("--model", str(folder), "--predictor", "features", env=state) as daemon:
@@ -44,9 +44,9 @@ async def test_a_second_request_like_the_first_is_foretold(folder: Path, tmp_pat
         assert await asyncio.to_thread(daemon.process.wait, 20) == 0
         events = list(read_records(daemon.folder / "journal" / FILE_NAME))
     arrivals = [event.request for event in events if isinstance(event, RequestArrived)]
-    foretold = {event.request: event for event in events if isinstance(event, Predicted)}
+    predicted = {event.request: event for event in events if isinstance(event, Predicted)}
     assert len(arrivals) == 2
-    prediction = foretold[arrivals[1]]
+    prediction = predicted[arrivals[1]]
     assert prediction.num_tokens == prediction.high_tokens == NUM_TOKENS
     (store,) = (tmp_path / "predict").iterdir()
     assert store.name == f"{model}.lengths"
@@ -58,5 +58,5 @@ async def test_a_second_request_like_the_first_is_foretold(folder: Path, tmp_pat
         successor.process.terminate()
         assert await asyncio.to_thread(successor.process.wait, 20) == 0
         events = list(read_records(successor.folder / "journal" / FILE_NAME))
-    foretold = [event.num_tokens for event in events if isinstance(event, Predicted)]
-    assert foretold == [NUM_TOKENS], "another kind learns from the same file"
+    predicted = [event.num_tokens for event in events if isinstance(event, Predicted)]
+    assert predicted == [NUM_TOKENS], "another kind learns from the same file"

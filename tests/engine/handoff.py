@@ -15,16 +15,16 @@ from daemon.engine.handoff.connect import connect_receiver, connect_sender
 from daemon.engine.handoff.messages import Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.wire.columns import Int32, int32
 
 SOURCE, TARGET = PoolSizes(seed=1), PoolSizes(seed=2, num_blocks=30)
 
 
-Connect = Callable[[KVCache, KVCache], tuple[Sender, Receiver]]
+Connect = Callable[[PagedKV, PagedKV], tuple[Sender, Receiver]]
 
 
-def over_host(source: KVCache, target: KVCache) -> tuple[Sender, Receiver]:
+def over_host(source: PagedKV, target: PagedKV) -> tuple[Sender, Receiver]:
     """Ends with a ring of two slots, each for two blocks of `SOURCE`."""
     here, there = socket.socketpair()
     with ThreadPoolExecutor(1) as other:
@@ -63,7 +63,7 @@ class Pair:
         self.expected[targets.tolist()] = self.source.raw[blocks.tolist()]
 
 
-def full(cache: KVCache, blocks: Int32) -> Int32:
+def full(cache: PagedKV, blocks: Int32) -> Int32:
     """Fills of blocks that are full."""
     return np.full(len(blocks), cache.block_size, np.int32)
 

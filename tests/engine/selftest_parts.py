@@ -15,11 +15,11 @@ from daemon.engine.cuda import attention, graphs, ops
 from daemon.engine.cuda.graphs import Work
 from daemon.engine.cuda.mixed_attention import mixed
 from daemon.engine.decoder import Decoder
-from daemon.engine.ops import TorchOps
+from daemon.engine.families import NONE
+from daemon.engine.ops import Ops
 from daemon.engine.selftest import graph_cases
 from daemon.engine.selftest.bench import Bench
 from daemon.engine.selftest.compare import WrongError, alike
-from daemon.engine.selftest.families import NONE
 from tests.engine.subject import SUBJECT
 from tests.engine.test_backends import batch_of
 
@@ -64,7 +64,7 @@ def parts() -> None:
     """Each family left to torch alone, or with one that it shares a layer with."""
     bench = Bench(SUBJECT)
     decoder = graph_cases._decoder(bench, NONE)
-    expected = states(_with(decoder, TorchOps()), bench, None)
+    expected = states(_with(decoder, Ops()), bench, None)
     for names in (("norm", "activation"), ("qkv",), ("qkv", "write"), ("decode",), ("prefill",)):
         by_torch = frozenset(names)
         with Broken(by_torch):

@@ -10,9 +10,10 @@ from daemon.engine.backend import choose, torch_backend
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.team import CALL_WIDTH, Team
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.ops import Norm
 from daemon.wire.columns import int32
 
 CPU = torch.device("cpu")
@@ -36,17 +37,17 @@ def test_float32_on_the_cpu_is_compiled_and_the_rest_is_not() -> None:
 def test_small_operations(count: int) -> None:
     ours, theirs = choose(CPU, torch.float32).ops, torch_backend().ops
     states, added, weight = torch.randn(count, 80), torch.randn(count, 80), torch.randn(80)
-    other = states.clone()
-    assert close(ours.norm(states, added, weight, 1e-5), theirs.norm(other, added, weight, 1e-5))
+    other, norm = states.clone(), Norm(weight, 1e-5)
+    assert close(ours.norm(states, added, norm), theirs.norm(other, added, norm))
     assert close(states, other)
-    assert close(ours.norm(states, None, weight, 1e-6), rms_norm(states, (80,), weight, 1e-6))
+    assert close(ours.norm(states, None, norm), rms_norm(states, (80,), weight, 1e-5))
     assert close(ours.silu_mul(states * 20), theirs.silu_mul(states * 20))
     wide = torch.randn(count, 6, 16)
     other = wide.clone()
     cos, sin, weight = torch.randn(count, 12), torch.randn(count, 12), torch.randn(16)
     for ops, heads in ((ours, wide[:, 1:5]), (theirs, other[:, 1:5])):
         ops.rotate(heads, cos, sin)
-        ops.norm_heads(heads, weight, 1e-6)
+        ops.norm_heads(heads, Norm(weight, 1e-6))
     assert close(wide, other)
 
 
@@ -86,7 +87,7 @@ def test_a_program_s_calls_wait_for_each_other() -> None:
 @pytest.mark.parametrize("heads", [(4, 2, 16), (6, 6, 64), (9, 3, 64), (8, 1, 80), (4, 4, 128)])
 def test_attention_over_pages(heads: tuple[int, int, int]) -> None:
     num_heads, num_kv_heads, head_dim = heads
-    caches = [KVCache(32, 2, 8, num_kv_heads, head_dim, torch.float32, CPU) for _ in range(2)]
+    caches = [PagedKV(32, 2, 8, num_kv_heads, head_dim, torch.float32, CPU) for _ in range(2)]
     caches[0].blocks.normal_()
     caches[1].blocks.copy_(caches[0].blocks)
     batch = batch_of(starts=[0, 7, 8, 30, 5, 0], counts=[1, 1, 1, 1, 9, 6], block_size=8)
@@ -108,10 +109,10 @@ def test_attention_over_pages(heads: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("name", ["numba", "torch"])
 def test_what_another_left_in_a_block_reaches_no_answer(name: str) -> None:
     backend = torch_backend() if name == "torch" else choose(CPU, torch.float32)
-    clean = KVCache(48, 2, 8, 2, 16, torch.float32, CPU)
+    clean = PagedKV(48, 2, 8, 2, 16, torch.float32, CPU)
     clean.blocks.normal_()
     batch = batch_of(starts=[0, 7, 8, 30, 5, 0], counts=[1, 1, 1, 1, 9, 6], block_size=8)
-    soiled = KVCache(48, 2, 8, 2, 16, torch.float32, CPU)
+    soiled = PagedKV(48, 2, 8, 2, 16, torch.float32, CPU)
     soiled.blocks.fill_(torch.nan)
     for table, start in zip(batch.block_tables, batch.starts, strict=True):
         for position in range(start):

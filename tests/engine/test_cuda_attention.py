@@ -8,12 +8,12 @@ PROGRAM = """
 import torch
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.attention_torch import TorchAttention
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from tests.engine.test_backends import batch_of
 
 torch.manual_seed(0)
 for starts, counts in (([0, 7, 30], [1, 1, 1]), ([0, 7, 8, 5], [1, 1, 4, 9]), ([3], [6])):
-    caches = [KVCache(32, 2, 8, 2, 16, torch.float32, torch.device("cpu")) for _ in range(2)]
+    caches = [PagedKV(32, 2, 8, 2, 16, torch.float32, torch.device("cpu")) for _ in range(2)]
     caches[0].blocks.normal_()
     caches[1].blocks.copy_(caches[0].blocks)
     batch = batch_of(starts, counts, 8)

@@ -10,7 +10,7 @@ from daemon.engine.step import Engine
 from daemon.engine.streams import StreamError
 from daemon.protocol.worker import Plan, Reply
 from daemon.request import FinishReason
-from daemon.wire.faults import Fault
+from daemon.wire.faults import Fault, Faults
 from tests.engine.driver import Driver, Running
 from tests.engine.test_exactness import driver, load, prompt
 from tests.engine.tiny import greedy, reference, save
@@ -36,6 +36,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return load(save("llama", tmp_path_factory.mktemp("llama")))
 
 
+def faulty(engine: Engine, faults: dict[str, Fault]) -> Callable[[Plan], Reply]:
+    """What computes plans with these faults."""
+    inner = FaultyEngine(engine, Faults(faults))
+    return lambda plan: inner.begin(plan).finish()
+
+
 def step(run: Callable[[Plan], Reply], plans: Driver, sequences: list[Running]) -> Reply:
     """Whatever is left of each sequence, together."""
     work = [(one, len(one.tokens) - one.num_computed) for one in sequences]
@@ -56,7 +62,7 @@ def added(plans: Driver) -> list[Running]:
 def test_steps_without_memory_are_computed_row_by_row(engine: Engine) -> None:
     # The first try of three steps fails: a prefill, a mixed one (after a chunk), and a decode.
     fault = At(0, 4, 9)
-    run, plans = FaultyEngine(engine, {"worker.oom": fault}).run, driver()
+    run, plans = faulty(engine, {"worker.oom": fault}), driver()
     sequences = added(plans)
     chunked = plans.add(5, prompt(30, 30))
     step(run, plans, sequences)
@@ -72,13 +78,13 @@ def test_steps_without_memory_are_computed_row_by_row(engine: Engine) -> None:
 
 
 def test_a_row_without_memory_of_its_own_ends_the_step(engine: Engine) -> None:
-    run, plans = FaultyEngine(engine, {"worker.oom": At(0, 1)}).run, driver()
+    run, plans = faulty(engine, {"worker.oom": At(0, 1)}), driver()
     with pytest.raises(torch.OutOfMemoryError):
         step(run, plans, added(plans))
 
 
 def test_logits_that_are_no_numbers_end_their_own_row(engine: Engine) -> None:
-    run, plans = FaultyEngine(engine, {"worker.nan": At(1)}).run, driver()
+    run, plans = faulty(engine, {"worker.nan": At(1)}), driver()
     sequences = added(plans)
     assert step(run, plans, sequences).errors == ()
     reply = step(run, plans, sequences)
@@ -94,8 +100,8 @@ def test_logits_that_are_no_numbers_end_their_own_row(engine: Engine) -> None:
 
 
 def test_slow_steps_say_so_and_a_failed_copy_ends_the_step(engine: Engine) -> None:
-    faults = {"worker.slow": Fault(1.0, 30), "worker.copy": At(0)}
-    run, plans = FaultyEngine(engine, faults).run, driver()
+    faults: dict[str, Fault] = {"worker.slow": Fault(1.0, 30), "worker.copy": At(0)}
+    run, plans = faulty(engine, faults), driver()
     assert step(run, plans, added(plans)).elapsed_s >= 0.030
     plans.outs = [(0, 0)]
     with pytest.raises(StreamError):

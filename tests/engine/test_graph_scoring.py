@@ -22,7 +22,7 @@ tokens = prompt(2, 9)
 with torch.inference_mode():
     engine = interpreted(load)
     plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
-    # Of two tokens one is foretold: a step of a single row, as a decode step is.
+    # Of two tokens one is predicted: a step of a single row, as a decode step is.
     running = plans.add(0, tokens, ASKS)
     for count in (2, 1):
         work = [(running, count)]

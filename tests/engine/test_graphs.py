@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes, padded_spans
 from daemon.engine.kernels import DecodeRows
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.slots import Slots
 from tests.engine.tiny import save
 
@@ -89,7 +89,7 @@ def test_spans_reach_the_longest_row_and_no_further() -> None:
 
 def test_the_largest_steps_are_got_ready_first() -> None:
     # Graphs share a pool: what a large one used has room for the small ones, not the reverse.
-    cache = KVCache(2, 1, 4, 1, 16, torch.float32, torch.device("cpu"))
+    cache = PagedKV(2, 1, 4, 1, 16, torch.float32, torch.device("cpu"))
     forward: Any = None
     graphs = DecodeGraphs(forward, cache, Slots(8, 4, ()), capture=lambda work: work)
     while graphs.prepare():

@@ -19,16 +19,16 @@ from daemon.engine.handoff.messages import (
     Bye,
     Done,
     Filled,
+    HandoffLink,
     Hello,
-    Link,
     Lost,
     Opened,
-    Way,
+    TransferWay,
 )
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.routes import PeerRoute
 from daemon.engine.handoff.sender import Sender
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.streams import Here, Stream, ThreadEvent
 from daemon.wire.frames import inline_frame
 from tests.engine.handoff import SOURCE, TARGET, Pair, columns
@@ -186,8 +186,8 @@ class _PeerMover:
 def straight(cleared: ThreadEvent) -> Pair:
     """A pair whose sender writes into the receiver's pool, once its steps have come so far."""
 
-    def connect(source: KVCache, target: KVCache) -> tuple[Sender, Receiver]:
-        here, there = (Link(sock) for sock in socket.socketpair())
+    def connect(source: PagedKV, target: PagedKV) -> tuple[Sender, Receiver]:
+        here, there = (HandoffLink(sock) for sock in socket.socketpair())
         mover: Any = _PeerMover(source.raw, target.raw)
         layout, steps = layout_of(source), cast(Stream, _At(cleared))
         sender = Sender(here, layout, (24, 30), Here(), PeerRoute(layout, mover, mover))
@@ -263,14 +263,14 @@ def test_rubbish_ends_the_link_with_a_word() -> None:
     with pytest.raises(HandoffError, match="no sender"):
         connect_receiver(there, cache)
     here, there = socket.socketpair()
-    link = Link(here)
-    receiver = Receiver(Link(there), cache, Here(), None, -1)
+    link = HandoffLink(here)
+    receiver = Receiver(HandoffLink(there), cache, Here(), None, -1)
     receiver.start(told.append)
-    link.send(Way(direct=True))
-    assert "the sender sent Way" in str(link.receive())
+    link.send(TransferWay(direct=True))
+    assert "the sender sent TransferWay" in str(link.receive())
     link.hang_up()
     receiver.close()
-    assert told == [Lost("the receiver failed: HandoffError: the sender sent Way")]
+    assert told == [Lost("the receiver failed: HandoffError: the sender sent TransferWay")]
 
 
 def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_messages_survive_the_wire() -> None:
-    here, there = (Link(sock) for sock in socket.socketpair())
+    here, there = (HandoffLink(sock) for sock in socket.socketpair())
     sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 2)]
     for message in sent:
         here.send(message)
@@ -384,8 +384,8 @@ def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
 
 def test_who_sends_rubbish_is_told_so() -> None:
     here, there = socket.socketpair()
-    heard = Link(here)
-    receiver = Receiver(Link(there), TARGET.make(), Here(), None, -1)
+    heard = HandoffLink(here)
+    receiver = Receiver(HandoffLink(there), TARGET.make(), Here(), None, -1)
     told: SimpleQueue[Any] = SimpleQueue()
     receiver.start(told.put)
     here.sendall(inline_frame(b"rubbish"))

@@ -23,8 +23,8 @@ from daemon.engine.handoff.messages import (
 )
 from daemon.engine.handoff.movers import GpuMovers
 from daemon.engine.handoff.ring import SharedRing, new_memory
-from daemon.engine.handoff.routes import Piece, RingRoute, Transfer
-from daemon.engine.handoff.slots import AbandonedError, Clearances, Slots
+from daemon.engine.handoff.routes import RingRoute, Transfer, TransferPiece
+from daemon.engine.handoff.slots import AbandonedError, Clearances, RingSlots
 from daemon.engine.streams import Here
 from tests.engine.handoff import SOURCE, AnyTime, Timeline
 
@@ -32,7 +32,7 @@ from tests.engine.handoff import SOURCE, AnyTime, Timeline
 class TestSlots:
     @given(st.integers(1, 5), st.lists(st.booleans(), max_size=40), st.data())
     def test_a_slot_has_one_user(self, count: int, moves: list[bool], data: st.DataObject) -> None:
-        slots, taken = Slots(count), list[int]()
+        slots, taken = RingSlots(count), list[int]()
         for takes in moves:
             if takes and len(taken) < count:
                 taken.append(slots.take())
@@ -45,7 +45,7 @@ class TestSlots:
 
     @pytest.mark.parametrize("ends", [False, True])
     def test_who_waits_is_woken(self, ends: bool) -> None:
-        slots = Slots(1)
+        slots = RingSlots(1)
         slots.take()
         woken: list[int] = []
 
@@ -139,7 +139,7 @@ def test_a_long_piece_begins_with_little_and_grows(monkeypatch: pytest.MonkeyPat
     movers: Any = SimpleNamespace(out=lambda *_: None)
     layout = layout_of(SOURCE.make())
     transfer = Transfer(1, np.arange(13), np.arange(13), np.arange(13), 1)
-    piece = Piece(transfer, WHOLE, Here().record(), last=True)
+    piece = TransferPiece(transfer, WHOLE, Here().record(), last=True)
     said = [message for _, message in RingRoute(layout, ring, movers).copies(piece)]
     assert said == [
         Filled(1, slot, WHOLE, first, count)

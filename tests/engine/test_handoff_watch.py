@@ -1,16 +1,16 @@
 """Which layers a `Sender` is told of: those of a step as a whole, computed with its own rows."""
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from daemon.engine.backend import Backend, torch_backend
 from daemon.engine.handoff.watch import watched
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, part
 from daemon.engine.ops import Heads
-from daemon.engine.shrink import logits_of
+from daemon.engine.shrink import computed
 from daemon.wire.columns import int32
 
 HEADS = Heads(num_heads=1, num_kv_heads=1, head_dim=8, scale=1.0)
@@ -46,11 +46,11 @@ class Computing:
     def __init__(self) -> None:
         self.layers: list[int] = []
         self.backend = watched(torch_backend(), self.layers.append)
-        self.cache = KVCache(2, 1, 4, 1, 8, torch.float32, torch.device("cpu"))
+        self.cache = PagedKV(2, 1, 4, 1, 8, torch.float32, torch.device("cpu"))
         self.fails = False
 
     def logits(self, batch: FlatBatch, _slots: Any, cache: Any, backend: Backend) -> torch.Tensor:
-        """As `Model.logits`; the first one finds no memory where `fails`."""
+        """As `CausalModel.logits`; the first one finds no memory where `fails`."""
         if self.fails:
             self.fails = False
             raise torch.OutOfMemoryError("a small GPU")
@@ -61,7 +61,7 @@ class Computing:
         return self.backend.ops.attend(paged, 0, torch.ones(count, 24), HEADS, angles)
 
     def step(self, batch: FlatBatch) -> torch.Tensor:
-        return logits_of(cast(Any, self), batch, cast(Any, None), self.cache, self.backend)
+        return computed(batch, lambda one: self.logits(one, None, self.cache, self.backend))
 
 
 def test_a_whole_step_tells_each_layer_once() -> None:

@@ -10,7 +10,7 @@ from daemon.config.paths import default_cache
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.backend import choose
 from daemon.engine.kernels import reference
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.quantise import FP8, INT8, KV_DTYPES, LARGEST, kv_fault, quantise
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import start
@@ -30,8 +30,8 @@ RELATIVE = {INT8: 1 / 254 + 1e-6, FP8: 1 / 16}
 """Half a step: of the largest number of a head in int8, of the number itself in fp8."""
 
 
-def pool(kv_dtype: torch.dtype | None, num_blocks: int = 32) -> KVCache:
-    return KVCache(num_blocks, 2, 8, 2, 16, torch.float32, CPU, kv_dtype)
+def pool(kv_dtype: torch.dtype | None, num_blocks: int = 32) -> PagedKV:
+    return PagedKV(num_blocks, 2, 8, 2, 16, torch.float32, CPU, kv_dtype)
 
 
 @KINDS
@@ -88,7 +88,7 @@ def test_a_block_is_one_row_of_bytes(kv_dtype: torch.dtype) -> None:
 def test_the_daemon_knows_how_large_a_block_is(name: str) -> None:
     shape = shape_here(model_folder("", default_cache()))
     sizes = (shape.num_layers, 32, shape.num_kv_heads, shape.head_dim)
-    cache = KVCache(1, *sizes, torch.float32, CPU, KV_DTYPES[name])
+    cache = PagedKV(1, *sizes, torch.float32, CPU, KV_DTYPES[name])
     assert cache.block_bytes == block_bytes(shape, 32, "float32", name or "auto")
 
 

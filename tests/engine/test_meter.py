@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from triton.errors import TritonError
 
-from daemon.engine.cuda.meter import Call, CudaMeter
+from daemon.engine.cuda.meter import CudaMeter, ProductCall
 from daemon.engine.cuda.ways import Library
 
 STATES, WEIGHT = torch.randn(3, 64).bfloat16(), torch.randn(8, 64).bfloat16()
@@ -81,7 +81,7 @@ def test_the_device_sleeps_until_all_calls_are_queued(monkeypatch: pytest.Monkey
     def before() -> None:
         device.queued += 1
 
-    calls = [Call(Library(), STATES, WEIGHT, None, before)] * 4
+    calls = [ProductCall(Library(), STATES, WEIGHT, None, before)] * 4
     meter = CudaMeter()
     meter.seconds(calls[:1])
     device.slept.clear()

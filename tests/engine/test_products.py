@@ -22,16 +22,16 @@ from daemon.engine.cuda.candidates import (
     LIBRARY,
     MAX_ROWS,
     SCRATCH_CELLS,
-    Room,
+    DeviceRoom,
     candidates,
     new_scratch,
 )
-from daemon.engine.cuda.meter import Call
-from daemon.engine.cuda.products import Product, Shape, choose_products, spread, summary
+from daemon.engine.cuda.meter import ProductCall
+from daemon.engine.cuda.products import Product, ProductShape, choose_products, spread, summary
 from daemon.engine.cuda.ways import Library, Strips, Tiles, Vector, Way
 
-H200 = Room(processors=132, shared_bytes=232_448, early=True)
-SMALL_CARD = Room(processors=46, shared_bytes=101_376)
+H200 = DeviceRoom(processors=132, shared_bytes=232_448, early=True)
+SMALL_CARD = DeviceRoom(processors=46, shared_bytes=101_376)
 SCRATCH = new_scratch(torch.device("meta"))
 SHAPES_8B = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096)]
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
@@ -49,7 +49,7 @@ class FalseMeter:
     ) -> bool:
         return way.name not in self.broken
 
-    def seconds(self, calls: Sequence[Call]) -> float:
+    def seconds(self, calls: Sequence[ProductCall]) -> float:
         return self.told(calls[0].way.name, len(calls[0].states))
 
 
@@ -107,7 +107,7 @@ def test_shapes_are_measured_apart_and_others_left_alone() -> None:
     twins, other, biased = [product(), product()], product(64), product(bias=True)
     meter = FalseMeter(lambda name, _: 0.5 if name == "strip 1 w4" else 1.0)
     chosen = choose_products([*twins, plain, other, biased], [1], meter, H200)
-    assert set(chosen) == {Shape.of(one) for one in (twins[0], other, biased)}
+    assert set(chosen) == {ProductShape.of(one) for one in (twins[0], other, biased)}
     assert twins[0].ways == twins[1].ways and twins[0].ways[1].name == "strip 1 w4"
     assert choose_products([plain], [1], meter, H200) == {}
 
@@ -117,7 +117,7 @@ def test_weights_take_turns_while_they_are_measured() -> None:
     seen: list[int] = []
 
     class Watching(FalseMeter):
-        def seconds(self, calls: Sequence[Call]) -> float:
+        def seconds(self, calls: Sequence[ProductCall]) -> float:
             seen.extend(call.weight.data_ptr() for call in calls[:4])
             return 1.0
 
@@ -128,7 +128,7 @@ def test_weights_take_turns_while_they_are_measured() -> None:
 
 def test_measuring_calls_no_norm_that_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     class Running(FalseMeter):
-        def seconds(self, calls: Sequence[Call]) -> float:
+        def seconds(self, calls: Sequence[ProductCall]) -> float:
             assert calls[0].before is not None
             calls[0].before()
             return 1.0

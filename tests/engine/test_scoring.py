@@ -9,7 +9,7 @@ import torch
 
 from daemon.engine import scoring
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.model import Model
+from daemon.engine.model import CausalModel
 from daemon.engine.step import Engine
 from daemon.protocol.worker import PromptLogprobs
 from daemon.request import SamplingParams
@@ -101,17 +101,17 @@ def test_a_prompt_that_is_computed_again_is_told_again(engine: Engine, name: str
 def test_nothing_is_computed_twice(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     computed, largest = [], []
 
-    def states(self: Model, batch: FlatBatch, *rest: Any) -> torch.Tensor:
+    def states(self: CausalModel, batch: FlatBatch, *rest: Any) -> torch.Tensor:
         computed.append(len(batch.tokens))
         return plain_states(self, batch, *rest)
 
-    def head(self: Model, rows: torch.Tensor) -> torch.Tensor:
+    def head(self: CausalModel, rows: torch.Tensor) -> torch.Tensor:
         largest.append(len(rows))
         return plain_head(self, rows)
 
-    plain_states, plain_head = Model.states, Model.head
-    monkeypatch.setattr(Model, "states", states)
-    monkeypatch.setattr(Model, "head", head)
+    plain_states, plain_head = CausalModel.states, CausalModel.head
+    monkeypatch.setattr(CausalModel, "states", states)
+    monkeypatch.setattr(CausalModel, "head", head)
     monkeypatch.setattr(scoring, "PIECE_TOKENS", 8)
     plans, tokens = driver(), prompt(41, 3)
     asks = plans.add(1, tokens, ASKS)

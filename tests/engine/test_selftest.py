@@ -11,18 +11,18 @@ import msgspec
 import pytest
 import torch
 
+from daemon.engine.families import ALL, FAMILIES
 from daemon.engine.sampler.means import TorchMeans
 from daemon.engine.selftest import choose, kept, tries
 from daemon.engine.selftest.bench import Bench
 from daemon.engine.selftest.compare import WrongError
-from daemon.engine.selftest.families import ALL, FAMILIES
-from daemon.engine.selftest.kept import Card, Verdict
-from daemon.engine.selftest.messages import Begun, Broken, Ended, Message, Request
-from daemon.engine.selftest.run import DEADLINES_S, Found, SelfTestError, run
+from daemon.engine.selftest.kept import CardStack, Verdict
+from daemon.engine.selftest.messages import Message, Request, Tried, Trying, Untried
+from daemon.engine.selftest.run import DEADLINES_S, SelfTestError, TriedFamilies, run
 from tests.engine.subject import SUBJECT
 
 ROOT = Path(__file__).parents[2]
-CARD = Card("NVIDIA Fake 9000", "9.0", "580.1", "2.9", "3.5", "13.0")
+CARD = CardStack("NVIDIA Fake 9000", "9.0", "580.1", "2.9", "3.5", "13.0")
 FAULTY = (sys.executable, "-m", "tests.engine.selftest_child")
 SHORT = {**DEADLINES_S, "decode": 1.0}
 
@@ -58,7 +58,7 @@ def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
 FORKS = """
 import os, signal, time
 from daemon.engine.selftest import forks
-from daemon.engine.selftest.messages import Begun, Ended, Request
+from daemon.engine.selftest.messages import Request, Tried, Trying
 from tests.engine.subject import SUBJECT
 
 reading, writing = os.pipe()
@@ -67,12 +67,12 @@ os.close(writing)
 
 def work(request, tell):
     for family in request.families:
-        tell(Begun(family))
+        tell(Trying(family))
         if family == "slow" and os.read(reading, 1):
             time.sleep(1000)
         if family == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        tell(Ended(family))
+        tell(Tried(family))
 
 deadlines_s = {"slow": 0.5, "killed": 60.0, "right": 60.0}
 forks.try_in_forks(Request(SUBJECT, tuple(deadlines_s), deadlines_s), work, print)
@@ -85,10 +85,10 @@ def test_what_was_late_once_or_killed_from_outside_is_no_lasting_verdict() -> No
         [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=False
     )
     told = done.stdout.splitlines()
-    slow = ["Begun(family='slow')", "Late(family='slow')", "Begun(family='slow')"]
-    assert told[:4] == [*slow, "Ended(family='slow', fault='', passing=False)"], done.stderr
-    killed = "Ended(family='killed', fault='its process died of signal 9', passing=True)"
-    assert told[5] == killed and told[-1] == "Ended(family='right', fault='', passing=False)"
+    slow = ["Trying(family='slow')", "Late(family='slow')", "Trying(family='slow')"]
+    assert told[:4] == [*slow, "Tried(family='slow', fault='', passing=False)"], done.stderr
+    killed = "Tried(family='killed', fault='its process died of signal 9', passing=True)"
+    assert told[5] == killed and told[-1] == "Tried(family='right', fault='', passing=False)"
 
 
 def test_a_card_is_tried_once_and_again_where_anything_differs(
@@ -98,7 +98,7 @@ def test_a_card_is_tried_once_and_again_where_anything_differs(
     kept.keep(tmp_path, Verdict(CARD, SUBJECT, kept.code(), faults))
     told: list[tuple[str, str]] = []
 
-    def trusted(card: Card = CARD, subject: Any = SUBJECT) -> frozenset[str]:
+    def trusted(card: CardStack = CARD, subject: Any = SUBJECT) -> frozenset[str]:
         told.clear()
         nothing = (sys.executable, "-c", "pass")
         return choose.trusted(
@@ -126,7 +126,7 @@ def test_what_says_nothing_of_a_card_is_not_kept(
     faults = {"products": "OutOfMemoryError: a full card"}
     told: dict[str, str] = {}
     for passing in (True, False):
-        found = Found(faults, passing)
+        found = TriedFamilies(faults, passing)
         monkeypatch.setattr(choose, "run", lambda *_, found=found, **__: found)
         by_torch = choose.trusted(tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__)
         assert by_torch == {"products"} and told == faults
@@ -181,8 +181,8 @@ def test_what_lacks_on_the_machine_says_nothing_of_a_card(
         raise error
 
     begun, ended, *_ = tried(raises, monkeypatch)
-    assert begun == Begun("norm")
-    assert isinstance(ended, Ended) and ended.fault and ended.passing is passing
+    assert begun == Trying("norm")
+    assert isinstance(ended, Tried) and ended.fault and ended.passing is passing
 
 
 def test_draws_from_edited_logits_are_tried_in_their_own_type(
@@ -206,11 +206,11 @@ def test_nothing_is_tried_on_a_device_that_answers_no_more(monkeypatch: pytest.M
 
     monkeypatch.setattr(tries, "_answers", lambda _device: False)
     said = tried(raises, monkeypatch)
-    assert [type(one) for one in said] == [Begun, Ended]
+    assert [type(one) for one in said] == [Trying, Tried]
 
 
 def test_a_device_that_cannot_be_opened_is_one_that_nothing_is_known_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = tried(lambda *_: None, monkeypatch, device="cuda:0")
-    assert len(said) == 1 and isinstance(said[0], Broken)
+    assert len(said) == 1 and isinstance(said[0], Untried)

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 from daemon.engine.backend import choose, triton_backend
 from daemon.engine.cuda import attention, ops
+from daemon.engine.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.loader import load_model
 from daemon.engine.resolve import shape_here
 from daemon.engine.sampler import Sampler, means_of
@@ -21,9 +22,8 @@ from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostMeans, PartedMeans
 from daemon.engine.sampler.sampler import parted
 from daemon.engine.selftest.choose import by_torch, subject_of
-from daemon.engine.selftest.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.start import assemble
-from daemon.engine.trial.kept import Verdict
+from daemon.engine.trial.kept import TrialVerdict
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from daemon.request import SamplingParams
@@ -67,7 +67,7 @@ def test_a_gpu_s_backend_without_its_kernels_says_what_transformers_says(
     with torch.inference_mode():
         load, model, shape = loaded(name, tmp_path / name)
         backend = triton_backend(ALL, lambda *_: None)
-        verdict = Verdict(fused=name in FUSED, compiled=True)
+        verdict = TrialVerdict(fused=name in FUSED, compiled=True)
         engine = assemble(model, shape, load, lambda *_: None, backend, verdict)
         assert engine.model.fused == (name in FUSED) and not engine.model.compiled
         driver, prompts = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS))), ([5, 9, 100, 3, 7], [8, 22])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from daemon.batch import Batch
 from daemon.engine.copies import Copies, copies_of, runs
 from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.packing import pack_blocks, packed_bytes, unpack_blocks
 from daemon.engine.streams import Here, StreamError, Streams, ThreadStream
 from daemon.engine.swap import SwapLink, swap_link
@@ -27,8 +27,8 @@ CPU = torch.device("cpu")
 Pairs = Sequence[tuple[int, int]]
 
 
-def new_cache(num_blocks: int = NUM_BLOCKS) -> KVCache:
-    return KVCache(num_blocks, 2, BLOCK_SIZE, 1, 2, torch.float32, CPU)
+def new_cache(num_blocks: int = NUM_BLOCKS) -> PagedKV:
+    return PagedKV(num_blocks, 2, BLOCK_SIZE, 1, 2, torch.float32, CPU)
 
 
 class Held:
@@ -159,7 +159,7 @@ def test_copies_do_what_they_would_do_in_order(
 class _Model:
     """Both memories, copied at once and one block after another."""
 
-    def __init__(self, cache: KVCache, compress: bool) -> None:
+    def __init__(self, cache: PagedKV, compress: bool) -> None:
         self._compress = compress
         cache.blocks.copy_(torch.rand(cache.blocks.shape))
         self.blocks = cache.blocks.clone()
@@ -300,7 +300,7 @@ def test_rising_pairs_go_as_one_copy() -> None:
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_many_blocks_take_several_stages(compress: bool) -> None:
-    cache = KVCache(200, 4, 16, 2, 64, torch.float32, CPU)
+    cache = PagedKV(200, 4, 16, 2, 64, torch.float32, CPU)
     link = swap_link(cache, 150, compress)
     assert link is not None
     cache.blocks[:] = torch.arange(200).view(-1, 1, 1, 1, 1, 1)
@@ -320,7 +320,7 @@ def test_no_host_pool_is_no_link() -> None:
 
 
 def test_a_host_pool_costs_ram_only_once_used() -> None:
-    cache = KVCache(4, 30, 16, 3, 64, torch.float32, CPU)
+    cache = PagedKV(4, 30, 16, 3, 64, torch.float32, CPU)
     before = _resident_bytes()
     pool = HostPool(2000, cache, compress=False)
     assert pool.rows.nbytes > 1 << 30

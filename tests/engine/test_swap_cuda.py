@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from daemon.engine.host_pool import HostPool, HostPoolError
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.streams import CudaStream, streams_of
 from daemon.engine.swap import SwapLink
 from tests.engine.driver import Driver
@@ -53,7 +53,7 @@ def test_copies_are_fenced_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.install(monkeypatch)
     streams = streams_of(torch.device("cuda:1"))
     assert isinstance(streams.compute, CudaStream)
-    cache = KVCache(4, 1, 4, 1, 2, torch.float32, torch.device("cpu"))
+    cache = PagedKV(4, 1, 4, 1, 2, torch.float32, torch.device("cpu"))
     copied: list[str] = []
     copies = SimpleNamespace(
         out=lambda *_: cuda.calls.append("copy out"), back=lambda *_: cuda.calls.append("copy in")
@@ -75,7 +75,7 @@ def test_copies_are_fenced_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_touches_the_same_blocks_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda()
     cuda.install(monkeypatch)
-    cache = KVCache(4, 1, 4, 1, 2, torch.float32, torch.device("cpu"))
+    cache = PagedKV(4, 1, 4, 1, 2, torch.float32, torch.device("cpu"))
     copies = SimpleNamespace(out=lambda *_: None, back=lambda *_: None)
     streams = streams_of(torch.device("cuda:1"))
     link = SwapLink(cache, HostPool(4, cache, False), streams, copies)

@@ -14,10 +14,10 @@ from daemon.engine import attention_torch
 from daemon.engine.attention_torch import Singles
 from daemon.engine.cpu import program
 from daemon.engine.fuse import recognised
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.loader import load_model
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.model import Model
+from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
 from daemon.engine.resolve import shape_here
 from daemon.engine.rotary import RotaryTable
@@ -173,7 +173,7 @@ def mixed_company(patch: pytest.MonkeyPatch) -> None:
     """Decoded tokens that read their neighbour's context."""
     true = Singles.__init__
 
-    def mixed(self: Any, batch: FlatBatch, cache: KVCache) -> None:
+    def mixed(self: Any, batch: FlatBatch, cache: PagedKV) -> None:
         true(self, batch, cache)
         self._context = self._context.roll(1, 0)
 
@@ -196,7 +196,7 @@ def short_context(patch: pytest.MonkeyPatch) -> None:
     """Decoded tokens that do not see themselves once a block is full."""
     true = Singles.__init__
 
-    def short(self: Any, batch: FlatBatch, cache: KVCache) -> None:
+    def short(self: Any, batch: FlatBatch, cache: PagedKV) -> None:
         true(self, batch, cache)
         starts = torch.from_numpy(batch.starts[batch.single_rows])
         for row, start in enumerate(starts.tolist()):
@@ -254,15 +254,15 @@ def test_a_fault_of_few_tokens_is_found_where_serving_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only what serves has it, not what is computed in float32 before."""
-    true = Model.logits
+    true = CausalModel.logits
 
-    def broken(self: Model, batch: FlatBatch, slots: Any, cache: KVCache, *rest: Any) -> Any:
+    def broken(self: CausalModel, batch: FlatBatch, slots: Any, cache: PagedKV, *rest: Any) -> Any:
         logits = true(self, batch, slots, cache, *rest).clone()
         if cache.dtype == torch.bfloat16:
             logits[places(batch)] = value
         return logits
 
-    monkeypatch.setattr(Model, "logits", broken)
+    monkeypatch.setattr(CausalModel, "logits", broken)
     with pytest.raises(ModelError, match=words):
         tries.engine(llama, dtype="bfloat16")
 

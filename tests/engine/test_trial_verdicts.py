@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from daemon.engine.trial import script
-from daemon.engine.trial.script import Room
+from daemon.engine.trial.script import TrialRoom
 from tests.engine.tries import COMMON, SERVED, Tries, save
 
 
@@ -86,7 +86,7 @@ def test_a_verdict_holds_for_one_configuration_and_its_weights(
     }.items():
         tries.engine(save(tmp_path / name, "llama", **COMMON, **change))
         assert tries.tried
-    monkeypatch.setattr("daemon.engine.trial.kept._version", lambda _name: "another")
+    monkeypatch.setattr("daemon.engine.trial.kept.version_of", lambda _name: "another")
     tries.engine(tmp_path / "a")
     assert tries.tried and len(tries.kept) == 4
 
@@ -112,7 +112,7 @@ def test_nothing_is_kept_where_nothing_can_be(llama: Path, tries: Tries, tmp_pat
 
 
 def test_a_script_covers_every_border_within_its_budget() -> None:
-    room = Room(16, 1000, 8, 8192, 4096, 1000)
+    room = TrialRoom(16, 1000, 8, 8192, 4096, 1000)
     waves = script.write(room, 128, [300, 4096], 7)
     near, far = waves
     assert not near.shifted and far.shifted

@@ -5,7 +5,7 @@ from typing import cast
 
 import torch
 
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.warm_up import warm_up
@@ -19,7 +19,7 @@ class Noted:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.cache: KVCache = engine.cache
+        self.cache: PagedKV = engine.cache
         self.slots: Slots = engine.slots
         self.counts: list[int] = []
         self.replies: list[Reply] = []

@@ -17,10 +17,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from daemon.engine import stored
-from daemon.engine.cuda.weights import Places, Sender, Staging
+from daemon.engine.cuda.weights import Staging, TensorPlaces, WeightSender
 from daemon.engine.fuse import merge
 from daemon.engine.loader import load_model
-from daemon.engine.stored import Meter, Stored, stored_tensors
+from daemon.engine.stored import LoadMeter, Stored, stored_tensors
 from daemon.engine.weights import open_weights
 from daemon.models.shape import ModelError
 from tests.engine.tiny import CONFIGS, save
@@ -119,12 +119,12 @@ def test_telling_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now_s)
     told: list[float] = []
-    meter = Meter(1000, told.append)
+    meter = LoadMeter(1000, told.append)
     for _ in range(1000):
         now_s += 0.001
         meter.add(1)
     assert 9 <= len(told) <= 11
-    Meter(0, told.append).add(0)
+    LoadMeter(0, told.append).add(0)
     assert told[-1] == 0.0, "no weights, no share"
 
 
@@ -155,9 +155,9 @@ def test_staging_fills_one_buffer_while_the_other_is_sent(
     story: list[str] = []
     told: list[float] = []
     staging = Staging(lambda size: torch.empty(size, dtype=torch.uint8), lambda: NotedEvent(story))
-    meter = Meter(sum(one.size_bytes for one in found.values()), told.append)
+    meter = LoadMeter(sum(one.size_bytes for one in found.values()), told.append)
     for name, tensor in tensors.items():
-        place = Places(found, CPU).take(name)
+        place = TensorPlaces(found, CPU).take(name)
         assert (place.shape, place.dtype) == (tensor.shape, tensor.dtype)
         staging.send(found[name], place.view(-1).view(torch.uint8), meter)
         assert torch.equal(place, tensor)
@@ -177,7 +177,7 @@ def test_transformers_takes_what_is_sent(llama: Path, monkeypatch: pytest.Monkey
     )
     path = llama / "model.safetensors"
     file, found = opened(path)
-    with Sender(found, CPU, Meter(1, lambda _share: None)) as sender:
+    with WeightSender(found, CPU, LoadMeter(1, lambda _share: None)) as sender:
         model = LlamaForCausalLM.from_pretrained(
             None,
             config=CONFIGS["llama"],
@@ -197,7 +197,7 @@ def test_transformers_takes_what_is_sent(llama: Path, monkeypatch: pytest.Monkey
 def test_what_is_merged_lies_back_to_back(llama: Path) -> None:
     file, found = opened(llama / "model.safetensors")
     os.close(file)
-    places = Places(found, CPU)
+    places = TensorPlaces(found, CPU)
     names = sorted(found)
     taken = {name: places.take(name) for name in reversed(names)}
     assert all(taken[name].shape == found[name].shape for name in names)

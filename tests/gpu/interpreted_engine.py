@@ -9,15 +9,15 @@ import torch
 
 from daemon.engine.backend import Backend, triton_backend
 from daemon.engine.cuda.graphs import DecodeGraphs, Work
+from daemon.engine.families import NONE, ByTorch
 from daemon.engine.forward import Forward
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.loader import load_model
 from daemon.engine.resolve import shape_here
-from daemon.engine.selftest.families import NONE, ByTorch
 from daemon.engine.slots import Slots
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
-from daemon.engine.trial.kept import Verdict
+from daemon.engine.trial.kept import TrialVerdict
 from daemon.protocol.worker import Load
 
 
@@ -25,7 +25,8 @@ def interpreted(load: Load, by_torch: ByTorch = NONE) -> Engine:
     """A worker's engine with a GPU's backend; its first step has not been computed."""
     folder = Path(load.model)
     model = load_model(folder, load.dtype, torch.device(load.device))
-    shape, verdict = shape_here(folder), Verdict(fused=True, compiled=True)  # a trial takes minutes
+    shape = shape_here(folder)
+    verdict = TrialVerdict(fused=True, compiled=True)  # a trial takes minutes
     backend = interpreted_backend(by_torch)
     return assemble(model, shape, load, lambda _stage, _done: None, backend, verdict)
 
@@ -35,7 +36,7 @@ def interpreted_backend(by_torch: ByTorch = NONE) -> Backend:
     return triton_backend(by_torch, _graphs)
 
 
-def _graphs(forward: Forward, cache: KVCache, slots: Slots) -> DecodeGraphs:
+def _graphs(forward: Forward, cache: PagedKV, slots: Slots) -> DecodeGraphs:
     return DecodeGraphs(forward, cache, slots, _again)
 
 

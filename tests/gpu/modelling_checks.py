@@ -11,7 +11,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.ops import Heads, Norm
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_checks import distance
@@ -60,7 +60,7 @@ def _qwen3(name: str, dtype: torch.dtype, device: str) -> Iterator[Check]:
         Norm(norm.weight, norm.variance_epsilon) for norm in (attention.q_norm, attention.k_norm)
     ]
     cos, sin = (part[0] for part in rotary(projected.float(), positions))
-    cache = KVCache(1, 1, 8, 2, 80, dtype, torch.device(device))
+    cache = PagedKV(1, 1, 8, 2, 80, dtype, torch.device(device))
     blocks = torch.zeros(TOKENS, dtype=torch.int32, device=device)
     offsets = torch.arange(TOKENS, dtype=torch.int32, device=device)
     heads = Heads(4, 2, 80, 1.0, *norms)

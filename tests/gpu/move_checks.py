@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.gpu.report import Check
 from daemon.engine.handoff import gpu_rows, rows
-from daemon.engine.handoff.layout import Span
+from daemon.engine.handoff.layout import ByteSpan
 from daemon.wire.columns import Int32
 
 
@@ -17,7 +17,7 @@ class Case:
     """A pool's rows, the spans that move, and how many rows do."""
 
     row_bytes: int
-    spans: tuple[Span, ...]
+    spans: tuple[ByteSpan, ...]
     count: int
 
     @property
@@ -34,11 +34,11 @@ class Case:
 
 NUM_ROWS = 150
 CASES = (
-    Case(2048, (Span(0, 2048),), 5),
-    Case(65_536, (Span(0, 65_536),), 3),
-    Case(40_960, (Span(32_768, 4096), Span(36_864, 1024)), 70),
-    Case(1544, (Span(8, 40), Span(1000, 16)), 9),
-    Case(101, (Span(3, 7), Span(50, 51)), 4),
+    Case(2048, (ByteSpan(0, 2048),), 5),
+    Case(65_536, (ByteSpan(0, 65_536),), 3),
+    Case(40_960, (ByteSpan(32_768, 4096), ByteSpan(36_864, 1024)), 70),
+    Case(1544, (ByteSpan(8, 40), ByteSpan(1000, 16)), 9),
+    Case(101, (ByteSpan(3, 7), ByteSpan(50, 51)), 4),
 )
 
 

@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
 from daemon.engine.kernels import activation, norm, qkv, reference
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.ops import Heads
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_shapes import BF16
@@ -39,7 +39,7 @@ class _Inputs:
         self.weight, self.gates = numbers(4096), numbers(tokens, 2 * 14_336)
         self.projected = numbers(tokens, ALL_HEADS, HEADS.head_dim)
         self.cos = torch.randn(tokens, HEADS.head_dim, device=device)
-        self.cache = KVCache(8, 2, 16, HEADS.num_kv_heads, 128, BF16, torch.device(device))
+        self.cache = PagedKV(8, 2, 16, HEADS.num_kv_heads, 128, BF16, torch.device(device))
         self.blocks = torch.arange(tokens, device=device, dtype=torch.int32) // 16
         self.blocks = torch.where(self.blocks < 8, self.blocks, -1)
         self.offsets = torch.arange(tokens, device=device, dtype=torch.int32) % 16
@@ -145,7 +145,7 @@ def _far_place(device: str) -> Iterator[Check]:
     projected = _far(tokens, ALL_HEADS * 128, device).view(tokens, ALL_HEADS, 128)
     angles = torch.randn(2, tokens, 128, device=device)
     shape = (2, 16, HEADS.num_kv_heads, 128, BF16, torch.device(device))
-    far, near = KVCache(35_000, *shape), KVCache(3, *shape)
+    far, near = PagedKV(35_000, *shape), PagedKV(3, *shape)
     assert far.blocks.numel() > FAR
     blocks = torch.full((tokens,), -1, dtype=torch.int32, device=device)
     blocks[-3:] = torch.arange(3, device=device)

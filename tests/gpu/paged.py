@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 
 LAYERS, LAYER = 2, 1
 QUANTA_OF_ONE = {torch.int8: 40.0, torch.float8_e4m3fn: 64.0}
@@ -67,7 +67,7 @@ def paged(shape: Shape, device: str, seed: int = 0, spare_tokens: int = 0) -> Pa
     """
     chance = torch.Generator(device).manual_seed(seed)
     tables, live = _tables(shape, torch.Generator().manual_seed(seed))
-    cache = KVCache(
+    cache = PagedKV(
         len(live),
         LAYERS,
         shape.block_size,
@@ -116,7 +116,7 @@ def _tables(shape: Shape, chance: torch.Generator) -> tuple[torch.Tensor, torch.
     return tables, live
 
 
-def _fill(cache: KVCache, written: torch.Tensor, chance: torch.Generator) -> None:
+def _fill(cache: PagedKV, written: torch.Tensor, chance: torch.Generator) -> None:
     """Numbers of a normal distribution where `written` [block, block_size], else NaN."""
     layer = cache.blocks[:, LAYER]
     cells = torch.randn(layer.shape, generator=chance, device=layer.device)

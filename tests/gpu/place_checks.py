@@ -11,7 +11,7 @@ import triton
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
 from daemon.engine.kernels import reference
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.ops import Heads, Norm
 from daemon.engine.quantise import LARGEST
 from tests.gpu.attempts import attempted
@@ -104,7 +104,7 @@ def _checks(case: Case, device: str) -> Iterator[Check]:
     yield Check(f"place {case}, values and the rest", wrong, 0, "bytes")
 
 
-def _key_check(name: str, ours: KVCache, theirs: KVCache, kept: list[tuple[int, ...]]) -> Check:
+def _key_check(name: str, ours: PagedKV, theirs: PagedKV, kept: list[tuple[int, ...]]) -> Check:
     """Keys as they come back; then wiped in both pools, so that the rest can be compared."""
     worst, count, differ = 0.0, 0, 0
     for cell in kept:
@@ -159,10 +159,10 @@ def _angles(case: Case, chance: torch.Generator, device: str) -> tuple[torch.Ten
     return cos, sin
 
 
-def _pools(case: Case, device: str) -> tuple[KVCache, KVCache]:
+def _pools(case: Case, device: str) -> tuple[PagedKV, PagedKV]:
     """Two pools of the same random bytes."""
     shape = (NUM_BLOCKS, LAYERS, case.block_size, case.num_kv_heads, case.head_dim, case.dtype)
-    pools = tuple(KVCache(*shape, torch.device(device), case.kv_dtype) for _ in range(2))
+    pools = tuple(PagedKV(*shape, torch.device(device), case.kv_dtype) for _ in range(2))
     chance = torch.Generator().manual_seed(1)
     rubbish = torch.randint(0, 256, pools[0].raw.shape, generator=chance, dtype=torch.uint8)
     for pool in pools:

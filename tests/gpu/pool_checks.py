@@ -8,7 +8,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
 from daemon.engine.kernels import reference
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.quantise import kv_fault
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_checks import LIMITS, distance
@@ -40,21 +40,21 @@ def pool_checks(device: str) -> Iterator[Check]:
 
 def _pools(
     dtype: torch.dtype, kv_dtype: torch.dtype | None, sizes: tuple[int, int, int], device: str
-) -> tuple[KVCache, KVCache]:
+) -> tuple[PagedKV, PagedKV]:
     """Two pools of the same random bytes, the second one on the CPU.
 
     There torch divides exactly: on a GPU it multiplies by the reciprocal of a constant.
     """
     kv_heads, head_dim, block_size = sizes
     shape = (NUM_BLOCKS, LAYERS, block_size, kv_heads, head_dim, dtype)
-    ours, theirs = (KVCache(*shape, torch.device(place), kv_dtype) for place in (device, "cpu"))
+    ours, theirs = (PagedKV(*shape, torch.device(place), kv_dtype) for place in (device, "cpu"))
     chance = torch.Generator().manual_seed(1)
     theirs.raw.copy_(torch.randint(0, 256, theirs.raw.shape, generator=chance, dtype=torch.uint8))
     ours.raw.copy_(theirs.raw)
     return ours, theirs
 
 
-def _write_checks(name: str, pools: partial[tuple[KVCache, KVCache]]) -> Iterator[Check]:
+def _write_checks(name: str, pools: partial[tuple[PagedKV, PagedKV]]) -> Iterator[Check]:
     ours, theirs = pools()
     block_size, kv_heads, head_dim = ours.blocks.shape[3:]
     wide = _states(2 * kv_heads + 1, head_dim, ours.blocks.dtype).to(ours.dtype)
@@ -92,7 +92,7 @@ def _states(heads: int, head_dim: int, stored: torch.dtype) -> torch.Tensor:
     return states
 
 
-def _copy_checks(name: str, pools: partial[tuple[KVCache, KVCache]]) -> Iterator[Check]:
+def _copy_checks(name: str, pools: partial[tuple[PagedKV, PagedKV]]) -> Iterator[Check]:
     """Three copies, two from one block."""
     ours, theirs = pools()
     sources, targets = [0, 5, 5], [2, 1, 6]
@@ -112,8 +112,8 @@ def far_checks(device: str) -> Iterator[Check]:
 
 def _far_checks(name: str, kv_dtype: torch.dtype | None, device: str) -> Iterator[Check]:
     shape = (LAYERS, 16, 8, 128, BF16)
-    far = KVCache(35_000, *shape, torch.device(device), kv_dtype)
-    near = KVCache(4, *shape, torch.device("cpu"), kv_dtype)
+    far = PagedKV(35_000, *shape, torch.device(device), kv_dtype)
+    near = PagedKV(4, *shape, torch.device("cpu"), kv_dtype)
     assert far.blocks.numel() > 2**31
     end = far.num_blocks - 4
     chance = torch.Generator().manual_seed(3)
@@ -142,7 +142,7 @@ def _far_checks(name: str, kv_dtype: torch.dtype | None, device: str) -> Iterato
     yield Check(f"far prefill {name}", distance(got.cpu(), right), LIMITS[BF16])
 
 
-def _fill(pool: KVCache, chance: torch.Generator) -> None:
+def _fill(pool: PagedKV, chance: torch.Generator) -> None:
     """Numbers of about 1 in every block."""
     cells = torch.randn(pool.blocks.shape, generator=chance)
     if pool.scales is not None:

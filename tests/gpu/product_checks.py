@@ -8,7 +8,7 @@ import triton
 
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
-from daemon.engine.cuda.candidates import Room, candidates, new_scratch
+from daemon.engine.cuda.candidates import DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import Product, choose_products
 from daemon.engine.cuda.ways import Strips, Tiles, Way
@@ -114,7 +114,7 @@ def _check_ways(
     """Each of our candidates at one shape; the worst of each number of rows."""
     product = _product(out_features, in_features, dtype, device, bias)
     operands = product.weight, product.bias
-    scratch, room = new_scratch(torch.device(device)), Room.of(torch.device(device))
+    scratch, room = new_scratch(torch.device(device)), DeviceRoom.of(torch.device(device))
     compile_all([product], rows, room, scratch)
     for count in rows:
         states = torch.randn(count, in_features, dtype=dtype, device=device)
@@ -155,7 +155,11 @@ def _check_early(shape: tuple[int, int], rows: Sequence[int], device: str) -> It
     Each round's states come from a kernel that lets the product begin at once, in the same place.
     """
     place = torch.device(device)
-    product, room, scratch = _product(*shape, BF16, device), Room.of(place), new_scratch(place)
+    product, room, scratch = (
+        _product(*shape, BF16, device),
+        DeviceRoom.of(place),
+        new_scratch(place),
+    )
     ones = torch.ones(shape[1], dtype=BF16, device=device)
     for count in rows:
         states = torch.randn(_ROUNDS, count, shape[1], dtype=BF16, device=device)
@@ -178,7 +182,7 @@ def _check_far(out_features: int, in_features: int, device: str) -> Iterator[Che
     place = torch.device(device)
     weight = torch.zeros(out_features, in_features, dtype=BF16, device=device)
     last = weight[-_LAST:].normal_()
-    room, scratch = Room.of(place), new_scratch(place)
+    room, scratch = DeviceRoom.of(place), new_scratch(place)
     for count in (1, 16, 128):
         states = torch.randn(count, in_features, dtype=BF16, device=device)
         worst = 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.gpu.report import Check
-from daemon.engine.selftest.families import FAMILIES
+from daemon.engine.families import FAMILIES
 from daemon.engine.selftest.run import run
 from daemon.engine.selftest.subject import Subject
 

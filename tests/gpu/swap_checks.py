@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.batch import Batch
 from daemon.engine import kernels, packing
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.swap import SwapLink, swap_link
 from daemon.wire.columns import int32
 from tests.gpu.attempts import attempted
@@ -106,7 +106,7 @@ def swap_checks(device: str) -> Iterator[Check]:
 
 def _link(device: str, compress: bool, kv_dtype: torch.dtype | None) -> SwapLink:
     """A pool of 96 blocks of half a megabyte, its first 64 at random, and a host pool."""
-    cache = KVCache(96, 8, 16, 8, 128, torch.bfloat16, torch.device(device), kv_dtype)
+    cache = PagedKV(96, 8, 16, 8, 128, torch.bfloat16, torch.device(device), kv_dtype)
     if kv_dtype is None:
         cache.blocks[:64] = torch.randn(cache.blocks[:64].shape, device=device).bfloat16()
     else:
@@ -167,14 +167,14 @@ def _early_read(link: SwapLink) -> int:
     return wrong
 
 
-def _write(cache: KVCache, blocks: slice) -> None:
+def _write(cache: PagedKV, blocks: slice) -> None:
     """One number everywhere in these blocks."""
     cache.blocks[blocks] = 7.0
     if cache.scales is not None:
         cache.scales[blocks] = 2.0
 
 
-def _not_written(cache: KVCache, blocks: slice) -> int:
+def _not_written(cache: PagedKV, blocks: slice) -> int:
     """How many numbers of these blocks are others."""
     wrong = int((cache.blocks[blocks] != 7.0).sum())
     return wrong if cache.scales is None else wrong + int((cache.scales[blocks] != 2.0).sum())

@@ -17,7 +17,7 @@ from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
-from daemon.engine.trial.kept import Verdict
+from daemon.engine.trial.kept import TrialVerdict
 from daemon.protocol.worker import Load
 from tests.api.folder import BOS, EOS, build, tokenizer
 from tests.gpu.interpreted_engine import interpreted_backend
@@ -82,7 +82,7 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
     """
     device, verdict = torch.device(load.device), None
     if triton.knobs.runtime.interpret:
-        backend, verdict = interpreted_backend(), Verdict(fused=True, compiled=True)
+        backend, verdict = interpreted_backend(), TrialVerdict(fused=True, compiled=True)
     else:
         backend = choose(device, torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype])
     if not captured:

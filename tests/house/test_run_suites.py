@@ -8,6 +8,8 @@ from tests import run_suites
 
 TEXTS = {
     "good": "def test_a(): pass\ndef test_b(): pass\n",
+    "good/inner": "def test_a(): pass\n",
+    "good/part": "def test_a(): pass\n",
     "mixed": "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('x')\n"
     "def test_c(): assert 0\n",
     "broken": "import no_such_module\n",
@@ -19,14 +21,15 @@ TEXTS = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for suite, text in TEXTS.items():
         (tmp_path / suite).mkdir()
+        (tmp_path / suite / "__init__.py").touch()
         (tmp_path / suite / "test_it.py").write_text(text, encoding="utf-8")
     monkeypatch.setattr(run_suites, "TESTS", tmp_path)
-    monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 0.0, "good": 60.0})
+    monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 0.0, "good": 60.0, "good/inner": 9})
     return tmp_path
 
 
 def test_suites_come_in_the_order_of_the_table(folder: Path) -> None:
-    assert run_suites.suites() == ["mixed", "good", "broken", "killed"]
+    assert run_suites.suites() == ["mixed", "good", "good/inner", "broken", "killed"]
 
 
 def test_failures_skips_and_crashes_are_counted(
@@ -34,9 +37,22 @@ def test_failures_skips_and_crashes_are_counted(
 ) -> None:
     assert run_suites.main([]) == 1
     out = capfd.readouterr().out
-    assert out.splitlines()[-1] == "3 passed, 3 failed, 1 skipped"
+    assert out.splitlines()[-1] == "5 passed, 3 failed, 1 skipped"
     table = {line.split()[0]: line for line in out.splitlines() if line.startswith(tuple(TEXTS))}
     assert "over its budget" in table["mixed"] and "FAILED" in table["mixed"]
     assert "FAILED" not in table["good"]
+    assert table["good"].split()[1] == "3"  # a part is run with it, a suite in it is not
+    assert table["good/inner"].split()[1] == "1"
     assert "FAILED" in table["broken"] and "no stated budget" in table["broken"]
     assert "FAILED" in table["killed"]
+
+
+def test_a_name_of_no_suite_is_refused_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`lab` holds suites and is none: nothing of it would run, and that would pass."""
+    (folder / "around" / "inner").mkdir(parents=True)
+    assert run_suites.main(["good", "around"]) == 2
+    streams = capsys.readouterr()
+    assert streams.err.startswith("no suite: around; there are mixed, good, good/inner, ")
+    assert "passed" not in streams.out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config.schema import DaemonConfig
-from daemon.runtime.status import STUCK_S
+from daemon.runtime.serving import STUCK_S
 from tests.house.source import ROOT
 
 UNIT = ROOT / "systemd" / "llmd.service"

@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from daemon.protocol.predictor import Ask, Ended, Foretold, ToPredictor
+from daemon.protocol.predictor import Ask, Ended, Estimate, ToPredictor
 from daemon.wire.blocking import BlockingChannel
 
 END_S = 20.0
@@ -29,7 +29,7 @@ class Child:
         )
         theirs.close()
         self._channel = BlockingChannel(ours)
-        self._decode = msgspec.msgpack.Decoder(Foretold).decode
+        self._decode = msgspec.msgpack.Decoder(Estimate).decode
         self.said = ""  # on stderr, once it has ended
 
     def __enter__(self) -> Self:
@@ -62,12 +62,12 @@ class Child:
     def send(self, message: ToPredictor) -> None:
         self._channel.send(msgspec.msgpack.encode(message))
 
-    def receive(self) -> Foretold:
+    def receive(self) -> Estimate:
         payload = self._channel.receive()
         assert payload is not None, "the process hung up"
         return self._decode(payload)
 
-    def ask(self, request: int, text: str, num_prompt_tokens: int = 9) -> Foretold:
+    def ask(self, request: int, text: str, num_prompt_tokens: int = 9) -> Estimate:
         self.send(Ask(request, text, num_prompt_tokens, 1000))
         answer = self.receive()
         assert answer.request == request

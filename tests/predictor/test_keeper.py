@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from daemon.config.schema import PredictConfig
-from daemon.predict.store_file import from_bytes
+from daemon.length_models.store_file import from_bytes
 from daemon.predictor import keeper
-from daemon.predictor.foreteller import Foreteller
 from daemon.predictor.keeper import DAY_S, Keeper
+from daemon.predictor.request_predictor import RequestPredictor
 from daemon.protocol.predictor import Ask, Ended
 
 CONFIG = PredictConfig(kind="mean", max_age_days=30.0)
@@ -47,10 +47,10 @@ def path(tmp_path: Path) -> Path:
 def life(path: Path, count: int) -> Keeper:
     """A predictor that learns of so many requests and ends."""
     kept = Keeper(path, CONFIG)
-    foreteller = Foreteller(CONFIG, kept)
+    predictor = RequestPredictor(CONFIG, kept)
     for request in range(count):
-        foreteller.foretell(Ask(request, "x", 5, 100))
-        foreteller.learn(Ended(request, 40))
+        predictor.predict(Ask(request, "x", 5, 100))
+        predictor.learn(Ended(request, 40))
     kept.save()
     return kept
 

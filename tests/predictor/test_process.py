@@ -1,4 +1,4 @@
-"""The real process over its socket: what it foretells, learns, keeps, and survives."""
+"""The real process over its socket: what it predicts, learns, keeps, and survives."""
 
 import json
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.predict.conditional_mean import ConditionalMean
-from daemon.predict.store_file import from_bytes
+from daemon.length_models.conditional_mean import ConditionalMean
+from daemon.length_models.store_file import from_bytes
 from daemon.protocol.predictor import Ask, Ended
 from tests.predictor.child import Child
 
@@ -24,7 +24,7 @@ def num_rows(store: Path) -> int:
     return len(kept)
 
 
-def test_it_foretells_in_order_and_learns_from_what_ended(store: Path) -> None:
+def test_it_predicts_in_order_and_learns_from_what_ended(store: Path) -> None:
     with Child(store) as child:
         for request in range(3):
             child.send(Ask(request, "What is an owl?", 9, 1000))
@@ -156,7 +156,10 @@ def test_noisy_is_the_limit_with_an_error(store: Path) -> None:
 def test_it_is_polite(store: Path) -> None:
     with Child(store) as child:
         child.ask(0, "one")
-        assert os.getpriority(os.PRIO_PROCESS, child.process.pid) == 10
+        least = 19  # of all processes; these tests may be nice themselves
+        assert os.getpriority(os.PRIO_PROCESS, child.process.pid) == min(
+            least, os.getpriority(os.PRIO_PROCESS, 0) + 10
+        )
         threads = list(Path(f"/proc/{child.process.pid}/task").iterdir())
         assert len(threads) == 2, "its own, and the log's"
         maps = Path(f"/proc/{child.process.pid}/maps").read_text()

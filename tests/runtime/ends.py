@@ -4,19 +4,45 @@ import asyncio
 import socket
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
+from daemon.config.load import Loaded
+from daemon.config.schema import Config
 from daemon.core.events import Configured
 from daemon.memory.hashing import chain_hashes
+from daemon.models.shape import ModelShape
 from daemon.protocol import api as protocol
+from daemon.protocol.api import SequenceEnded
+from daemon.protocol.control import GpuStatus
 from daemon.protocol.worker import Plan, Ready
 from daemon.request import SamplingParams
 from daemon.runtime.api_link import ApiLink
+from daemon.runtime.gpus import GpuWatch
+from daemon.runtime.life import Life
+from daemon.runtime.model import ServedModel
 from daemon.runtime.runtime import Runtime
+from daemon.runtime.serving import ServingStatus
+from daemon.runtime.status import Parts
 from daemon.runtime.token_store import TokenStore
+from daemon.supervisor.api import ApiProcess
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder, int32
 from tests.core.driver import configured
 from tests.runtime.scripted import ScriptedWorker
+
+SHAPE = ModelShape(
+    model_type="llama",
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    hidden_size=64,
+    vocab_size=193,
+    context_len=256,
+    num_params=1000,
+    dtype="float32",
+)
+SERVED = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), (), (), ())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -31,6 +57,11 @@ def generate(
     params = SamplingParams(**sampling)  # type: ignore[arg-type]
     hashes = chain_hashes(prompt, 4)
     return protocol.Generate(request, int32(prompt), max_tokens, n, 0, params, hashes)
+
+
+def parts_of(loaded: Loaded, link: ApiLink) -> Parts:
+    life = Life()
+    return Parts(loaded, life, ApiProcess("", lambda _sock, _generation: link, life.hopeless), link)
 
 
 class ApiEnd:
@@ -63,7 +94,7 @@ class ApiEnd:
                 self.tokens[sequence].append(token)
                 if reason:
                     self.ends[sequence] = reason
-        elif isinstance(message, protocol.Finished):
+        elif isinstance(message, SequenceEnded):
             assert message.sequence not in self.ends, "ended twice"
             self.ends[message.sequence] = message.reason
 
@@ -75,7 +106,8 @@ class House:
         self.config: Configured = configured(**changes)  # type: ignore[arg-type]
         self.num_blocks = num_blocks
         self.store = TokenStore()
-        self.runtime = Runtime(self.config, self.store, None, self._send_plan)
+        self.link = ApiLink(self.store, lambda event: self.runtime.dispatch(event), self._lives)
+        self.runtime = Runtime(self.config, self.store, None, self.link, self._send_plan)
         self.plans: list[Plan] = []
         self.paused = False
         self.worker: ScriptedWorker | None = None
@@ -86,8 +118,7 @@ class House:
         """A new API process."""
         self.generation += 1
         ours, theirs = socket.socketpair()
-        self.link = ApiLink(ours, self.generation, self.store, self.runtime.dispatch)
-        self.runtime.api = self.link
+        self.link.connect(ours, self.generation)
         self.api = ApiEnd(theirs)
 
     def ready(self) -> None:
@@ -125,9 +156,22 @@ class House:
 
     def check_nothing_left(self) -> None:
         assert self.runtime.core.idle
-        assert len(self.store) == 0 and self.link.num_requests == 0
+        assert not self.store._sequences and len(self.link._live) == 0
         ledger = self.runtime.core.instances[0].scheduler.kv.pool.check()
         assert ledger.held == 0 and ledger.fenced == 0
+
+    def status(self, config: Config, *gpus: GpuStatus) -> ServingStatus:
+        """The status of a daemon that serves here."""
+        watch = GpuWatch(())
+        watch.latest = gpus
+        return ServingStatus(self.parts(config), "", SERVED, self.runtime, watch)
+
+    def parts(self, config: Config) -> Parts:
+        """A daemon's parts around this link; its API process is never started."""
+        return parts_of(Loaded(config, {}), self.link)
+
+    def _lives(self, settled: bool) -> None:
+        """It has answered a ping."""
 
     def _send_plan(self, instance: int, plan: Plan) -> None:
         assert instance == 0

@@ -6,6 +6,7 @@ a wrong input, a wrong block or a lost token changes everything after it.
 
 import zlib
 
+import msgspec
 import numpy as np
 
 from daemon.protocol.worker import Plan, Reply
@@ -37,11 +38,13 @@ class ScriptedWorker:
         self._sampling: dict[int, SamplingParams] = {}
         self._last: dict[int, int] = {}
         self.histories: list[list[int]] = []  # of every join
+        self.most = 1  # tokens that a row draws where the blocks hold their KV
 
     def answer(self, plan: Plan) -> Reply:
         batch = plan.batch
         for slot in batch.left_slots.tolist():
             del self._sampling[slot]
+            self._table[slot] = -1
         for join in plan.joins:
             assert join.slot not in self._sampling
             self._sampling[join.slot] = join.sampling
@@ -49,13 +52,29 @@ class ScriptedWorker:
         self._table[batch.table_slots, batch.table_indices] = batch.table_blocks
         self._contents[batch.copy_targets] = self._contents[batch.copy_sources]
         self._write(plan)
-        ends = (batch.starts + batch.counts).tolist()
-        sampled = batch.samples.astype(bool).tolist()
-        for slot, end, sample in zip(batch.slots.tolist(), ends, sampled, strict=True):
-            if sample:
-                self._last[slot] = next_token(self._sampling[slot].seed, self._history(slot, end))
-        tokens = [self._last[slot] for slot in batch.slots[batch.samples.astype(bool)].tolist()]
-        return Reply(batch.step, int32(tokens), np.zeros(len(tokens), np.uint8), 0.001, 0.0)
+        sampled = batch.samples.astype(bool)
+        ends = (batch.starts + batch.counts)[sampled].tolist()
+        rows = [
+            self._draw(slot, end)
+            for slot, end in zip(batch.slots[sampled].tolist(), ends, strict=True)
+        ]
+        tokens = [token for row in rows for token in row]
+        reply = Reply(batch.step, int32(tokens), np.zeros(len(rows), np.uint8), 0.001, 0.0)
+        if self.most == 1:
+            return reply
+        return msgspec.structs.replace(reply, counts=int32([len(row) for row in rows]))
+
+    def _draw(self, slot: int, end: int) -> list[int]:
+        """What a row draws behind its first `end` tokens."""
+        blocks = self._table[slot]
+        tokens = [next_token(self._sampling[slot].seed, self._history(slot, end))]
+        room = int(np.count_nonzero(blocks >= 0)) * self._block_size
+        while len(tokens) < self.most and end < room:
+            self._contents[blocks[end // self._block_size], end % self._block_size] = tokens[-1]
+            end += 1
+            tokens.append(next_token(self._sampling[slot].seed, self._history(slot, end)))
+        self._last[slot] = tokens[-1]
+        return tokens
 
     def _write(self, plan: Plan) -> None:
         inputs = iter(plan.inputs.tolist())

@@ -31,7 +31,8 @@ class Link:
         ours, theirs = socket.socketpair()
         self.store = TokenStore()
         self.events: list[Event] = []
-        self.link = ApiLink(ours, GENERATION, self.store, self.events.append)
+        self.link = ApiLink(self.store, self.events.append, lambda _settled: None)
+        self.link.connect(ours, GENERATION)
         self.api = ApiEnd(theirs)
 
     async def take(self, message: protocol.FromApi) -> Event:
@@ -69,24 +70,34 @@ async def test_messages_become_events_with_ids_of_the_generation(line: Link) -> 
     assert isinstance(event, RequestArrived)
     assert (event.request, event.num_prompt_tokens, event.max_tokens) == (FIRST + 5, 5, 7)
     assert (event.n, event.priority, len(event.hashes)) == (2, 0, 16)
-    assert sequence_id(FIRST + 5, 0) in line.store and sequence_id(FIRST + 5, 1) in line.store
+    assert event.deadline_s == 0.0
+    assert (
+        sequence_id(FIRST + 5, 0) in line.store._sequences
+        and sequence_id(FIRST + 5, 1) in line.store._sequences
+    )
     own, core = sequence_id(5, 1), sequence_id(FIRST + 5, 1)
-    event = await line.take(protocol.Sealed(own, 2, b"h" * 16))
+    event = await line.take(protocol.SealedBlocks(own, 2, b"h" * 16))
     assert isinstance(event, Sealed)
     assert (event.sequence, event.first_block, event.hashes) == (core, 2, b"h" * 16)
-    event = await line.take(protocol.Finish(own, 4))
-    assert isinstance(event, Finish) and (event.sequence, event.at_token) == (core, 4)
-    event = await line.take(protocol.Abort(5))
+    event = await line.take(protocol.FinishSequence(own))
+    assert isinstance(event, Finish) and event.sequence == core
+    event = await line.take(protocol.AbortRequest(5))
     assert isinstance(event, Abort) and event.request == FIRST + 5
+
+
+async def test_a_deadline_reaches_the_core_as_it_is(line: Link) -> None:
+    asked = msgspec.structs.replace(generate(6, [1, 2, 3]), deadline_s=12.5)
+    event = await line.take(asked)
+    assert isinstance(event, RequestArrived) and event.deadline_s == 12.5
 
 
 async def test_predictions_of_living_requests_become_events(line: Link) -> None:
     await line.take(generate(5, [1, 2, 3]))
-    event = await line.take(protocol.Predicted(5, 40, 90))
+    event = await line.take(protocol.PredictedLength(5, 40, 90))
     assert isinstance(event, Predicted)
     assert (event.request, event.num_tokens, event.high_tokens) == (FIRST + 5, 40, 90)
     line.link.finished(Finished(sequence_id(FIRST + 5, 0), int(FinishReason.STOP)))
-    line.api.send(protocol.Predicted(5, 41, 91))
+    line.api.send(protocol.PredictedLength(5, 41, 91))
     event = await line.take(generate(6, [1]))
     assert isinstance(event, RequestArrived), "of a request that is over nobody hears"
     assert len(line.events) == 3
@@ -105,23 +116,23 @@ async def test_actions_become_messages_with_the_process_s_own_ids(line: Link) ->
     first, second = (sequence_id(FIRST + 5, index) for index in range(2))
     line.link.started(Started(first, 0, 16))
     line.link.deliver(deliver_of([2, 0], [first, second], [0, 2]), reply_of([70, 71, 72]))
-    assert line.link.num_requests == 1 and second not in line.store
+    assert len(line.link._live) == 1 and second not in line.store._sequences
     line.link.finished(Finished(first, int(FinishReason.ERROR), "why"))
-    assert line.link.num_requests == 0 and len(line.store) == 0
+    assert len(line.link._live) == 0 and not line.store._sequences
     started, tokens, finished = await line.said(3)
-    assert started == protocol.Started(sequence_id(5, 0), 16)
+    assert started == protocol.SequenceStarted(sequence_id(5, 0), 16)
     assert isinstance(tokens, protocol.Tokens) and tokens.logprobs is None
     assert tokens.sequences.tolist() == [sequence_id(5, 0), sequence_id(5, 1)]
     assert tokens.tokens.tolist() == [72, 70]
     assert tokens.reasons.tolist() == [0, FinishReason.LENGTH]
-    assert finished == protocol.Finished(sequence_id(5, 0), FinishReason.ERROR, "why")
+    assert finished == protocol.SequenceEnded(sequence_id(5, 0), FinishReason.ERROR, "why")
 
 
 async def test_a_rejected_request_leaves_nothing(line: Link) -> None:
     await line.take(generate(1, [1], n=3))
     line.link.rejected(Rejected(FIRST + 1, "queue_full", "full", 2.5))
-    assert line.link.num_requests == 0 and len(line.store) == 0
-    assert await line.said() == [protocol.Rejected(1, "queue_full", "full", 2.5)]
+    assert len(line.link._live) == 0 and not line.store._sequences
+    assert await line.said() == [protocol.RequestRejected(1, "queue_full", "full", 2.5)]
 
 
 LOGPROBS = Logprobs(
@@ -210,7 +221,7 @@ async def test_hanging_up_aborts_each_living_request_once(line: Link) -> None:
             line.link.finished(Finished(sequence, int(FinishReason.ABORT)))
     del line.events[:]
     line.link.hang_up()
-    assert not line.events and len(line.store) == 0
+    assert not line.events and not line.store._sequences
 
 
 async def test_a_process_that_died_is_hung_up(line: Link) -> None:
@@ -227,7 +238,7 @@ async def test_a_process_that_died_is_hung_up(line: Link) -> None:
         b"",
         b"\xc1",
         b"\x93\xa5Other\1\2",
-        b"\x92\xa5Abort\xa1x",
+        b"\x92\xacAbortRequest\xa1x",
         b"\x92\xaaPredicting\xa1\xff",
     ],
 )
@@ -248,7 +259,7 @@ async def test_a_request_without_a_column_is_rubbish_too(
 ) -> None:
     line.api.channel.send(b"\x98\xa8Generate\x00\x05\x01\x01\x00\x90\xc4\x00")
     await line.take(generate(1, [1]))
-    assert len(caplog.records) == 1 and line.link.num_requests == 1
+    assert len(caplog.records) == 1 and len(line.link._live) == 1
 
 
 async def test_a_long_prompt_comes_in_a_memfd(line: Link) -> None:

@@ -3,20 +3,28 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
+import msgspec
 import pytest
 
+from daemon.config.core_shares import CoreShare
+from daemon.config.cuda import Devices
 from daemon.config.load import Loaded, load
+from daemon.config.pool import plan_pool
+from daemon.config.schema import Config, InstanceSpec
 from daemon.models.shape import ModelError
+from daemon.protocol.api import RequestRejected, Serving
 from daemon.protocol.worker import Loading
 from daemon.runtime import daemon as daemon_module
-from daemon.runtime import notify
+from daemon.runtime import life, notify
 from daemon.runtime.daemon import Daemon
-from tests.runtime.ends import until
+from daemon.runtime.start_times import StartTimes
+from daemon.runtime.workers import Workers
+from tests.runtime.ends import SERVED, ApiEnd, House, generate, until
 
 
 async def test_sighup_reads_the_file_again(
@@ -30,21 +38,21 @@ async def test_sighup_reads_the_file_again(
         return load(file)
 
     daemon = Daemon(read(), read)
-    daemon._take_signals()
+    daemon.life.take_signals(daemon.operations.hang_up)
     file.write_text("[daemon]\ndrain_s = 1.0\n")
     os.kill(os.getpid(), signal.SIGHUP)
-    await until(lambda: daemon._config.daemon.drain_s == 1.0)
-    assert not daemon._stop.is_set()
-    await until(lambda: not daemon._tasks)  # nothing of it is kept
+    await until(lambda: daemon.parts.config.daemon.drain_s == 1.0)
+    assert not daemon.life.stop.is_set()
+    await until(lambda: not daemon.life._tasks)  # nothing of it is kept
     _leave_signals()
 
 
 async def test_without_a_file_sighup_is_a_closed_terminal() -> None:
     daemon = Daemon(load(), load)
-    daemon._take_signals()
+    daemon.life.take_signals(None)
     os.kill(os.getpid(), signal.SIGHUP)
-    await until(daemon._stop.is_set)
-    assert not daemon._hurry.is_set()
+    await until(daemon.life.stop.is_set)
+    assert not daemon.life.hurry.is_set()
     _leave_signals()
 
 
@@ -58,24 +66,94 @@ async def test_a_long_conversion_is_told_again_and_again(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(notify, "starting", told.append)
     monkeypatch.setattr(daemon_module, "find_model", find_model)
-    monkeypatch.setattr(daemon_module, "PREPARING_S", 0.01, raising=False)
-    serving = asyncio.create_task(Daemon(load(), load)._serve())
+    monkeypatch.setattr(life, "PREPARING_S", 0.01)
+    preparing = asyncio.create_task(Daemon(load(), load).prepare(""))
     try:
         await until(lambda: len(told) > 3)
     finally:
         converted.set()
     with pytest.raises(ModelError):
-        await serving
+        await preparing
     assert set(told) == {"preparing the model"}
 
 
-async def test_a_worker_that_is_given_up_is_said_to_load_no_more() -> None:
+async def test_a_slow_conversion_is_no_silent_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the API process has not heard for long of, it says is stuck."""
+    converted = threading.Event()
+
+    def find_model(_config: object, told: object) -> None:
+        converted.wait(5)
+        raise ModelError("no model after all")
+
+    monkeypatch.setattr(daemon_module, "find_model", find_model)
+    monkeypatch.setattr(daemon_module, "SERVING_INTERVAL_S", 0.01)
     daemon = Daemon(load(), load)
-    daemon._workers = cast(Any, [None, None])
-    daemon._on_loading(0, Loading("weights", 0.1))
-    daemon._on_hopeless(0, "no such file")
-    daemon._on_loading(1, Loading("warm-up", 0.9))
-    assert daemon._status.sentence == "loading: warm-up 90%"
+    ours, theirs = socket.socketpair()
+    daemon.parts.link.connect(ours, 0)
+    api = ApiEnd(theirs)
+    preparing = asyncio.create_task(daemon.prepare(""))
+    try:
+        await until(lambda: len(api.of(Serving)) > 3)
+    finally:
+        converted.set()
+    with pytest.raises(ModelError):
+        await preparing
+    await daemon.life.close()
+    daemon.parts.link.hang_up()
+    api.channel.close()
+
+
+async def test_a_request_before_there_is_a_core_is_refused_and_forgotten() -> None:
+    daemon = Daemon(load(), load)
+    ours, theirs = socket.socketpair()
+    daemon.parts.link.connect(ours, 0)
+    api = ApiEnd(theirs)
+    api.send(generate(1, [1, 2, 3], n=2))
+    await until(lambda: bool(api.of(RequestRejected)))
+    assert api.of(RequestRejected) == [RequestRejected(1, "not_ready", "starting", 1.0)]
+    assert not daemon.parts.link._live
+    daemon.parts.link.hang_up()
+    api.channel.close()
+
+
+async def test_a_worker_that_is_given_up_is_said_to_load_no_more(
+    house_of: Callable[..., House],
+) -> None:
+    house = house_of(instances=2)
+    status = house.status(Config())
+    cores = CoreShare(1, (0,))
+    specs = InstanceSpec("cpu", "mixed", "first"), InstanceSpec("cpu", "mixed", "second")
+    pools = tuple(plan_pool(load().config, SERVED.shape, spec, Devices()) for spec in specs)
+    model = msgspec.structs.replace(SERVED, instances=specs, pools=pools, cores=(cores, cores))
+    workers = Workers(status._parts, model, StartTimes(Path("none")), house.runtime, status)
+    workers._loading(0, Loading("weights", 0.1))
+    workers._lost(0, False)
+    workers._hopeless(0, "no such file")
+    assert [one.state for one in status.snapshot().instances] == ["lost", "loading"]
+    workers._loading(1, Loading("warm-up", 0.9))
+    assert status.sentence == "loading: warm-up 90%" and not status._parts.life.stop.is_set()
+    workers._lost(1, False)
+    workers._hopeless(1, "no such file either")
+    assert status._parts.life.fault == "no such file either"
+
+
+async def test_answers_that_a_hopeless_daemon_has_under_way_are_cut_off_at_once(
+    house_of: Callable[..., House],
+) -> None:
+    house = house_of()
+    house.ready()
+    house.paused = True
+    house.api.send(generate(1, [1, 2, 3]))
+    await until(lambda: bool(house.plans))
+    daemon = Daemon(load(), load)
+    daemon.parts.link = house.link
+    draining = asyncio.create_task(daemon._drain(house.runtime))
+    await until(lambda: house.runtime.core.draining)
+    assert not draining.done(), "an answer is under way"
+    daemon.life.hopeless("no worker is left")
+    await asyncio.wait_for(draining, 5)
+    await house.ended(1)
+    assert not house.link._live
 
 
 def _leave_signals() -> None:
@@ -108,13 +186,12 @@ async def test_what_fails_while_it_is_told_to_stop_is_no_fault(
     daemon = Daemon(load(), load)
 
     def find_model(_config: object, told: object) -> None:
-        asyncio.run_coroutine_threadsafe(_call(daemon._stop.set), loop).result()
+        asyncio.run_coroutine_threadsafe(_call(daemon.life.stop.set), loop).result()
         raise ModelError("no model after all")
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(daemon_module, "find_model", find_model)
-    await asyncio.wait_for(daemon._serve(), 5)
-    assert daemon._runtime is None
+    assert await asyncio.wait_for(daemon.prepare(""), 5) is None
 
 
 async def _call(what: Callable[[], None]) -> None:
@@ -126,11 +203,11 @@ async def test_whoever_ignores_a_closed_terminal_goes_on() -> None:
     given = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         daemon = Daemon(load(), load)
-        daemon._take_signals()
+        daemon.life.take_signals(None)
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)  # handled after it
-        await until(daemon._stop.is_set)
-        assert not daemon._hurry.is_set()
+        await until(daemon.life.stop.is_set)
+        assert not daemon.life.hurry.is_set()
     finally:
         _leave_signals()
         signal.signal(signal.SIGHUP, given)

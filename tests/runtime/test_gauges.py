@@ -1,17 +1,14 @@
 """What the runtime says for /metrics: true, small, and never falling."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from daemon.config.schema import Config, InstanceSpec, MemoryConfig
 from daemon.core.snapshot import Counters
-from daemon.models.shape import ModelShape
 from daemon.protocol.api import Gauges
 from daemon.protocol.control import GpuStatus
-from daemon.runtime.model import ServedModel
-from daemon.runtime.status import DaemonStatus
+from daemon.runtime.serving import ServingStatus
 from daemon.wire.columns import encoder
 from tests.runtime.ends import House, generate, until
 
@@ -20,37 +17,19 @@ Build = Callable[..., House]
 CONFIG = Config(
     memory=MemoryConfig(block_size=4), instance=(InstanceSpec("cpu", "mixed", "first"),)
 )
-SHAPE = ModelShape(
-    model_type="llama",
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    hidden_size=64,
-    vocab_size=193,
-    context_len=256,
-    num_params=1000,
-    dtype="float32",
-)
 LARGEST_BYTES = 4096
 
 
-def told(status: DaemonStatus, house: House) -> Gauges:
+def told(status: ServingStatus, house: House) -> Gauges:
     """Send what is so now; it arrives at the API process's end by `house.api.of(Gauges)`."""
     gauges = status.gauges(0.25)
-    assert gauges is not None
-    house.link.send_gauges(gauges)
+    house.link.send(gauges)
     return gauges
 
 
 async def test_gauges_reach_the_api_process_and_never_fall(house_of: Build) -> None:
-    status = DaemonStatus(CONFIG, "tiny")
-    assert status.gauges(0.0) is None
     house = house_of(max_running=1, num_blocks=64)
-    status.begin(
-        house.runtime, ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), (), (), ())
-    )
-    status.gpus = lambda: (GpuStatus(power_w=250.0),)
+    status = house.status(CONFIG, GpuStatus(power_w=250.0))
     house.ready()
     house.paused = True
     house.api.send(generate(0, [1, 2, 3, 4, 5], 4, n=3))

@@ -95,8 +95,8 @@ def test_a_card_says_all_that_it_supports(nvml: FakeNvml) -> None:
 
 
 def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None:
-    watch = GpuWatch()
-    watch.start([UUID, ""])
+    watch = GpuWatch([UUID, ""])
+    watch.start()
     until(lambda: watch.latest == (FULL, None))
     nvml.lost = True
     until(lambda: watch.latest == (None, None))
@@ -108,8 +108,8 @@ def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None
 
 
 def test_one_card_that_does_not_answer_leaves_the_others(nvml: FakeNvml) -> None:
-    watch = GpuWatch()
-    watch.start([NONE, UUID])
+    watch = GpuWatch([NONE, UUID])
+    watch.start()
     until(lambda: watch.latest == (None, FULL))
     watch.stop()
     assert nvml.num_opened == 1
@@ -119,14 +119,14 @@ def test_without_the_package_there_are_no_figures(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watch = GpuWatch()
-    watch.start([UUID])
+    watch = GpuWatch([UUID])
+    watch.start()
     watch.stop()
     assert watch.latest == (None,)
 
 
 def test_a_driver_is_not_touched_where_no_gpu_is_used(nvml: FakeNvml) -> None:
-    watch = GpuWatch()
-    watch.start([""])
+    watch = GpuWatch([""])
+    watch.start()
     watch.stop()
     assert nvml.num_opened == 0

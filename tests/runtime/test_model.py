@@ -5,19 +5,23 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from daemon.config.core_shares import CoreShare
 from daemon.config.cuda import Card, Devices
 from daemon.config.load import load
-from daemon.config.schema import Config, ModelConfig
+from daemon.config.pool import plan_pool
+from daemon.config.schema import Config, InstanceSpec, ModelConfig, SchedulerConfig
 from daemon.engine.resolve import resolve_here
 from daemon.models.embedded import EMBEDDED_NAME
 from daemon.models.shape import ModelError
 from daemon.runtime import model
-from daemon.runtime.beside import in_thread
 from daemon.runtime.model import find_model, served_name
+from daemon.runtime.threads import in_thread
 from tests.config.driver import LARGE, SMALL, build_driver, pretend
 from tests.e2e.tiny import tiny_folder
+from tests.runtime.ends import SERVED
 
 
 async def test_the_result_comes_and_the_loop_goes_on() -> None:
@@ -59,6 +63,28 @@ async def test_who_stops_waiting_is_free_at_once() -> None:
         await finding
     finish.set()
     await asyncio.sleep(0.01)
+
+
+def test_worker_and_core_are_told_the_same_limits_of_each_instance() -> None:
+    """A worker's slots and buffers have their size; a step that is larger would end it."""
+    specs = (
+        InstanceSpec("cpu", "mixed", "own", policy="orca", max_running=7, max_batch_tokens=96),
+        InstanceSpec("cpu", "mixed", "rest"),
+    )
+    scheduler = SchedulerConfig(
+        policy="vllm", placement="another", max_running=5, max_batch_tokens=64, prefill_chunk=16
+    )
+    config = Config(instance=specs, scheduler=scheduler)
+    pools = tuple(plan_pool(config, SERVED.shape, spec, Devices()) for spec in specs)
+    cores = (CoreShare(1, (0,)),) * 2
+    served = msgspec.structs.replace(SERVED, instances=specs, pools=pools, cores=cores)
+    told = served.configured(config, 0.0)
+    assert [one.policy for one in told.instances] == ["orca", "vllm"]
+    assert told.placement == "another"
+    for index, wanted in enumerate([(7, 96), (5, 64)]):
+        core, worker = told.instances[index], served.load(config, index)
+        assert (core.max_running, core.max_batch_tokens) == wanted
+        assert (worker.max_slots, worker.max_batch_tokens) == wanted
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

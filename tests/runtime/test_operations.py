@@ -10,11 +10,13 @@ import pytest
 from daemon.config.load import Loaded, load
 from daemon.control.server import RefusalError
 from daemon.protocol import api as protocol
+from daemon.protocol.api import RequestRejected
 from daemon.runtime import notify
+from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
+from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import DaemonStatus
-from tests.runtime.ends import House, generate, until
-from tests.runtime.test_status import SERVED
+from tests.runtime.ends import SERVED, House, generate, parts_of, until
 
 Build = Callable[..., House]
 CPU = "[[instance]]\ndevice = 'cpu'\n"
@@ -23,24 +25,24 @@ CPU = "[[instance]]\ndevice = 'cpu'\n"
 class Operated:
     """A house whose orders are carried out, over a configuration file of its own."""
 
-    def __init__(self, folder: Path, house: House | None = None, text: str = "") -> None:
+    def __init__(self, folder: Path, house: House, text: str = "", starting: bool = False) -> None:
         self.file = folder / "llmd.toml"
         self.write(text)
-        self.faults: list[str] = []
-        loaded = self.read()
-        self.status = DaemonStatus(loaded.config, "tiny")
-        self.operations = Operations(loaded, self.read, self.status, self.faults.append)
-        if house is not None:
-            self.operations.runtime = house.runtime
-            self.operations.introduce(house.link)
-            self.status.begin(house.runtime, SERVED)
+        self.parts = parts_of(self.read(), house.link)
+        self.status = DaemonStatus(self.parts)
+        if not starting:
+            self.status = ServingStatus(self.parts, "", SERVED, house.runtime, GpuWatch(()))
+        self.operations = Operations(self.parts, self.read, lambda: self.status)
+        self.operations.tell_settings()
+        self.status.tell()
+        if not starting:
             house.ready()
 
     def write(self, text: str) -> None:
         self.file.write_text(text, encoding="utf-8")
 
     def read(self) -> Loaded:
-        return load(self.file, {"memory.block_size": 8})
+        return load(self.file, {"memory.block_size": 8, "model.name": "tiny"})
 
 
 @pytest.fixture
@@ -81,8 +83,8 @@ async def test_what_can_change_changes_everywhere(
     core = house.runtime.core
     assert (core.config.max_waiting, core.config.starve_s) == (3, 0.5)
     assert core.instances[0].scheduler.policy.name == "srtf"
-    assert operated.operations.config.daemon.drain_s == 1.0
-    assert operated.operations.config.server.port == 8000
+    assert operated.parts.config.daemon.drain_s == 1.0
+    assert operated.parts.config.server.port == 8000
     await until(lambda: len(house.api.of(protocol.Settings)) == 2)
     first, second = house.api.of(protocol.Settings)
     assert (first.keepalive_s, second) == (15.0, protocol.Settings(4.0, "error"))
@@ -91,13 +93,38 @@ async def test_what_can_change_changes_everywhere(
     assert said == ["reloading", "ready: tiny at "]
 
 
+async def test_a_policy_goes_to_one_instance_and_the_files_own_to_those_without(
+    house_of: Build, tmp_path: Path
+) -> None:
+    house = house_of(instances=2)
+    own, rest = house.runtime.core.instances
+    text = (
+        f"[[instance]]\ndevice = 'cpu'\nname = '{own.config.name}'\npolicy = 'mlfq'\n"
+        f"[[instance]]\ndevice = 'cpu'\nname = '{rest.config.name}'\n"
+    )
+    operated = Operated(tmp_path, house, text=text)
+
+    def policies() -> list[str]:
+        return [one.scheduler.policy.name for one in (own, rest)]
+
+    operated.operations.choose_policy("srtf", own.config.name)
+    assert policies() == ["srtf", "sarathi"]
+    with pytest.raises(RefusalError, match="unknown instance 'other'"):
+        operated.operations.choose_policy("orca", "other")
+    operated.write(f"{text}[scheduler]\npolicy = 'orca'\n")
+    assert (await operated.operations.reload()).changed == ("scheduler.policy",)
+    assert policies() == ["srtf", "orca"], "the first has a policy of its own in the file"
+    operated.operations.choose_policy("vllm")
+    assert policies() == ["vllm", "vllm"]
+
+
 async def test_a_broken_file_changes_nothing_and_no_answer_is_touched(
     house_of: Build, tmp_path: Path, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     house = house_of()
     operated = Operated(tmp_path, house)
     operated.status.started = True
-    before = operated.operations.config
+    before = operated.parts.config
     house.paused = True
     house.api.send(generate(1, [1, 2, 3]))
     await until(lambda: bool(house.plans))
@@ -110,7 +137,7 @@ async def test_a_broken_file_changes_nothing_and_no_answer_is_touched(
     assert len(caplog.records) == 4
     said_last = f"the configuration stays as it was: {operated.file}: No such file or directory"
     assert caplog.records[-1].getMessage() == said_last
-    assert operated.operations.config is before
+    assert operated.parts.config is before
     assert house.runtime.core.config.max_waiting == 1000
     assert said == ["reloading", "ready: tiny at "] * 4
     house.resume()
@@ -118,14 +145,14 @@ async def test_a_broken_file_changes_nothing_and_no_answer_is_touched(
 
 
 async def test_before_it_is_ready_a_reload_says_nothing_to_the_manager(
-    tmp_path: Path, said: list[str]
+    house_of: Build, tmp_path: Path, said: list[str]
 ) -> None:
     """READY=1 would be taken for the end of its start."""
-    operated = Operated(tmp_path, text=CPU)
+    operated = Operated(tmp_path, house_of(), CPU, starting=True)
     operated.write(f"{CPU}[scheduler]\npolicy = 'mlfq'\n")
     assert (await operated.operations.reload()).changed == ("scheduler.policy",)
     assert said == []
-    assert operated.operations.config.scheduler.policy == "mlfq", "what the Core will be built with"
+    assert operated.parts.config.scheduler.policy == "mlfq", "what the Core will be built with"
     assert operated.status.snapshot().instances[0].policy == "mlfq"
 
 
@@ -134,13 +161,14 @@ async def test_drain_finishes_what_runs_and_resume_takes_more(
 ) -> None:
     house = house_of()
     operated = Operated(tmp_path, house)
+    operated.status.started = True
     house.paused = True
     house.api.send(generate(1, [1, 2, 3]))
     await until(lambda: bool(house.plans))
     operated.operations.drain()
     assert operated.status.draining and not operated.status.ready
     house.api.send(generate(2, [1, 2, 3]))
-    await until(lambda: bool(house.api.of(protocol.Rejected)))
+    await until(lambda: bool(house.api.of(RequestRejected)))
     house.resume()
     await house.ended(1)
     assert house.runtime.empty.is_set()
@@ -148,28 +176,53 @@ async def test_drain_finishes_what_runs_and_resume_takes_more(
     assert operated.status.ready and not house.runtime.empty.is_set()
     house.api.send(generate(3, [1, 2, 3]))
     await house.ended(2)
-    assert [one.kind for one in house.api.of(protocol.Rejected)] == ["draining"]
+    assert [one.kind for one in house.api.of(RequestRejected)] == ["draining"]
     servings = [one.draining for one in house.api.of(protocol.Serving)]
     assert servings[-2:] == [True, False]
-    assert said == ["draining: requests are refused until llmd ctl resume", "tiny at "]
+    assert said == [
+        "draining: requests are refused until llmd ctl resume",
+        "tiny at ",
+    ]
 
 
-async def test_orders_come_too_early_too_late_or_to_a_daemon_without_a_file(tmp_path: Path) -> None:
-    operated = Operated(tmp_path)
+async def test_a_start_that_was_drained_ends_when_requests_are_taken(
+    house_of: Build, tmp_path: Path, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its workers came up meanwhile; a service manager that hears no READY=1 ends the daemon."""
+    operated = Operated(tmp_path, house_of())
+    caplog.set_level(logging.INFO)
+    operated.operations.drain()
+    operated.status.announce()
+    assert not operated.status.started and said == [
+        "draining: requests are refused until llmd ctl resume"
+    ]
+    operated.operations.resume()
+    assert operated.status.started and said[1:] == ["tiny at ", "ready: tiny at "]
+    assert "tiny is served at " in caplog.messages
+    operated.operations.drain()
+    operated.operations.resume()
+    assert said[4:] == ["tiny at "], "it is ready as before"
+
+
+async def test_orders_come_too_early_too_late_or_to_a_daemon_without_a_file(
+    house_of: Build, tmp_path: Path
+) -> None:
+    house = house_of()
+    operated = Operated(tmp_path, house, starting=True)
     operations = operated.operations
     for order in (operations.drain, operations.resume, lambda: operations.choose_policy("srtf")):
         with pytest.raises(RefusalError, match=r"yet: starting$"):
             order()
-    operations.stopping = True
+    operated.parts.life.told_to_stop()
     for order in (operations.drain, operations.resume):
         with pytest.raises(RefusalError, match="is stopping"):
             order()
     with pytest.raises(RefusalError, match="is stopping"):
         await operations.reload()
-    without = Operations(load(), load, operated.status, operated.faults.append)
+    without = Operations(parts_of(load(), house.link), load, lambda: operated.status)
     with pytest.raises(RefusalError, match="started without --config"):
         await without.reload()
-    assert operated.faults == []
+    assert operated.parts.life.fault == ""
 
 
 async def test_a_core_that_takes_an_order_by_halves_is_hopeless(
@@ -184,7 +237,7 @@ async def test_a_core_that_takes_an_order_by_halves_is_hopeless(
     monkeypatch.setattr(house.runtime.core, "handle", broken)
     with pytest.raises(ZeroDivisionError):
         operated.operations.drain()
-    assert operated.faults == ["internal error: by halves"]
+    assert operated.parts.life.fault == "internal error: by halves"
     monkeypatch.undo()
 
 

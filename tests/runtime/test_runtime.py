@@ -13,6 +13,7 @@ from daemon.core.events import Configured, Tick
 from daemon.journal.reader import read_records
 from daemon.journal.writer import JournalWriter
 from daemon.protocol import api as protocol
+from daemon.protocol.api import RequestRejected, SequenceStarted
 from daemon.request import FinishReason, sequence_id
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.token_store import TokenStore
@@ -40,8 +41,8 @@ async def test_one_answer(house_of: Build) -> None:
     await house.ended(1)
     check_answers(house, 7, PROMPT, 9)
     assert house.api.ends == {sequence_id(7, 0): FinishReason.LENGTH}
-    started = [m for m in house.api.messages if isinstance(m, protocol.Started)]
-    assert started == [protocol.Started(sequence_id(7, 0), 0)]
+    started = [m for m in house.api.messages if isinstance(m, SequenceStarted)]
+    assert started == [SequenceStarted(sequence_id(7, 0), 0)]
     assert time.monotonic() - house.runtime.last_step_s < 5
     house.check_nothing_left()
 
@@ -53,6 +54,25 @@ async def test_three_streams_of_one_prompt(house_of: Build, depth: int) -> None:
     house.api.send(generate(0, PROMPT, 12, n=3))
     await house.ended(3)
     check_answers(house, 0, PROMPT, 12, n=3)
+    house.check_nothing_left()
+
+
+async def test_rows_that_draw_several_tokens(house_of: Build) -> None:
+    """Preempted ones too: what is computed again are the tokens that were drawn together."""
+    house = house_of(num_blocks=12, depth=1)
+    house.ready()
+    assert house.worker is not None
+    house.worker.most = 3
+    prompts = [[i, *PROMPT] for i in range(4)]
+    for request, prompt in enumerate(prompts):
+        house.api.send(generate(request, prompt, 24))
+    await house.ended(4)
+    for request, prompt in enumerate(prompts):
+        check_answers(house, request, prompt, 24)
+    counters = house.runtime.core.counters
+    assert counters.preemptions > 0 and counters.output_tokens == 4 * 24
+    told = [one.sequences for one in house.api.messages if isinstance(one, protocol.Tokens)]
+    assert any(len(set(one.tolist())) < one.size for one in told), "several of one sequence"
     house.check_nothing_left()
 
 
@@ -70,6 +90,29 @@ async def test_preemption_in_a_tiny_pool_is_not_seen(house_of: Build, depth: int
     assert house.worker is not None
     assert all(house.worker.histories), "who joins with a penalty brings its history"
     assert max(map(len, house.worker.histories)) > len(prompts[0]), "its own tokens included"
+    house.check_nothing_left()
+
+
+async def test_a_row_whose_client_left_keeps_no_token_of_its_neighbour(house_of: Build) -> None:
+    """What is kept of the step is what its own row drew: a successor computes from it."""
+    house = house_of(depth=1)
+    house.ready()
+    house.paused = True
+    for request in range(2):
+        house.api.send(generate(request, [request, *PROMPT], 12))
+    await until(lambda: len(house.link._live) == 2)
+    while not all(house.api.tokens[sequence_id(request, 0)] for request in range(2)):
+        house.answer()
+        await asyncio.sleep(0.01)
+    assert house.plans[0].batch.slots.size == 2
+    house.api.send(protocol.AbortRequest(0))
+    await until(lambda: len(house.link._live) == 1)
+    house.answer()
+    house.lose()
+    house.ready()
+    house.resume()
+    await house.ended(2)
+    check_answers(house, 1, [1, *PROMPT], 12)
     house.check_nothing_left()
 
 
@@ -120,14 +163,14 @@ async def test_an_api_process_that_dies_in_the_middle(house_of: Build, moment: i
     house.paused = True
     for request in range(4):
         house.api.send(generate(request, [request, *PROMPT], 30, n=2))
-    await until(lambda: house.link.num_requests == 4)
+    await until(lambda: len(house.link._live) == 4)
     for _ in range(moment):
         house.answer()
     house.api.channel.close()
     for _ in range(3):
         house.answer()
     house.resume()
-    await until(lambda: house.link.num_requests == 0)
+    await until(lambda: len(house.link._live) == 0)
     await until(lambda: house.runtime.core.idle)
     house.check_nothing_left()
     assert house.runtime.core.counters.aborted == 8
@@ -138,13 +181,11 @@ async def test_a_successor_of_the_api_process_is_served(house_of: Build) -> None
     house.ready()
     house.paused = True
     house.api.send(generate(5, PROMPT, 30))
-    await until(lambda: house.link.num_requests == 1)
-    predecessor = house.link
+    await until(lambda: len(house.link._live) == 1)
     house.api.channel.close()
-    predecessor.hang_up()
     house.connect()
     house.api.send(generate(5, PROMPT, 9))
-    await until(lambda: house.link.num_requests == 1)
+    await until(lambda: len(house.link._live) == 1)
     house.resume()
     await house.ended(1)
     check_answers(house, 5, PROMPT, 9)
@@ -157,14 +198,14 @@ async def test_abort_and_finish_in_the_middle(house_of: Build) -> None:
     house.paused = True
     for request in range(3):
         house.api.send(generate(request, [request, *PROMPT], 20))
-    await until(lambda: house.link.num_requests == 3)
+    await until(lambda: len(house.link._live) == 3)
     for _ in range(4):
         house.answer()
-    house.api.send(protocol.Abort(0))
-    house.api.send(protocol.Abort(0))
-    house.api.send(protocol.Finish(sequence_id(1, 0), 2))
-    house.api.send(protocol.Finish(sequence_id(1, 0), 2))
-    await until(lambda: house.link.num_requests == 1)
+    house.api.send(protocol.AbortRequest(0))
+    house.api.send(protocol.AbortRequest(0))
+    house.api.send(protocol.FinishSequence(sequence_id(1, 0)))
+    house.api.send(protocol.FinishSequence(sequence_id(1, 0)))
+    await until(lambda: len(house.link._live) == 1)
     house.resume()
     await house.ended(3)
     assert house.api.ends == {
@@ -181,11 +222,11 @@ async def test_draining_ends_with_the_last_answer(house_of: Build) -> None:
     house.ready()
     house.paused = True
     house.api.send(generate(0, PROMPT, 6))
-    await until(lambda: house.link.num_requests == 1)
+    await until(lambda: len(house.link._live) == 1)
     house.runtime.drain()
     assert not house.runtime.empty.is_set()
     house.api.send(generate(1, PROMPT, 6))
-    await until(lambda: bool(house.api.of(protocol.Rejected)))
+    await until(lambda: bool(house.api.of(RequestRejected)))
     house.resume()
     async with asyncio.timeout(5):
         await house.runtime.empty.wait()
@@ -207,7 +248,7 @@ async def test_no_request_is_lost_as_policies_change(house_of: Build, depth: int
     prompts = [[i, *PROMPT] for i in range(6)]
     for request, prompt in enumerate(prompts):
         house.api.send(generate(request, prompt, 24))
-    await until(lambda: house.link.num_requests == len(prompts))
+    await until(lambda: len(house.link._live) == len(prompts))
     names = [name for name in POLICIES for _ in range(2)]
     while len(house.api.ends) < len(prompts):
         house.runtime.choose_policy(names[0])
@@ -247,7 +288,7 @@ async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) ->
     house = house_of()
     config: Configured = house.config
     journal = JournalWriter(tmp_path, 1 << 20, config)
-    runtime = Runtime(config, TokenStore(), journal, lambda _instance, _plan: None)
+    runtime = Runtime(config, TokenStore(), journal, house.link, lambda _instance, _plan: None)
     runtime.worker_lost(0, blamed=False)
     runtime.choose_policy("srtf")
     runtime.drain()
@@ -255,4 +296,4 @@ async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) ->
     files = list(tmp_path.iterdir())
     assert len(files) == 1
     names = [type(record).__name__ for record in read_records(files[0])]
-    assert names == ["Configured", "WorkerLost", "PolicyChosen", "Drain"]
+    assert names == ["Configured", "WorkerLost", "PolicyChosen", "DrainBegun"]

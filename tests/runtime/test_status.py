@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,11 +11,11 @@ from daemon.config.schema import (
     Config,
     InstanceSpec,
     MemoryConfig,
+    ModelConfig,
     PredictConfig,
     SchedulerConfig,
 )
 from daemon.control.server import RefusalError
-from daemon.models.shape import ModelShape
 from daemon.protocol.api import Predicting
 from daemon.protocol.control import (
     AskOwners,
@@ -30,7 +29,6 @@ from daemon.protocol.control import (
 from daemon.protocol.worker import Fallback, Loading
 from daemon.request import sequence_id
 from daemon.runtime import start_line
-from daemon.runtime.model import ServedModel
 from daemon.runtime.status import DaemonStatus
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
@@ -39,30 +37,23 @@ from tests.runtime.ends import House, generate, until
 Build = Callable[..., House]
 
 CONFIG = Config(
-    memory=MemoryConfig(block_size=4), instance=(InstanceSpec("cpu", "mixed", "first"),)
+    model=ModelConfig(name="tiny"),
+    memory=MemoryConfig(block_size=4),
+    instance=(InstanceSpec("cpu", "mixed", "first"),),
 )
-SHAPE = ModelShape(
-    model_type="llama",
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    hidden_size=64,
-    vocab_size=193,
-    context_len=256,
-    num_params=1000,
-    dtype="float32",
-)
-SERVED = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), (), (), ())
+
+
+def starting(house: House, config: Config = CONFIG) -> DaemonStatus:
+    return DaemonStatus(house.parts(config))
 
 
 @pytest.fixture
-def status() -> DaemonStatus:
-    return DaemonStatus(CONFIG, "tiny")
+async def status(house_of: Build) -> DaemonStatus:
+    return starting(house_of())
 
 
-def test_before_the_model_is_known(status: DaemonStatus) -> None:
-    status.stage = "preparing the model"
+async def test_before_the_model_is_known(status: DaemonStatus) -> None:
+    status._loads.stage = "preparing the model"
     serving = status.serving()
     assert (serving.model, serving.root, serving.status) == ("tiny", "", "preparing the model")
     assert not serving.ready and not serving.draining
@@ -77,18 +68,20 @@ def test_before_the_model_is_known(status: DaemonStatus) -> None:
     assert (one.policy, one.swap) == ("speculative", "proactive")
 
 
-def test_before_the_core_exists_the_swap_mode_is_the_one_it_will_have() -> None:
+async def test_before_the_core_exists_the_swap_mode_is_the_one_it_will_have(
+    house_of: Build,
+) -> None:
     for swap, wanted in (("", POLICIES["mlfq"].swap), ("reactive", "reactive")):
         config = msgspec.structs.replace(
             CONFIG, scheduler=SchedulerConfig(policy="mlfq"), memory=MemoryConfig(swap=swap)
         )
-        (one,) = DaemonStatus(config, "tiny").snapshot().instances
+        (one,) = starting(house_of(), config).snapshot().instances
         assert (one.policy, one.swap) == ("mlfq", wanted)
 
 
-async def test_a_chosen_policy_is_seen_by_viewers(status: DaemonStatus, house_of: Build) -> None:
+async def test_a_chosen_policy_is_seen_by_viewers(house_of: Build) -> None:
     house = house_of()
-    status.begin(house.runtime, SERVED)
+    status = house.status(CONFIG)
     house.ready()
     before = status.snapshot().instances[0]
     assert (before.policy, before.levels) == ("sarathi", ())
@@ -98,10 +91,10 @@ async def test_a_chosen_policy_is_seen_by_viewers(status: DaemonStatus, house_of
     assert len(after.levels) == POLICIES["mlfq"].num_levels
 
 
-async def test_while_a_worker_loads(status: DaemonStatus, house_of: Build) -> None:
+async def test_while_a_worker_loads(house_of: Build) -> None:
     house = house_of()
-    status.begin(house.runtime, SERVED)
-    status.loading(0, Loading("weights", 0.4))
+    status = house.status(CONFIG)
+    status._loads.came(0, Loading("weights", 0.4))
     serving = status.serving()
     assert not serving.ready and serving.status == "loading: weights 40%"
     assert (serving.root, serving.max_len, serving.context_len) == ("/models/tiny", 128, 256)
@@ -110,29 +103,26 @@ async def test_while_a_worker_loads(status: DaemonStatus, house_of: Build) -> No
     assert one.load_left_s == -1.0, "never started before"
 
 
-async def test_what_torch_stands_in_for_is_told_until_the_worker_dies(
-    status: DaemonStatus, house_of: Build
-) -> None:
+async def test_what_torch_stands_in_for_is_told_until_the_worker_dies(house_of: Build) -> None:
     house = house_of(num_blocks=64)
-    status.begin(house.runtime, SERVED)
+    status = house.status(CONFIG)
     status.fell_back(0, Fallback("prefill", "no such card"))
     house.ready()
     status.fell_back(0, Fallback("graphs", "a step cannot be captured"))
     expected = (("graphs", "a step cannot be captured"), ("prefill", "no such card"))
-    gauges = status.gauges(0.0)
-    assert gauges is not None and gauges.instances[0].fallbacks == expected
+    assert status.gauges(0.0).instances[0].fallbacks == expected
     assert status.snapshot().instances[0].fallbacks == expected
     status.lost(0)
     assert status.snapshot().instances[0].fallbacks == ()
 
 
 async def test_while_a_model_is_converted(status: DaemonStatus) -> None:
-    status.stage = "preparing the model"
-    status.loads.converts(0.4)
+    status._loads.stage = "preparing the model"
+    status._loads.converts(0.4)
     assert status.serving().status == "loading: converting the model 40%"
     (one,) = status.snapshot().instances
     assert (one.load_stage, one.load_fraction) == ("converting the model", 0.4)
-    status.loads.converts(1.0)
+    status._loads.converts(1.0)
     assert status.serving().status == "preparing the model"
 
 
@@ -141,20 +131,20 @@ async def test_a_log_says_now_and_then_how_far_a_start_is(
 ) -> None:
     monkeypatch.setattr(start_line, "DRAW_S", 0.001)
     monkeypatch.setattr(start_line, "LOG_S", 0.002)
-    status.loads.converts(0.4)
+    status._loads.converts(0.4)
     with caplog.at_level("INFO"):
         async with asyncio.timeout(5):
-            showing = asyncio.create_task(start_line.show_start(status))
+            showing = asyncio.create_task(start_line.show_start(status._loads, lambda: status))
             while "loading: converting the model 40%" not in caplog.text:
                 await asyncio.sleep(0.001)
             status.started = True
             await showing
 
 
-async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: Build) -> None:
+async def test_once_ready_the_pool_has_its_say(house_of: Build) -> None:
     house = house_of(num_blocks=20)
-    status.begin(house.runtime, SERVED)
-    status.loading(0, Loading("warm-up", 0.9))
+    status = house.status(CONFIG)
+    status._loads.came(0, Loading("warm-up", 0.9))
     house.ready()
     serving = status.serving()
     assert status.ready and serving.ready and serving.status == "ready"
@@ -168,11 +158,12 @@ async def test_once_ready_the_pool_has_its_say(status: DaemonStatus, house_of: B
     assert status.snapshot().counters.finished == 1
 
 
-async def test_stories_owners_and_gpus_reach_viewers(status: DaemonStatus, house_of: Build) -> None:
-    with pytest.raises(RefusalError, match="nothing can be told yet"):
-        status.look_closer(AskStory(0))
+async def test_stories_owners_and_gpus_reach_viewers(house_of: Build) -> None:
     house = house_of(num_blocks=20)
-    status.begin(house.runtime, SERVED)
+    with pytest.raises(RefusalError, match="nothing can be told yet"):
+        starting(house).look_closer(AskStory(0))
+    gpu = GpuStatus("a card", power_w=71.5)
+    status = house.status(CONFIG, gpu)
     house.ready()
     house.api.send(generate(0, [1, 2, 3], 4))
     await house.ended(1)
@@ -184,8 +175,6 @@ async def test_stories_owners_and_gpus_reach_viewers(status: DaemonStatus, house
     for instance in (-1, 1):
         with pytest.raises(RefusalError, match="there is no instance"):
             status.look_closer(AskOwners(instance))
-    gpu = GpuStatus("a card", power_w=71.5)
-    status.gpus = lambda: (gpu,)
     snapshot = status.snapshot()
     assert snapshot.gpus == (gpu,)
     assert snapshot.policies == tuple(POLICIES)
@@ -193,39 +182,36 @@ async def test_stories_owners_and_gpus_reach_viewers(status: DaemonStatus, house
 
 async def test_the_predictor_as_the_api_process_last_told_of_it(house_of: Build) -> None:
     config = msgspec.structs.replace(CONFIG, predict=PredictConfig("features"))
-    status = DaemonStatus(config, "tiny")
-    assert status.snapshot().predictor == PredictorStatus("features")
     house = house_of()
-    status.begin(house.runtime, SERVED)
+    assert starting(house, config).snapshot().predictor == PredictorStatus("features")
+    status = house.status(config)
     assert status.snapshot().predictor == PredictorStatus("features")
     told = PredictorStatus("features", True, 9, 1, 8, 0.5)
     house.api.send(Predicting(told))
     await until(lambda: status.snapshot().predictor == told)
 
 
-async def test_a_lost_worker_and_draining_are_not_ready(
-    status: DaemonStatus, house_of: Build
-) -> None:
+async def test_a_lost_worker_and_draining_are_not_ready(house_of: Build) -> None:
     house = house_of()
-    status.begin(house.runtime, SERVED)
+    status = house.status(CONFIG)
     house.ready()
     house.lose()
     assert not status.serving().ready
     assert status.snapshot().instances[0].state == "lost"
     house.ready()
     assert status.serving().ready
-    status.draining = True
+    house.runtime.drain()
     serving = status.serving()
     assert (serving.ready, serving.draining, serving.status) == (False, True, "draining")
 
 
-async def test_a_snapshot_of_work_crosses_the_wire(status: DaemonStatus, house_of: Build) -> None:
+async def test_a_snapshot_of_work_crosses_the_wire(house_of: Build) -> None:
     house = house_of(max_running=1)
-    status.begin(house.runtime, SERVED)
+    status = house.status(CONFIG)
     house.ready()
     house.paused = True
     house.api.send(generate(0, [1, 2, 3, 4, 5], 4, n=2))
-    await until(lambda: house.link.num_requests == 1)
+    await until(lambda: len(house.link._live) == 1)
     snapshot = status.snapshot()
     assert (snapshot.running, snapshot.waiting, len(snapshot.sequences)) == (1, 1, 2)
     copy: Snapshot = decoder(Snapshot).decode(encoder().encode(snapshot))

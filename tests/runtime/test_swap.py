@@ -10,7 +10,7 @@ from daemon.config.cuda import Devices
 from daemon.config.load import load
 from daemon.config.pool import plan_pool
 from daemon.core.actions import Action
-from daemon.core.events import Copied, Event, WorkerReady
+from daemon.core.events import CopiesDone, Event, WorkerReady
 from daemon.models.shape import ModelShape
 from daemon.protocol import worker as protocol
 from daemon.runtime.model import ServedModel
@@ -50,7 +50,7 @@ async def test_a_worker_s_words_become_the_core_s_events(
     assert isinstance(first, WorkerReady)
     assert (first.num_blocks, first.block_bytes, first.step_s) == (64, 8192, 0.02)
     assert (first.num_host_blocks, first.copy_block_s) == (32, 0.003)
-    assert second == Copied(second.now, 0, 7, 3, 0.5, 2, 0.25)
+    assert second == CopiesDone(second.now, 0, 7, 3, 0.5, 2, 0.25)
     assert second.now >= first.now > 0
 
 

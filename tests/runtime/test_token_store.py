@@ -71,13 +71,13 @@ def test_history_is_brought_only_where_it_is_needed() -> None:
 
 def test_what_is_dropped_is_gone() -> None:
     store = store_of([1], [])
-    assert len(store) == 2 and sequence_id(1, 0) in store
+    assert len(store._sequences) == 2 and sequence_id(1, 0) in store._sequences
     store.drop(sequence_id(1, 0))
-    assert len(store) == 1 and sequence_id(1, 0) not in store
+    assert len(store._sequences) == 1 and sequence_id(1, 0) not in store._sequences
     with pytest.raises(KeyError):
         store.drop(sequence_id(1, 0))
     with pytest.raises(KeyError):
         store.slice(sequence_id(1, 0), 0, 1)
     store.add(2, generate(0, [1], n=3))
     store.drop_request(2, 3)
-    assert len(store) == 1
+    assert len(store._sequences) == 1

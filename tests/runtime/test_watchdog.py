@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from daemon.config.schema import Config, InstanceSpec
-from daemon.runtime import notify, status, watchdog
+from daemon.runtime import notify, serving, watchdog
 from daemon.runtime.status import DaemonStatus
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.step_watch import COMPILE_S, LEAST_S
 from tests.runtime.ends import House, generate, until
-from tests.runtime.test_status import SERVED
 
 Build = Callable[..., House]
 
@@ -58,16 +57,16 @@ async def test_only_work_that_waits_for_a_worker_can_be_stuck(
     house_of: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    seen = DaemonStatus(Config(instance=(InstanceSpec("cpu", "mixed", "first"),)), "tiny")
-    assert seen.stuck() == "", "before there is a Core"
     house = house_of()
-    seen.begin(house.runtime, SERVED)
+    config = Config(instance=(InstanceSpec("cpu", "mixed", "first"),))
+    assert DaemonStatus(house.parts(config)).stuck() == "", "before there is a Core"
+    seen = house.status(config)
 
     def later(seconds: float) -> str:
         with monkeypatch.context() as patch:
             began_s = house.runtime.core.instances[0].step_began_s
             clock[0] = began_s + seconds
-            patch.setattr(status.time, "monotonic", lambda: clock[0])
+            patch.setattr(serving.time, "monotonic", lambda: clock[0])
             return seen.stuck()
 
     assert later(1e6) == "", "while it loads"
@@ -76,8 +75,8 @@ async def test_only_work_that_waits_for_a_worker_can_be_stuck(
     house.paused = True
     house.api.send(generate(1, [1, 2, 3]))
     await until(lambda: bool(house.plans))
-    assert later(status.STUCK_S - 1) == "", "a long step"
-    assert later(status.STUCK_S + 1) == "worker a has not answered for 61 s"
+    assert later(serving.STUCK_S - 1) == "", "a long step"
+    assert later(serving.STUCK_S + 1) == "worker a has not answered for 61 s"
     house.resume()
     await house.ended(1)
     assert later(1e6) == "", "at rest again"
@@ -92,4 +91,4 @@ async def test_only_work_that_waits_for_a_worker_can_be_stuck(
 
 
 def test_a_worker_that_compiles_for_ever_is_ended_before_the_daemon_is() -> None:
-    assert LEAST_S + COMPILE_S + LOOK_S < status.STUCK_S
+    assert LEAST_S + COMPILE_S + LOOK_S < serving.STUCK_S

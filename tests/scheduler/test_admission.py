@@ -57,6 +57,14 @@ def test_a_last_token_on_its_way_is_a_promise_too() -> None:
     assert running(admission) == [0, 1, 2]
 
 
+def test_whoever_has_a_reservation_gives_way_to_nobody() -> None:
+    admission = admission_with(3, 0)
+    order = admission.slots.order().copy()
+    admission.kv.reservations.reserve(int(order[2]), BLOCKS)
+    assert admission.grow_or_preempt(order[:1], 0.0) == []
+    assert running(admission) == [0, 2], "the second gave way: the last has a reservation"
+
+
 def test_only_what_lacks_beyond_what_comes_is_displaced() -> None:
     admission = admission_with(5, 4)
     one = urgent(24)  # six blocks, and one is spare

@@ -139,6 +139,21 @@ def test_priority_orders_the_queue() -> None:
     assert [sequence // 128 for sequence in driver.ended] == [0, 2, 3, 1]
 
 
+@pytest.mark.parametrize("policy", ["vllm", "sarathi"])
+@pytest.mark.parametrize(("swap", "swapped"), [("", True), ("recompute", False)])
+def test_first_come_first_served_swaps_unless_it_is_told_not_to(
+    policy: str, swap: str, swapped: bool
+) -> None:
+    config = configured(policy, swap=swap, max_len=64)
+    driver = Driver(config, 10, num_host_blocks=20, copy_block_s=1e-9, token_s=1.0)
+    for number in range(3):
+        driver.arrive([number] * 9, 24)
+    driver.settle()
+    counters = driver.core.counters
+    assert counters.preemptions > 0
+    assert bool(counters.swaps_out) is swapped
+
+
 def test_nobody_is_preempted_for_blocks_that_are_on_their_way() -> None:
     """At depth 2 an aborted sequence's blocks stay fenced; its neighbour waits for them."""
     driver = Driver(configured("sarathi", depth=2, max_len=64), 10)

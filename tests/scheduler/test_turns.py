@@ -123,7 +123,7 @@ def test_who_starves_first_is_looked_at_first() -> None:
 
 
 def test_a_guess_below_what_it_has_is_no_guess() -> None:
-    """Chosen, or foretold late, for one that is long already: it is not called nearly done."""
+    """Chosen, or predicted late, for one that is long already: it is not called nearly done."""
     policy, step_time, one = Speculative(), learned_step_time(), sequence(10)
     one.num_output_tokens = 300
     policy.enter(one, step_time)

@@ -29,27 +29,25 @@ def listener() -> Iterator[socket.socket]:
 class Told:
     """An API process, and what its supervisor told."""
 
-    def __init__(self, listener: socket.socket, *, kill: bool = False) -> None:
+    def __init__(self, *, kill: bool = False) -> None:
         self.generations: list[int] = []
         self.why = ""
-        self.links: list[ApiLink] = []
         self._kill = kill
-        self.api = ApiProcess(listener, '{"model": "tiny"}', self._connect, self._hopeless)
+        self.api = ApiProcess('{"model": "tiny"}', self._connect, self._hopeless)
+        self.link = ApiLink(TokenStore(), lambda _event: None, self.api.lives)
 
     def _connect(self, sock: socket.socket, generation: int) -> ApiLink:
         self.generations.append(generation)
-        self.links.append(ApiLink(sock, generation, TokenStore(), lambda _event: None))
-        self.links[-1].lives = self.api.lives
+        self.link.connect(sock, generation)
         if self._kill:
             os.kill(self.api.pid, signal.SIGKILL)
-        return self.links[-1]
+        return self.link
 
     def _hopeless(self, why: str) -> None:
         self.why = why
 
     def close(self) -> None:
-        for link in self.links:
-            link.hang_up()
+        self.link.hang_up()
 
 
 def health(url: str) -> int:
@@ -59,8 +57,8 @@ def health(url: str) -> int:
 
 async def test_it_answers_is_replaced_and_ends(listener: socket.socket) -> None:
     before = open_descriptors()
-    told = Told(listener)
-    running = asyncio.create_task(told.api.run())
+    told = Told()
+    running = asyncio.create_task(told.api.run(listener))
     assert await asyncio.to_thread(health, url_of(listener)) == 200
     await until(lambda: told.api.up)
     first = told.api.pid
@@ -84,8 +82,8 @@ async def test_a_stopped_one_is_found_and_replaced(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(silence, "STOPPED_S", 0.5)
-    told = Told(listener)
-    running = asyncio.create_task(told.api.run())
+    told = Told()
+    running = asyncio.create_task(told.api.run(listener))
     await until(lambda: told.api.up)
     stopped = told.api.pid
     os.kill(stopped, signal.SIGSTOP)
@@ -106,8 +104,8 @@ async def test_a_stopped_one_is_found_and_replaced(
 
 
 async def test_one_that_loads_may_be_silent_for_longer(listener: socket.socket) -> None:
-    told: Any = Told(listener)
-    running = asyncio.create_task(told.api.run())
+    told: Any = Told()
+    running = asyncio.create_task(told.api.run(listener))
     await until(lambda: told.api.up)
     assert told.api._pulse.limit_s == api_module.LOADS_S
     told.api.lives(settled=True)
@@ -118,16 +116,16 @@ async def test_one_that_loads_may_be_silent_for_longer(listener: socket.socket) 
 
 
 async def test_one_that_dies_again_and_again_is_given_up(listener: socket.socket) -> None:
-    told = Told(listener, kill=True)
-    await asyncio.wait_for(told.api.run(), 20)
+    told = Told(kill=True)
+    await asyncio.wait_for(told.api.run(listener), 20)
     assert told.generations == list(range(6))
     assert told.why == "the API process ended with status -9, again and again"
     told.close()
 
 
 async def test_closing_while_it_is_being_started(listener: socket.socket) -> None:
-    told = Told(listener)
-    running = asyncio.create_task(told.api.run())
+    told = Told()
+    running = asyncio.create_task(told.api.run(listener))
     await asyncio.sleep(0)
     await told.api.close()
     await asyncio.wait_for(running, 5)

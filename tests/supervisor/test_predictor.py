@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.protocol.predictor import Ask, Ended, Foretold
+from daemon.protocol.predictor import Ask, Ended, Estimate
 from daemon.supervisor import predictor
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
 from tests.supervisor.waiting import exists, until
@@ -22,7 +22,7 @@ class Told:
 
     def __init__(self, *arguments: str, kill: bool = False) -> None:
         self.story: list[str] = []
-        self.answers: list[Foretold] = []
+        self.answers: list[Estimate] = []
         self._kill = kill
         hooks = PredictorHooks(self._up, self.answers.append, lambda: self.story.append("lost"))
         self.process = PredictorProcess(arguments, hooks)
@@ -32,7 +32,7 @@ class Told:
         if self._kill:
             os.kill(self.process.pid, signal.SIGKILL)
 
-    async def ask(self, request: int) -> Foretold:
+    async def ask(self, request: int) -> Estimate:
         self.process.send(Ask(request, "What is an owl?", 5, 100))
         await until(lambda: bool(self.answers) and self.answers[-1].request == request)
         return self.answers[-1]

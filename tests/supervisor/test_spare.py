@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from daemon.supervisor import silence as silence_module
 from daemon.supervisor import spare as spare_module
 from daemon.supervisor import worker as worker_module
 from daemon.supervisor.child import start_child
@@ -109,6 +110,23 @@ async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
     assert spare.pid == 0, "closed is closed"
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
+
+
+async def test_a_spare_that_was_asked_a_moment_ago_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine each answer takes its time: a new process would take longer."""
+    monkeypatch.setattr(spare_module, "start_worker", at_work)
+    monkeypatch.setattr(silence_module, "MOMENT_S", 3600.0)
+    spare: Any = Spare("cpu")
+    await spare.prepare()
+    await until(lambda: spare.ready)
+    os.kill(spare.pid, signal.SIGSTOP)
+    await until(lambda: spare._held._pulse._silence.expecting)
+    assert spare.ready
+    monkeypatch.setattr(silence_module, "MOMENT_S", 0.0)
+    assert not spare.ready and spare.take() is None, "it owes an answer for too long"
+    await spare.close()
 
 
 async def test_one_that_dies_again_and_again_waits_for_the_next_worker(

@@ -71,7 +71,7 @@ async def test_loading_that_makes_no_progress_is_ended(
     began_s = asyncio.get_running_loop().time()
     await asyncio.wait_for(told.worker.run(), 20)
     assert asyncio.get_running_loop().time() - began_s > 1.0, "it was let live while it came on"
-    assert told.story == ["loading", "hopeless"]
+    assert told.story == ["loading", "lost", "hopeless"]
     assert told.why == "worker first: no progress of loading in 0.5 s, after its stage 'weights'"
     assert "hangs; where it is" in caplog.text
     assert told.worker.pid == 0

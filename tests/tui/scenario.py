@@ -5,9 +5,11 @@ import math
 import msgspec
 import numpy as np
 
+from daemon.pause import NO_PAUSES, one_more
 from daemon.protocol.control import (
     BlockOwners,
     BlockUse,
+    Cause,
     Counters,
     GpuStatus,
     InstanceStatus,
@@ -196,6 +198,7 @@ def swapping(
         swaps_in=28,
         prediction_count=50,
         prediction_error_sum=11.5,
+        pauses=one_more(one_more(NO_PAUSES, Cause.SWAPPED, 2.0, 30), Cause.RECOMPUTED, 4.0, 10),
     )
     sequences = tuple(_foreseen(one) for one in busy.sequences)
     return msgspec.structs.replace(
@@ -233,8 +236,8 @@ def story(sequence: int, time_s: float) -> Story:
     marks = [
         (0.0, What.ARRIVED, 1422, -1),
         (0.0, What.QUEUED, 0, -1),
-        (0.01, What.FORETOLD, 120, -1),
-        (1.4, What.SEATED, 160, -1),
+        (0.01, What.PREDICTED, 120, -1),
+        (1.4, What.ADMITTED, 160, -1),
         (1.4, What.CHUNK, 512, -1),
         (1.9, What.CHUNK, 512, -1),
         (2.4, What.CHUNK, 238, -1),
@@ -243,8 +246,9 @@ def story(sequence: int, time_s: float) -> Story:
         (6.2, What.GAVE_WAY, 1440, 1010),
         (9.5, What.FETCHED, 1440, -1),
         (9.6, What.RESTORED, 0, -1),
+        (9.7, What.RESUMED, 3500, Cause.SWAPPED),
         (12.0, What.OUT_OF_BLOCKS, 0, 1004),
-        (15.0, What.SEATED, 1000, -1),
+        (15.0, What.ADMITTED, 1000, -1),
         (15.0, What.CHUNK, 490, -1),
     ]
     since_s = time_s - 22
@@ -259,6 +263,9 @@ def story(sequence: int, time_s: float) -> Story:
         status,
         int32([*range(40, 90), *range(120, 140), 7]),
         since_s + 2.8,
+        since_s + 25.0,
+        10.5,
+        3.25,
     )
 
 

@@ -20,7 +20,7 @@ async def test_the_picture_fits_and_says_it_all_at_every_size() -> None:
             await top.pilot.resize_terminal(*size)
             text = await top.picture()
             assert all(len(line) <= size[0] for line in text.splitlines())
-            assert top.app.overview.sequences.row_count == 30
+            assert len(top.app.overview.sequences.rows) == 30
             if size == (60, 15):
                 continue
             for word in ("SmolLM2-135M-Instruct", "● ready", "127.0.0.1:8000", "20 running"):
@@ -150,14 +150,14 @@ async def test_sorting_filtering_and_pausing() -> None:
         assert "filter: pref u1" in await top.press("enter")
         assert not top.app.overview.filter_line.has_class("-open")
         await top.press("slash", "escape", "slash", "[", *"red", "]", "[", "/", "enter")
-        assert table.row_count == 0, "a filter is text and no markup"
+        assert len(table.rows) == 0, "a filter is text and no markup"
         await top.press("slash", "escape")
-        assert table.row_count == 30 and table.has_focus
+        assert len(table.rows) == 30 and table.has_focus
         assert "paused" in await top.press("p")
         text = await top.tell(scenario.snapshot(50, num_running=2, num_waiting=0))
-        assert table.row_count == 30 and "paused" in text
+        assert len(table.rows) == 30 and "paused" in text
         assert "paused" not in await top.press("p")
-        assert table.row_count == 2
+        assert len(table.rows) == 2
 
 
 async def test_five_hundred_sequences() -> None:

@@ -12,7 +12,7 @@ from daemon.protocol.control import Snapshot
 from daemon.wire.frames import inline_frame
 from tests.tui import scenario
 from tui import client
-from tui.client import Daemon
+from tui.client import DaemonSource
 from tui.source import Disconnected
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -28,7 +28,7 @@ async def peer(path: Path, talk: Talk) -> AsyncIterator[None]:
 
 async def first_news(path: Path) -> Snapshot | Disconnected:
     async with asyncio.timeout(5):
-        news = await anext(Daemon(path).news())
+        news = await anext(DaemonSource(path).news())
         assert isinstance(news, Snapshot | Disconnected)
         return news
 
@@ -68,7 +68,7 @@ async def test_the_time_of_the_loss_stays_and_tries_come_at_least_each_second(
 
     monkeypatch.setattr(client.asyncio, "sleep", sleep)
     lost: list[Disconnected] = []
-    async for news in Daemon(path).news():
+    async for news in DaemonSource(path).news():
         assert isinstance(news, Disconnected)
         lost.append(news)
         if len(lost) == 7:
@@ -82,7 +82,7 @@ async def test_each_snapshot_comes_once_and_in_order(path: Path) -> None:
     server = ControlServer(path, lambda: scenario.snapshot(next(steps)))
     await server.start()
     seen: list[float] = []
-    async for news in Daemon(path, 0.2).news():
+    async for news in DaemonSource(path, 0.2).news():
         assert isinstance(news, Snapshot)
         seen.append(news.time_s)
         if len(seen) == 4:

@@ -10,7 +10,7 @@ from daemon.control.server import ControlServer
 from daemon.protocol.control import AskOwners, AskStory, BlockOwners, Closer, Story
 from tests.tui import scenario
 from tests.tui.driving import screen_text
-from tui.client import Daemon
+from tui.client import DaemonSource
 from tui.dashboard import LlmdTop
 from tui.screens.sequence import SequenceScreen
 
@@ -52,11 +52,11 @@ async def until(pilot: Pilot[None], happened: Callable[[], bool]) -> None:
 
 async def test_lost_found_again_and_asked_closer(path: Path) -> None:
     daemon = Busy(path)
-    app = LlmdTop(Daemon(path, interval_s=0.2))
+    app = LlmdTop(DaemonSource(path, interval_s=0.2))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "no such socket" in app.overview.banner.text)
         await daemon.start()
-        await until(pilot, lambda: app.overview.sequences.row_count > 0)
+        await until(pilot, lambda: len(app.overview.sequences.rows) > 0)
         assert not app.overview.banner.display
         await pilot.press("down", "down", "enter")
         await until(pilot, lambda: "gave way to 1010" in screen_text(app))

@@ -11,7 +11,7 @@ from daemon.control.server import ControlServer
 from tests.tui import scenario
 from tui.app import main
 from tui.plain import frame
-from tui.recording import Recorder
+from tui.recording import RecordingWriter
 
 GOLDEN = Path(__file__).parent / "golden_frame.txt"
 
@@ -24,6 +24,7 @@ def test_levels_swapping_and_predictions_are_in_the_frame() -> None:
     text = frame(scenario.swapping(20, num_running=6))
     assert "  predictor   mean, up; 60 asks, 2 dropped, 200 us each\n" in text
     assert "  preempted   40 times; 30 swapped out, 28 back in\n" in text
+    assert "  paused      40 times, 2.50 s in the mean; 30 swapped, 10 recomputed\n" in text
     assert "  predictions 50 finished with one, wrong by 23 % in the mean\n" in text
     lines = [line.split() for line in text.splitlines()]
     header = next(line for line in lines if "POLICY" in line)
@@ -92,7 +93,7 @@ def test_no_daemon_is_exit_1_with_a_reason(path: Path, capsys: pytest.CaptureFix
 
 def test_a_recordings_last_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "seen.rec"
-    recorder = Recorder(path)
+    recorder = RecordingWriter(path)
     for step in (19, 20):
         recorder.write(step, scenario.snapshot(step, num_running=6, num_waiting=2))
     recorder.write(21, scenario.story(1002, 110.0))

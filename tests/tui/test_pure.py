@@ -1,10 +1,13 @@
 """What the dashboard derives from snapshots, without a terminal."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
 
-from daemon.protocol.control import BlockUse, Counters, Snapshot
+from daemon.pause import NO_PAUSES, one_more
+from daemon.protocol.control import BlockUse, Cause, Counters, Snapshot
 from tests.tui import scenario
 from tui import format as human
 from tui.blocks import fit_map, map_lines
@@ -35,6 +38,16 @@ def test_rates_are_differences_over_the_daemons_clock() -> None:
     rates = rates_between(old, new)
     assert (rates.output_tokens_per_s, rates.prompt_tokens_per_s) == (100.0, 20.0)
     assert rates.ttft_s == pytest.approx(0.25)
+
+
+def test_pauses_of_every_cause_are_averaged() -> None:
+    old, new = moment(10.0), moment(12.0)
+    before = one_more(NO_PAUSES, Cause.SWAPPED, 7.0, 2)
+    after = one_more(one_more(before, Cause.SWAPPED, 1.0), Cause.WORKER_LOST, 2.0, 3)
+    old = replace(old, counters=Counters(pauses=before))
+    assert rates_between(old, old).pause_s is None
+    new = replace(new, counters=Counters(pauses=after))
+    assert rates_between(old, new).pause_s == pytest.approx(7.0 / 4)
 
 
 def test_no_first_token_is_no_ttft_and_a_restart_is_no_rate() -> None:

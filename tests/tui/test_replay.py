@@ -11,7 +11,7 @@ from tests.tui import scenario
 from tests.tui.driving import Scripted, screen_text
 from tui import replay as replay_module
 from tui.dashboard import LlmdTop
-from tui.recording import FIRST_LINE, Recorder, Recording, RecordingError
+from tui.recording import FIRST_LINE, Recording, RecordingError, RecordingWriter
 from tui.replay import SPEEDS, Replay
 from tui.source import Rewound
 
@@ -20,7 +20,7 @@ from tui.source import Rewound
 def recorded(tmp_path: Path) -> Path:
     """A minute of snapshots, two a second, with a story in between."""
     path = tmp_path / "busy.rec"
-    recorder = Recorder(path)
+    recorder = RecordingWriter(path)
     for step in range(120):
         recorder.write(1000 + step / 2, scenario.swapping(step, num_running=6))
         if step == 60:
@@ -41,12 +41,12 @@ def test_what_was_heard_is_what_is_played(recorded: Path) -> None:
 
 def test_a_file_that_is_there_is_not_written_over(recorded: Path) -> None:
     with pytest.raises(RecordingError, match=r"cannot record to .*busy\.rec: File exists"):
-        Recorder(recorded)
+        RecordingWriter(recorded)
 
 
 def test_a_full_recording_stops_and_stays_whole(tmp_path: Path) -> None:
     path = tmp_path / "small"
-    recorder = Recorder(path, limit_bytes=20_000)
+    recorder = RecordingWriter(path, limit_bytes=20_000)
     for step in range(20):
         recorder.write(float(step), scenario.snapshot(step))
     assert recorder.trouble == "the recording is full"
@@ -139,7 +139,7 @@ async def test_the_screen_says_replay_and_obeys_the_keys(recorded: Path) -> None
 async def test_all_that_is_heard_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "new.rec"
     source = Scripted(scenario.swapping(1), scenario.story(1002, 119.0), scenario.swapping(2))
-    app = LlmdTop(source, recorder=Recorder(path))
+    app = LlmdTop(source, recorder=RecordingWriter(path))
     async with app.run_test(size=(120, 40)) as pilot:
         await source.said.join()
         app.show()

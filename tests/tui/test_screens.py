@@ -12,7 +12,7 @@ from daemon.protocol.control import AskOwners, AskStory, Story
 from tests.tui import scenario
 from tests.tui.driving import watching
 from tui import orders
-from tui.client import Daemon
+from tui.client import DaemonSource
 from tui.dashboard import LlmdTop
 from tui.orders import ORDERS, policy_order
 from tui.palette import ink
@@ -29,14 +29,14 @@ async def test_the_tree_folds_sorts_and_opens() -> None:
         screen = top.app.screen
         assert isinstance(screen, TreeScreen)
         assert "▾ gpu0 (12)" in text and "1000" in text
-        rows = screen.branches.row_count
+        rows = len(screen.branches.rows)
         text = await top.press("space")
         assert "▸ gpu0 (12)" in text and "▾ gpu1 (12)" in text
-        assert screen.branches.row_count == rows - 12
+        assert len(screen.branches.rows) == rows - 12
         text = await top.press("f")
         assert all(f"▸ {name}" in text for name in ("gpu0", "gpu1", "nowhere yet"))
         await top.press("f")
-        assert screen.branches.row_count == rows
+        assert len(screen.branches.rows) == rows
         assert "oldest first" in await top.press("s")
         oldest = screen.branches.rows[1][0]
         await top.press("down", "down", "enter")
@@ -57,15 +57,18 @@ async def test_a_sequence_tells_its_story() -> None:
         assert top.source.asked == [AskStory(1002)] * 2
         for words in (
             "queued on gpu0",
-            "foretold: 120 output tokens",
+            "predicted: 120 output tokens",
             "runs, 160 tokens from the prefix cache",
             "preempted: gave way to 1010; KV of 1440 tokens stays in host memory",
             "preempted: 1004 needed a block",
-            "15 marks · 3 left out of the middle",
+            "16 marks · 3 left out of the middle",
             "40-89, 120-139, 7",
             "TTFT       2.80 s",
             "178 of 256",
             "preempted 6.3 s",
+            "goes on after a pause of 3.50 s (swapped)",
+            "10.5 s; prompts 3.25 s",
+            "3.0 s left",
         ):
             assert words in text
         assert "tok/s  8.0" in (text := await top.tell(scenario.swapping(40), _later(2.0, 8))), text
@@ -162,7 +165,7 @@ async def test_orders_are_offered_only_where_they_can_be_given(
             raise ControlError("the daemon refused: not today")
 
     monkeypatch.setattr(orders, "choose_policy", choose)
-    app = LlmdTop(Daemon(path))
+    app = LlmdTop(DaemonSource(path))
     async with app.run_test(size=(120, 40)) as pilot:
         app.watched.hear(scenario.swapping(10))
         await pilot.press("o")
@@ -177,7 +180,7 @@ async def test_orders_are_offered_only_where_they_can_be_given(
         assert [n.message for n in app._notifications] == ["the daemon refused: not today"]
         titles = {one.title for one in app.get_system_commands(app.screen)}
         assert {"Policy: mlfq", "Drain", "Resume", "Reload"} <= titles
-    readonly = LlmdTop(Daemon(path), readonly=True)
+    readonly = LlmdTop(DaemonSource(path), readonly=True)
     async with readonly.run_test() as pilot:
         readonly.watched.hear(scenario.swapping(10))
         await pilot.press("o")

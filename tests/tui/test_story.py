@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from daemon.protocol.control import FinishReason, Mark, Story, What
+from daemon.protocol.control import Cause, FinishReason, Mark, Story, What
 from tests.tui import scenario
 from tui.pace import Pace
 from tui.story import ranges, sentence, stretches, strip_cells, totals
@@ -21,13 +21,15 @@ def told(marks: Sequence[tuple[float, str]], now: float) -> Story:
         (Mark(0, What.QUEUED, 1, -1), "queued on gpu1"),
         (Mark(0, What.QUEUED, 5, -1), "queued on 5"),
         (Mark(0, What.MOVED, 1, -1), "moved from gpu1, which is full"),
-        (Mark(0, What.SEATED, 0, -1), "runs"),
-        (Mark(0, What.SEATED, 1, -1), "runs, 1 token from the prefix cache"),
+        (Mark(0, What.ADMITTED, 0, -1), "runs"),
+        (Mark(0, What.ADMITTED, 1, -1), "runs, 1 token from the prefix cache"),
         (Mark(0, What.CHUNK, 1, -1), "computes 1 token"),
         (Mark(0, What.SHARED, 30, 9), "runs, 30 tokens shared with 9"),
         (Mark(0, What.PROMOTED, 0, -1), "promoted to level 0"),
         (Mark(0, What.OUT_OF_BLOCKS, 0, 7), "preempted: no block for its next token"),
         (Mark(0, What.WORKER_LOST, 0, -1), "preempted: its worker was lost"),
+        (Mark(0, What.RESUMED, 1240, Cause.SWAPPED), "goes on after a pause of 1.24 s (swapped)"),
+        (Mark(0, What.RESUMED, 30, 99), "goes on after a pause of 30.0 ms (cause 99)"),
         (Mark(0, What.FINISHED, 12, FinishReason.ABORT), "finished with 12 tokens (abort)"),
         (Mark(0, What.FINISHED, 12, 99), "finished with 12 tokens (reason 99)"),
         (Mark(0, "of a newer daemon", 1, 2), "of a newer daemon"),
@@ -39,7 +41,7 @@ def test_a_mark_in_words(mark: Mark, words: str) -> None:
 
 def test_every_mark_that_a_daemon_writes_has_words() -> None:
     names = [value for name, value in vars(What).items() if name.isupper()]
-    assert len(names) == 17
+    assert len(names) == 18
     for name in names:
         words = sentence(Mark(0, name, 3, 4), Story(7, 1.0), ["gpu0"] * 4)
         assert words and (words != name or name == What.FIRST)
@@ -60,11 +62,11 @@ def test_a_life_in_stretches() -> None:
 
 def test_a_short_life_and_an_ended_one() -> None:
     assert [one.kind for one in stretches(told([(1.0, What.ARRIVED)], 1.0))] == ["waiting"]
-    ended = told([(1.0, What.ARRIVED), (2.0, What.SEATED), (2.0, What.CHUNK), (3.0, What.FIRST),
+    ended = told([(1.0, What.ARRIVED), (2.0, What.ADMITTED), (2.0, What.CHUNK), (3.0, What.FIRST),
                   (4.0, What.FINISHED)], 9.0)  # fmt: skip
     assert totals(stretches(ended)) == {"waiting": 1.0, "prefill": 1.0, "decode": 1.0}
-    again = told([(0.0, What.ARRIVED), (1.0, What.SEATED), (1.0, What.CHUNK), (2.0, What.FIRST),
-                  (3.0, What.GAVE_WAY), (4.0, What.SEATED), (4.0, What.CHUNK), (5.0, What.CHUNK)],
+    again = told([(0.0, What.ARRIVED), (1.0, What.ADMITTED), (1.0, What.CHUNK), (2.0, What.FIRST),
+                  (3.0, What.GAVE_WAY), (4.0, What.ADMITTED), (4.0, What.CHUNK), (5.0, What.CHUNK)],
                  7.0)  # fmt: skip
     assert [one.kind for one in stretches(again)] == [
         "waiting", "prefill", "decode", "preempted", "prefill", "decode",

@@ -93,3 +93,12 @@ def test_waiting_ends_with_a_frame_the_end_or_the_time(pair: Pair) -> None:
     left.close()
     assert right.wait(5.0) and right.receive() is None
     right.close()
+
+
+def test_a_peer_that_ends_with_frames_unread_is_gone_like_any_other(pair: Pair) -> None:
+    """The kernel says that the connection was reset, as where the peer was killed."""
+    right = BlockingChannel(pair[1])
+    right.send(b"never read")
+    pair[0].close()
+    assert right.receive() is None
+    right.close()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from daemon.wire.columns import Column, decoder, encoder, int32
+from daemon.wire.columns import Column, all_true, any_true, decoder, encoder, int32
 
 DTYPES = ("i4", "i8", "u1", "f4")
 
@@ -75,3 +75,10 @@ def test_no_bytes_raise_anything_but_a_decoding_error(data: bytes) -> None:
             DECODER.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError):  # the latter: of a broken string
             continue
+
+
+@pytest.mark.parametrize("flags", [[], [0], [1], [0, 1, 0], [1, 1]])
+def test_flags_are_asked_as_numpy_asks_them(flags: list[int]) -> None:
+    for column in (np.array(flags, np.bool_), np.array(flags, np.uint8)):
+        assert any_true(column) == column.any()
+        assert all_true(column) == column.all()

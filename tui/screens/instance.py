@@ -90,6 +90,7 @@ def _what(one: InstanceStatus) -> Facts:
 def _does(one: InstanceStatus) -> Facts:
     used = share(used_blocks(one), one.kv_blocks)
     in_bytes = size(one.kv_blocks * one.kv_block_bytes)
+    reserved = f", {one.kv_reserved} reserved" if one.kv_reserved else ""
     levels = f"{level_bars(one.levels)} {level_counts(one.levels)}" if any(one.levels) else "–"
     return [
         ("sequences", f"{one.running} run, {one.waiting} wait"),
@@ -100,7 +101,7 @@ def _does(one: InstanceStatus) -> Facts:
         ("", ""),
         ("KV pool", f"{bar(used, 10)} {percent(used)} of {in_bytes}"),
         ("blocks", f"{one.kv_blocks} of {size(one.kv_block_bytes)}"),
-        ("held", f"{one.kv_held}, {one.kv_fenced} fenced"),
+        ("held", f"{one.kv_held}, {one.kv_fenced} fenced{reserved}"),
         ("cached", f"{one.kv_cached}, {max(0, one.kv_free - one.kv_cached)} free"),
         ("", ""),
     ]

@@ -22,7 +22,7 @@ from tui.screens.instance import InstanceScreen
 from tui.screens.live import LiveScreen
 from tui.screens.sequence import SequenceScreen
 from tui.sequences import SequencesTable
-from tui.waiting import WaitingQueue
+from tui.waiting import WaitingLines
 from tui.watched import Watched
 
 
@@ -42,7 +42,7 @@ class OverviewScreen(LiveScreen):
         self.tpot = Chart("TPOT", "good", latency)
         self.waiting = Chart("waiting", "warn", rate)
         self.blocks = BlockMap()
-        self.queue = WaitingQueue()
+        self.queue = WaitingLines()
         self.instances = InstancesTable()
         self.queues = QueuesTable()
         self.sequences = SequencesTable()

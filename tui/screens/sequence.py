@@ -86,9 +86,9 @@ def _standing(one: SequenceStatus) -> Pairs:
     sign, colour = state_look(one.state)
     done = share(min(one.num_computed_tokens, one.num_prompt_tokens), one.num_prompt_tokens)
     put = share(one.num_output_tokens, one.max_tokens)
-    foretold = "nothing"
+    predicted = "nothing"
     if one.predicted_tokens >= 0:
-        foretold = f"{one.predicted_tokens} tokens{', exceeded' if exceeded(one) else ''}"
+        predicted = f"{one.predicted_tokens} tokens{', exceeded' if exceeded(one) else ''}"
     where, place_colour = residency_look(one.residency) if one.residency else ("–", ink.faint)
     held = f"{where} {one.residency}  {one.num_blocks} on the device, {one.num_host_blocks} host"
     return [
@@ -97,7 +97,7 @@ def _standing(one: SequenceStatus) -> Pairs:
         ("age", duration(one.age_s)),
         ("prompt", f"{bar(done, 10)} {percent(done)} of {count(one.num_prompt_tokens)}"),
         ("output", f"{bar(put, 10)} {one.num_output_tokens} of {one.max_tokens} at most"),
-        ("foretold", foretold),
+        ("predicted", predicted),
         ("level", str(one.level)),
         ("priority", f"{one.priority:+}" if one.priority else "0"),
         ("preempted", f"{one.preemptions} times"),
@@ -106,14 +106,28 @@ def _standing(one: SequenceStatus) -> Pairs:
 
 
 def _latencies(one: SequenceStatus | None, story: Story | None) -> Pairs:
-    """Time to the first token, and the mean time of one since then."""
-    if story is None or not story.marks or story.first_token_s < 0:
+    """Time to the first token, the mean time of one since then, and the time until it is due."""
+    if story is None or not story.marks:
         return [("TTFT", "–")]
+    until_s = story.time_s if one is not None else story.marks[-1].time_s
+    left_s = story.deadline_s - until_s
+    how = f"{duration(abs(left_s))} {'left' if left_s >= 0 else 'late'}"
+    due = [("deadline", how)] if story.deadline_s else []
+    if story.first_token_s < 0:
+        return [("TTFT", "–"), *due]
     ttft_s = story.first_token_s - story.marks[0].time_s
     output = one.num_output_tokens if one is not None else story.marks[-1].amount
-    until_s = story.time_s if one is not None else story.marks[-1].time_s
     tpot_s = (until_s - story.first_token_s) / (output - 1) if output > 1 else None
-    return [("TTFT", latency(ttft_s)), ("TPOT", latency(tpot_s))]
+    return [("TTFT", latency(ttft_s)), ("TPOT", latency(tpot_s)), *_paused(story), *due]
+
+
+def _paused(story: Story) -> Pairs:
+    """How long it paused since its first token, where it did."""
+    if not story.paused_s:
+        return []
+    behind = story.behind_prompts_s
+    prompts = f"; prompts {latency(behind)}" if behind else ""
+    return [("paused", f"{latency(story.paused_s)}{prompts}")]
 
 
 def _blocks(story: Story | None) -> Pairs:

@@ -5,7 +5,7 @@ They begin anew with each API process; Prometheus' `rate` allows for that.
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from daemon.api.choice import Choice, Clock
+from daemon.api.choice import AnswerChoice, Clock
 from daemon.api.metrics.gaps import MOST_PENDING, Gaps
 from daemon.api.metrics.names import MODEL, PREFIX
 
@@ -88,7 +88,7 @@ class AnswerMetrics:
         if len(self.gaps_s) > MOST_PENDING:
             self._gaps.fold()
 
-    def ended(self, choice: Choice, now: float) -> None:
+    def ended(self, choice: AnswerChoice, now: float) -> None:
         """An answer ended, or was never begun."""
         reason = choice.finish_reason or choice.cut
         if reason:

@@ -4,10 +4,12 @@ The counts live in the runtime: they outlast workers and API processes.
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
     SummaryMetricFamily,
@@ -17,6 +19,7 @@ from prometheus_client.registry import Collector
 from daemon.api.metrics.devices import device_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.pause import BOUNDS_S, Cause, Pauses
 from daemon.protocol.api import Gauges
 
 COUNTERS: dict[str, tuple[str, str]] = {
@@ -29,15 +32,6 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "worker_deaths": ("worker_deaths", "Workers that died or were given up."),
 }
 """The Core's counters by field: the metric, and what it counts."""
-
-ELSEWHERE = frozenset(
-    {
-        *("rejected", "finished", "aborted", "failed", "cached_tokens"),  # counted with answers
-        *("ttft_count", "ttft_sum_s", "tpot_count", "tpot_sum_s"),  # histograms of answers
-        *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum"),  # below
-    }
-)
-"""Counters that are shown in another way."""
 
 
 class EngineMetrics(Collector):
@@ -93,6 +87,19 @@ class EngineMetrics(Collector):
         count, total = counters.prediction_count, counters.prediction_error_sum
         error.add_metric([self._model], count, total)
         yield error
+        yield self._pauses(counters.pauses)
+
+    def _pauses(self, pauses: tuple[Pauses, ...]) -> Metric:
+        family = HistogramMetricFamily(
+            PREFIX + "pause_seconds",
+            "Pauses of answers that had begun, by cause.",
+            labels=[MODEL, "cause"],
+        )
+        edges = [*map(str, BOUNDS_S), "+Inf"]
+        for cause, one in zip(Cause, pauses, strict=True):
+            buckets = list(zip(edges, accumulate(one.by_length), strict=True))
+            family.add_metric([self._model, cause.name.lower()], buckets, one.sum_s)
+        return family
 
     def _losses(self, gauges: Gauges) -> Iterator[Metric]:
         deaths = CounterMetricFamily(
@@ -127,6 +134,9 @@ class EngineMetrics(Collector):
     def _memory(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks in use; 1 is all of them.")
         blocks = self._gauge("kv_blocks", "KV blocks by what they hold.", "state")
+        reserved = self._gauge(
+            "kv_blocks_reserved", "Free and cached KV blocks that are kept for running answers."
+        )
         size = self._gauge("kv_block_bytes", "Size of a KV block.")
         host = self._gauge("host_cache_usage_perc", "As kv_cache_usage_perc, in host memory.")
         host_blocks = self._gauge("host_blocks", "Host blocks by what they hold.", "state")
@@ -141,11 +151,12 @@ class EngineMetrics(Collector):
             }
             for state, count in by_state.items():
                 blocks.add_metric([*labels, state], count)
+            reserved.add_metric(labels, one.kv_reserved)
             size.add_metric(labels, one.kv_block_bytes)
             host.add_metric(labels, _share(one.host_held, one.host_blocks))
             host_blocks.add_metric([*labels, "free"], one.host_blocks - one.host_held)
             host_blocks.add_metric([*labels, "held"], one.host_held)
-        yield from (usage, blocks, size, host, host_blocks)
+        yield from (usage, blocks, reserved, size, host, host_blocks)
 
     def _swapping(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         blocks = self._counter(

@@ -15,7 +15,7 @@ from daemon.api.answers import (
     ModelCard,
     ModelList,
     Readiness,
-    Status,
+    StatusAnswer,
     Tokenized,
     Version,
 )
@@ -28,138 +28,90 @@ EVERYWHERE = {
     500: "The server is at fault.",
     503: "The server is starting, leaving, or has too many connections.",
 }
-WITH_BODY = {
+NO_MODEL = {404: "No model of this name is served."}
+WITH_BODY = NO_MODEL | {
     408: "The body did not come in time.",
     413: "The body is larger than `server.body_limit_bytes`.",
     415: "The body is compressed.",
     429: "A quota is used up, or too many answers are under way.",
 }
-NO_MODEL = {404: "No model of this name is served."}
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True):
     """A method of a path."""
 
-    method: str  # "get" | "post"
     path: str
     name: str  # the operationId
     summary: str
-    body: type | None = None  # JSON
     answer: type | None = None  # JSON; None: text or JSON that no type describes
-    media: tuple[str, ...] = ("application/json",)  # of the answer
+    body: type | None = None  # JSON
     event: type | None = None  # of a streamed answer
     errors: dict[int, str] = {}  # beyond EVERYWHERE
+    media: tuple[str, ...] = ("application/json",)  # of the answer
     parameters: tuple[str, ...] = ()  # in the path
 
-
-def _asking(path: str, name: str, summary: str, body: type, answer: type) -> Operation:
-    return Operation(
-        method="post",
-        path=path,
-        name=name,
-        summary=summary,
-        body=body,
-        answer=answer,
-        errors=WITH_BODY | NO_MODEL,
-    )
+    @property
+    def method(self) -> str:
+        """What has a body is posted."""
+        return "get" if self.body is None else "post"
 
 
 OPERATIONS = (
-    msgspec.structs.replace(
-        _asking(
-            "/v1/chat/completions",
-            "createChatCompletion",
-            "What the assistant says next.",
-            ChatRequest,
-            ChatCompletion,
-        ),
-        event=ChatChunk,
+    Operation(
+        "/v1/chat/completions",
+        "createChatCompletion",
+        "What the assistant says next.",
+        ChatCompletion,
+        ChatRequest,
+        ChatChunk,
+        WITH_BODY,
     ),
-    msgspec.structs.replace(
-        _asking(
-            "/v1/completions",
-            "createCompletion",
-            "How a text goes on.",
-            CompletionRequest,
-            Completion,
-        ),
-        event=CompletionChunk,
+    Operation(
+        "/v1/completions",
+        "createCompletion",
+        "How a text goes on.",
+        Completion,
+        CompletionRequest,
+        CompletionChunk,
+        WITH_BODY,
     ),
     *(
-        _asking(
-            f"{root}/{verb}",
-            f"{verb}{suffix}",
-            summary,
-            body,
-            answer,
-        )
+        Operation(f"{root}/{verb}", f"{verb}{suffix}", summary, answer, body, errors=WITH_BODY)
         for root, suffix in (("/v1", ""), ("", "AtRoot"))
         for verb, summary, body, answer in (
             ("tokenize", "The tokens of a text or conversation.", TokenizeRequest, Tokenized),
             ("detokenize", "The text of tokens.", DetokenizeRequest, Detokenized),
         )
     ),
-    *(
-        Operation(
-            method="get",
-            path=path,
-            name=name,
-            summary="The model that is served.",
-            answer=ModelList,
-        )
-        for path, name in (("/v1/models", "listModels"), ("/v1/models/", "listModelsAtSlash"))
-    ),
+    Operation("/v1/models", "listModels", "The model that is served.", ModelList),
+    Operation("/v1/models/", "listModelsAtSlash", "The model that is served.", ModelList),
     Operation(
-        method="get",
-        path="/v1/models/{id}",
-        name="retrieveModel",
-        summary="The model of this name.",
-        answer=ModelCard,
+        "/v1/models/{id}",
+        "retrieveModel",
+        "The model of this name.",
+        ModelCard,
         errors=NO_MODEL,
         parameters=("id",),
     ),
     *(
         Operation(
-            method="get",
-            path=f"/{name}",
-            name=name,
-            summary="Whether answers make progress, and when the last step was; 503 if not.",
-            answer=Health,
+            f"/{name}",
+            name,
+            "Whether answers make progress, and when the last step was; 503 if not.",
+            Health,
         )
         for name in ("health", "ping")
     ),
+    Operation("/version", "version", "The version of llmd.", Version),
+    Operation("/ready", "ready", "Whether requests are taken; 503 while not.", Readiness),
     Operation(
-        method="get",
-        path="/version",
-        name="version",
-        summary="The version of llmd.",
-        answer=Version,
+        "/status", "status", "What is served on which devices, and how busy it is.", StatusAnswer
     ),
     Operation(
-        method="get",
-        path="/ready",
-        name="ready",
-        summary="Whether requests are taken; 503 while not.",
-        answer=Readiness,
-    ),
-    Operation(
-        method="get",
-        path="/status",
-        name="status",
-        summary="What is served on which devices, and how busy it is.",
-        answer=Status,
-    ),
-    Operation(
-        method="get",
-        path="/metrics",
-        name="metrics",
-        summary="Metrics for Prometheus, or OpenMetrics where the header `Accept` asks for it.",
+        "/metrics",
+        "metrics",
+        "Metrics for Prometheus, or OpenMetrics where the header `Accept` asks for it.",
         media=("text/plain", "application/openmetrics-text"),
     ),
-    Operation(
-        method="get",
-        path="/openapi.json",
-        name="describe",
-        summary="This description.",
-    ),
+    Operation("/openapi.json", "describe", "This description."),
 )

@@ -7,7 +7,7 @@ from daemon.engine.attention_torch import Chunks
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.team import Team
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 
 _STORED_HERE = 32
@@ -17,7 +17,7 @@ _STORED_HERE = 32
 class CpuAttention:
     """One step over a batch, for a float32 pool."""
 
-    def __init__(self, batch: FlatBatch, cache: KVCache, team: Team, constants: Constants) -> None:
+    def __init__(self, batch: FlatBatch, cache: PagedKV, team: Team, constants: Constants) -> None:
         self._cache = cache
         self._team = team
         self._constants = constants

@@ -8,7 +8,7 @@ import torch
 from daemon.engine.cpu import kernels
 from daemon.engine.cpu.kernels import COLUMNS_AT_ONCE, TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.wire.columns import Int32
 
 
@@ -132,7 +132,7 @@ def linear(
 
 
 def store(
-    cache: KVCache, layer: int, key: torch.Tensor, value: torch.Tensor, places: Places
+    cache: PagedKV, layer: int, key: torch.Tensor, value: torch.Tensor, places: Places
 ) -> Call:
     """Write `key` and `value` [T, kv_heads, head_dim], of one row stride, to their pages."""
     count, heads, head_dim = key.shape
@@ -155,7 +155,7 @@ def store(
 
 
 def attend(
-    cache: KVCache,
+    cache: PagedKV,
     layer: int,
     query: torch.Tensor,
     contexts: Contexts,

@@ -2,54 +2,36 @@
 
 import torch
 
-from daemon.engine.attention import PagedAttention
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.ops import Angles, Heads, attend_in_steps
+from daemon.engine.ops import Norm, Ops
 
 _HERE_ELEMENTS = 16 * 1024
 """Up to so many elements the calling thread is faster alone."""
 
 
-class CpuOps:
+class CpuOps(Ops):
     """See `Ops`; every tensor is float32."""
 
     def __init__(self, team: Team, constants: Constants) -> None:
         self._team = team
         self._constants = constants
 
-    def norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        weight: torch.Tensor,
-        epsilon: float,
-    ) -> torch.Tensor:
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         """See `Ops`."""
         output = torch.empty_like(states)
-        address = self._constants.address(epsilon)
-        self._run(states.numel(), calls.norm(states, added, weight, address, output))
+        address = self._constants.address(norm.epsilon)
+        self._run(states.numel(), calls.norm(states, added, norm.weight, address, output))
         return output
 
-    def attend(
-        self,
-        paged: PagedAttention,
-        layer: int,
-        projected: torch.Tensor,
-        heads: Heads,
-        angles: Angles,
-    ) -> torch.Tensor:
+    def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """See `Ops`."""
-        return attend_in_steps(self, paged, layer, projected, heads, angles)
-
-    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
-        """See `HeadOps`."""
-        address = self._constants.address(epsilon)
-        self._run(states.numel(), calls.norm(states, None, weight, address, states))
+        address = self._constants.address(norm.epsilon)
+        self._run(states.numel(), calls.norm(states, None, norm.weight, address, states))
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """See `HeadOps`."""
+        """See `Ops`."""
         self._run(states.numel(), calls.rotate(states, cos, sin))
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:

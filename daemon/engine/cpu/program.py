@@ -12,7 +12,7 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.team import CALL_WIDTH, Call, Team
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Norm
@@ -26,7 +26,7 @@ class DecodePrograms:
     """Programs of a decoder, one for each number of sequences up to `MAX_ROWS`."""
 
     def __init__(
-        self, decoder: Decoder, cache: KVCache, slots: Slots, team: Team, constants: Constants
+        self, decoder: Decoder, cache: PagedKV, slots: Slots, team: Team, constants: Constants
     ) -> None:
         self._decoder = decoder
         self._cache = cache
@@ -70,7 +70,7 @@ def possible(decoder: Decoder) -> bool:
 class _Program:
     """The calls for one number of sequences, and the buffers that they name."""
 
-    def __init__(self, count: int, decoder: Decoder, cache: KVCache, constants: Constants) -> None:
+    def __init__(self, count: int, decoder: Decoder, cache: PagedKV, constants: Constants) -> None:
         width = decoder.embeddings.shape[1]
         self._decoder = decoder
         self._cache = cache

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from daemon.engine.kernels import paged_decode_attention, paged_prefill_attention, write_kv
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.upload import upload_all
 
 
 @dataclass(frozen=True, slots=True)
-class Singles:
+class DeviceSingles:
     """Rows of one token each, on the device."""
 
     tokens: torch.Tensor | None  # int64 [S] index of their tokens; None: they are all there are
@@ -22,7 +22,7 @@ class Singles:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class DeviceChunks:
     """Rows of several tokens, on the device."""
 
     tables: torch.Tensor  # int32 [C, blocks]
@@ -40,18 +40,18 @@ class CudaAttention:
 
     def __init__(
         self,
-        cache: KVCache,
+        cache: PagedKV,
         blocks: torch.Tensor,
         offsets: torch.Tensor,
-        singles: Singles | None,
-        chunks: Chunks | None = None,
+        singles: DeviceSingles | None,
+        chunks: DeviceChunks | None = None,
     ) -> None:
         self.cache = cache
         self.blocks, self.offsets = blocks, offsets
         self._singles, self._chunks = singles, chunks
 
     @classmethod
-    def of(cls, batch: FlatBatch, cache: KVCache) -> Self:
+    def of(cls, batch: FlatBatch, cache: PagedKV) -> Self:
         """The attention of a batch that lies on the host."""
         single, chunk = batch.single_rows, batch.chunk_rows
         blocks, offsets, tokens, single_tables, lens, tables, *rest = upload_all(
@@ -69,8 +69,10 @@ class CudaAttention:
             cache.blocks.device,
         )
         chosen = tokens if len(chunk) else None
-        singles = Singles(chosen, single_tables, lens) if len(single) else None
-        return cls(cache, blocks, offsets, singles, Chunks(tables, *rest) if len(chunk) else None)
+        singles = DeviceSingles(chosen, single_tables, lens) if len(single) else None
+        return cls(
+            cache, blocks, offsets, singles, DeviceChunks(tables, *rest) if len(chunk) else None
+        )
 
     def __call__(
         self,
@@ -99,7 +101,7 @@ class CudaAttention:
         write_kv(key, value, cache.blocks, layer, self.blocks, self.offsets, cache.scales)
 
     def _attend_chunks(
-        self, chunks: Chunks, layer: int, query: torch.Tensor, scale: float
+        self, chunks: DeviceChunks, layer: int, query: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """A new tensor as `query`, of which the chunks' tokens are written."""
         return paged_prefill_attention(

@@ -8,7 +8,8 @@ import triton
 
 from daemon.engine.cuda.ways import Library, LightLibrary, Strips, Tiles, Vector, Way
 from daemon.engine.kernels.early import early
-from daemon.engine.kernels.skinny import Scratch, Strip, Tile, power_of_2
+from daemon.engine.kernels.skinny import Scratch, Strip, Tile
+from daemon.engine.kernels.tiles import power_of_2
 
 LIBRARY = Library()
 """What serves every number of rows, and what others must beat."""
@@ -57,7 +58,7 @@ _MIN_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DeviceRoom:
     """What a device offers."""
 
     processors: int
@@ -65,15 +66,15 @@ class Room:
     early: bool = False  # kernels may begin before the one in front of them has ended
 
     @staticmethod
-    def of(device: torch.device) -> "Room":
+    def of(device: torch.device) -> "DeviceRoom":
         """As the driver says."""
         index = torch.cuda.current_device() if device.index is None else device.index
         said = triton.runtime.driver.active.utils.get_device_properties(index)
-        return Room(said["multiprocessor_count"], said["max_shared_mem"], early())
+        return DeviceRoom(said["multiprocessor_count"], said["max_shared_mem"], early())
 
 
 def candidates(
-    rows: int, out_features: int, in_features: int, room: Room, scratch: Scratch
+    rows: int, out_features: int, in_features: int, room: DeviceRoom, scratch: Scratch
 ) -> list[Way]:
     """Ways for up to so many rows, at most `MAX_ROWS`, the library's first.
 
@@ -99,7 +100,7 @@ def new_scratch(device: torch.device) -> Scratch:
     return Scratch.of(SCRATCH_CELLS, SCRATCH_CELLS // (16 * 16), device)
 
 
-def _strips(rows: int, in_features: int, room: Room) -> Iterator[Strip]:
+def _strips(rows: int, in_features: int, room: DeviceRoom) -> Iterator[Strip]:
     """Strips for a few rows, as far as a thread's registers hold what it reads."""
     if rows > _STRIP_ROWS or in_features > _LONGEST_STRIP:
         return
@@ -110,14 +111,16 @@ def _strips(rows: int, in_features: int, room: Room) -> Iterator[Strip]:
             yield Strip(padded, outputs, warps, room.early)
 
 
-def _suits(tile: Tile, rows: int, room: Room) -> bool:
+def _suits(tile: Tile, rows: int, room: DeviceRoom) -> bool:
     """Whether a tile fits the rows, the smallest that holds them, and the device's memory."""
     wanted = min(max(16, power_of_2(rows)), max(tile.rows for tile in _TILES))
     halves = wanted == 256 and tile.rows == 128
     return (tile.rows == wanted or halves) and tile.shared_bytes <= room.shared_bytes
 
 
-def _splits(tile: Tile, rows: int, out_features: int, in_features: int, room: Room) -> list[int]:
+def _splits(
+    tile: Tile, rows: int, out_features: int, in_features: int, room: DeviceRoom
+) -> list[int]:
     """In how many parts a tile's sum is computed: all at once, one or more on each processor."""
     along_rows, along_outputs = tile.count(rows, out_features)
     tiles = along_rows * along_outputs

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 import triton
 
-from daemon.engine.cuda.candidates import ALIGNED, Room, candidates
+from daemon.engine.cuda.candidates import ALIGNED, DeviceRoom, candidates
 from daemon.engine.cuda.ways import Strips, Tiles
 from daemon.engine.kernels.skinny import Scratch
 
 _MAX_THREADS = 8
 
 
-def compile_all(products: Iterable[Any], rows: Sequence[int], room: Room, scratch: Scratch) -> None:
+def compile_all(
+    products: Iterable[Any], rows: Sequence[int], room: DeviceRoom, scratch: Scratch
+) -> None:
     """Compile what the candidates of each product need, or load it from Triton's cache.
 
     One kernel takes half a second, and there are some forty of them.
@@ -33,7 +35,7 @@ def compile_all(products: Iterable[Any], rows: Sequence[int], room: Room, scratc
                         key = (_kernel(way, weight), bias is None, weight.dtype)
                         if key not in made:
                             made.add(key)
-                            way.compile(states, weight, bias)
+                            way(states, weight, bias, compile_only=True)
 
 
 def _kernel(way: Strips | Tiles, weight: torch.Tensor) -> Hashable:

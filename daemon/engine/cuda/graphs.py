@@ -22,13 +22,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from daemon.engine.cuda.attention import CudaAttention, Singles
+from daemon.engine.cuda.attention import CudaAttention, DeviceSingles
+from daemon.engine.families import GRAPHS, Fallen, unheard
 from daemon.engine.forward import Forward
 from daemon.engine.kernels import DecodeRows, prepare_decode
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.resolve import in_a_line
-from daemon.engine.selftest.families import GRAPHS, Fallen, unheard
 from daemon.engine.slots import Slots
 from daemon.engine.upload import upload
 
@@ -91,7 +91,7 @@ class DecodeGraphs:
     def __init__(
         self,
         forward: Forward,
-        cache: KVCache,
+        cache: PagedKV,
         slots: Slots,
         capture: Capture,
         fallen: Fallen = unheard,
@@ -219,7 +219,7 @@ class Outputs:
 class _Step:
     """A decode step of so many rows; its inputs are its own, all else lies where others' does."""
 
-    def __init__(self, rows: DecodeRows, forward: Forward, cache: KVCache, slots: Slots) -> None:
+    def __init__(self, rows: DecodeRows, forward: Forward, cache: PagedKV, slots: Slots) -> None:
         self._forward, self._cache, self._slots = forward, cache, slots
         self._rows = rows
         self._size = size = len(rows.tokens)
@@ -250,7 +250,7 @@ class _Step:
         rows, slots = self._rows, self._slots
         block_size = self._cache.block_size
         prepare_decode(self._inputs, slots.last_token, slots.device_table, block_size, rows)
-        singles = Singles(None, rows.tables, rows.lens)
+        singles = DeviceSingles(None, rows.tables, rows.lens)
         paged = CudaAttention(self._cache, rows.blocks, rows.offsets, singles)
         return self._forward.normed(rows.tokens, rows.positions, paged)
 

@@ -22,7 +22,7 @@ _WAKE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProductCall:
     """One product, and what stands in front of it: that too decides how fast it can begin."""
 
     way: Way
@@ -45,11 +45,9 @@ class Meter(Protocol):
         self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> bool:
         """Whether a way runs here and computes the product; afterwards it is warm."""
-        ...
 
-    def seconds(self, calls: Sequence[Call]) -> float:
+    def seconds(self, calls: Sequence[ProductCall]) -> float:
         """The time that each of several calls takes, one after another."""
-        ...
 
 
 class CudaMeter:
@@ -77,7 +75,7 @@ class CudaMeter:
         log.warning("%s is not used: its result differs by %.1e", way.name, relative)
         return False
 
-    def seconds(self, calls: Sequence[Call]) -> float:
+    def seconds(self, calls: Sequence[ProductCall]) -> float:
         """See `Meter`. The device sleeps until all calls are queued, so that none waits for one."""
         if not self._awake:
             self._wake(calls)
@@ -94,7 +92,7 @@ class CudaMeter:
                 return began.elapsed_time(ended) / 1e3 / len(calls)
             self._cycles *= 2
 
-    def _wake(self, calls: Sequence[Call]) -> None:
+    def _wake(self, calls: Sequence[ProductCall]) -> None:
         """Work until the device's clocks have left their idle state."""
         began_s = time.perf_counter()
         while time.perf_counter() - began_s < _WAKE_S:

@@ -3,13 +3,13 @@
 import torch
 
 from daemon.engine import attention_torch
-from daemon.engine.cuda.attention import Chunks, CudaAttention
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.cuda.attention import CudaAttention, DeviceChunks
+from daemon.engine.families import DECODE, PREFILL, WRITE, ByTorch
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.selftest.families import DECODE, PREFILL, WRITE, ByTorch
 
 
-def mixed(batch: FlatBatch, cache: KVCache, by_torch: ByTorch) -> CudaAttention:
+def mixed(batch: FlatBatch, cache: PagedKV, by_torch: ByTorch) -> CudaAttention:
     """The attention of a batch that lies on the host."""
     attention = MixedAttention.of(batch, cache)
     attention.replace(batch, by_torch)
@@ -40,7 +40,7 @@ class MixedAttention(CudaAttention):
             self.cache.write(layer, self._rows, key, value)
 
     def _attend_chunks(
-        self, chunks: Chunks, layer: int, query: torch.Tensor, scale: float
+        self, chunks: DeviceChunks, layer: int, query: torch.Tensor, scale: float
     ) -> torch.Tensor:
         if self._torch_chunks is None:
             return super()._attend_chunks(chunks, layer, query, scale)

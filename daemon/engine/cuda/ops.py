@@ -4,29 +4,22 @@ import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.cuda.attention import CudaAttention
+from daemon.engine.families import ACTIVATION, NONE, NORM, QKV, ByTorch
 from daemon.engine.kernels import add_norm, place, silu_mul
-from daemon.engine.ops import Angles, Heads, TorchOps, attend_in_steps
-from daemon.engine.selftest.families import ACTIVATION, NONE, NORM, QKV, ByTorch
+from daemon.engine.ops import Angles, Heads, Norm, Ops
 
 
-class TritonOps:
+class TritonOps(Ops):
     """See `Ops`. Nothing here waits for the device, so CUDA graphs can hold it."""
 
     def __init__(self, by_torch: ByTorch = NONE) -> None:
-        self._torch = TorchOps()
         self._by_torch = by_torch
 
-    def norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        weight: torch.Tensor,
-        epsilon: float,
-    ) -> torch.Tensor:
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         """See `Ops`."""
         if NORM in self._by_torch:
-            return self._torch.norm(states, added, weight, epsilon)
-        return add_norm(states, added, weight, epsilon)
+            return super().norm(states, added, norm)
+        return add_norm(states, added, norm.weight, norm.epsilon)
 
     def attend(
         self,
@@ -38,7 +31,7 @@ class TritonOps:
     ) -> torch.Tensor:
         """See `Ops`; `paged` must be a `CudaAttention`, or TypeError."""
         if QKV in self._by_torch:
-            return attend_in_steps(self._torch, paged, layer, projected, heads, angles)
+            return super().attend(paged, layer, projected, heads, angles)
         if not isinstance(paged, CudaAttention):
             raise TypeError(f"{type(paged).__name__} does not say where keys and values go")
         cache = paged.cache
@@ -52,5 +45,5 @@ class TritonOps:
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
         if ACTIVATION in self._by_torch:
-            return self._torch.silu_mul(states)
+            return super().silu_mul(states)
         return silu_mul(states)

@@ -18,13 +18,14 @@ import torch
 from torch import nn
 from torch.nn.functional import rms_norm
 
-from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, Room, candidates, new_scratch
+from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
-from daemon.engine.cuda.meter import Call, CudaMeter, Meter
+from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
 from daemon.engine.cuda.ways import Way
+from daemon.engine.families import NONE, NORM, ByTorch
 from daemon.engine.kernels import add_norm
-from daemon.engine.kernels.skinny import Scratch, power_of_2
-from daemon.engine.selftest.families import NONE, NORM, ByTorch
+from daemon.engine.kernels.skinny import Scratch
+from daemon.engine.kernels.tiles import power_of_2
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Product(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Shape:
+class ProductShape:
     """What products have in common that are computed alike."""
 
     out_features: int
@@ -78,13 +79,13 @@ class Shape:
     dtype: str
 
     @staticmethod
-    def of(product: Product) -> "Shape":
+    def of(product: Product) -> "ProductShape":
         """The shape of a product."""
         sizes = product.out_features, product.in_features
-        return Shape(*sizes, product.bias is not None, str(product.weight.dtype))
+        return ProductShape(*sizes, product.bias is not None, str(product.weight.dtype))
 
 
-Choice = dict[Shape, dict[int, str]]
+Choice = dict[ProductShape, dict[int, str]]
 """The name of what computes each shape for each measured number of rows."""
 
 
@@ -92,7 +93,7 @@ def choose_products(
     products: Iterable[object],
     rows: Sequence[int],
     meter: Meter | None = None,
-    room: Room | None = None,
+    room: DeviceRoom | None = None,
     by_torch: ByTorch = NONE,
 ) -> Choice:
     """Measure how each shape is best computed for each number of rows, and note it in `products`.
@@ -109,7 +110,7 @@ def choose_products(
     if not groups or not rows:
         return {}
     device = next(iter(groups.values()))[0].weight.device
-    room = Room.of(device) if room is None else room
+    room = DeviceRoom.of(device) if room is None else room
     scratch = new_scratch(device)
     chosen: Choice = {}
     with torch.inference_mode(), warnings.catch_warnings():
@@ -159,11 +160,11 @@ def _range(counts: list[int]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
 
 
-def _groups(products: Iterable[object]) -> dict[Shape, list[Product]]:
-    groups: dict[Shape, list[Product]] = {}
+def _groups(products: Iterable[object]) -> dict[ProductShape, list[Product]]:
+    groups: dict[ProductShape, list[Product]] = {}
     for product in products:
         if isinstance(product, Product) and product.weight.is_contiguous():
-            groups.setdefault(Shape.of(product), []).append(product)
+            groups.setdefault(ProductShape.of(product), []).append(product)
     return groups
 
 
@@ -171,7 +172,7 @@ def _choose(
     group: list[Product],
     rows: Sequence[int],
     meter: Meter,
-    room: Room,
+    room: DeviceRoom,
     scratch: Scratch,
     by_torch: ByTorch,
 ) -> dict[int, Way]:
@@ -222,12 +223,12 @@ def calls(
     group: list[Product],
     states: torch.Tensor,
     before: Callable[[], object] | None = None,
-) -> list[Call]:
+) -> list[ProductCall]:
     """Calls that find no weight in the device's cache, where the layers are large enough."""
     size = group[0].weight.nbytes
     taken = group[: min(_MAX_CALLS, -(-_ROTATED_BYTES // size))]
     count = max(len(taken), min(_MAX_CALLS, -(-_RUN_BYTES // size)))
     return [
-        Call(way, states, product.weight, product.bias, before)
+        ProductCall(way, states, product.weight, product.bias, before)
         for product in islice(cycle(taken), count)
     ]

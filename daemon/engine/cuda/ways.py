@@ -15,13 +15,11 @@ class Way(Protocol):
     @property
     def name(self) -> str:
         """What the log calls it."""
-        ...
 
     def __call__(
         self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """The product, [T, out_features]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +80,15 @@ class Strips:
         return f"strip {self.strip.outputs} w{self.strip.warps}"
 
     def __call__(
-        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        compile_only: bool = False,
     ) -> torch.Tensor:
-        """See `Way`."""
-        return strip_product(states, weight, bias, _output(states, weight), self.strip)
-
-    def compile(
-        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        """Make the kernel that such a call needs, and compute nothing."""
+        """See `Way`; `compile_only`: make the kernel that the call needs, and compute nothing."""
         out = _output(states, weight)
-        strip_product(states, weight, bias, out, self.strip, compile_only=True)
+        return strip_product(states, weight, bias, out, self.strip, compile_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +107,15 @@ class Tiles:
         return f"tile {shape} /{self.splits} w{tile.warps} s{tile.stages}"
 
     def __call__(
-        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        compile_only: bool = False,
     ) -> torch.Tensor:
-        """See `Way`."""
-        out = _output(states, weight)
-        return tiled_product(states, weight, bias, out, self.tile, self.splits, self.scratch)
-
-    def compile(
-        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        """Make the kernel that such a call needs, and compute nothing."""
-        out, splits = _output(states, weight), self.splits
-        tiled_product(states, weight, bias, out, self.tile, splits, self.scratch, compile_only=True)
+        """See `Way`; `compile_only`: make the kernel that the call needs, and compute nothing."""
+        out, parts = _output(states, weight), (self.tile, self.splits, self.scratch)
+        return tiled_product(states, weight, bias, out, *parts, compile_only)
 
 
 def _output(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -9,36 +9,30 @@ merging copies nothing and leaves no holes between the weights.
 
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from daemon.engine.stored import CHUNK_BYTES, Meter, Stored, chunks, read_exactly
-
-_MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Layers that `fuse` merges, in its order."""
+from daemon.engine.fuse import MERGED
+from daemon.engine.stored import CHUNK_BYTES, LoadMeter, Stored, chunks, read_exactly
 
 
-class Sender:
+class WeightSender:
     """Loads tensors to one GPU, from any thread; a context, which ends when all have arrived."""
 
-    def __init__(self, stored: Mapping[str, Stored], device: torch.device, meter: Meter) -> None:
+    def __init__(
+        self, stored: Mapping[str, Stored], device: torch.device, meter: LoadMeter
+    ) -> None:
         self._stored = stored
         self._device = device
         self._meter = meter
-        self._places = Places(stored, device)
+        self._places = TensorPlaces(stored, device)
         self._own = threading.local()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         torch.cuda.synchronize(self._device)
 
     def slice(self, name: str) -> "SentSlice":
@@ -79,7 +73,7 @@ class Staging:
         self._sent = event(), event()
         self._turn = 0
 
-    def send(self, stored: Stored, target: torch.Tensor, meter: Meter) -> None:
+    def send(self, stored: Stored, target: torch.Tensor, meter: LoadMeter) -> None:
         """Read a tensor and queue its copies to `target` uint8 [size]. Raises ModelError."""
         done = 0
         for start, count in chunks(stored):
@@ -93,7 +87,7 @@ class Staging:
             meter.add(count)
 
 
-class Places:
+class TensorPlaces:
     """Memory for tensors on a device: each has its own, or its part of a merged one."""
 
     def __init__(self, stored: Mapping[str, Stored], device: torch.device) -> None:
@@ -126,7 +120,7 @@ def _groups(stored: Mapping[str, Stored]) -> dict[str, tuple[str, ...]]:
     """For each weight that will be merged, the names of all that it is merged with, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for name in stored:
-        for layers in _MERGED:
+        for layers in MERGED:
             head, layer, tail = name.rpartition(f".{layers[0]}.weight")
             names = tuple(f"{head}.{one}.weight" for one in layers)
             if layer and not tail and _alike([stored.get(one) for one in names]):

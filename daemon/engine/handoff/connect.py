@@ -7,16 +7,16 @@ import socket
 from collections.abc import Iterator
 from typing import TypeVar
 
+from daemon.engine.families import MOVE, NONE, ByTorch
 from daemon.engine.handoff.ipc import IpcError, OpenedMemory, export
 from daemon.engine.handoff.layout import HandoffError, Layout, layout_of
-from daemon.engine.handoff.messages import Hello, Link, Pool, Shared, Way
+from daemon.engine.handoff.messages import HandoffLink, Hello, ReceiverPool, Shared, TransferWay
 from daemon.engine.handoff.movers import Movers, PeerMover, movers_of
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.ring import NUM_SLOTS, SharedRing, new_memory, slot_bytes_for
 from daemon.engine.handoff.routes import PeerRoute, RingRoute, Route
 from daemon.engine.handoff.sender import Sender
-from daemon.engine.kv_cache import KVCache
-from daemon.engine.selftest.families import MOVE, NONE, ByTorch
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.streams import compute_stream
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ Expected = TypeVar("Expected")
 
 def connect_sender(
     sock: socket.socket,
-    cache: KVCache,
+    cache: PagedKV,
     direct: bool = True,
     num_slots: int = NUM_SLOTS,
     slot_bytes: int = 0,
@@ -48,10 +48,10 @@ def connect_sender(
     with _meeting(sock) as link, _memory(num_slots * slot_bytes) as fd:
         _send_descriptors(sock, fd)
         link.send(Hello(layout, num_slots, slot_bytes))
-        pool = _expect(link, Pool)
+        pool = _expect(link, ReceiverPool)
         layout.check(pool.layout)
         memory = _opened(pool.shared, cache) if direct and MOVE not in by_torch else None
-        link.send(Way(direct=memory is not None))
+        link.send(TransferWay(direct=memory is not None))
         route: Route
         if memory is not None:
             route = _straight(layout, cache, memory)
@@ -61,15 +61,15 @@ def connect_sender(
         return Sender(link, layout, counts, compute_stream(cache.raw.device), route)
 
 
-def connect_receiver(sock: socket.socket, cache: KVCache, by_torch: ByTorch = NONE) -> Receiver:
+def connect_receiver(sock: socket.socket, cache: PagedKV, by_torch: ByTorch = NONE) -> Receiver:
     """The receiving end over the other end of the socketpair; see `connect_sender`."""
     layout = layout_of(cache)
     with _meeting(sock) as link, _descriptors(sock) as (fd, process):
         hello = _expect(link, Hello)
-        link.send(Pool(layout, cache.num_blocks, _shared(cache)))
+        link.send(ReceiverPool(layout, cache.num_blocks, _shared(cache)))
         layout.check(hello.layout)
         ring = None
-        if not _expect(link, Way).direct:
+        if not _expect(link, TransferWay).direct:
             ring = _ring(layout, cache, fd, (hello.num_slots, hello.slot_bytes), by_torch)
         return Receiver(
             link,
@@ -81,10 +81,10 @@ def connect_receiver(sock: socket.socket, cache: KVCache, by_torch: ByTorch = NO
 
 
 @contextlib.contextmanager
-def _meeting(sock: socket.socket) -> Iterator[Link]:
+def _meeting(sock: socket.socket) -> Iterator[HandoffLink]:
     """A link for as long as the ends meet; whatever fails closes it and is a HandoffError."""
     sock.settimeout(MEETING_S)
-    link = Link(sock)
+    link = HandoffLink(sock)
     try:
         yield link
         sock.settimeout(None)
@@ -128,7 +128,7 @@ def _descriptors(sock: socket.socket) -> Iterator[tuple[int, int]]:
             os.close(fd)
 
 
-def _expect(link: Link, kind: type[Expected]) -> Expected:
+def _expect(link: HandoffLink, kind: type[Expected]) -> Expected:
     message = link.receive()
     if isinstance(message, kind):
         return message
@@ -137,7 +137,7 @@ def _expect(link: Link, kind: type[Expected]) -> Expected:
 
 
 def _ring(
-    layout: Layout, cache: KVCache, fd: int, sizes: tuple[int, int], by_torch: ByTorch
+    layout: Layout, cache: PagedKV, fd: int, sizes: tuple[int, int], by_torch: ByTorch
 ) -> tuple[SharedRing, Movers]:
     """The ring in a memfd, and what moves blocks to it and back."""
     ring = SharedRing(fd, *sizes, cache.raw.device)
@@ -148,7 +148,7 @@ def _ring(
         raise
 
 
-def _straight(layout: Layout, cache: KVCache, memory: OpenedMemory) -> PeerRoute:
+def _straight(layout: Layout, cache: PagedKV, memory: OpenedMemory) -> PeerRoute:
     """The way into a pool that was opened."""
     try:
         return PeerRoute(layout, memory, PeerMover(layout, cache.raw, memory.address))
@@ -157,7 +157,7 @@ def _straight(layout: Layout, cache: KVCache, memory: OpenedMemory) -> PeerRoute
         raise
 
 
-def _shared(cache: KVCache) -> Shared | None:
+def _shared(cache: PagedKV) -> Shared | None:
     """How another process may write into the pool; None where it may not."""
     if not cache.raw.is_cuda:
         return None
@@ -168,7 +168,7 @@ def _shared(cache: KVCache) -> Shared | None:
         return None
 
 
-def _opened(shared: Shared | None, cache: KVCache) -> OpenedMemory | None:
+def _opened(shared: Shared | None, cache: PagedKV) -> OpenedMemory | None:
     if shared is None or not cache.raw.is_cuda:
         return None
     try:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 
 WHOLE = -1
 """In place of a layer: all of a block."""
@@ -14,7 +14,7 @@ class HandoffError(Exception):
     """Blocks cannot be handed off; the message says why."""
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Some bytes of every block."""
 
     start: int
@@ -32,16 +32,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_dtype: str  # as stored
     block_bytes: int
 
-    def spans(self, layer: int) -> tuple[Span, ...]:
+    def spans(self, layer: int) -> tuple[ByteSpan, ...]:
         """Where a layer's keys, values and scales lie in a block; all of it for `WHOLE`."""
         if layer == WHOLE:
-            return (Span(0, self.block_bytes),)
+            return (ByteSpan(0, self.block_bytes),)
         per_token = self.num_kv_heads * self.head_dim
         cells = 2 * self.block_size * per_token * _ITEM_BYTES[self.kv_dtype]
         scales = self.block_bytes // self.num_layers - cells
-        spans = [Span(layer * cells, cells)]
+        spans = [ByteSpan(layer * cells, cells)]
         if scales:
-            spans.append(Span(self.num_layers * cells + layer * scales, scales))
+            spans.append(ByteSpan(self.num_layers * cells + layer * scales, scales))
         return tuple(spans)
 
     def size(self, layer: int) -> int:
@@ -75,7 +75,7 @@ _ITEM_BYTES = {
 }
 
 
-def layout_of(cache: KVCache) -> Layout:
+def layout_of(cache: PagedKV) -> Layout:
     """The layout of a pool's blocks."""
     _, num_layers, _, block_size, num_kv_heads, head_dim = cache.blocks.shape
     return Layout(

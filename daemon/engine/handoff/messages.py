@@ -54,7 +54,7 @@ class Shared(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
-class Pool(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class ReceiverPool(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The receiver's answer: its pool, and how to write into it where that is possible."""
 
     layout: Layout
@@ -62,7 +62,7 @@ class Pool(msgspec.Struct, frozen=True, tag=True, array_like=True):
     shared: Shared | None
 
 
-class Way(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class TransferWay(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The sender's choice: it writes into the pool, or the ring is used."""
 
     direct: bool
@@ -123,10 +123,11 @@ class Bye(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-Message = Hello | Pool | Way | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Bye
+Greeting = Hello | ReceiverPool | TransferWay
+Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Bye
 
 
-class Link:
+class HandoffLink:
     """The socket between both ends: whole messages, sent from any thread and read by one."""
 
     def __init__(self, sock: socket.socket) -> None:

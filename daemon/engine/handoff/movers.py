@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from daemon.engine.copies import runs
+from daemon.engine.families import MOVE, NONE, ByTorch
 from daemon.engine.handoff import rows
 from daemon.engine.handoff.layout import Layout
 from daemon.engine.handoff.rows import Spans
-from daemon.engine.selftest.families import MOVE, NONE, ByTorch
 from daemon.engine.streams import (
     CudaStream,
-    Event,
     Stream,
     ThreadStream,
     Work,
+    WorkEvent,
     compute_stream,
 )
 from daemon.wire.columns import Column
@@ -34,10 +34,10 @@ DIRECT_BYTES = 1 << 20
 class Movers(Protocol):
     """Between blocks int32 [n] of a pool and a slot of host memory, uint8 [n * bytes of a part]."""
 
-    def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
+    def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """Copy spans of blocks to a slot."""
 
-    def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
+    def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """Copy a slot to spans of blocks."""
 
     def close(self) -> None:
@@ -73,11 +73,11 @@ class HostMovers:
         self._pool = pool
         self._stream = ThreadStream("handoff-copy")
 
-    def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
+    def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """See `Movers`."""
         return _run(self._stream, partial(rows.gather, self._pool, spans, blocks, slot), after)
 
-    def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
+    def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """See `Movers`."""
         return _run(self._stream, partial(rows.scatter, slot, self._pool, spans, blocks), after)
 
@@ -111,7 +111,7 @@ class GpuMovers:
         self._lanes = [_Lane(*lane) for lane in zip(copies, stages, strict=True)]
         self._turn = 0
 
-    def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
+    def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """See `Movers`."""
         lane = self._next()
         if self._direct(spans):
@@ -124,7 +124,7 @@ class GpuMovers:
         lane.free = _run(lane.copies, partial(_copy, slot, stage), filled)
         return lane.free
 
-    def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: Event) -> Event:
+    def back(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """See `Movers`."""
         lane = self._next()
         if self._direct(spans):
@@ -168,7 +168,7 @@ class _Lane:
 
     copies: Stream
     stage: torch.Tensor
-    free: Event | None = None
+    free: WorkEvent | None = None
 
 
 class PeerMover:
@@ -182,7 +182,7 @@ class PeerMover:
         self._pool, self._address = pool, address
         self._stream: Stream = CudaStream(torch.cuda.Stream(pool.device))
 
-    def across(self, spans: Spans, blocks: Column, targets: Column, after: Event) -> Event:
+    def across(self, spans: Spans, blocks: Column, targets: Column, after: WorkEvent) -> WorkEvent:
         """Copy spans of blocks to blocks `targets` int32 [n] of the other pool."""
         work = partial(self._across, self._pool, spans, blocks, self._address, targets)
         return _run(self._stream, work, after)
@@ -192,7 +192,7 @@ class PeerMover:
         self._stream.record().synchronize()
 
 
-def _run(stream: Stream, work: Work, after: Event) -> Event:
+def _run(stream: Stream, work: Work, after: WorkEvent) -> WorkEvent:
     """Queue work behind an event; the event behind the work."""
     stream.wait(after)
     stream.run(work)

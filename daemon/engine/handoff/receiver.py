@@ -20,8 +20,8 @@ from daemon.engine.handoff.messages import (
     Done,
     Filled,
     Freed,
+    HandoffLink,
     Landed,
-    Link,
     Lost,
     Message,
     Opened,
@@ -30,8 +30,8 @@ from daemon.engine.handoff.messages import (
 )
 from daemon.engine.handoff.movers import Movers
 from daemon.engine.handoff.ring import SharedRing
-from daemon.engine.kv_cache import KVCache
-from daemon.engine.streams import Event, Stream
+from daemon.engine.kv_cache import PagedKV
+from daemon.engine.streams import Stream, WorkEvent
 from daemon.wire.columns import Column
 
 Tell = Callable[[Told], None]
@@ -48,7 +48,7 @@ class _Incoming:
     targets: Column  # int32 [n]
     fills: Column  # int32 [n]
     left: int  # parts of blocks that are not here yet
-    cleared: Event  # behind the steps that may still touch the targets
+    cleared: WorkEvent  # behind the steps that may still touch the targets
     began_s: float = field(default_factory=time.perf_counter)
 
 
@@ -57,14 +57,14 @@ class Receiver:
 
     Target blocks belong to their transfer from before the sender hears of them until it was told
     of, on a thread of the receiver's own: `Done`, and from then on steps may read the blocks and
-    `KVCache.fills` says how many tokens each holds; or `Broken`, and they hold rubbish. `Lost`
+    `PagedKV.fills` says how many tokens each holds; or `Broken`, and they hold rubbish. `Lost`
     comes at last where the link ends by itself.
     """
 
     def __init__(
         self,
-        link: Link,
-        cache: KVCache,
+        link: HandoffLink,
+        cache: PagedKV,
         compute: Stream,
         ring: tuple[SharedRing, Movers] | None,
         process: int,
@@ -78,7 +78,7 @@ class Receiver:
         self._open: dict[int, _Incoming] = {}  # `_hear` adds, `_wait` removes
         self._reason = ""
         self._noting = threading.Lock()
-        self._queued: SimpleQueue[tuple[Event | None, Message] | None] = SimpleQueue()
+        self._queued: SimpleQueue[tuple[WorkEvent | None, Message] | None] = SimpleQueue()
         self._hearer, self._waiter = (
             threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
             for name, work in (("hear", self._hear), ("wait", self._wait))
@@ -131,7 +131,7 @@ class Receiver:
             # The sender answers with its own once none of its copies runs.
             self._link.send(Bye(self._reason))
 
-    def _begun(self, message: Message) -> tuple[Event | None, Message]:
+    def _begun(self, message: Message) -> tuple[WorkEvent | None, Message]:
         """Queue what a message asks for; when it is done, and the message."""
         if isinstance(message, Opened):
             return self._opened(message), message
@@ -141,7 +141,7 @@ class Receiver:
             return None, message
         raise HandoffError(f"the sender sent {type(message).__name__}")
 
-    def _opened(self, message: Opened) -> Event:
+    def _opened(self, message: Opened) -> WorkEvent:
         targets, count = message.targets, self._cache.num_blocks
         if not len(targets) or not 0 <= targets.min() <= targets.max() < count:
             raise HandoffError(f"transfer {message.transfer}: no such blocks in a pool of {count}")
@@ -152,7 +152,7 @@ class Receiver:
         self._open[message.transfer] = _Incoming(targets, message.fills, left, cleared)
         return cleared
 
-    def _filled(self, message: Filled) -> Event | None:
+    def _filled(self, message: Filled) -> WorkEvent | None:
         if self._ring is None:
             raise HandoffError("there is no ring to copy from")
         incoming = self._open.get(message.transfer)

@@ -10,8 +10,8 @@ from daemon.engine.handoff.layout import HandoffError, Layout
 from daemon.engine.handoff.messages import Cleared, Filled, Freed, Message, Sent
 from daemon.engine.handoff.movers import Movers, PeerMover
 from daemon.engine.handoff.ring import SharedRing
-from daemon.engine.handoff.slots import Clearances, Slots
-from daemon.engine.streams import Event
+from daemon.engine.handoff.slots import Clearances, RingSlots
+from daemon.engine.streams import WorkEvent
 from daemon.wire.columns import Column
 
 FIRST_BYTES = 2 << 20
@@ -34,16 +34,16 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TransferPiece:
     """A layer of a transfer's blocks, or all of them, once `after` is reached."""
 
     transfer: Transfer
     layer: int
-    after: Event
+    after: WorkEvent
     last: bool
 
 
-Copied = tuple[Event, Message | None]
+Copied = tuple[WorkEvent, Message | None]
 """When some copy has ended, and what the receiver is told then."""
 
 
@@ -55,7 +55,7 @@ class Route(Protocol):
     def begin(self, transfer: int) -> None:
         """The receiver is about to hear of a transfer."""
 
-    def copies(self, piece: Piece) -> Iterator[Copied]:
+    def copies(self, piece: TransferPiece) -> Iterator[Copied]:
         """Queue a piece's copies one by one, as there is room. Raises AbandonedError."""
 
     def hear(self, message: Message) -> None:
@@ -78,12 +78,12 @@ class RingRoute:
 
     def __init__(self, layout: Layout, ring: SharedRing, movers: Movers) -> None:
         self._layout, self._ring, self._movers = layout, ring, movers
-        self._slots = Slots(ring.num_slots)
+        self._slots = RingSlots(ring.num_slots)
 
     def begin(self, transfer: int) -> None:
         """See `Route`."""
 
-    def copies(self, piece: Piece) -> Iterator[Copied]:
+    def copies(self, piece: TransferPiece) -> Iterator[Copied]:
         """See `Route`."""
         spans, part_bytes = self._layout.spans(piece.layer), self._layout.size(piece.layer)
         most, blocks = self._ring.slot_bytes // part_bytes, piece.transfer.blocks
@@ -128,7 +128,7 @@ class PeerRoute:
         """See `Route`."""
         self._clearances.ask(transfer)
 
-    def copies(self, piece: Piece) -> Iterator[Copied]:
+    def copies(self, piece: TransferPiece) -> Iterator[Copied]:
         """See `Route`."""
         transfer = piece.transfer
         self._clearances.wait(transfer.number)

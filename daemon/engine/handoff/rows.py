@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from daemon.engine.handoff.layout import Span
+from daemon.engine.handoff.layout import ByteSpan
 from daemon.wire.columns import Column
 
-Spans = Sequence[Span]
+Spans = Sequence[ByteSpan]
 
 
 def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor) -> None:

@@ -15,16 +15,16 @@ from daemon.engine.handoff.messages import (
     Bye,
     Cancelled,
     Done,
+    HandoffLink,
     Landed,
-    Link,
     Lost,
     Message,
     Opened,
     Told,
 )
-from daemon.engine.handoff.routes import Piece, Route, Transfer
+from daemon.engine.handoff.routes import Route, Transfer, TransferPiece
 from daemon.engine.handoff.slots import AbandonedError
-from daemon.engine.streams import Event, Stream
+from daemon.engine.streams import Stream, WorkEvent
 from daemon.wire.columns import Column
 
 Tell = Callable[[Told], None]
@@ -42,7 +42,12 @@ class Sender:
     """
 
     def __init__(
-        self, link: Link, layout: Layout, num_blocks: tuple[int, int], compute: Stream, route: Route
+        self,
+        link: HandoffLink,
+        layout: Layout,
+        num_blocks: tuple[int, int],
+        compute: Stream,
+        route: Route,
     ) -> None:
         """`num_blocks`: of this pool and of the receiver's; `start` begins the threads."""
         self._link, self._layout, self._num_blocks = link, layout, num_blocks
@@ -53,8 +58,8 @@ class Sender:
         self._lock = threading.Lock()  # of the two above
         self._telling = threading.Lock()
         self._layered: list[Transfer] = []  # whose layers the step computes
-        self._pieces: SimpleQueue[Piece | Transfer | None] = SimpleQueue()
-        self._queued: SimpleQueue[tuple[Event | None, Message | None] | None] = SimpleQueue()
+        self._pieces: SimpleQueue[TransferPiece | Transfer | None] = SimpleQueue()
+        self._queued: SimpleQueue[tuple[WorkEvent | None, Message | None] | None] = SimpleQueue()
         self._queuer, self._waiter, self._hearer = (
             threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
             for name, work in (("queue", self._queue), ("wait", self._wait), ("hear", self._hear))
@@ -79,7 +84,7 @@ class Sender:
         blocks that there are not or a transfer that is open, HandoffError once the link ended.
         """
         job = self._begin(Transfer(transfer, blocks, targets, fills, 1))
-        self._pieces.put(Piece(job, WHOLE, self._compute.record(), last=True))
+        self._pieces.put(TransferPiece(job, WHOLE, self._compute.record(), last=True))
 
     def begin_layers(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
         """As `send`, of blocks that the next step completes: each layer once it is computed.
@@ -127,7 +132,7 @@ class Sender:
         after = self._compute.record()
         for job in jobs:
             for layer in range(job.num_queued, end):
-                self._pieces.put(Piece(job, layer, after, layer == job.num_parts - 1))
+                self._pieces.put(TransferPiece(job, layer, after, layer == job.num_parts - 1))
             job.num_queued = end
 
     def _begin(self, job: Transfer) -> Transfer:
@@ -171,7 +176,7 @@ class Sender:
             targets, fills = job.targets.astype(np.int32), job.fills.astype(np.int32)
             self._link.send(Opened(job.number, targets, fills, job.num_parts))
 
-    def _copy(self, piece: Piece) -> None:
+    def _copy(self, piece: TransferPiece) -> None:
         job = piece.transfer
         self._announce(job)
         for copied in self._route.copies(piece):

@@ -7,9 +7,9 @@ import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.backend import Backend
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.ops import Angles, Heads, Ops
+from daemon.engine.ops import Angles, Heads, Norm, Ops
 
 AfterLayer = Callable[[int], None]
 
@@ -21,7 +21,7 @@ def watched(backend: Backend, after_layer: AfterLayer) -> Backend:
     here and says nothing: it is `Sender.after_step`'s.
     """
 
-    def attend(batch: FlatBatch, cache: KVCache) -> PagedAttention:
+    def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         paged = backend.attend(batch, cache)
         return WatchedAttention(paged, after_layer) if batch.whole else paged
 
@@ -50,20 +50,14 @@ class WatchedAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedOps:
+class WatchedOps(Ops):
     """A fused decoder's operations."""
 
     ops: Ops
 
-    def norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        weight: torch.Tensor,
-        epsilon: float,
-    ) -> torch.Tensor:
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         """See `Ops`."""
-        return self.ops.norm(states, added, weight, epsilon)
+        return self.ops.norm(states, added, norm)
 
     def attend(
         self,

@@ -23,6 +23,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from daemon.engine.kernels.tiles import power_of_2
+
 _WIDE = 64
 """Outputs from which Hopper multiplies by groups of four warps."""
 _LINE = tl.constexpr(64)
@@ -82,11 +84,6 @@ class Scratch:
             torch.empty(cells, dtype=torch.float32, device=device),
             torch.zeros(tiles, dtype=torch.int32, device=device),
         )
-
-
-def power_of_2(count: int) -> int:
-    """The smallest that is no less; Triton's own takes the host longer than a launch."""
-    return 1 << (count - 1).bit_length()
 
 
 def strip_product(

@@ -87,7 +87,7 @@ def _capability(device: torch.device) -> int:
 
 
 def power_of_2(count: int) -> int:
-    """The least power of two that is not below a count of 1 or more; Triton's own is slow here."""
+    """The least power of two that is not below a count of 1 or more; Triton's own takes longer."""
     return 1 << (count - 1).bit_length()
 
 

@@ -13,18 +13,18 @@ import torch
 from daemon.config.paths import default_cache
 from daemon.engine.backend import torch_backend
 from daemon.engine.fuse import fuse
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import linear_bytes, pack_linears, packed
-from daemon.engine.model import Model
+from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
 from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
-from daemon.engine.trial.kept import Verdict
+from daemon.engine.trial.kept import TrialVerdict
 from daemon.engine.trial.listen import asked_too_much
-from daemon.engine.trial.script import Room, Tried, Wave
-from daemon.engine.trial.served import Pool, compute, far_steps
+from daemon.engine.trial.script import TrialRoom, Wave, WaveSequence
+from daemon.engine.trial.served import TrialPool, compute, far_steps
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
 from daemon.protocol.worker import Load
@@ -44,25 +44,25 @@ def fastest(
     model: Any,
     shape: ModelShape,
     load: Load,
-    pool: Pool,
+    pool: TrialPool,
     progress: Progress,
-    verdict: Verdict | None = None,
-) -> Model:
+    verdict: TrialVerdict | None = None,
+) -> CausalModel:
     """The fastest way to compute transformers' `model` that gives its own logits.
 
     A `verdict` is believed, as is what was found before of an equal model on an equal device. The
     model may not be used afterwards. Raises ModelError where no way gives its logits.
     """
-    trial = Trial(model, shape, load, pool, progress)
+    trial = _Trial(model, shape, load, pool, progress)
     verdict = verdict or trial.known()
     return trial.tried() if verdict is None else trial.made(verdict)
 
 
-class Trial:
+class _Trial:
     """One model's, from what it is compared with to a verdict."""
 
     def __init__(
-        self, model: Any, shape: ModelShape, load: Load, pool: Pool, progress: Progress
+        self, model: Any, shape: ModelShape, load: Load, pool: TrialPool, progress: Progress
     ) -> None:
         self._model, self._shape, self._load, self._pool = model, shape, load, pool
         self._progress = progress
@@ -81,14 +81,14 @@ class Trial:
         self._unrounded_fits = True
         self._steps, self._share = 0, 0.0
 
-    def known(self) -> Verdict | None:
+    def known(self) -> TrialVerdict | None:
         """What an equal trial found; None where there was none."""
         verdict = kept.read(self._folder, self._key)
         if verdict is not None:
             log.info("trial: passed before, %s", _in_words(verdict))
         return verdict
 
-    def tried(self) -> Model:
+    def tried(self) -> CausalModel:
         """The model in the fastest way that is right. Raises ModelError where none is."""
         try:
             return self._try()
@@ -98,7 +98,7 @@ class Trial:
             said = f"its modelling code cannot be tried: {in_a_line(error)}"
             raise ModelError(f"{self._name}: {said}") from error
 
-    def _try(self) -> Model:
+    def _try(self) -> CausalModel:
         began = time.perf_counter()
         self._say("reference", _BEGIN)
         if reasons := asked_too_much(self._model, self._shape, self._room.longest):
@@ -120,16 +120,16 @@ class Trial:
         )
         return best
 
-    def _best(self, fused: bool) -> tuple[Model, Verdict]:
+    def _best(self, fused: bool) -> tuple[CausalModel, TrialVerdict]:
         """The straight decoder, or else the modules; with compiled steps if they are right."""
         finding = Finding(0.0, 0.0, "")
-        for verdict in (Verdict(True, True), Verdict(False, True))[not fused :]:
+        for verdict in (TrialVerdict(True, True), TrialVerdict(False, True))[not fused :]:
             made = self.made(verdict)
             if made.fused != verdict.fused:
                 continue  # of another shape: the modules come next
             ways = [(made, verdict)]
             if made.compiled:
-                ways.append((made.uncompiled, Verdict(made.fused, False)))
+                ways.append((made.uncompiled, TrialVerdict(made.fused, False)))
             for way, told in ways:
                 finding = self._judged(way)
                 if not finding.wrong:
@@ -142,19 +142,19 @@ class Trial:
     def _name(self) -> str:
         return f"{self._load.model} ({self._shape.model_type})"
 
-    def made(self, verdict: Verdict) -> Model:
+    def made(self, verdict: TrialVerdict) -> CausalModel:
         """The model in one way. Once it was fused it can be computed by its modules, not again."""
         self._say("fuse", _FUSE)
-        made: Model | None = None
+        made: CausalModel | None = None
         if verdict.fused:
             ops = self._pool.backend.ops
             decoder = fuse(self._model, ops, self._packed, self._num_positions)
             if decoder is None:
-                return Model(Modules(self._model))
-            made = Model(decoder)
+                return CausalModel(Modules(self._model))
+            made = CausalModel(decoder)
         else:
             pack_linears(self._model, self._keep_plain)
-            made = Model(Modules(self._model))
+            made = CausalModel(Modules(self._model))
         if verdict.compiled:
             self._say("products", _PRODUCTS)
             made.compile_steps(self._pool.backend, self._pool.cache, self._pool.slots)
@@ -175,7 +175,7 @@ class Trial:
             found.append(Expected(exact, rounded, assumed))
         return found
 
-    def _exact(self, one: Tried) -> torch.Tensor | None:
+    def _exact(self, one: WaveSequence) -> torch.Tensor | None:
         """The logits in float32; None where there is no memory for that."""
         try:
             with reference.attention(self._model, "eager"), wide.widened(self._model):
@@ -189,7 +189,7 @@ class Trial:
         torch.cuda.empty_cache()
         return None
 
-    def _rounded(self, one: Tried) -> torch.Tensor | None:
+    def _rounded(self, one: WaveSequence) -> torch.Tensor | None:
         """The logits with the rounding of serving; None where it rounds nothing."""
         if not self._rounds:
             return None
@@ -214,7 +214,7 @@ class Trial:
             return True
         pool = self._wide_pool()
         with wide.widened(self._model):
-            finding = self._unrounded(Model(Modules(self._model)), self._waves, pool)
+            finding = self._unrounded(CausalModel(Modules(self._model)), self._waves, pool)
         if finding.wrong:
             raise ModelError(f"{self._name} would be answered wrongly: {finding}")
         tried = [one for wave in self._waves for one in wave.sequences]
@@ -223,12 +223,12 @@ class Trial:
         if decoder is None:
             return True
         renamed = [script.renamed(wave, used) for wave in self._waves]
-        finding = self._unrounded(Model(decoder), renamed, pool)
+        finding = self._unrounded(CausalModel(decoder), renamed, pool)
         if finding.wrong:
-            log.warning(_WRONG, _in_words(Verdict(True, True)), finding)
+            log.warning(_WRONG, _in_words(TrialVerdict(True, True)), finding)
         return not finding.wrong
 
-    def _unrounded(self, made: Model, waves: list[Wave], pool: Pool) -> Finding:
+    def _unrounded(self, made: CausalModel, waves: list[Wave], pool: TrialPool) -> Finding:
         """The worst of what `made` computes in float32."""
         found = []
         for wave, expected in zip(waves, self._expected, strict=True):
@@ -237,12 +237,12 @@ class Trial:
             found += judge(parts, exact, pool.cache.block_size)
         return worst(found)
 
-    def _wide_pool(self) -> Pool:
+    def _wide_pool(self) -> TrialPool:
         """A float32 pool for the largest wave, computed in plain torch."""
         cache = self._pool.cache
         block_size, kv_heads, head_dim = cache.blocks.shape[3:]
         needed = max(script.num_blocks(wave, block_size) for wave in self._waves)
-        floats = KVCache(
+        floats = PagedKV(
             needed,
             cache.num_layers,
             block_size,
@@ -251,9 +251,9 @@ class Trial:
             torch.float32,
             cache.raw.device,
         )
-        return Pool(floats, self._pool.slots, torch_backend())
+        return TrialPool(floats, self._pool.slots, torch_backend())
 
-    def _judged(self, made: Model) -> Finding:
+    def _judged(self, made: CausalModel) -> Finding:
         """The worst of what `made` computes."""
         found = []
         for wave, expected in zip(self._waves, self._expected, strict=True):
@@ -282,8 +282,8 @@ class Trial:
         self._progress(stage, self._share)
 
 
-def _room(load: Load, pool: Pool, shape: ModelShape) -> Room:
-    return Room(
+def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
+    return TrialRoom(
         pool.cache.block_size,
         pool.cache.num_blocks,
         load.max_slots,
@@ -299,7 +299,7 @@ def _padding(model: Any) -> int | None:
     return token if isinstance(token, int) else None
 
 
-def _in_words(verdict: Verdict) -> str:
+def _in_words(verdict: TrialVerdict) -> str:
     how = "the fused decoder" if verdict.fused else "transformers' modules"
     return how if verdict.compiled else f"{how} without compiled steps"
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import hashlib
-import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +9,15 @@ import msgspec
 import torch
 
 from daemon import __version__
-from daemon.engine.selftest.kept import code
+from daemon.engine.selftest.kept import code, version_of
 from daemon.engine.trial.script import Wave
+from daemon.files import write_whole
 from daemon.protocol.worker import Load
 
 _LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")
-_ENGINE = Path(__file__).parents[1]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class TrialVerdict(msgspec.Struct, frozen=True):
     """In which ways a model may be computed."""
 
     fused: bool  # by the straight decoder, not by transformers' modules
@@ -30,7 +28,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A verdict with what it is of."""
 
     key: str
-    verdict: Verdict
+    verdict: TrialVerdict
 
 
 def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
@@ -39,7 +37,7 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
     config = {**model.config.to_dict(), "_name_or_path": None}
     tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
     told = (load.dtype, load.kv_dtype, load.block_size, load.max_slots, load.num_threads, backend)
-    versions = [_version(name) for name in _LIBRARIES]
+    versions = [version_of(name) for name in _LIBRARIES]
     parts = (config, tensors, told, versions, _device(load.device), __version__, code())
     for part in parts:
         digest.update(repr(part).encode())
@@ -50,7 +48,7 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
     return digest.hexdigest()
 
 
-def read(folder: Path, key: str) -> Verdict | None:
+def read(folder: Path, key: str) -> TrialVerdict | None:
     """The verdict kept of an equal trial; None where there is none that can be believed."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
         kept = msgspec.json.decode(_path(folder, key).read_bytes(), type=_Kept)
@@ -59,25 +57,16 @@ def read(folder: Path, key: str) -> Verdict | None:
     return None
 
 
-def keep(folder: Path, key: str, verdict: Verdict) -> None:
+def keep(folder: Path, key: str, verdict: TrialVerdict) -> None:
     """Whole or not at all; where nothing can be kept, the next start tries again."""
     path = _path(folder, key)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.encode(_Kept(key, verdict)))
-        partial.replace(path)
+        write_whole(path, msgspec.json.encode(_Kept(key, verdict)))
 
 
 def _path(folder: Path, key: str) -> Path:
     return folder / "trials" / f"{key}.json"
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def _device(name: str) -> str:

@@ -17,13 +17,13 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from daemon.engine.quantise import quantise
-from daemon.engine.trial.script import Tried
+from daemon.engine.trial.script import WaveSequence
 from daemon.models.shape import ModelError
 
 _ROUNDED = "llmd_rounded"
 
 
-def logits_of(model: Any, tried: Tried) -> torch.Tensor:
+def logits_of(model: Any, tried: WaveSequence) -> torch.Tensor:
     """Logits float32 [n, vocab] of a sequence, on the host; of attention as it is set."""
     device = model.get_input_embeddings().weight.device
     tokens = torch.from_numpy(tried.tokens).to(device).unsqueeze(0)

@@ -25,7 +25,7 @@ _CPU_WORK, _GPU_WORK = 3e10, 1e13
 _LEAST_TOKENS, _MOST_TOKENS = 48, 256
 
 
-class Room(NamedTuple):
+class TrialRoom(NamedTuple):
     """What there is to try it with."""
 
     block_size: int  # tokens
@@ -41,7 +41,7 @@ class Room(NamedTuple):
         return min(self.max_len, self.num_blocks * self.block_size)
 
 
-class Tried(NamedTuple):
+class WaveSequence(NamedTuple):
     """One sequence of a wave."""
 
     slot: int
@@ -54,7 +54,7 @@ class Tried(NamedTuple):
 class Wave(NamedTuple):
     """Sequences that hold slots and blocks together."""
 
-    sequences: tuple[Tried, ...]
+    sequences: tuple[WaveSequence, ...]
 
     @property
     def shifted(self) -> bool:
@@ -96,7 +96,7 @@ def num_blocks(wave: Wave, block_size: int) -> int:
     return sum(-(-len(one.tokens) // block_size) for one in wave.sequences)
 
 
-def write(room: Room, budget: int, borders: Iterable[int], avoid: int | None) -> list[Wave]:
+def write(room: TrialRoom, budget: int, borders: Iterable[int], avoid: int | None) -> list[Wave]:
     """The waves of a trial of `budget` tokens and the `borders` beyond; no token is `avoid`."""
     chooser = np.random.default_rng(20)
     near = list(_near(room, budget))
@@ -107,7 +107,7 @@ def write(room: Room, budget: int, borders: Iterable[int], avoid: int | None) ->
     return [*waves, *_waves(room, [(first, _cut_far()) for first in far], chooser, avoid)]
 
 
-def _near(room: Room, budget: int) -> Iterator[tuple[int, ...]]:
+def _near(room: TrialRoom, budget: int) -> Iterator[tuple[int, ...]]:
     """How sequences from position 0 on are cut: the longest first."""
     block = min(room.block_size, budget // 4)
     longest = room.longest
@@ -120,7 +120,7 @@ def _near(room: Room, budget: int) -> Iterator[tuple[int, ...]]:
     yield _counts(1, (1,), min(7, longest - 1), room)
 
 
-def _counts(prompt: int, cuts: tuple[int, ...], decodes: int, room: Room) -> tuple[int, ...]:
+def _counts(prompt: int, cuts: tuple[int, ...], decodes: int, room: TrialRoom) -> tuple[int, ...]:
     """Chunks of a prompt by `cuts` and then as long as may be, and single tokens behind it."""
     counts, left = list[int](), prompt
     for cut in cuts:
@@ -132,7 +132,7 @@ def _counts(prompt: int, cuts: tuple[int, ...], decodes: int, room: Room) -> tup
     return (*(count for count in counts if count), *[1] * decodes)
 
 
-def _far(room: Room, borders: Iterable[int], covered: int) -> Iterator[int]:
+def _far(room: TrialRoom, borders: Iterable[int], covered: int) -> Iterator[int]:
     """First positions of sequences around each border, and of one that ends where serving does."""
     last = room.longest - _FAR_TOKENS
     firsts = {min(border - _FAR_CHUNK + 1, last) for border in borders}
@@ -145,13 +145,13 @@ def _cut_far() -> tuple[int, ...]:
 
 
 def _waves(
-    room: Room,
+    room: TrialRoom,
     tried: list[tuple[int, tuple[int, ...]]],
     chooser: np.random.Generator,
     avoid: int | None,
 ) -> Iterator[Wave]:
     """As many sequences at a time as slots and blocks allow."""
-    sequences, blocks_left = list[Tried](), room.num_blocks
+    sequences, blocks_left = list[WaveSequence](), room.num_blocks
     for first, counts in tried:
         length = sum(counts)
         blocks = -(-length // room.block_size)
@@ -160,7 +160,7 @@ def _waves(
             sequences, blocks_left = [], room.num_blocks
         slot = room.max_slots - 1 - len(sequences)  # no row has its own number
         tokens = _tokens(length, room.vocab_size, chooser, avoid)
-        sequences.append(Tried(slot, tokens, first, counts, len(sequences)))
+        sequences.append(WaveSequence(slot, tokens, first, counts, len(sequences)))
         blocks_left -= blocks
     if sequences:
         yield Wave(tuple(sequences))

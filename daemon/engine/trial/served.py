@@ -9,9 +9,9 @@ import torch
 
 from daemon.batch import Batch
 from daemon.engine.backend import Backend
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
-from daemon.engine.model import Model
+from daemon.engine.model import CausalModel
 from daemon.engine.slots import Slots
 from daemon.engine.trial.script import Wave
 from daemon.engine.upload import upload
@@ -25,15 +25,15 @@ Tell = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class TrialPool:
     """Where, and with what, steps are computed."""
 
-    cache: KVCache
+    cache: PagedKV
     slots: Slots
     backend: Backend
 
 
-class Row(NamedTuple):
+class _Row(NamedTuple):
     """What a step computes of a sequence."""
 
     sequence: int  # index in the wave
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     compiled: bool  # by a compiled step
 
 
-def compute(model: Model, wave: Wave, pool: Pool, tell: Tell) -> list[Part]:
+def compute(model: CausalModel, wave: Wave, pool: TrialPool, tell: Tell) -> list[Part]:
     """The logits of every token of a wave. The pool and its slots are as empty as before."""
     tables = _tables(wave, pool)
     parts = list[Part]()
@@ -72,7 +72,7 @@ def compute(model: Model, wave: Wave, pool: Pool, tell: Tell) -> list[Part]:
 
 
 def far_steps(
-    model: Model, starts: Sequence[int], pool: Pool
+    model: CausalModel, starts: Sequence[int], pool: TrialPool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Logits [rows, vocab] of a compiled step behind `starts` tokens, and of the same uncompiled.
 
@@ -85,7 +85,7 @@ def far_steps(
         own = start // block_size
         tables += [(slot, index, 0) for index in range(own)]
         tables.append((slot, own, 1 + slot))
-    rows = [Row(slot, start, 1) for slot, start in enumerate(starts)]
+    rows = [_Row(slot, start, 1) for slot, start in enumerate(starts)]
     if not rows:
         return None
     _scribble(pool.cache, 1 + len(rows))
@@ -104,7 +104,7 @@ def far_steps(
     return found
 
 
-def _scribble(cache: KVCache, num_blocks: int) -> None:
+def _scribble(cache: PagedKV, num_blocks: int) -> None:
     """Any keys and values in the first blocks; those that stand for many weigh less than others."""
     chooser = torch.Generator().manual_seed(20)
     size = (2, num_blocks * cache.block_size, *cache.blocks.shape[4:])
@@ -118,7 +118,7 @@ def _scribble(cache: KVCache, num_blocks: int) -> None:
         cache.write(layer, rows, key, value)
 
 
-def _tables(wave: Wave, pool: Pool) -> list[tuple[int, int, int]]:
+def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
     """(slot, index, block) of all that the wave needs; blocks in no order."""
     block_size = pool.cache.block_size
     places = [
@@ -130,19 +130,19 @@ def _tables(wave: Wave, pool: Pool) -> list[tuple[int, int, int]]:
     return [(*place, int(block)) for place, block in zip(places, blocks, strict=False)]
 
 
-def _rows(wave: Wave, step: int) -> list[Row]:
+def _rows(wave: Wave, step: int) -> list[_Row]:
     """Who computes what in a step; who comes first changes."""
     rows = []
     for index, one in enumerate(wave.sequences):
         at = step - one.begins
         if 0 <= at < len(one.counts):
-            rows.append(Row(index, sum(one.counts[:at]), one.counts[at]))
+            rows.append(_Row(index, sum(one.counts[:at]), one.counts[at]))
     turn = step % max(len(rows), 1)
     return rows[turn:] + rows[:turn]
 
 
 def _flat(
-    wave: Wave, rows: list[Row], tables: list[tuple[int, int, int]], pool: Pool, fed: bool
+    wave: Wave, rows: list[_Row], tables: list[tuple[int, int, int]], pool: TrialPool, fed: bool
 ) -> FlatBatch:
     """A step as a batch whose every token is sampled."""
     slots = [wave.sequences[row.sequence].slot for row in rows]
@@ -173,7 +173,7 @@ def _flat(
 
 def _batch(
     slots: list[int],
-    rows: list[Row],
+    rows: list[_Row],
     tables: list[tuple[int, int, int]],
     known: list[bool],
 ) -> Batch:
@@ -189,15 +189,10 @@ def _batch(
         table_slots=int32([one[0] for one in tables]),
         table_indices=int32([one[1] for one in tables]),
         table_blocks=int32([one[2] for one in tables]),
-        copy_sources=int32(),
-        copy_targets=int32(),
-        left_slots=int32(),
-        joined_slots=int32(),
-        joined_sequences=np.zeros(0, np.int64),
     )
 
 
-def _clean(pool: Pool, tables: list[tuple[int, int, int]]) -> None:
+def _clean(pool: TrialPool, tables: list[tuple[int, int, int]]) -> None:
     """Nothing of a wave is left, neither in slots nor in the blocks that it wrote."""
     pool.slots.clear()
     written = sorted({block for _slot, _index, block in tables})

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import linear
 
 from daemon.engine.decoder import Decoder
 from daemon.engine.fuse import fuse
-from daemon.engine.ops import TorchOps
+from daemon.engine.ops import Norm, Ops
 
 _PIECE_ELEMENTS = 1 << 24
 """Of a product's weights that are widened at a time: a head's would fill what a pool left free."""
@@ -94,22 +94,20 @@ def _widen_while_they_compute(users: list[nn.Module], narrow: list[nn.Parameter]
     return undo
 
 
-class WideOps(TorchOps):
+class WideOps(Ops):
     """In float32, whatever the weights are."""
 
-    def norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        weight: torch.Tensor,
-        epsilon: float,
-    ) -> torch.Tensor:
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         """See `Ops`."""
-        return super().norm(states, added, weight.float(), epsilon)
+        return super().norm(states, added, _wide_norm(norm))
 
-    def norm_heads(self, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> None:
-        """See `HeadOps`."""
-        states.copy_(rms_norm(states, weight.shape, weight.float(), epsilon))
+    def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
+        """See `Ops`."""
+        super().norm_heads(states, _wide_norm(norm))
+
+
+def _wide_norm(norm: Norm) -> Norm:
+    return Norm(norm.weight.float(), norm.epsilon)
 
 
 def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> Decoder | None:

@@ -15,7 +15,7 @@ def _doubles() -> "array[float]":
 
 
 @dataclass(slots=True)
-class Answer:
+class ClientAnswer:
     """One request's row. Times are of one monotonic clock, in seconds."""
 
     sent_s: float = float("nan")  # its headers left; NaN: no connection was made

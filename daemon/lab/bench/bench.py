@@ -11,9 +11,9 @@ import msgspec
 
 from daemon.lab.bench.client import Client
 from daemon.lab.bench.endpoint import Form, PromptForm, find_model, settle_form
-from daemon.lab.bench.errors import BenchError, ErrorCounts
+from daemon.lab.bench.errors import BenchError, error_lines
 from daemon.lab.bench.findings import LATE_S, findings, lateness_p99_s
-from daemon.lab.bench.load import Load, Sent, send_at_once
+from daemon.lab.bench.load import LoadGenerator, SentLoad, send_at_once
 from daemon.lab.bench.log import run_log
 from daemon.lab.bench.prompts import Prompts
 from daemon.lab.report.records import RunLog
@@ -25,7 +25,7 @@ from daemon.lab.workload.workload import Workload, WorkloadSpec, asked_rate
 UNKNOWN_LEN = 2**31 - 1
 """Where neither the server nor the user says how long its context is, nothing is dropped."""
 
-Watch = Callable[[Load, int], AbstractAsyncContextManager[None]]
+Watch = Callable[[LoadGenerator, int], AbstractAsyncContextManager[None]]
 """Shows a load of so many requests while it runs."""
 
 
@@ -77,7 +77,7 @@ async def measure(
             for index, num_output in enumerate(workload.output_tokens)
         ]
         await _warm_up(client, form, prompts, workload, spec.warm_up, notes)
-        load = Load(client, form.path)
+        load = LoadGenerator(client, form.path)
         async with watch(load, len(bodies)):
             with _stopping(load):
                 sent = await load.run(bodies, workload.arrival_s)
@@ -97,18 +97,15 @@ async def _warm_up(
         form.body(prompts.of_warm_up(index, row), int(workload.output_tokens[row]))
         for index, row in enumerate(rows)
     ]
-    errors = ErrorCounts()
     answers = await send_at_once(client, form.path, bodies)
-    for answer in answers:
-        if answer.error:
-            errors.add(answer.error)
+    errors = error_lines(answer.error for answer in answers)
     if answers and all(answer.error for answer in answers):
-        raise BenchError(f"every warm-up request failed: {'; '.join(errors.lines())}")
-    notes += [f"in the warm-up: {line}" for line in errors.lines()]
+        raise BenchError(f"every warm-up request failed: {'; '.join(errors)}")
+    notes += [f"in the warm-up: {line}" for line in errors]
 
 
 def _about(
-    spec: BenchSpec, url: str, wanted: WorkloadSpec, workload: Workload, sent: Sent
+    spec: BenchSpec, url: str, wanted: WorkloadSpec, workload: Workload, sent: SentLoad
 ) -> About:
     label = workload.label
     if sent.interrupted:
@@ -125,13 +122,14 @@ def _about(
         dropped=workload.num_dropped,
         rate_rps=asked_rate(wanted, workload),
         classes=tuple(
-            Promise(c.name, c.ttft_s, c.tpot_s, c.normalized_latency_s) for c in workload.classes
+            Promise(c.name, c.ttft_s, c.tpot_s, c.gap_s, c.normalized_latency_s)
+            for c in workload.classes
         ),
     )
 
 
 @contextmanager
-def _stopping(load: Load) -> Iterator[None]:
+def _stopping(load: LoadGenerator) -> Iterator[None]:
     """SIGINT stops the load; a second one is the usual KeyboardInterrupt."""
     loop = asyncio.get_running_loop()
 

@@ -1,14 +1,14 @@
 """The HTTP side: one session, any number of connections, one streamed answer a call."""
 
 from time import perf_counter
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Self
 
 import aiohttp
 
 from daemon.client.address import base_url, refusal_text
 from daemon.client.sse import UNREADABLE, EventParser
-from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.answer import ClientAnswer
 from daemon.lab.bench.errors import BenchError
 from daemon.lab.report.records import Outcome
 
@@ -43,15 +43,10 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def stream(self, path: str, body: bytes, answer: Answer) -> None:
+    async def stream(self, path: str, body: bytes, answer: ClientAnswer) -> None:
         """Send a request and follow its answer to the end; what goes wrong on the way fails it."""
         try:
             async with self._session.post(
@@ -92,7 +87,7 @@ def _refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {refusal_text(body)}"
 
 
-async def _follow(response: aiohttp.ClientResponse, answer: Answer) -> None:
+async def _follow(response: aiohttp.ClientResponse, answer: ClientAnswer) -> None:
     parser = EventParser()
     async for data in response.content.iter_any():
         now_s = perf_counter()

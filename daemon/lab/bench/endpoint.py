@@ -17,7 +17,7 @@ NOT_UNDERSTOOD = (400, 404, 415, 422, 500)
 """What servers answer to a body whose form they do not know."""
 
 
-class Card(msgspec.Struct):
+class _Card(msgspec.Struct):
     """A model of `GET /v1/models`."""
 
     id: str
@@ -27,7 +27,7 @@ class Card(msgspec.Struct):
 class Cards(msgspec.Struct):
     """The answer to `GET /v1/models`."""
 
-    data: list[Card]
+    data: list[_Card]
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -63,14 +63,14 @@ class Form(msgspec.Struct, frozen=True):
         return msgspec.json.encode(fields)
 
 
-async def find_model(client: Client, wanted: str) -> Card:
+async def find_model(client: Client, wanted: str) -> _Card:
     """The model by name, or the first; its length is None where the server does not say.
 
     Raises BenchError.
     """
     status, body = await client.get("/v1/models")
     if status == 404 and wanted:
-        return Card(wanted)
+        return _Card(wanted)
     if status != 200:
         raise BenchError(f"{client.url}/v1/models: HTTP {status}: {refusal_text(body)}")
     try:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 _NUMBER = re.compile(r"(?<!HTTP )(?<![\d.])\d+(\.\d+)?")
 SHOWN_LETTERS = 300
@@ -11,23 +12,15 @@ class BenchError(Exception):
     """The endpoint cannot be measured; the message says why."""
 
 
-class ErrorCounts:
-    """How often each error text came; texts that differ in numbers alone count as one.
+def error_lines(texts: Iterable[str]) -> list[str]:
+    """`12 x first such text`, the most frequent first; empty texts are no errors.
 
-    HTTP's status is kept apart.
+    Texts that differ in numbers alone count as one. HTTP's status is kept apart.
     """
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, str] = {}
-
-    def add(self, text: str) -> None:
-        """Count one error."""
-        text = " ".join(text.split())[:SHOWN_LETTERS]
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for text in filter(None, (" ".join(text.split())[:SHOWN_LETTERS] for text in texts)):
         key = _NUMBER.sub("0", text)
-        self._counts[key] += 1
-        self._first.setdefault(key, text)
-
-    def lines(self) -> list[str]:
-        """`12 x first such text`, the most frequent first."""
-        return [f"{count} x {self._first[key]}" for key, count in self._counts.most_common()]
+        counts[key] += 1
+        first.setdefault(key, text)
+    return [f"{count} x {first[key]}" for key, count in counts.most_common()]

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from daemon.lab.bench.answer import Answer
-from daemon.lab.bench.errors import ErrorCounts
-from daemon.lab.bench.load import Sent
+from daemon.lab.bench.answer import ClientAnswer
+from daemon.lab.bench.errors import error_lines
+from daemon.lab.bench.load import SentLoad
 from daemon.lab.report.records import Float64, Outcome
 from daemon.lab.workload.workload import Workload
 
@@ -17,14 +17,14 @@ BUSY_SHARE = 0.7
 """Of a core; above it, in runs of a second or more, this process may be what is slow."""
 
 
-def lateness_p99_s(sent: Sent, workload: Workload) -> float:
+def lateness_p99_s(sent: SentLoad, workload: Workload) -> float:
     """How long after its time a request's headers left, 99th percentile; 0 where none left."""
     late_s = _lateness_s(sent, workload)
     return float(np.percentile(late_s, 99)) if late_s.size else 0.0
 
 
 def findings(
-    sent: Sent, workload: Workload, *, fixed_length: bool, own_prompts: bool
+    sent: SentLoad, workload: Workload, *, fixed_length: bool, own_prompts: bool
 ) -> Iterator[str]:
     """Sentences for people, after a run.
 
@@ -48,20 +48,16 @@ def findings(
         yield from _length_findings(sent.answers, workload)
     if own_prompts:
         yield from _cache_findings(done)
-    errors = ErrorCounts()
-    for answer in sent.answers:
-        if answer.error:
-            errors.add(answer.error)
-    yield from errors.lines()
+    yield from error_lines(answer.error for answer in sent.answers)
 
 
-def _lateness_s(sent: Sent, workload: Workload) -> Float64:
+def _lateness_s(sent: SentLoad, workload: Workload) -> Float64:
     left_s = np.array([answer.sent_s for answer in sent.answers]) - sent.start_s
     late_s = left_s - workload.arrival_s[: left_s.size]
     return late_s[~np.isnan(late_s)]
 
 
-def _token_findings(done: list[Answer]) -> Iterator[str]:
+def _token_findings(done: list[ClientAnswer]) -> Iterator[str]:
     if any(not answer.output_tokens for answer in done):
         yield "the server sends no usage: output tokens are counted as events"
     num_tokens = sum(answer.num_tokens for answer in done)
@@ -70,14 +66,14 @@ def _token_findings(done: list[Answer]) -> Iterator[str]:
         yield f"{num_tokens / num_events:.2f} tokens an event: gaps are those between events"
 
 
-def _length_findings(answers: list[Answer], workload: Workload) -> Iterator[str]:
+def _length_findings(answers: list[ClientAnswer], workload: Workload) -> Iterator[str]:
     pairs = zip(answers, workload.output_tokens.tolist(), strict=False)
     other = sum(a.outcome is Outcome.FINISHED and a.num_tokens != asked for a, asked in pairs)
     if other:
         yield f"{other} answers are not as long as asked: the server does not honour ignore_eos"
 
 
-def _cache_findings(done: list[Answer]) -> Iterator[str]:
+def _cache_findings(done: list[ClientAnswer]) -> Iterator[str]:
     cached = sum(answer.cached_tokens for answer in done)
     total = sum(answer.prompt_tokens for answer in done)
     if cached > 0.01 * total > 0:

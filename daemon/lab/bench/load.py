@@ -5,36 +5,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
 
-from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.answer import ClientAnswer
 from daemon.lab.bench.client import Client
 from daemon.lab.report.records import Float64
 
 
 @dataclass(slots=True)
-class Sent:
+class SentLoad:
     """What a run leaves: the answers to the requests that left, in order of arrival."""
 
     start_s: float  # of the clock of the answers' times
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ClientAnswer] = field(default_factory=list)
     ended: int = 0
     end_s: float = 0.0
     cpu_s: float = 0.0  # of this process
     interrupted: bool = False
 
 
-class Load:
+class LoadGenerator:
     """Sends bodies at their arrival times. `sent` may be watched while it runs."""
 
     def __init__(self, client: Client, path: str) -> None:
         self._client = client
         self._path = path
         self._sending: asyncio.Task[None] | None = None
-        self.sent = Sent(perf_counter())
+        self.sent = SentLoad(perf_counter())
 
-    async def run(self, bodies: Sequence[bytes], arrival_s: Float64) -> Sent:
+    async def run(self, bodies: Sequence[bytes], arrival_s: Float64) -> SentLoad:
         """Until every answer has ended, or `stop`."""
         cpu_s = process_time()
-        self.sent = sent = Sent(perf_counter())
+        self.sent = sent = SentLoad(perf_counter())
         self._sending = asyncio.create_task(self._send(bodies, arrival_s.tolist()))
         try:
             await asyncio.shield(self._sending)
@@ -58,25 +58,25 @@ class Load:
             for body, due_s in zip(bodies, arrival_s, strict=True):
                 # Never skipped: where all come at once, requests leave while others are queued.
                 await asyncio.sleep(max(0.0, sent.start_s + due_s - perf_counter()))
-                answer = Answer()
+                answer = ClientAnswer()
                 sent.answers.append(answer)
                 group.create_task(self._follow(body, answer))
 
-    async def _follow(self, body: bytes, answer: Answer) -> None:
+    async def _follow(self, body: bytes, answer: ClientAnswer) -> None:
         await _follow(self._client, self._path, body, answer)
         self.sent.ended += 1
 
 
-async def send_at_once(client: Client, path: str, bodies: Sequence[bytes]) -> list[Answer]:
+async def send_at_once(client: Client, path: str, bodies: Sequence[bytes]) -> list[ClientAnswer]:
     """The answers to all bodies, sent together: a warm-up."""
-    answers = [Answer() for _ in bodies]
+    answers = [ClientAnswer() for _ in bodies]
     async with asyncio.TaskGroup() as group:
         for body, answer in zip(bodies, answers, strict=True):
             group.create_task(_follow(client, path, body, answer))
     return answers
 
 
-async def _follow(client: Client, path: str, body: bytes, answer: Answer) -> None:
+async def _follow(client: Client, path: str, body: bytes, answer: ClientAnswer) -> None:
     """Stream one answer. In a task group an error would end all the others: it fails this one."""
     try:
         await client.stream(path, body, answer)

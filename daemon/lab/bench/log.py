@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from daemon.lab.bench.load import Sent
+from daemon.lab.bench.load import SentLoad
+from daemon.lab.report.measures import pauses_seen
 from daemon.lab.report.records import Outcome, RequestLog, RunLog
 from daemon.lab.workload.workload import Workload
 
 
-def run_log(sent: Sent, workload: Workload, fixed_length: bool) -> RunLog:
+def run_log(sent: SentLoad, workload: Workload, fixed_length: bool) -> RunLog:
     """The log of the requests that left; a run that was ended early has fewer than its workload.
 
     An arrival is the time at which a request was due, so that a late generator is not hidden in
@@ -40,6 +41,8 @@ def run_log(sent: Sent, workload: Workload, fixed_length: bool) -> RunLog:
     log.gap_s = np.concatenate([*gaps, np.zeros(0)]).astype(np.float32)
     num_gaps = np.maximum(np.array(num_events, np.int32) - 1, 0)
     log.gap_request = np.repeat(np.arange(count, dtype=np.int32), num_gaps)
+    paused_s = pauses_seen(log.gap_s, log.gap_request, count)
+    log.paused_s = np.where(np.isnan(log.first_s), np.float32(np.nan), paused_s)
     wall_s = sent.end_s - sent.start_s
     first_s = float(log.arrival_s[0]) if count else 0.0
     ended_s = [answer.ended_s for answer in answers if not np.isnan(answer.ended_s)]

@@ -105,7 +105,7 @@ class _Search:
         if not self._trials:
             check_length(prepared, self._goal)
             self._condition = self._goal.words(self._goal.promises(about_of(prepared).classes))
-            self._warm_up = int(len(prepared.workload) * WARM_UP)
+            self._warm_up = int(len(prepared.workload) * WARM_UP) * self._scenario.n
         log = run(prepared)
         report = report_of(prepared, log)
         trial = judge(prepared, log, report, self._goal, self._warm_up)

@@ -33,6 +33,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     p99_normalized_latency_s: float = 0.0
     ttft_s: float = 0.0  # promised to each request of every class
     tpot_s: float = 0.0  # likewise
+    gap_s: float = 0.0  # likewise, of its longest gap
     attainment: float = 0.9  # share of a class's requests for which all its promises hold
     p99_queueing_s: float = 0.0  # Vidur section 6: 5 s
     unserved_fraction: float = 0.02
@@ -52,6 +53,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 name=one.name,
                 ttft_s=self.ttft_s or one.ttft_s,
                 tpot_s=self.tpot_s or one.tpot_s,
+                gap_s=self.gap_s or one.gap_s,
                 normalized_latency_s=0.0 if self.normalized_latency_s else one.normalized_latency_s,
             )
             for one in classes
@@ -134,6 +136,7 @@ def _bounds(promise: Promise) -> list[str]:
         for name, bound in (
             ("TTFT", promise.ttft_s),
             ("TPOT", promise.tpot_s),
+            ("longest gap", promise.gap_s),
             ("normalized latency", promise.normalized_latency_s),
         )
         if bound

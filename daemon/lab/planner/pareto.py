@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
+from daemon.config.cores import written_ranges
 from daemon.lab.report.figures import BLUE, MUTED, plain, save
 from daemon.lab.report.numbers import seconds, three_digits
 
@@ -17,7 +18,7 @@ NEAR = (0.12, 0.045)
 """Shares of the plot's width and height that a number beside a point may take."""
 
 
-class Point(NamedTuple):
+class ParetoPoint(NamedTuple):
     """One configuration; of both numbers less is better."""
 
     label: str
@@ -25,14 +26,14 @@ class Point(NamedTuple):
     latency_s: float
 
 
-def pareto_front(points: Iterable[Point]) -> list[Point]:
+def pareto_front(points: Iterable[ParetoPoint]) -> list[ParetoPoint]:
     """The points that no other one dominates, by growing cost.
 
     A point dominates another if it is no worse in both numbers and better in one; equal points
     stay together. Points with a number that is not finite are left out.
     """
     known = [one for one in points if isfinite(one.cost) and isfinite(one.latency_s)]
-    front: list[Point] = []
+    front: list[ParetoPoint] = []
     for one in sorted(known, key=lambda point: (point.cost, point.latency_s)):
         last = front[-1] if front else None
         if last is None or one.latency_s < last.latency_s or one[1:] == last[1:]:
@@ -41,13 +42,16 @@ def pareto_front(points: Iterable[Point]) -> list[Point]:
 
 
 def plot_pareto(
-    points: Sequence[Point], path: Path, cost_label: str = "cost", latency_label: str = "latency"
+    points: Sequence[ParetoPoint],
+    path: Path,
+    cost_label: str = "cost",
+    latency_label: str = "latency",
 ) -> None:
     """Draw all points and their front into an SVG or PNG file, by suffix. Raises ReportError."""
     save(lambda: _draw(points, cost_label, latency_label), path)
 
 
-def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figure":
+def _draw(points: Sequence[ParetoPoint], cost_label: str, latency_label: str) -> "Figure":
     """Numbered points and their front; beside them who they are, since names would overprint."""
     from matplotlib.figure import Figure
 
@@ -85,7 +89,9 @@ def _draw(points: Sequence[Point], cost_label: str, latency_label: str) -> "Figu
     return figure
 
 
-def _name(beside: "Axes", known: Sequence[Point], front: Sequence[Point], height: float) -> None:
+def _name(
+    beside: "Axes", known: Sequence[ParetoPoint], front: Sequence[ParetoPoint], height: float
+) -> None:
     """A line for each number: which configuration it is, and its two figures."""
     beside.axis("off")
     for number, point in enumerate(known):
@@ -98,7 +104,7 @@ def _name(beside: "Axes", known: Sequence[Point], front: Sequence[Point], height
         beside.text(0, at, plain(text), va="top", fontsize=8, color=color)
 
 
-def _groups(known: Sequence[Point]) -> list[list[int]]:
+def _groups(known: Sequence[ParetoPoint]) -> list[list[int]]:
     """Indices of points so near to each other on the page that one text must do for them."""
     if not known:
         return []
@@ -119,11 +125,5 @@ def _groups(known: Sequence[Point]) -> list[list[int]]:
 
 def _ranges(indices: Sequence[int]) -> str:
     """`1-3, 7`: numbers from 1 on of growing indices."""
-    runs: list[list[int]] = []
-    for number in (index + 1 for index in indices):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    named = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    named = written_ranges(index + 1 for index in indices).split(",")
     return ", ".join(named if len(named) <= 3 else [*named[:2], "..."])

@@ -27,7 +27,7 @@ class Key(NamedTuple):
     rate_rps: float
 
 
-class Row(NamedTuple):
+class SweepRow(NamedTuple):
     """One point: its report, or what went wrong with it."""
 
     key: Key
@@ -64,7 +64,7 @@ def grid(
 
 def sweep(
     scenarios: Mapping[Key, Scenario], workers: int = 0, goal: Goal | None = None
-) -> Iterator[Row]:
+) -> Iterator[SweepRow]:
     """Simulate every point, each in a process; rows come as they are done (`table` orders them).
 
     With a goal, each point is a search for its capacity. `workers` 0: one for each core. A point
@@ -102,7 +102,7 @@ def _deaf_to_the_terminal() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
-def table(scenarios: Mapping[Key, Scenario], rows: Iterable[Row]) -> list[Row]:
+def table(scenarios: Mapping[Key, Scenario], rows: Iterable[SweepRow]) -> list[SweepRow]:
     """The rows in the order of the scenarios, whichever was done first."""
     place = {key: index for index, key in enumerate(scenarios)}
     return sorted(rows, key=lambda row: place[row.key])
@@ -115,11 +115,11 @@ def _simulate(scenario: Scenario, goal: Goal | None) -> Report:
     return report_of(prepared, run(prepared))
 
 
-def _row(key: Key, done: Future[Report]) -> Row:
+def _row(key: Key, done: Future[Report]) -> SweepRow:
     error = done.exception()
     if error is None:
-        return Row(key, done.result())
+        return SweepRow(key, done.result())
     text = str(error)
     if not isinstance(error, ValueError):  # not one of llmd's own sentences
         text = f"{type(error).__name__}: {text}"
-    return Row(key, None, text)
+    return SweepRow(key, None, text)

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from daemon.lab.profiler.synthetic import Row, Rows
+from daemon.lab.profiler.synthetic import Rows, StepRow
 
 MOST_CONTEXT_TOKENS = 16 * 1024
 """Tokens of stored context that one step may read: beyond, time grows in a straight line."""
@@ -43,18 +43,13 @@ class Experiment:
     rank: int = 0
 
     @property
-    def held_out(self) -> bool:
-        """Whether it serves to measure the fit's error, and not to fit."""
-        return self.kind in HELD_OUT
-
-    @property
     def num_tokens(self) -> int:
         """Tokens computed."""
         return sum(row.count for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LoadedLimits:
     """What the worker was loaded for."""
 
     max_batch_tokens: int
@@ -76,7 +71,7 @@ class Limits:
         )
 
 
-def experiments(limits: Limits) -> list[Experiment]:
+def experiments(limits: LoadedLimits) -> list[Experiment]:
     """All that can be measured within the limits, in order of importance, each once."""
     found = [
         *_tokens(limits),
@@ -91,7 +86,7 @@ def experiments(limits: Limits) -> list[Experiment]:
     return sorted(kept, key=lambda one: one.rank)
 
 
-def _tokens(limits: Limits) -> list[Experiment]:
+def _tokens(limits: LoadedLimits) -> list[Experiment]:
     """Single prompts from their start: the token-level operators, tiles of products included."""
     most = min(limits.max_batch_tokens, limits.max_len)
     coarse = _doubling(2, most)
@@ -104,7 +99,7 @@ def _tokens(limits: Limits) -> list[Experiment]:
     return found
 
 
-def _decodes(limits: Limits) -> list[Experiment]:
+def _decodes(limits: LoadedLimits) -> list[Experiment]:
     """Single-token rows of equal contexts, over a grid."""
     found = []
     coarse = _doubling(1, limits.max_slots)
@@ -113,12 +108,12 @@ def _decodes(limits: Limits) -> list[Experiment]:
     for rank, counts, columns in ((0, coarse, contexts), (1, finer, contexts[:3:2])):
         for count in counts:
             for place, context in enumerate(columns):
-                row = Row(1, context - 1)
+                row = StepRow(1, context - 1)
                 found.append(Experiment(Kind.DECODE, (row,) * count, rank + (place > 2)))
     return found
 
 
-def _prefills(limits: Limits) -> list[Experiment]:
+def _prefills(limits: LoadedLimits) -> list[Experiment]:
     """Prompts that go on from stored tokens, and several prompts in one step."""
     found = []
     for rank, before in enumerate(_BEFORE, 1):
@@ -128,7 +123,7 @@ def _prefills(limits: Limits) -> list[Experiment]:
     for place, (number, count, before) in enumerate(
         ((8, 16, 0), (4, 64, 0), (16, 4, 0), (16, 8, 64), (2, 128, 256), (32, 2, 16))
     ):
-        rows = (Row(count, before),) * number
+        rows = (StepRow(count, before),) * number
         found.append(Experiment(Kind.PREFILL, rows, 1 + place // 3))
     return found
 
@@ -138,20 +133,20 @@ def _sampled() -> list[Experiment]:
     found = []
     for rank, (number, count) in enumerate(((48, 1), (1, 64), (8, 16))):
         for sampled in sorted({0, 1, 4, number // 2, number}):
-            rows = tuple(Row(count, 16, index < sampled) for index in range(number))
+            rows = tuple(StepRow(count, 16, index < sampled) for index in range(number))
             if sampled <= number:
                 found.append(Experiment(Kind.SAMPLED, rows, 1 + rank))
     return found
 
 
-def _held_out(limits: Limits) -> list[Experiment]:
+def _held_out(limits: LoadedLimits) -> list[Experiment]:
     """Steps as they occur: decodes of unequal contexts, alone and beside chunks of prompts."""
     chance = np.random.default_rng(0)
     found = []
     for number in range(_HELD_OUT):
         mixed = number % 3 != 2
         decodes = int(min(limits.max_slots - 1, 2 ** chance.uniform(0, 6.5)))
-        rows = tuple(Row(1, _context(limits, chance)) for _ in range(decodes))
+        rows = tuple(StepRow(1, _context(limits, chance)) for _ in range(decodes))
         if mixed:
             room = max(2, limits.max_batch_tokens - decodes)
             # Evenly over the octaves, the longest ones more often: as the rest of a full budget.
@@ -159,18 +154,18 @@ def _held_out(limits: Limits) -> list[Experiment]:
             count = int(min(room, 2**octave))
             before = int(chance.integers(0, 2)) * _context(limits, chance)
             before = max(0, min(before, limits.max_len - count))
-            rows = (*rows, Row(count, before, bool(chance.integers(0, 2))))
+            rows = (*rows, StepRow(count, before, bool(chance.integers(0, 2))))
         found.append(Experiment(Kind.MIXED if mixed else Kind.SKEWED, rows, number // 8))
     return found
 
 
-def _context(limits: Limits, chance: np.random.Generator) -> int:
+def _context(limits: LoadedLimits, chance: np.random.Generator) -> int:
     """Stored tokens of a sequence, skewed as those of conversations are."""
     return int(min(limits.max_len - 2, max(1.0, chance.lognormal(np.log(300), 1.0))))
 
 
 def _chunk(kind: Kind, count: int, before: int, rank: int, sampled: bool = True) -> Experiment:
-    return Experiment(kind, (Row(count, before, sampled),), rank)
+    return Experiment(kind, (StepRow(count, before, sampled),), rank)
 
 
 def _doubling(first: int, last: int, factor: int = 2) -> list[int]:

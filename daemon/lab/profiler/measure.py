@@ -5,16 +5,16 @@ the machine falls on many experiments a little and on none alone.
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from daemon.lab.profiler.experiments import Experiment, Limits, experiments
+from daemon.lab.profiler.experiments import Experiment, LoadedLimits, experiments
 from daemon.lab.profiler.host import CpuTimes, cpu_times
 from daemon.lab.profiler.points import Point
-from daemon.lab.profiler.synthetic import PlanMaker, Row
-from daemon.lab.profiler.worker import MeasuredWorker, Timing
+from daemon.lab.profiler.synthetic import PlanMaker, StepRow
+from daemon.lab.profiler.worker import MeasuredWorker, PlanTiming
 from daemon.lab.profiles.errors import ProfileError
 from daemon.protocol.worker import Load
 
@@ -41,7 +41,6 @@ class Measurements:
     num_blocks: int
     wanted: list[Point]  # without samples: all that could be measured
     used_by_others: float  # share of the cores that other processes used meanwhile
-    samples: dict[Experiment, list[Timing]] = field(default_factory=dict)
 
 
 async def measure(load: Load, budget_s: float, told: Told) -> Measurements:
@@ -65,7 +64,7 @@ class _Session:
         self._num_blocks = worker.ready.num_blocks
         self._cpus = load.cpus or tuple(os.sched_getaffinity(0))
         self._wanted = experiments(
-            Limits(
+            LoadedLimits(
                 load.max_batch_tokens,
                 load.max_slots,
                 load.max_len,
@@ -77,7 +76,7 @@ class _Session:
         self._began_s = time.monotonic()
         self._budget_s = budget_s
         self._step = 0
-        self._samples: dict[Experiment, list[Timing]] = {}
+        self._samples: dict[Experiment, list[PlanTiming]] = {}
 
     async def run(self) -> Measurements:
         """Everything, in order."""
@@ -105,7 +104,7 @@ class _Session:
         self._told(0.0, "writing KV blocks")
         most = max((self._maker.num_blocks(one.rows) for one in self._wanted), default=0)
         seeded = min(_SEEDED_BLOCKS, most)
-        filling = Row(min(seeded * self._maker.block_size, self._longest()), 0)
+        filling = StepRow(min(seeded * self._maker.block_size, self._longest()), 0)
         await self._compute((filling,))
         for first in range(seeded, most, _COPIED_BLOCKS):
             await self._copy(first, min(first + _COPIED_BLOCKS, most), seeded)
@@ -143,7 +142,7 @@ class _Session:
             self._samples.setdefault(experiment, []).append(timing)
         return bool(open_ones)
 
-    async def _compute(self, rows: tuple[Row, ...]) -> Timing:
+    async def _compute(self, rows: tuple[StepRow, ...]) -> PlanTiming:
         self._step += 2
         await self._worker.run(self._maker.tables(self._step - 1, rows))
         return await self._worker.run(self._maker.step(self._step, rows))
@@ -169,7 +168,6 @@ class _Session:
             num_blocks=self._num_blocks,
             wanted=[Point(one.kind, self._maker.work(one.rows), ()) for one in self._wanted],
             used_by_others=used_by_others,
-            samples=self._samples,
         )
 
 

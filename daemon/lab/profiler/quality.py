@@ -37,15 +37,9 @@ def refuse_unfit(points: Sequence[Point], wanted: Sequence[Point]) -> None:
 
 
 def lacks(
-    points: Sequence[Point], wanted: Sequence[Point], fitted: Fitted, used_by_others: float
-) -> tuple[str, ...]:
-    """A sentence for each reason to doubt a fit; `wanted` are all points that could be measured."""
-    return tuple(_lacks(list(points), wanted, fitted, used_by_others))
-
-
-def _lacks(
     points: list[Point], wanted: Sequence[Point], fitted: Fitted, used_by_others: float
 ) -> Iterator[str]:
+    """A sentence for each reason to doubt a fit; `wanted` are all points that could be measured."""
     if not any(point.kind in HELD_OUT for point in points):
         yield "no step was held out, so that the error is not known"
     elif fitted.fit.mape > MOST_ERROR:

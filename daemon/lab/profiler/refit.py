@@ -18,7 +18,7 @@ from daemon.journal.reader import JournalError
 from daemon.lab.profiler.least_squares import Float64, nonnegative
 from daemon.lab.profiler.points import spread
 from daemon.lab.profiles.errors import ProfileError
-from daemon.lab.profiles.pipeline import scaled_curve, scaled_surface
+from daemon.lab.profiles.pipeline import scaled_step
 from daemon.lab.simulator.journal import read_incident
 
 Observation = tuple[StepWork, float]
@@ -69,7 +69,7 @@ def refit(profile: Profile, observed: list[Observation]) -> Refit:
     shares = np.array([[term(work) for term in terms.values()] for work, _ in known])
     factors = _factors(shares / np.array([taken_s for _, taken_s in known])[:, None])
     scaled = dict(zip(terms, factors.tolist(), strict=True))
-    step = _scaled(profile.step, scaled)
+    step = scaled_step(profile.step, **scaled)
     mape, logs = _errors(step, held_out)
     kept = tuple(line for line in profile.source if not line.startswith(_MARK))
     told = ", ".join(f"{name} {factor:.3g}" for name, factor in scaled.items())
@@ -138,28 +138,3 @@ def _terms(step: PhaseFit | Operators) -> dict[str, Callable[[StepWork], float]]
             else 0.0
         ),
     }
-
-
-def _scaled(step: PhaseFit | Operators, by: dict[str, float]) -> PhaseFit | Operators:
-    """The step costs with every term times its factor."""
-    if isinstance(step, PhaseFit):
-
-        def times(terms: tuple[float, float, float], factor: float) -> tuple[float, float, float]:
-            base, linear, last = terms
-            return base * factor, linear * factor, last * factor
-
-        return PhaseFit(
-            prefill_s=times(step.prefill_s, by["prefill"]),
-            decode_s=times(step.decode_s, by["decode"]),
-            large_decode_s=times(step.large_decode_s, by["decode"]),
-            large_batch=step.large_batch,
-        )
-    return Operators(
-        tokens_s=scaled_curve(step.tokens_s, by["tokens"]),
-        prefill_s=scaled_surface(step.prefill_s, by["prefill"]),
-        decode_s=scaled_surface(step.decode_s, by["decode"]),
-        sampled_s=scaled_curve(step.sampled_s, by["sampled"]),
-        communication_s=scaled_curve(step.communication_s, by["tokens"]),
-        overhead_s=step.overhead_s * by["overhead"],
-        row_s=step.row_s * by["overhead"],
-    )

@@ -49,7 +49,7 @@ def profile_machine(config: Config, name: str, budget_s: float, told: Told) -> P
         model=_model(served, load),
         device=_device(served, load, measured),
         step=fitted.operators,
-        fit=msgspec.structs.replace(fitted.fit, lacks=doubts),
+        fit=msgspec.structs.replace(fitted.fit, lacks=tuple(doubts)),
         edges=Edges(gap_s=float(f"{measured.gap_s:.4g}")),
         source=_source(load, measured, fitted),
     )

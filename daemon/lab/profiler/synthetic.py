@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from daemon.batch import Batch
 from daemon.cost.work import StepWork, work_of
@@ -12,11 +13,11 @@ from daemon.wire.columns import Int32, int32
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 _NONE = int32()
-_NO_BYTES = np.zeros(0, np.uint8)
+_NOTHING = Batch(0, 0, _NONE, _NONE, _NONE, _NONE.astype(np.uint8), _NONE.astype(np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """One sequence's part in a step."""
 
     count: int  # tokens computed
@@ -24,7 +25,7 @@ class Row:
     sampled: bool = True
 
 
-Rows = tuple[Row, ...]
+Rows = tuple[StepRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,26 @@ class PlanMaker:
         """Seat a sequence in every slot; computes nothing."""
         slots = np.arange(self.max_slots, dtype=np.int32)
         joins = tuple(Join(slot, slot, 1, _GREEDY, _NONE) for slot in slots.tolist())
-        return Plan(_batch(0, joined=slots), _NONE, joins)
+        seated = replace(_NOTHING, joined_slots=slots, joined_sequences=slots.astype(np.int64))
+        return Plan(seated, _NONE, joins)
 
     def copies(self, step: int, sources: Int32, targets: Int32) -> Plan:
         """Copy blocks; computes nothing."""
-        return Plan(_batch(step, copies=(sources, targets)), _NONE, ())
+        batch = replace(_NOTHING, step=step, copy_sources=sources, copy_targets=targets)
+        return Plan(batch, _NONE, ())
 
     def tables(self, step: int, rows: Rows) -> Plan:
         """Give the rows' slots their blocks; computes nothing."""
         held = np.array([self._blocks(row) for row in rows])
-        slots = np.repeat(np.arange(len(rows)), held)
-        blocks = np.arange(len(slots))
-        indices = blocks - np.repeat(np.cumsum(held) - held, held)
-        return Plan(_batch(step, tables=(int32(slots), int32(indices), int32(blocks))), _NONE, ())
+        blocks = np.arange(held.sum())
+        batch = replace(
+            _NOTHING,
+            step=step,
+            table_slots=int32(np.repeat(np.arange(len(rows)), held)),
+            table_indices=int32(blocks - np.repeat(np.cumsum(held) - held, held)),
+            table_blocks=int32(blocks),
+        )
+        return Plan(batch, _NONE, ())
 
     def step(self, step: int, rows: Rows) -> Plan:
         """Compute the rows; chunks are fed their tokens, single tokens are the worker's own."""
@@ -64,8 +72,9 @@ class PlanMaker:
     def batch(self, step: int, rows: Rows) -> Batch:
         """The rows as the Core would plan them."""
         counts = int32([row.count for row in rows])
-        return _batch(
-            step,
+        return Batch(
+            instance=0,
+            step=step,
             slots=np.arange(len(rows), dtype=np.int32),
             starts=int32([row.before for row in rows]),
             counts=counts,
@@ -81,33 +90,5 @@ class PlanMaker:
         """What the step computes, as the cost model sees it."""
         return work_of(self.batch(0, rows))
 
-    def _blocks(self, row: Row) -> int:
+    def _blocks(self, row: StepRow) -> int:
         return -(-(row.before + row.count) // self.block_size)
-
-
-def _batch(
-    step: int,
-    *,
-    slots: Int32 = _NONE,
-    starts: Int32 = _NONE,
-    counts: Int32 = _NONE,
-    samples: np.ndarray = _NO_BYTES,
-    fed: np.ndarray = _NO_BYTES,
-    tables: tuple[Int32, Int32, Int32] = (_NONE, _NONE, _NONE),
-    copies: tuple[Int32, Int32] = (_NONE, _NONE),
-    joined: Int32 = _NONE,
-) -> Batch:
-    return Batch(
-        0,
-        step,
-        slots,
-        starts,
-        counts,
-        samples,
-        fed,
-        *tables,
-        *copies,
-        left_slots=_NONE,
-        joined_slots=joined,
-        joined_sequences=joined.astype(np.int64),
-    )

@@ -2,15 +2,14 @@
 
 import asyncio
 import time
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from daemon.lab.profiles.errors import ProfileError
-from daemon.protocol.worker import Load, Loading, Plan, Ready, Reply
+from daemon.protocol.worker import Load, Plan, Ready, Reply
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 
 
-class Timing(NamedTuple):
+class PlanTiming(NamedTuple):
     """What one plan took, in seconds."""
 
     elapsed_s: float  # as the worker says: what the journal records
@@ -25,12 +24,17 @@ class MeasuredWorker:
 
     def __init__(self, load: Load) -> None:
         hooks = WorkerHooks(
-            self._loading, self._told_ready, self._replied, self._lost, self._hopeless
+            loading=lambda _instance, _progress: None,
+            ready=self._settle,
+            reply=self._settle,
+            lost=self._lost,
+            hopeless=lambda _instance, why: self._fail(why),
         )
         self._worker = WorkerProcess(0, "profile", load, hooks)
         self._answer: asyncio.Future[Ready | Reply] | None = None
         self._life: asyncio.Task[None] | None = None
         self._fault = ""
+        self._measured = False
 
     async def __aenter__(self) -> Self:
         self._answer = asyncio.get_running_loop().create_future()
@@ -41,15 +45,10 @@ class MeasuredWorker:
             await self._end()
             raise
         assert isinstance(ready, Ready)
-        self.ready = ready
+        self.ready, self._measured = ready, True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     @property
@@ -57,7 +56,7 @@ class MeasuredWorker:
         """The process under measurement."""
         return self._worker.pid
 
-    async def run(self, plan: Plan) -> Timing:
+    async def run(self, plan: Plan) -> PlanTiming:
         """Have a plan computed, with none other in flight."""
         if self._fault:
             raise ProfileError(self._fault)
@@ -68,31 +67,20 @@ class MeasuredWorker:
         round_trip_s = time.perf_counter() - began
         if not isinstance(reply, Reply) or reply.step != plan.batch.step:
             raise ProfileError("the worker answered something else than the plan")
-        return Timing(reply.elapsed_s, round_trip_s)
+        return PlanTiming(reply.elapsed_s, round_trip_s)
 
     async def _end(self) -> None:
         await self._worker.close()
         if self._life is not None:
             await self._life
 
-    def _loading(self, _instance: int, _progress: Loading) -> None:
-        pass
-
-    def _told_ready(self, _instance: int, ready: Ready) -> None:
-        self._settle(ready)
-
-    def _replied(self, _instance: int, reply: Reply) -> None:
-        self._settle(reply)
-
-    def _lost(self, _instance: int, _blamed: bool) -> None:
-        self._fail("the worker died while it was measured")
-
-    def _hopeless(self, _instance: int, why: str) -> None:
-        self._fail(why)
-
-    def _settle(self, answer: Ready | Reply) -> None:
+    def _settle(self, _instance: int, answer: Ready | Reply) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
+
+    def _lost(self, _instance: int, _blamed: bool) -> None:
+        if self._measured:  # else `hopeless` follows, which says why it could not load
+            self._fail("the worker died while it was measured")
 
     def _fail(self, why: str) -> None:
         self._fault = why

@@ -14,6 +14,7 @@ from daemon.cost.curve import Curve, Surface
 Values = npt.NDArray[np.float64]
 
 MAX_KNOTS = 56  # and one more for each jump between them
+SURFACE_KNOTS = 24  # in each direction
 TOLERANCE = 0.015  # relative, at every point, before knots run out
 _STEP_RISE = 0.05  # a rise from one row of a table to the next that is taken for a tile boundary
 _NEAR = 1.2  # neighbours further apart than this factor say nothing of tiles
@@ -72,9 +73,6 @@ def fit_surface(
     rows: Sequence[float],
     columns: Sequence[float],
     values: Values,
-    *,
-    tolerance: float = 2 * TOLERANCE,
-    max_knots: int = 24,
 ) -> Surface:
     """A surface on a part of the grid's rows and columns, chosen by the largest error.
 
@@ -87,10 +85,10 @@ def fit_surface(
     while True:
         order, places = sorted(down), sorted(across)
         error = np.abs(_bilinear(x, y, order, places, values) - values) / scale
-        if error.max() <= tolerance:
+        if error.max() <= 2 * TOLERANCE:
             break
         row, column = divmod(int(np.argmax(error)), y.size)
-        wanted = _better(error, row, column, down, across, max_knots)
+        wanted = _better(error, row, column, down, across)
         if wanted is None:
             break
         (down if wanted[0] else across).add(wanted[1])
@@ -102,13 +100,13 @@ def fit_surface(
 
 
 def _better(
-    error: Values, row: int, column: int, down: set[int], across: set[int], max_knots: int
+    error: Values, row: int, column: int, down: set[int], across: set[int]
 ) -> tuple[bool, int] | None:
     """Whether a row (True) or a column is the better new knot, and which; None when none is."""
-    by_row = float(error[row].mean()) if row not in down and len(down) < max_knots else -1.0
-    by_column = (
-        float(error[:, column].mean()) if column not in across and len(across) < max_knots else -1.0
-    )
+    row_free = row not in down and len(down) < SURFACE_KNOTS
+    column_free = column not in across and len(across) < SURFACE_KNOTS
+    by_row = float(error[row].mean()) if row_free else -1.0
+    by_column = float(error[:, column].mean()) if column_free else -1.0
     if by_row < 0.0 and by_column < 0.0:
         return None
     return (True, row) if by_row >= by_column else (False, column)

@@ -34,39 +34,50 @@ def staged(profile: Profile, pp: int) -> Profile:
         profile,
         name=f"{profile.name}-pp{pp}",
         pp=pp,
-        step=_share_of(profile.step, share),
+        step=scaled_step(profile.step, tokens=share, prefill=share, decode=share),
         stage_s=Curve((0.0, _LAST_TOKENS), (link.latency_s, full_s)),
         source=(*profile.source, note),
     )
 
 
-def _share_of(step: PhaseFit | Operators, share: float) -> PhaseFit | Operators:
+def scaled_step(
+    step: PhaseFit | Operators,
+    tokens: float = 1.0,
+    prefill: float = 1.0,
+    decode: float = 1.0,
+    sampled: float = 1.0,
+    overhead: float = 1.0,
+) -> PhaseFit | Operators:
+    """The step costs, each term times its factor; a fit by phases has prefill and decode alone."""
     if isinstance(step, PhaseFit):
         return replace(
             step,
-            prefill_s=_terms(step.prefill_s, share),
-            decode_s=_terms(step.decode_s, share),
-            large_decode_s=_terms(step.large_decode_s, share),
+            prefill_s=_terms(step.prefill_s, prefill),
+            decode_s=_terms(step.decode_s, decode),
+            large_decode_s=_terms(step.large_decode_s, decode),
         )
     return replace(
         step,
-        tokens_s=scaled_curve(step.tokens_s, share),
-        prefill_s=scaled_surface(step.prefill_s, share),
-        decode_s=scaled_surface(step.decode_s, share),
-        communication_s=scaled_curve(step.communication_s, share),
+        tokens_s=_curve(step.tokens_s, tokens),
+        prefill_s=_surface(step.prefill_s, prefill),
+        decode_s=_surface(step.decode_s, decode),
+        sampled_s=_curve(step.sampled_s, sampled),
+        communication_s=_curve(step.communication_s, tokens),
+        overhead_s=step.overhead_s * overhead,
+        row_s=step.row_s * overhead,
     )
 
 
-def _terms(terms: tuple[float, float, float], share: float) -> tuple[float, float, float]:
-    return terms[0] * share, terms[1] * share, terms[2] * share
+def _terms(terms: tuple[float, float, float], factor: float) -> tuple[float, float, float]:
+    return terms[0] * factor, terms[1] * factor, terms[2] * factor
 
 
-def scaled_curve(curve: Curve, factor: float) -> Curve:
+def _curve(curve: Curve, factor: float) -> Curve:
     """The curve with all its values times `factor`."""
     return replace(curve, value=tuple(value * factor for value in curve.value))
 
 
-def scaled_surface(surface: Surface, factor: float) -> Surface:
+def _surface(surface: Surface, factor: float) -> Surface:
     """The surface with all its values times `factor`."""
     rows = tuple(tuple(value * factor for value in row) for row in surface.value)
     return replace(surface, value=rows)

@@ -22,24 +22,13 @@ def error_words(fit: Fit) -> str:
     return f"{fit.mape:.1%}" if fit.mape else "not known"
 
 
-def written(document: Path) -> str:
-    """The table as the document has it. Raises ProfileError where it has none."""
-    return _parts(document)[1]
-
-
 def write(document: Path) -> None:
     """Put the table into the document, between its markers. Raises ProfileError."""
-    head, _, tail = _parts(document)
-    document.write_text(head + BEGIN + listing() + END + tail, encoding="utf-8")
-
-
-def _parts(document: Path) -> tuple[str, str, str]:
     text = document.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ProfileError(f"{document}: the markers {BEGIN.strip()} and {END.strip()} are missing")
-    head, rest = text.split(BEGIN)
-    table, tail = rest.split(END)
-    return head, table, tail
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    document.write_text(head + BEGIN + listing() + END + tail, encoding="utf-8")
 
 
 def _line(profile: Profile) -> str:

@@ -8,17 +8,9 @@ import msgspec
 from daemon.files import TABLE_BYTES, read_whole
 from daemon.lab.report.errors import ReportError
 from daemon.lab.report.numbers import aligned, percent, seconds, three_digits, wrapped
+from daemon.lab.report.render import LATENCIES, WIDTH
 from daemon.lab.report.report import Report, Stats
 
-WIDTH = 100  # characters
-LATENCIES = {
-    "TTFT": "ttft_s",
-    "TPOT": "tpot_s",
-    "TBT": "tbt_s",
-    "JCT": "jct_s",
-    "JCT / token": "normalized_latency_s",
-    "queueing": "queueing_s",
-}
 CIRCUMSTANCES = {
     "kind": "kind",
     "workload": "label",
@@ -34,7 +26,7 @@ CIRCUMSTANCES = {
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 
 
-class Row(msgspec.Struct, frozen=True):
+class _Row(msgspec.Struct, frozen=True):
     """One measure of both runs; seconds where the unit is "s"."""
 
     measure: str
@@ -47,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """Run B against run A."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[_Row, ...]
     notes: tuple[str, ...]  # what else differs between the runs, a sentence each
 
 
@@ -99,8 +91,8 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join([*lines, *wrapped(aligned(table, gap=4), WIDTH)])
 
 
-def _row(measure: str, unit: str, a: float | None, b: float | None) -> Row:
-    return Row(measure, unit, a, b, b / a - 1 if a and b is not None else None)
+def _row(measure: str, unit: str, a: float | None, b: float | None) -> _Row:
+    return _Row(measure, unit, a, b, b / a - 1 if a and b is not None else None)
 
 
 def _value(value: float | None, unit: str) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from daemon.lab.report.records import Float64, Outcome, RequestLog
+from daemon.lab.report.records import Float32, Float64, Int32, Outcome, RequestLog
+from daemon.pause import MIN_PAUSE_S, PAUSE_TIMES
 
 Int64 = npt.NDArray[np.int64]
 
@@ -15,8 +16,8 @@ Int64 = npt.NDArray[np.int64]
 class Measures:
     """Latencies in seconds, a row for each of N requests; NaN where a request has none.
 
-    A request has a TTFT once it has a token and a queueing time once it ran, however it ends; the
-    other three are defined for finished requests only.
+    A request has a TTFT once it has a token, a longest gap once it has two and a queueing time once
+    it ran, however it ends; the other three are defined for finished requests only.
     """
 
     ttft_s: Float64
@@ -24,6 +25,7 @@ class Measures:
     jct_s: Float64
     normalized_latency_s: Float64
     queueing_s: Float64
+    longest_gap_s: Float32  # between two tokens
 
 
 def measure(requests: RequestLog) -> Measures:
@@ -38,7 +40,26 @@ def measure(requests: RequestLog) -> Measures:
         jct_s=jct_s,
         normalized_latency_s=_quotient(jct_s, num_tokens),
         queueing_s=requests.started_s - requests.arrival_s,
+        longest_gap_s=_longest(requests),
     )
+
+
+def pauses_seen(gap_s: Float32, gap_request: Int32, num_requests: int) -> Float32:
+    """Seconds that each request paused, [num_requests], as its client sees it.
+
+    What each long gap has beyond the median of all gaps; long is over PAUSE_TIMES that median, and
+    over MIN_PAUSE_S.
+    """
+    usual_s = float(np.median(gap_s)) if gap_s.size else 0.0
+    long = gap_s > max(PAUSE_TIMES * usual_s, MIN_PAUSE_S)
+    paused = np.bincount(gap_request[long], gap_s[long] - usual_s, minlength=num_requests)
+    return paused.astype(np.float32)
+
+
+def _longest(requests: RequestLog) -> Float32:
+    longest = np.full(len(requests), np.nan, np.float32)
+    np.fmax.at(longest, requests.gap_request, requests.gap_s)
+    return longest
 
 
 def tokens_delivered(requests: RequestLog, cutoff_s: float) -> Int64:

@@ -40,6 +40,7 @@ class RequestLog:
     recomputed_tokens: Int32
     swap_s: Float32  # waited for copies from host memory
     transfer_s: Float32  # waited for its KV on the way between instances
+    paused_s: Float32  # after its first token
     gap_s: Float32  # [G] every gap between two tokens of one request
     gap_request: Int32  # [G] whose
 
@@ -72,6 +73,7 @@ class RequestLog:
             recomputed_tokens=zeros(),
             swap_s=np.zeros(num_requests, np.float32),
             transfer_s=np.zeros(num_requests, np.float32),
+            paused_s=np.full(num_requests, np.nan, np.float32),
             gap_s=np.zeros(0, np.float32),
             gap_request=np.zeros(0, np.int32),
         )
@@ -83,7 +85,6 @@ class InstanceLog:
 
     name: str
     num_devices: int = 1
-    role: str = "mixed"
     steps: int = 0
     tokens: int = 0  # computed
     busy_s: float = 0.0

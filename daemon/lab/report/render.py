@@ -28,13 +28,14 @@ LATENCIES = {
     "TTFT": "ttft_s",
     "TPOT": "tpot_s",
     "TBT": "tbt_s",
+    "longest gap": "longest_gap_s",
+    "paused": "paused_s",
     "JCT": "jct_s",
     "JCT / token": "normalized_latency_s",
     "queueing": "queueing_s",
-    "waits for swaps": "swap_s",
-    "waits for handoffs": "transfer_s",
 }
 """What people call each measure of a report, and its field."""
+_WAITS = {"waits for swaps": "swap_s", "waits for handoffs": "transfer_s"}
 
 _INSIDE = ("preemptions", "preempted_after_first", "recomputed_tokens", "swap_s", "transfer_s")
 """Columns of a request that no client can know."""
@@ -48,9 +49,9 @@ def as_json(report: Report) -> str:
 def as_text(report: Report) -> str:
     """The report for people, within 100 columns."""
     table = [["", *Stats.__struct_fields__]]
-    for name, field in LATENCIES.items():
+    for name, field in (LATENCIES | _WAITS).items():
         values = msgspec.structs.astuple(getattr(report, field))
-        if any(values) or not name.startswith("waits"):
+        if any(values) or name in LATENCIES:
             table.append([name, *(seconds(value) for value in values)])
     parts = [list(_head(report)), aligned(table, gap=4), list(_facts(report))]
     if report.instances:
@@ -183,9 +184,6 @@ def _columns(requests: RequestLog) -> dict[str, list[str]]:
     measures = measure(requests)
     for name in type(measures).__slots__:
         columns[name] = [_cell(value) for value in getattr(measures, name)]
-    longest = np.full(len(requests), np.nan, np.float32)
-    np.fmax.at(longest, requests.gap_request, requests.gap_s)
-    columns["longest_gap_s"] = [_cell(value) for value in longest]
     return columns
 
 

@@ -13,6 +13,11 @@ class Stats(msgspec.Struct, frozen=True):
     p90: float | None
     p95: float | None
     p99: float | None
+    max: float | None = None
+
+
+UNKNOWN = Stats(None, None, None, None, None)
+"""Where no request has the measure, or an older llmd did not take it."""
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jct_s: Stats
     normalized_latency_s: Stats
     queueing_s: Stats
+    longest_gap_s: Stats = UNKNOWN
+    paused_s: Stats = UNKNOWN
     swap_s: Stats
     transfer_s: Stats
     slo_attainment: (

@@ -15,7 +15,7 @@ from daemon.lab.report.measures import (
     tokens_delivered,
 )
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, RunLog
-from daemon.lab.report.report import InstanceReport, Report, Stats
+from daemon.lab.report.report import UNKNOWN, InstanceReport, Report, Stats
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -26,6 +26,7 @@ class Promise(msgspec.Struct, frozen=True):
     name: str = "all"
     ttft_s: float = 0.0
     tpot_s: float = 0.0
+    gap_s: float = 0.0  # the longest
     normalized_latency_s: float = 0.0
 
 
@@ -78,6 +79,8 @@ def summarize(run: RunLog, about: About) -> Report:
         jct_s=stats(measures.jct_s),
         normalized_latency_s=stats(measures.normalized_latency_s),
         queueing_s=stats(measures.queueing_s),
+        longest_gap_s=stats(measures.longest_gap_s),
+        paused_s=stats(requests.paused_s),
         swap_s=stats(requests.swap_s[started]),
         transfer_s=stats(requests.transfer_s[started]),
         slo_attainment=None if attained is None else _share(attained.sum(), attained.size),
@@ -104,12 +107,12 @@ def summarize(run: RunLog, about: About) -> Report:
 
 
 def stats(values: npt.ArrayLike) -> Stats:
-    """Mean and percentiles (linear between ranks) of the values that are not NaN."""
+    """Mean, percentiles (linear between ranks) and maximum of the values that are not NaN."""
     known = np.asarray(values, np.float64)
     known = known[~np.isnan(known)]
     if not known.size:
-        return Stats(None, None, None, None, None)
-    return Stats(float(known.mean()), *(float(p) for p in np.percentile(known, PERCENTILES)))
+        return UNKNOWN
+    return Stats(*map(float, (known.mean(), *np.percentile(known, PERCENTILES), known.max())))
 
 
 def _attained(
@@ -117,7 +120,7 @@ def _attained(
 ) -> npt.NDArray[np.bool_] | None:
     """Which requests, [N], finished and met every promise of their class; None: none promised.
 
-    An answer of one token has no TPOT and so cannot miss one.
+    An answer of one token has no TPOT and no gap, and so cannot miss one.
     """
     if classes and len(requests) and requests.slo_class.max() >= len(classes):
         raise ReportError(
@@ -125,13 +128,14 @@ def _attained(
         )
     if len({promise.name for promise in classes}) < len(classes):
         raise ReportError("two SLO classes have the same name")
-    if not any(p.ttft_s or p.tpot_s or p.normalized_latency_s for p in classes):
+    if not any(p.ttft_s or p.tpot_s or p.gap_s or p.normalized_latency_s for p in classes):
         return None
     tpot_s = np.where(requests.output_tokens > 1, measures.tpot_s, 0.0)
     met: npt.NDArray[np.bool_] = requests.outcome == Outcome.FINISHED
     for measured_s, promised_s in (
         (measures.ttft_s, [p.ttft_s for p in classes]),
         (tpot_s, [p.tpot_s for p in classes]),
+        (np.nan_to_num(measures.longest_gap_s), [p.gap_s for p in classes]),
         (measures.normalized_latency_s, [p.normalized_latency_s for p in classes]),
     ):
         limit_s = np.asarray(promised_s, np.float64)[requests.slo_class]

@@ -6,7 +6,7 @@ from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.report.summarize import About, Promise, summarize
 from daemon.lab.simulator.run import Prepared
-from daemon.predict.lengths import length_predictor
+from daemon.length_models.lengths import length_predictor
 
 POOR = " (measured poorly)"
 """Behind the name of a profile that says what it lacks."""
@@ -23,14 +23,14 @@ def about_of(prepared: Prepared) -> About:
     predictor = length_predictor(scenario.predictor)
     return About(
         kind="simulated",
-        label=workload.label,
+        label=workload.label + (f", {scenario.n} answers each" if scenario.n > 1 else ""),
         policy=scenario.policy,
         profile=profile_line(prepared),
         seed=scenario.seed,
         dropped=workload.num_dropped,
         rate_rps=scenario.workload.rate or workload.rate,
         classes=tuple(
-            Promise(one.name, one.ttft_s, one.tpot_s, one.normalized_latency_s)
+            Promise(one.name, one.ttft_s, one.tpot_s, one.gap_s, one.normalized_latency_s)
             for one in workload.classes
         ),
         predictor=predictor.declared if predictor is not None else "none",

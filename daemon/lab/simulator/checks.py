@@ -3,13 +3,17 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from daemon.config.instance_text import device_fault, num_devices, parallel_fault, role_fault
+from daemon.config.instances import OWN_CHOICES, OWN_COUNTS
 from daemon.cost.profile import Profile
 from daemon.lab.simulator.links import transfer_s
 from daemon.lab.simulator.power import check_cap
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioError
+from daemon.length_models.lengths import length_predictor
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
-from daemon.predict.lengths import length_predictor
+from daemon.placement import PLACEMENTS
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.scheduler.policies import POLICIES
 
 MOST_SIGMA = 4.0
@@ -42,8 +46,17 @@ def check_profiles(
     """Refuse what the instances' profiles cannot tell. Raises ScenarioError."""
     for profile, group in zip(profiles, groups, strict=True):
         check_cap(profile, group.power_cap)
+        _check_devices(profile, group.device)
     for fault in scenario.fault:
         reload_s(profiles[fault.instance])
+
+
+def _check_devices(profile: Profile, device: str) -> None:
+    """Refuse devices that are not what the profile is of."""
+    there = "cpu" if profile.device.is_cpu else f"{profile.num_devices} x {profile.device.name}"
+    fits = (device == "cpu") == profile.device.is_cpu
+    if device and not (fits and num_devices(device) == profile.num_devices):
+        raise ScenarioError(f"instance.device {device!r}: {profile.name} is of {there}")
 
 
 def reload_s(profile: Profile) -> float:
@@ -60,6 +73,10 @@ def _choices(scenario: Scenario) -> Iterator[str]:
         yield "a scenario needs at least one [[instance]] with a profile"
     if scenario.policy not in POLICIES:
         yield f"policy {not_one_of(scenario.policy, POLICIES)}"
+    if scenario.placement not in PLACEMENTS:
+        yield f"placement {not_one_of(scenario.placement, PLACEMENTS)}"
+    if not 1 <= scenario.n <= MAX_SEQUENCES_PER_REQUEST:
+        yield f"n must be from 1 to {MAX_SEQUENCES_PER_REQUEST}, got {scenario.n}"
     if scenario.seed < 0:
         yield f"seed must be at least 0, got {scenario.seed}"
 
@@ -70,8 +87,9 @@ def _limits(scenario: Scenario) -> Iterator[str]:
         value = getattr(limits, name)
         if value < least:
             yield f"limits.{name} must be at least {least}, got {value}"
-    if not 0.0 < limits.starve_s < math.inf:
-        yield f"limits.starve_s must be a number above 0, got {limits.starve_s}"
+    for name in ("starve_s", "max_pause_s"):
+        if not 0.0 < getattr(limits, name) < math.inf:
+            yield f"limits.{name} must be a number above 0, got {getattr(limits, name)}"
     if limits.swap not in ("", *SWAP_MODES):
         yield f"limits.swap {not_one_of(limits.swap, SWAP_MODES)}"
 
@@ -82,12 +100,22 @@ def _instances(scenario: Scenario) -> Iterator[str]:
             yield f"instance.count must be at least 1, got {group.count}"
         if not 0.0 < group.power_cap <= 1.0:
             yield f"instance.power_cap must be above 0 and at most 1, got {group.power_cap}"
-        for name in ("kv_bytes", "host_bytes"):
+        for name in ("kv_bytes", "host_bytes", "link_bytes_per_s"):
             value = getattr(group, name)
             if not 0.0 <= value < math.inf:
                 yield f"instance.{name} must be a number from 0 on, got {value}"
-        if group.role != "mixed":
-            yield f"instance.role {group.role!r}: only mixed instances exist so far"
+        if wrong := role_fault(group.role):
+            yield f"instance.role {wrong}"
+        if group.device and (
+            wrong := device_fault(group.device) or parallel_fault(group.device, group.parallel)
+        ):
+            yield f"instance.device {wrong}"
+        for name in OWN_COUNTS:
+            if getattr(group, name) < 0:
+                yield f"instance.{name} must be at least 0, got {getattr(group, name)}"
+        for name, choices in OWN_CHOICES.items():
+            if getattr(group, name) not in ("", *choices):
+                yield f"instance.{name} {not_one_of(getattr(group, name), choices)}"
     for fault in scenario.fault:
         if not 0 <= fault.instance < scenario.num_instances:
             yield f"fault.instance {fault.instance}: there is no such instance"

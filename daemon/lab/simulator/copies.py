@@ -6,11 +6,11 @@ import numpy as np
 from daemon.batch import Batch
 from daemon.cost.profile import Profile
 from daemon.lab.report.records import Span
-from daemon.lab.simulator.links import Link, transfer_s
+from daemon.lab.simulator.links import SimulatedLink, transfer_s
 from daemon.lab.simulator.pool import Pool
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class CopiesEnded(msgspec.Struct, frozen=True, gc=False):
     """When every copy of a plan has ended, and how long each direction took."""
 
     end_s: float
@@ -30,13 +30,13 @@ class CopyEngine:
         self, profile: Profile, pool: Pool, name: str, spans: list[Span] | None = None
     ) -> None:
         self._spec = profile.device.host_link
-        self._out = Link(f"{name} host link out", "swap out", "blocks", spans)
-        self._in = Link(f"{name} host link in", "swap in", "blocks", spans)
+        self._out = SimulatedLink(f"{name} host link out", "swap out", "blocks", spans)
+        self._in = SimulatedLink(f"{name} host link in", "swap in", "blocks", spans)
         self._shard_bytes = pool.block_bytes / profile.num_devices
         self._arrives_s = np.zeros(pool.num_host_blocks)
         self._ended_s = 0.0
 
-    def order(self, now: float, computed_s: float, batch: Batch) -> Ended | None:
+    def order(self, now: float, computed_s: float, batch: Batch) -> CopiesEnded | None:
         """Copy what a plan orders: out once the steps before it are computed, in at once but not
         before it is in the host. None if it orders nothing.
         """
@@ -54,7 +54,7 @@ class CopyEngine:
             ready_s = max(now, float(self._arrives_s[batch.in_places].max()))
             end_s = max(end_s, self._in.hold(ready_s, in_s, num_in))
         self._ended_s = max(self._ended_s, end_s)
-        return Ended(self._ended_s, num_out, out_s, num_in, in_s)
+        return CopiesEnded(self._ended_s, num_out, out_s, num_in, in_s)
 
     def clear(self, now: float) -> None:
         """The process died: its copies are gone, as is what lay in its host memory."""

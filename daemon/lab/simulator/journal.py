@@ -5,7 +5,7 @@ An answer that its client cut short ends at the same token here.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -14,8 +14,8 @@ from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Su
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
-    Copied,
-    Drain,
+    CopiesDone,
+    DrainBegun,
     Event,
     PolicyChosen,
     Predicted,
@@ -27,6 +27,7 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.core.instance import Instance, WorkerState
+from daemon.core.limits import limits_of
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import Gap
@@ -35,6 +36,7 @@ from daemon.lab.report.records import InstanceLog, Outcome, RequestLog
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.worker import Computed
+from daemon.placement import PLACEMENTS
 from daemon.request import FinishReason, sequence_id
 from daemon.scheduler.policies import POLICIES
 from daemon.sequence import Sequence
@@ -44,7 +46,7 @@ Happened = tuple[Event, list[Action]]
 
 
 @dataclass(slots=True)
-class Stream:
+class JournalStream:
     """One token stream of the journal."""
 
     arrival: RequestArrived
@@ -56,7 +58,7 @@ class Stream:
 
 
 @dataclass(slots=True, frozen=True)
-class Step:
+class _Step:
     """One step that was answered."""
 
     instance: int
@@ -73,11 +75,11 @@ class Swap:
 
     number: int  # the plan's, as a step's
     sent_s: float
-    copied: Copied
+    copied: CopiesDone
 
 
 @dataclass(slots=True)
-class Home:
+class JournalInstance:
     """An instance as its worker told of itself when it was ready, or as a checkpoint has it."""
 
     ready_s: float = float("inf")
@@ -92,13 +94,20 @@ class Incident:
 
     source: str
     config: Configured  # with the policy that reigned when the journal begins
-    streams: dict[int, Stream] = field(default_factory=dict)  # by sequence, in order of arrival
-    steps: list[Step] = field(default_factory=list)
+    # By sequence, in order of arrival.
+    streams: dict[int, JournalStream] = field(default_factory=dict)
+    steps: list[_Step] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
-    homes: dict[int, Home] = field(default_factory=dict)  # by instance; of those that were ready
+    # By instance; of those that were ready.
+    homes: dict[int, JournalInstance] = field(default_factory=dict)
     told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
     instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
     num_missing: int = 0  # events that the journal could not take
+
+    @property
+    def policy(self) -> str:
+        """Under which policy its instances ran as it began; of several, each once."""
+        return ", ".join(dict.fromkeys(one.policy for one in self.config.instances))
 
     @property
     def predicted(self) -> bool:
@@ -128,14 +137,23 @@ class Incident:
         ]
 
 
+def _check_names(path: Path, config: Configured) -> None:
+    """Refuse a journal of policies or a placement that another llmd had."""
+    for policy in (config.policy, *(one.policy for one in config.instances if one.policy)):
+        if policy not in POLICIES:
+            raise JournalError(f"{path}: written under the policy {policy!r}, unknown here")
+    if config.placement not in PLACEMENTS:
+        wrong = f"the placement {config.placement!r}, unknown here"
+        raise JournalError(f"{path}: written under {wrong}")
+
+
 def read_incident(path: Path) -> Incident:
     """Replay a journal. Raises JournalError for what is none, or has nothing to replay."""
     records = list(read_records(path))
     config = records[0] if records else None
     if not isinstance(config, Configured):
         raise JournalError(f"{path}: does not begin with the Core's configuration")
-    if config.policy not in POLICIES:
-        raise JournalError(f"{path}: written under the policy {config.policy!r}, unknown here")
+    _check_names(path, config)
     missing = sum(one.num_dropped for one in records if isinstance(one, Gap))
     incident = Incident(str(path), config, num_missing=missing)
     reader = _Reader(incident)
@@ -155,6 +173,19 @@ def _next(life: Iterator[Happened], path: Path) -> Happened | None:
         raise JournalError(
             f"{path}: does not replay, so another version of llmd wrote it: {error}"
         ) from error
+
+
+def _as_it_stands(config: Configured, core: Core) -> Configured:
+    """The configuration with the policies that are in force, which operators may have chosen.
+
+    What each instance keeps to beside its policy stays as it was configured.
+    """
+    policies = [one.scheduler.policy.name for one in core.instances]
+    instances = tuple(
+        msgspec.structs.replace(one, **{**asdict(limits_of(one, config)), "policy": policy})
+        for one, policy in zip(config.instances, policies, strict=True)
+    )
+    return msgspec.structs.replace(config, policy=policies[0], instances=instances)
 
 
 class _Reader:
@@ -178,8 +209,7 @@ class _Reader:
         self._copying.clear()
         incident = self._incident
         if not incident.streams and core.instances:
-            policy = core.instances[0].scheduler.policy.name
-            incident.config = msgspec.structs.replace(incident.config, policy=policy)
+            incident.config = _as_it_stands(incident.config, core)
         for instance in core.instances:
             if not incident.steps:
                 self._first[instance.index] = instance.scheduler.step
@@ -190,19 +220,19 @@ class _Reader:
         incident = self._incident
         if isinstance(event, RequestArrived):
             for index in range(event.n):
-                incident.streams[sequence_id(event.request, index)] = Stream(event)
+                incident.streams[sequence_id(event.request, index)] = JournalStream(event)
         elif isinstance(event, WorkerReady):
             pool = Pool(
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
-            home = Home(event.now, pool, event.step_s, event.token_s)
+            home = JournalInstance(event.now, pool, event.step_s, event.token_s)
             incident.homes.setdefault(event.instance, home)
-        elif isinstance(event, Copied):
+        elif isinstance(event, CopiesDone):
             self._copied(event)
         elif isinstance(event, WorkerLost):
             self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
             self._recorder.stopped(self._core.instances[event.instance], event.now)
-        elif isinstance(event, Predicted | PolicyChosen | Drain | Resumed | Reconfigured):
+        elif isinstance(event, Predicted | PolicyChosen | DrainBegun | Resumed | Reconfigured):
             incident.told.append(event)
         for action in actions:
             self._action(event.now, action)
@@ -220,12 +250,12 @@ class _Reader:
         if sent is not None:
             start_s = max(sent[0], before_s)
             number = self._number(event.instance, event.step)
-            step = Step(event.instance, number, sent[1], start_s, event.now, event.elapsed_s)
+            step = _Step(event.instance, number, sent[1], start_s, event.now, event.elapsed_s)
             self._incident.steps.append(step)
             done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
             self._recorder.answered(self._core.instances[event.instance], sent[1], done)
 
-    def _copied(self, event: Copied) -> None:
+    def _copied(self, event: CopiesDone) -> None:
         sent_s = self._copying.pop((event.instance, event.step), event.now)
         number = self._number(event.instance, event.step)
         self._incident.swaps.append(Swap(number, sent_s, event))
@@ -262,7 +292,7 @@ class _Reader:
                 streams[sequence_id(action.request, index)].outcome = Outcome.REJECTED
 
 
-def _home(instance: Instance) -> Home:
+def _home(instance: Instance) -> JournalInstance:
     """What a worker once told, from what a checkpoint kept of it."""
     scheduler = instance.scheduler
     swap = scheduler.swap_stats()
@@ -273,4 +303,4 @@ def _home(instance: Instance) -> Home:
         swap.copy_block_s,
     )
     step_time = instance.step_time
-    return Home(0.0, pool, step_time.mean_s, step_time.chunk_s(1))
+    return JournalInstance(0.0, pool, step_time.mean_s, step_time.chunk_s(1))

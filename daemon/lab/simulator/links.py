@@ -4,7 +4,7 @@ from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import Span
 
 
-class Link:
+class SimulatedLink:
     """One direction of a host link, or the way from one pipeline stage to the next.
 
     It serves in the order of asking. So those who share one ask when their time has come, never

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from daemon.core.limits import InstanceLimits
 from daemon.cost.profile import Profile
 from daemon.lab.simulator.scenario import InstanceGroup, ScenarioError
 from daemon.memory.sizing import GPU_RUNTIME_BYTES, Demand, PoolSize, Room, SizingError, size_pool
@@ -21,14 +22,11 @@ class Pool:
 
 
 def pools_of(
-    profile: Profile,
-    group: InstanceGroup,
-    block_size: int,
-    max_running: int,
-    max_batch_tokens: int,
+    profile: Profile, group: InstanceGroup, block_size: int, limits: InstanceLimits
 ) -> Pool:
     """Device and host pool of one instance; no host pool where the link's bandwidth is unknown."""
-    size = pool_of(profile, group.kv_bytes, block_size, max_running, max_batch_tokens)
+    budget = limits.max_batch_tokens
+    size = pool_of(profile, group.kv_bytes, block_size, limits.max_running, budget)
     most = MOST_HOST_POOLS * size.num_blocks
     num_host_blocks = min(int(group.host_bytes) // size.block_bytes, most)
     return over_link(profile, Pool(size.num_blocks, size.block_bytes, num_host_blocks))

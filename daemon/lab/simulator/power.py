@@ -15,6 +15,7 @@ class PowerMeter:
         self._idle_w = profile.device.idle_w * profile.num_devices
         self._busy_s = 0.0
         self._busy_j = 0.0
+        self._decode_w: dict[int, float] = {}  # by how many decodes a step has
 
     def slowdown(self, work: StepWork) -> float:
         """The factor on a step's time at the cap."""
@@ -28,8 +29,19 @@ class PowerMeter:
         """Count a step's energy."""
         self._busy_s += duration_s
         if self._spec is not None:
-            share = min(_draw(self._spec, work), self._cap)
-            self._busy_j += max(share * self._limit_w, self._idle_w) * duration_s
+            self._busy_j += self._draw_w(self._spec, work) * duration_s
+
+    def _draw_w(self, spec: PowerSpec, work: StepWork) -> float:
+        if _is_prefill(work):
+            return self._watts(spec.prefill_share(work.num_tokens - work.num_decodes))
+        drawn_w = self._decode_w.get(work.num_decodes)
+        if drawn_w is None:
+            drawn_w = self._watts(spec.decode_share(work.num_decodes))
+            self._decode_w[work.num_decodes] = drawn_w
+        return drawn_w
+
+    def _watts(self, share: float) -> float:
+        return max(min(share, self._cap) * self._limit_w, self._idle_w)
 
     def energy_j(self, run_s: float) -> float | None:
         """Energy over the run; None where the profile knows nothing of power."""
@@ -58,9 +70,3 @@ def check_cap(profile: Profile, cap: float) -> None:
 def _is_prefill(work: StepWork) -> bool:
     """A step belongs to the phase that has more of its tokens."""
     return work.num_tokens > 2 * work.num_decodes
-
-
-def _draw(spec: PowerSpec, work: StepWork) -> float:
-    if _is_prefill(work):
-        return spec.prefill_share(work.num_tokens - work.num_decodes)
-    return spec.decode_share(work.num_decodes)

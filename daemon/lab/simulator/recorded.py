@@ -4,8 +4,8 @@ from statistics import fmean
 
 from daemon.batch import Batch
 from daemon.cost.work import StepWork
-from daemon.lab.simulator.copies import Ended
-from daemon.lab.simulator.journal import Home, Incident
+from daemon.lab.simulator.copies import CopiesEnded
+from daemon.lab.simulator.journal import Incident, JournalInstance
 from daemon.lab.simulator.worker import Answers, Computed
 
 
@@ -15,7 +15,9 @@ class RecordedWorker:
     So do the swap copies of its n-th plan; other copies take what a block took when it was ready.
     """
 
-    def __init__(self, incident: Incident, instance: int, home: Home, answers: Answers) -> None:
+    def __init__(
+        self, incident: Incident, instance: int, home: JournalInstance, answers: Answers
+    ) -> None:
         steps = [step for step in incident.steps if step.instance == instance]
         self._steps = {step.number: (step.end_s - step.start_s, step.elapsed_s) for step in steps}
         worked = [self._steps[step.number] for step in steps if step.work.num_tokens]
@@ -39,7 +41,7 @@ class RecordedWorker:
         # The Core learns from what the worker measured, as it did then.
         return Computed(end_s - elapsed_s, end_s, duration_s, reasons, copies)
 
-    def _copy(self, now: float, batch: Batch) -> Ended | None:
+    def _copy(self, now: float, batch: Batch) -> CopiesEnded | None:
         num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
         if not num_out and not num_in:
             return None
@@ -51,7 +53,7 @@ class RecordedWorker:
             out_s, in_s = swap.copied.out_s, swap.copied.in_s
             taken_s = swap.copied.now - swap.sent_s
         self._copied_s = max(self._copied_s, now + taken_s)
-        return Ended(self._copied_s, num_out, out_s, num_in, in_s)
+        return CopiesEnded(self._copied_s, num_out, out_s, num_in, in_s)
 
     def warm_step_s(self) -> float:
         """As the real one reported."""

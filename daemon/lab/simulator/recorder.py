@@ -22,10 +22,18 @@ class Recorder:
     """The log of one run. Tokens are kept as they come, columns by columns, and sorted once."""
 
     def __init__(
-        self, log: RequestLog, profiles: Sequence[Profile | None], names: list[str]
+        self,
+        log: RequestLog,
+        profiles: Sequence[Profile | None],
+        names: list[str],
+        n: int = 1,
     ) -> None:
-        """A profile, or None where the devices are unknown: their operations are not counted."""
+        """A profile, or None where the devices are unknown: their operations are not counted.
+
+        Each request has `n` rows of the log, one for each of its answers.
+        """
         self.log = log
+        self._n = n
         self.instances = [_instance_log(*one) for one in zip(names, profiles, strict=True)]
         self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
         self.sequences: list[Running | None] = [None] * len(log)
@@ -39,16 +47,15 @@ class Recorder:
         self._token_s.append(now)
         self._token_sequences.append(sequences)
 
-    def started(self, now: float, sequence: Running, instance: int) -> None:
+    def started(self, now: float, row: int, sequence: Running, instance: int) -> None:
         """A sequence got its first place in a batch."""
-        request = sequence.request
-        self.sequences[request] = sequence
-        self.log.started_s[request] = now
-        self.log.instance[request] = instance
+        self.sequences[row] = sequence
+        self.log.started_s[row] = now
+        self.log.instance[row] = instance
 
-    def ended(self, request: int, outcome: Outcome) -> None:
-        """A request that ends without its last token."""
-        self.log.outcome[request] = outcome
+    def ended(self, row: int, outcome: Outcome) -> None:
+        """An answer that ends without its last token."""
+        self.log.outcome[row] = outcome
 
     def planned(self, instance: Instance, now: float) -> None:
         """A step was planned."""
@@ -97,9 +104,10 @@ class Recorder:
         log = self.log
         if self._token_s:
             sizes = [column.size for column in self._token_sequences]
-            requests = np.concatenate(self._token_sequences) // MAX_SEQUENCES_PER_REQUEST
+            sequences = np.concatenate(self._token_sequences)
+            requests, index = np.divmod(sequences, MAX_SEQUENCES_PER_REQUEST)
             times = np.repeat(np.array(self._token_s), sizes)
-            _fill_tokens(log, requests.astype(np.int32), times)
+            _fill_tokens(log, (requests * self._n + index).astype(np.int32), times)
         tell_moves(log, self.instances, self.sequences)
         whole = (log.output_tokens == log.asked_tokens) & (log.outcome == Outcome.UNFINISHED)
         log.outcome[whole] = Outcome.FINISHED
@@ -117,6 +125,8 @@ def tell_moves(
             log.preempted_after_first[row] = sequence.preemptions_after_first > 0
             log.recomputed_tokens[row] = sequence.recomputed_tokens
             log.swap_s[row] = sequence.swap_s
+            if sequence.first_token_s >= 0.0:
+                log.paused_s[row] = sequence.paused_s + sequence.behind_prompts_s
             swaps[row] = sequence.swaps
     for instance, one in enumerate(instances):
         here = log.instance == instance

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from daemon.core.events import Configured, Event, PolicyChosen, Predicted
+from daemon.core.limits import limits_of
 from daemon.cost.profile import Profile
 from daemon.journal.reader import JournalError
 from daemon.lab.report.records import Outcome, RunLog
-from daemon.lab.simulator.journal import Home, Incident, Stream
+from daemon.lab.simulator.journal import Incident, JournalInstance, JournalStream
 from daemon.lab.simulator.pool import over_link
 from daemon.lab.simulator.recorded import RecordedWorker
 from daemon.lab.simulator.recorder import Recorder
@@ -76,10 +77,17 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
     config = incident.config
     if policy and policy not in POLICIES:
         raise ScenarioError(f"policy {not_one_of(policy, POLICIES)}")
-    if policy and policy != config.policy:
+    used = {limits_of(one, config).policy for one in config.instances}
+    if policy and used != {policy}:
         budget = POLICIES[policy].budget(0)
+        changes = {"max_batch_tokens": budget, "prefill_chunk": budget, "swap": ""}
         config = msgspec.structs.replace(
-            config, policy=policy, max_batch_tokens=budget, prefill_chunk=budget, swap=""
+            config,
+            policy=policy,
+            instances=tuple(
+                msgspec.structs.replace(one, policy=policy, **changes) for one in config.instances
+            ),
+            **changes,
         )
     if profile is not None:
         instances = tuple(
@@ -101,6 +109,7 @@ def _traffic(incident: Incident, rows: list[int]) -> Traffic:
         limits=[one.max_tokens for one in arrivals],
         priorities=[one.priority for one in arrivals],
         prompt_costs=[one.prompt_cost for one in arrivals],
+        deadline_s=[one.deadline_s for one in arrivals],
         slo_class=np.zeros(len(rows), np.uint8),
         hashes=lambda request: arrivals[request].hashes,
     )
@@ -110,7 +119,7 @@ def _told(
     incident: Incident, rows: list[int], other_policy: bool, other_predictor: bool
 ) -> list[Event]:
     """What the Core was told besides arrivals, of requests as the rerun numbers them."""
-    streams: list[Stream] = list(incident.streams.values())
+    streams: list[JournalStream] = list(incident.streams.values())
     numbers: defaultdict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         numbers[streams[row].arrival.request].append(number)
@@ -140,13 +149,14 @@ def _machine(
             f"{incident.source}: no worker was ever ready, so there is no memory to run it in"
         )
     count = len(config.instances)
-    homes = [incident.homes.get(instance, Home()) for instance in range(count)]
+    homes = [incident.homes.get(instance, JournalInstance()) for instance in range(count)]
     pools = [home.pool for home in homes]
+    max_running = [limits_of(one, config).max_running for one in config.instances]
     workers: Sequence[Worker]
     if profile is None:
         workers = [
-            RecordedWorker(incident, instance, home, Answers(traffic.stops_at, config.max_running))
-            for instance, home in enumerate(homes)
+            RecordedWorker(incident, instance, home, Answers(traffic.stops_at, slots))
+            for instance, (home, slots) in enumerate(zip(homes, max_running, strict=True))
         ]
     else:
         pools = [over_link(profile, pool) for pool in pools]
@@ -156,7 +166,7 @@ def _machine(
             [1.0] * count,
             pools,
             traffic.stops_at,
-            config.max_running,
+            max_running,
             noises,
             spans=recorder.spans,
         )

@@ -1,13 +1,15 @@
 """From a scenario to its run: profiles, pools, workers and the workload, put together."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig
+from daemon.core.limits import limits_of
 from daemon.cost.profile import Profile
 from daemon.journal.writer import JournalWriter
 from daemon.lab.profiles.load import load_profile
@@ -21,9 +23,9 @@ from daemon.lab.simulator.traffic import Traffic, traffic_of
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
-from daemon.predict.lengths import length_predictor
-from daemon.predict.prediction import Predictor
-from daemon.scheduler.policies import POLICIES
+from daemon.length_models.lengths import length_predictor
+from daemon.length_models.prediction import Predictor
+from daemon.role import Role
 
 _NO_BOUND = 1 << 40
 
@@ -54,8 +56,8 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Read and build what a scenario names. Raises ScenarioError, ProfileError, WorkloadError."""
     check(scenario)
     groups = tuple(group for group in scenario.instance for _ in range(group.count))
-    known = {group.profile: load_profile(group.profile) for group in scenario.instance}
-    profiles = tuple(known[group.profile] for group in groups)
+    known = {name: load_profile(name) for name in {one.profile_name for one in groups}}
+    profiles = tuple(_with_link(known[group.profile_name], group) for group in groups)
     check_profiles(scenario, groups, profiles)
     context = min(profile.model.context_len for profile in profiles)
     pools = _pools(scenario, profiles, groups)
@@ -65,6 +67,16 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     return Prepared(
         scenario, profiles, groups, max_len, workload or build(scenario.workload, max_len)
     )
+
+
+def _with_link(profile: Profile, group: InstanceGroup) -> Profile:
+    """The profile, with the group's host link where that says how fast its own is."""
+    if not group.link_bytes_per_s:
+        return profile
+    device_bytes_per_s = group.link_bytes_per_s / profile.num_devices
+    link = msgspec.structs.replace(profile.device.host_link, bytes_per_s=device_bytes_per_s)
+    device = msgspec.structs.replace(profile.device, host_link=link)
+    return msgspec.structs.replace(profile, device=device)
 
 
 def run(prepared: Prepared, options: Options | None = None) -> RunLog:
@@ -79,9 +91,11 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         scenario.limits.block_size,
         edges.request_s,
         scenario.limits.exact_max_tokens,
+        scenario.n,
+        scenario.workload.seed,
     )
     names = [instance.name for instance in config.instances]
-    recorder = Recorder(traffic.log(), list(prepared.profiles), names)
+    recorder = Recorder(traffic.log(), list(prepared.profiles), names, traffic.n)
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(scenario.seed, 1 + len(names))
     extras = Extras(
@@ -104,15 +118,16 @@ def journal_of(options: Options, config: Configured) -> JournalWriter | None:
 def configured(prepared: Prepared) -> Configured:
     """The Core's configuration."""
     scenario = prepared.scenario
-    limits = scenario.limits
-    max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
+    limits, written = scenario.limits, scenario.shared_limits
+    shared = limits_of(written, written)
     instances = tuple(
         InstanceConfig(
             f"{index}:{profile.name}",
-            group.role,
+            Role(group.role),
             profile.device.name,
             profile.pp,
             ahead=not profile.device.is_cpu,  # as the daemon says of its own
+            **asdict(limits_of(group, written)),
         )
         for index, (profile, group) in enumerate(
             zip(prepared.profiles, prepared.groups, strict=True)
@@ -121,27 +136,28 @@ def configured(prepared: Prepared) -> Configured:
     return Configured(
         now=0.0,
         instances=instances,
-        policy=scenario.policy,
+        policy=shared.policy,
         block_size=limits.block_size,
-        max_running=limits.max_running,
-        max_batch_tokens=max_batch_tokens,
-        prefill_chunk=min(limits.prefill_chunk or max_batch_tokens, max_batch_tokens),
+        max_running=shared.max_running,
+        max_batch_tokens=shared.max_batch_tokens,
+        prefill_chunk=shared.prefill_chunk,
         max_waiting=limits.max_waiting or _NO_BOUND,
         max_len=prepared.max_len,
         prefix_cache=limits.prefix_cache,
-        depth=limits.depth,
-        swap=limits.swap,
+        depth=shared.depth,
+        swap=shared.swap,
         starve_s=limits.starve_s,
+        placement=scenario.placement,
+        max_pause_s=limits.max_pause_s,
     )
 
 
 def _pools(
     scenario: Scenario, profiles: Sequence[Profile], groups: Sequence[InstanceGroup]
 ) -> list[Pool]:
-    limits = scenario.limits
-    max_batch_tokens = POLICIES[scenario.policy].budget(limits.max_batch_tokens)
+    block_size, shared = scenario.limits.block_size, scenario.shared_limits
     return [
-        pools_of(profile, group, limits.block_size, limits.max_running, max_batch_tokens)
+        pools_of(profile, group, block_size, limits_of(group, shared))
         for profile, group in zip(profiles, groups, strict=True)
     ]
 
@@ -161,7 +177,7 @@ def _machine(
         [group.power_cap for group in groups],
         pools,
         traffic.stops_at,
-        config.max_running,
+        [instance.max_running for instance in config.instances],
         noises,
         scenario.noise,
         spans,

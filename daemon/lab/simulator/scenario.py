@@ -3,7 +3,9 @@
 import msgspec
 
 from daemon.config.schema import MemoryConfig, PredictConfig, SchedulerConfig
+from daemon.core.limits import InstanceLimits
 from daemon.lab.workload.workload import WorkloadSpec
+from daemon.role import Role
 
 _SCHEDULER, _MEMORY, _PREDICT = SchedulerConfig(), MemoryConfig(), PredictConfig()
 """What is left open is as a daemon has it, or figures of the two would not be of one thing."""
@@ -14,17 +16,31 @@ class ScenarioError(ValueError):
 
 
 class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[instance]]`: `count` equal instances."""
+    """`[[instance]]`: `count` equal instances. Limits at 0 or "" are those of the scenario."""
 
     profile: str  # a name such as opt-13b@a100-80g, or a file
     count: int = 1
     kv_bytes: float = 0.0  # of each; 0: from the memory formula
     host_bytes: float = 64e9  # host memory of each to swap KV to; a daemon asks its machine
+    link_bytes_per_s: float = 0.0  # of each one's host link, each way; 0: as the profile has it
     power_cap: float = 1.0  # share of the devices' limit
-    role: str = "mixed"
+    role: str = Role.MIXED.value
+    policy: str = ""
+    max_running: int = 0
+    max_batch_tokens: int = 0
+    prefill_chunk: int = 0
+    depth: int = 0
+    swap: str = ""
+    device: str = ""  # such as cuda:0,1, which the profile must be of; "": those of the profile
+    parallel: str = ""  # tpN | ppN: the profile's variant of this name
+
+    @property
+    def profile_name(self) -> str:
+        """The profile of what it computes on."""
+        return f"{self.profile}-{self.parallel}" if self.parallel else self.profile
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[limits]`: as `[scheduler]` and `[memory]` of the daemon's configuration."""
 
     max_running: int = _SCHEDULER.max_running
@@ -37,6 +53,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     depth: int = _SCHEDULER.depth
     swap: str = _MEMORY.swap  # "": the policy's own
     starve_s: float = _SCHEDULER.starve_s
+    max_pause_s: float = _SCHEDULER.max_pause_s
     exact_max_tokens: bool = (
         False  # clients ask for as many tokens as they get, as `llmd bench` does
     )
@@ -55,14 +72,29 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     workload: WorkloadSpec
     instance: tuple[InstanceGroup, ...]
+    n: int = 1  # answers of each request
     policy: str = _SCHEDULER.policy
+    placement: str = _SCHEDULER.placement
     predictor: str = _PREDICT.kind
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
     noise: bool = True  # step times vary as the profile measured it
-    limits: Limits = Limits()
+    limits: ScenarioLimits = ScenarioLimits()
     fault: tuple[WorkerFault, ...] = ()
 
     @property
     def num_instances(self) -> int:
         """Instances of all groups."""
         return sum(group.count for group in self.instance)
+
+    @property
+    def shared_limits(self) -> InstanceLimits:
+        """The limits of an instance that has none of its own, as written."""
+        limits = self.limits
+        return InstanceLimits(
+            policy=self.policy,
+            max_running=limits.max_running,
+            max_batch_tokens=limits.max_batch_tokens,
+            prefill_chunk=limits.prefill_chunk,
+            depth=limits.depth,
+            swap=limits.swap,
+        )

@@ -10,16 +10,16 @@ import msgspec
 from daemon.files import read_whole
 from daemon.lab.simulator.scenario import (
     InstanceGroup,
-    Limits,
     Scenario,
     ScenarioError,
+    ScenarioLimits,
     WorkerFault,
 )
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.nearest import did_you_mean
 
 _UNKNOWN = re.compile(r"unknown field `(.+?)`")
-_KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, Limits, WorkerFault)
+_KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, ScenarioLimits, WorkerFault)
 _NAMES = {field.name for kind in _KINDS for field in msgspec.structs.fields(kind)}
 
 

@@ -12,7 +12,7 @@ from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Su
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
-    Copied,
+    CopiesDone,
     Event,
     Predicted,
     RequestArrived,
@@ -25,18 +25,18 @@ from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.simulator.agenda import Agenda, Rank
-from daemon.lab.simulator.links import Link
+from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.scenario import WorkerFault
 from daemon.lab.simulator.traffic import Traffic
 from daemon.lab.simulator.worker import Computed, Worker
-from daemon.predict.prediction import Predictor
+from daemon.length_models.prediction import Predictor
 from daemon.request import FinishReason, request_of
 
 PROGRESS_EVENTS = 2048
 Progress = Callable[[int, int], None]
-"""Told (requests that ended, requests in all) now and then."""
+"""Told (answers that ended, answers in all) now and then."""
 
 
 class SimulationError(RuntimeError):
@@ -86,10 +86,10 @@ class Simulator:
         self._extras = extras or Extras()
         self._journal = self._extras.journal
         self._num_ended = 0
-        self._guesses: dict[int, float] = {}  # of the predictor, by request that has not ended
+        self._guesses: dict[int, float] = {}  # of the predictor, by request
         self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
         self._wake_s = float("inf")
-        self._host = Link("host link", "weights", "instance", recorder.spans)
+        self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
             Rank.COPIED: self._copied,
@@ -153,7 +153,7 @@ class Simulator:
                 extras.after_event(self.core)
             count += 1
             if extras.progress is not None and count % PROGRESS_EVENTS == 0:
-                extras.progress(self._num_ended, len(self._traffic))
+                extras.progress(self._num_ended, len(self._traffic.answers))
         return last_s
 
     def _act(self, now: float, event: Event) -> None:
@@ -195,7 +195,7 @@ class Simulator:
         life, event, _, _ = what
         return event if life == self._lives[event.instance] else None
 
-    def _copied(self, now: float, what: tuple[int, Copied]) -> Event | None:
+    def _copied(self, now: float, what: tuple[int, CopiesDone]) -> Event | None:
         life, event = what
         return event if life == self._lives[event.instance] else None
 
@@ -253,7 +253,7 @@ class Simulator:
         self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
         if done.copies is not None:
             copied_s, *counts = msgspec.structs.astuple(done.copies)
-            copied = Copied(copied_s, instance, batch.step, *counts)
+            copied = CopiesDone(copied_s, instance, batch.step, *counts)
             self._agenda.add(copied_s, Rank.COPIED, (life, copied))
         if work.num_tokens:
             self._recorder.planned(self.core.instances[instance], now)
@@ -269,21 +269,24 @@ class Simulator:
         predictor = self._extras.predictor
         if predictor is None:
             return
-        for request in map(request_of, sequences):
-            asked = self._traffic.asked(request, guess=self._guesses.pop(request, 0.0))
-            predictor.observe(asked, self._traffic.answers[request])
+        for sequence in sequences:
+            request = request_of(sequence)
+            asked = self._traffic.asked(request, guess=self._guesses.get(request, 0.0))
+            predictor.observe(asked, self._traffic.answers[self._traffic.row(sequence)])
 
     def _started(self, now: float, action: Started) -> None:
-        self._recorder.started(now, self.core.sequences[action.sequence], action.instance)
+        row, sequence = self._traffic.row(action.sequence), self.core.sequences[action.sequence]
+        self._recorder.started(now, row, sequence, action.instance)
 
     def _finished(self, now: float, action: Finished) -> None:
         if action.reason == FinishReason.ERROR:
             self._num_ended += 1
-            self._recorder.ended(request_of(action.sequence), Outcome.FAILED)
+            self._recorder.ended(self._traffic.row(action.sequence), Outcome.FAILED)
 
     def _rejected(self, now: float, action: Rejected) -> None:
-        self._num_ended += 1
-        self._recorder.ended(action.request, Outcome.REJECTED)
+        for row in self._traffic.rows(action.request):
+            self._num_ended += 1
+            self._recorder.ended(row, Outcome.REJECTED)
 
     def _wake_at(self, now: float, action: WakeAt) -> None:
         self._wake_s = action.time_s

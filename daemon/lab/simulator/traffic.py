@@ -8,26 +8,33 @@ import numpy as np
 from daemon.core.events import RequestArrived
 from daemon.lab.report.records import RequestLog
 from daemon.lab.workload.workload import Workload
+from daemon.length_models.prediction import Asked
 from daemon.memory.hashing import chain_hashes
-from daemon.predict.prediction import Asked
+from daemon.request import MAX_SEQUENCES_PER_REQUEST, request_of
 from daemon.wire.columns import Int32, UInt8
+
+_ANSWERS = 1000  # of random streams: workloads are built with those from 0 on
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """N requests, numbered in order of arrival. `answers` is for the workers alone: nothing tells
-    the Core how long an answer will be, save its limit.
+    """N requests, numbered in order of arrival, with `n` answers each: N * n rows of a log.
+
+    `answers` is for the workers alone: nothing tells the Core how long an answer will be, save its
+    limit.
     """
 
     arrival_s: list[float]  # when the client sends
     prompts: list[int]  # tokens
-    answers: list[int]  # true output tokens
+    answers: list[int]  # true output tokens, [N * n]: those of a request follow each other
     limits: list[int]  # max_tokens
     priorities: list[int]
     prompt_costs: list[int]  # of one of their tokens
+    deadline_s: list[float]  # when answers are due; 0: no deadline
     slo_class: UInt8  # [N]
     hashes: Callable[[int], bytes]  # of a request's full prompt blocks
     request_s: float = 0.0  # from the client's send to the Core
+    n: int = 1
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -39,8 +46,17 @@ class Traffic:
 
     @property
     def stops_at(self) -> Int32:
-        """Length of each sequence when its last token is drawn: int32 [N]."""
-        return np.array(self.prompts, np.int32) + np.array(self.answers, np.int32) - 1
+        """Length of each sequence when its last token is drawn: int32 [N, n]."""
+        answers = np.array(self.answers, np.int32).reshape(-1, self.n)
+        return np.array(self.prompts, np.int32)[:, None] + answers - 1
+
+    def rows(self, request: int) -> range:
+        """A request's rows."""
+        return range(request * self.n, (request + 1) * self.n)
+
+    def row(self, sequence: int) -> int:
+        """The row of an answer."""
+        return request_of(sequence) * self.n + sequence % MAX_SEQUENCES_PER_REQUEST
 
     def core_s(self, request: int) -> float:
         """When a request reaches the Core."""
@@ -53,30 +69,33 @@ class Traffic:
             request,
             self.prompts[request],
             self.limits[request],
+            self.n,
             priority=self.priorities[request],
             hashes=self.hashes(request),
             prompt_cost=self.prompt_costs[request],
+            deadline_s=self.deadline_s[request],
         )
 
     def asked(self, request: int, chance: float = 0.0, guess: float = 0.0) -> Asked:
         """It as a predictor sees it; `chance` is a draw for those that err as they declare, `guess`
-        what one made of it before.
+        what one made of it before. Of several answers the mean is predicted.
         """
+        answers = [self.answers[row] for row in self.rows(request)]
         return Asked(
             self.prompts[request],
             self.limits[request],
-            truth=self.answers[request],
+            truth=round(sum(answers) / self.n),
             chance=chance,
             guess=guess,
         )
 
     def log(self) -> RequestLog:
-        """A log of these requests, to which nothing has happened yet."""
-        log = RequestLog.empty(len(self))
-        log.arrival_s = np.array(self.arrival_s)
-        log.prompt_tokens = np.array(self.prompts, np.int32)
+        """A log of these answers, to which nothing has happened yet."""
+        log = RequestLog.empty(len(self.answers))
+        log.arrival_s = np.repeat(np.array(self.arrival_s), self.n)
+        log.prompt_tokens = np.repeat(np.array(self.prompts, np.int32), self.n)
         log.asked_tokens = np.array(self.answers, np.int32)
-        log.slo_class = self.slo_class
+        log.slo_class = np.repeat(self.slo_class, self.n)
         return log
 
 
@@ -86,12 +105,15 @@ def traffic_of(
     block_size: int,
     request_s: float = 0.0,
     exact_max_tokens: bool = False,
+    n: int = 1,
+    seed: int = 0,
 ) -> Traffic:
     """A workload's requests; each may fill the model's context of `max_len` tokens, unless
-    `exact_max_tokens` says that clients ask for no more than they get.
+    `exact_max_tokens` says that clients ask for no more than they get. Of `n` answers the first is
+    the workload's; the others are as long as any of its answers, drawn by `seed`.
     """
     prompts: list[int] = workload.prompt_tokens.tolist()
-    answers: list[int] = workload.output_tokens.tolist()
+    answers = _answers(workload, max_len, n, seed)
     priorities = [one.priority for one in workload.classes]
     # A trace's ids may be of any size and sign; what is hashed is their order of appearance.
     numbers: dict[int, int] = {}
@@ -112,11 +134,27 @@ def traffic_of(
     return Traffic(
         arrival_s=workload.arrival_s.tolist(),
         prompts=prompts,
-        answers=answers,
-        limits=answers if exact_max_tokens else [max_len - prompt for prompt in prompts],
+        answers=answers.ravel().tolist(),
+        limits=answers.max(axis=1).tolist()
+        if exact_max_tokens
+        else [max_len - prompt for prompt in prompts],
         priorities=[priorities[index] for index in workload.slo_class.tolist()],
         prompt_costs=[1] * len(prompts),
+        deadline_s=[0.0] * len(prompts),
         slo_class=workload.slo_class,
         hashes=hashes,
         request_s=request_s,
+        n=n,
     )
+
+
+def _answers(workload: Workload, max_len: int, n: int, seed: int) -> Int32:
+    """Tokens of each answer, [N, n]."""
+    first = workload.output_tokens[:, None]
+    if n == 1:
+        return first
+    chance = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ANSWERS,)))
+    others = chance.choice(workload.output_tokens, (len(workload), n - 1))
+    longest = max_len - workload.prompt_tokens[:, None]
+    answers: Int32 = np.minimum(np.hstack([first, others]), longest).astype(np.int32)
+    return answers

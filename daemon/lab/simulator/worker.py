@@ -10,11 +10,11 @@ from daemon.batch import Batch
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
-from daemon.lab.simulator.copies import CopyEngine, Ended
-from daemon.lab.simulator.links import Link
+from daemon.lab.simulator.copies import CopiesEnded, CopyEngine
+from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.power import PowerMeter
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
-from daemon.wire.columns import Int32, UInt8
+from daemon.wire.columns import Int32, UInt8, all_true, int32
 
 _DRAWS = 4096
 _WARM_TOKENS = 256
@@ -45,7 +45,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False):
     end_s: float
     busy_s: float  # of that, the time in which a device of the instance computes, on average
     reasons: UInt8
-    copies: Ended | None
+    copies: CopiesEnded | None
 
 
 class Worker(Protocol):
@@ -70,23 +70,27 @@ class Worker(Protocol):
 class Answers:
     """Where each answer truly ends, which workers know and the Core does not.
 
-    `stops_at[request]` is the length at which a request's answer has its last token drawn.
+    `stops_at[request, index]` is the length at which an answer has its last token drawn.
     """
 
     def __init__(self, stops_at: Int32, max_running: int) -> None:
         self._stops_at = stops_at
         self._by_slot = np.zeros(max_running, np.int32)
+        self._slots = int32()  # of the newest step, and for each the start of its last token's step
+        self._last_starts = int32()
 
     def reasons(self, batch: Batch) -> UInt8:
         """STOP for each sampled row whose answer ends with this token."""
         stops = self._by_slot
         if batch.joined_slots.size:
-            requests = batch.joined_sequences // MAX_SEQUENCES_PER_REQUEST
-            stops[batch.joined_slots] = self._stops_at[requests]
-        slots = batch.slots.astype(np.intp)
-        last = batch.starts + batch.counts >= stops[slots]
+            which = divmod(batch.joined_sequences, MAX_SEQUENCES_PER_REQUEST)
+            stops[batch.joined_slots] = self._stops_at[which]
+        if batch.slots is not self._slots or batch.joined_slots.size:
+            self._slots = batch.slots  # steps of the same decodes show one column
+            self._last_starts = stops[batch.slots.astype(np.intp)] - batch.counts
+        last = batch.starts >= self._last_starts
         samples = batch.samples
-        if np.count_nonzero(samples) != samples.size:
+        if not all_true(samples):
             last = last[samples.view(bool)]
         reasons: UInt8 = last.view(np.uint8)  # true is FinishReason.STOP
         return reasons
@@ -102,7 +106,7 @@ class SimulatedWorker:
         answers: Answers,
         noise: Noise,
         power: PowerMeter,
-        handovers: Sequence[Link],
+        handovers: Sequence[SimulatedLink],
         copies: CopyEngine,
     ) -> None:
         """`handovers` are the ways from each stage to the next, of this instance alone."""

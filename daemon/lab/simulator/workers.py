@@ -8,7 +8,7 @@ from daemon.cost.profile import Profile
 from daemon.cost.step_cost import step_cost
 from daemon.lab.report.records import Span
 from daemon.lab.simulator.copies import CopyEngine
-from daemon.lab.simulator.links import Link
+from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.power import PowerMeter
 from daemon.lab.simulator.worker import Answers, Noise, SimulatedWorker
@@ -30,7 +30,7 @@ def simulated_workers(
     caps: Sequence[float],
     pools: Sequence[Pool],
     stops_at: Int32,
-    max_running: int,
+    max_running: Sequence[int],
     noises: Sequence[np.random.Generator],
     noisy: bool = True,
     spans: list[Span] | None = None,
@@ -44,16 +44,16 @@ def simulated_workers(
         SimulatedWorker(
             profile,
             costs[profile],
-            Answers(stops_at, max_running),
+            Answers(stops_at, num_slots),
             Noise(profile.fit.noise_sigma if noisy else 0.0, chance),
             PowerMeter(profile, cap),
             [
-                Link(f"{name} stage {stage} to {stage + 1}", "hand-over", spans=spans)
+                SimulatedLink(f"{name} stage {stage} to {stage + 1}", "hand-over", spans=spans)
                 for stage in range(1, profile.pp)
             ],
             CopyEngine(profile, pool, name, spans),
         )
-        for name, profile, cap, pool, chance in zip(
-            names, profiles, caps, pools, noises, strict=True
+        for name, profile, cap, pool, num_slots, chance in zip(
+            names, profiles, caps, pools, max_running, noises, strict=True
         )
     ]

@@ -39,9 +39,10 @@ def build(spec: WorkloadSpec, max_len: int) -> Workload:
     check(spec)
     if max_len < 2:
         raise WorkloadError(f"a context of {max_len} tokens holds no prompt with an answer")
-    streams = np.random.SeedSequence(spec.seed).spawn(3)
-    lengths, arrivals, classes = (np.random.default_rng(stream) for stream in streams)
+    streams = np.random.SeedSequence(spec.seed).spawn(4)
+    lengths, arrivals, classes, groups = (np.random.default_rng(stream) for stream in streams)
     kept = _kept(spec, max_len, lengths)
+    kept = replace(kept, trace=_drifted(_sharing(kept.trace, spec, groups), spec.drift, max_len))
     times_s, timing = _times(spec, kept, arrivals)
     return Workload(
         label=_label(spec, max_len, kept, timing),
@@ -54,6 +55,26 @@ def build(spec: WorkloadSpec, max_len: int) -> Workload:
         prefix_block=kept.trace.prefix_block,
         num_dropped=kept.num_dropped,
     )
+
+
+def _sharing(trace: Trace, spec: WorkloadSpec, rng: np.random.Generator) -> Trace:
+    """The trace, whose prompts begin as the others of their group do. Raises WorkloadError."""
+    if not spec.shared_prefix:
+        return trace
+    if trace.prefixes:
+        raise WorkloadError("shared_prefix: the trace says itself which prompts begin alike")
+    groups = rng.integers(spec.prefix_groups, size=len(trace)).tolist()
+    return replace(trace, prefixes=[(one,) for one in groups], prefix_block=spec.shared_prefix)
+
+
+def _drifted(trace: Trace, drift: float, max_len: int) -> Trace:
+    """The trace, whose answers grow or shrink evenly along it, within `max_len` tokens."""
+    if drift == 1.0:
+        return trace
+    factors = drift ** np.linspace(0.0, 1.0, len(trace))
+    longest = max_len - trace.prompt_tokens
+    outputs = np.clip(np.rint(trace.output_tokens * factors), 1, longest).astype(np.int32)
+    return replace(trace, output_tokens=outputs)
 
 
 def names() -> list[tuple[str, str]]:
@@ -76,6 +97,12 @@ def check(spec: WorkloadSpec) -> None:
         value = getattr(spec, key)
         if not 0 <= value < float("inf"):
             raise WorkloadError(f"{key}: must be a finite number above 0, got {value}")
+    if not 0 < spec.drift < float("inf"):
+        raise WorkloadError(f"drift: must be a finite number above 0, got {spec.drift}")
+    if spec.shared_prefix < 0 or spec.prefix_groups < 1:
+        raise WorkloadError("shared_prefix must not be below 0, prefix_groups not below 1")
+    if spec.prefix_groups > 1 and not spec.shared_prefix:
+        raise WorkloadError("prefix_groups: without shared_prefix, nothing is shared in a group")
     if spec.rate and spec.rate_scale:
         raise WorkloadError("rate_scale: is given together with rate: give one of them")
     if spec.trace is None and spec.name in DISTRIBUTIONS and not spec.rate_scale:
@@ -177,4 +204,8 @@ def _times(spec: WorkloadSpec, kept: _Kept, rng: np.random.Generator) -> tuple[F
 def _label(spec: WorkloadSpec, max_len: int, kept: _Kept, timing: str) -> str:
     dropped = f" ({kept.num_dropped:,} dropped)" if kept.num_dropped else ""
     count = f"{len(kept.trace):,} requests within {max_len:,} tokens{dropped}"
-    return f"{kept.source}: {count}, {timing}, seed {spec.seed}"
+    more = f", answers drift to {spec.drift:g} times" if spec.drift != 1.0 else ""
+    if spec.shared_prefix:
+        groups = f" in {spec.prefix_groups} groups" if spec.prefix_groups > 1 else ""
+        more += f", {spec.shared_prefix} prompt tokens shared{groups}"
+    return f"{kept.source}: {count}, {timing}{more}, seed {spec.seed}"

@@ -21,6 +21,7 @@ class SloClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share: float = 1.0
     ttft_s: float = 0.0
     tpot_s: float = 0.0
+    gap_s: float = 0.0  # the longest between two tokens
     normalized_latency_s: float = 0.0
     priority: int = 0
 
@@ -40,6 +41,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rate: float = 0.0  # requests/s on average
     rate_scale: float = 0.0  # or: the trace's own times, this many times faster
     seed: int = 0
+    drift: float = 1.0  # answers grow along the run; the last is so many times as long as drawn
+    shared_prefix: int = 0  # tokens at the beginning of a prompt that its group shares
+    prefix_groups: int = 1  # of prompts, each with a beginning of its own
     classes: tuple[SloClass, ...] = (SloClass(),)
 
 

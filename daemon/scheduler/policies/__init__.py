@@ -1,6 +1,7 @@
 """The policies, by the name that configuration and clients use."""
 
 from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.scheduler.policies.orca import Orca
 from daemon.scheduler.policies.priority import Priority
@@ -13,7 +14,7 @@ from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (Vllm, Sarathi, Orca, Static, Priority, Sjf, Srtf, Mlfq, Speculative)
+    for policy in (Vllm, Sarathi, Orca, Static, Priority, Sjf, Srtf, Mlfq, Speculative, Gittins)
 }
 
 

@@ -6,6 +6,9 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import RECOMPUTE
 from daemon.sequence import NEVER, Sequence
 
+MIXED = "mixed"
+PROMPTS_ALONE = "prompts alone"
+
 
 class Policy:
     """First come first served, prompts in chunks mixed with decodes; others differ in a line.
@@ -18,12 +21,12 @@ class Policy:
     name: ClassVar[str]
     meaning: ClassVar[str]
     """One line for help texts."""
-    prefill_alone: ClassVar[bool] = False
-    """A step with a prompt in it carries no decodes."""
+    filler: ClassVar[str] = MIXED
+    """How steps are filled: a key of `daemon.scheduler.fillers.FILLERS`."""
     whole_prompts: ClassVar[bool] = False
     """A prompt is split only if it is the first of its step and exceeds the budget left to it."""
     reserve_limit: ClassVar[bool] = False
-    """Admission takes blocks for prompt + max_tokens, so nothing is ever preempted."""
+    """Admission reserves blocks for prompt + max_tokens, so nobody it admits is ever preempted."""
     gang: ClassVar[bool] = False
     """No sequence joins once one that runs has got more than its first token."""
     batch_tokens: ClassVar[int] = 512
@@ -39,6 +42,10 @@ class Policy:
     """Sequences have a `review_at`."""
     promotes: ClassVar[bool] = False
     """Sequences that starve are promoted."""
+    learns: ClassVar[bool] = False
+    """Ranks are costs, by the `outlook` that lengths seen give; costs age (`ageing.py`)."""
+    paces: ClassVar[bool] = False
+    """Streams that have begun keep flowing (`pace.py`)."""
     num_levels: ClassVar[int] = 0
     """Queues; 0: the policy has none."""
 

@@ -1,6 +1,6 @@
 """Static batching (FasterTransformer): a batch forms, runs until its last answer is done."""
 
-from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.base import PROMPTS_ALONE, Policy
 
 
 class Static(Policy):
@@ -8,7 +8,7 @@ class Static(Policy):
 
     name = "static"
     meaning = "a batch runs until its last answer is done; nobody joins it"
-    prefill_alone = True
+    filler = PROMPTS_ALONE
     whole_prompts = True
     reserve_limit = True
     gang = True

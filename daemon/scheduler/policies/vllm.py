@@ -1,6 +1,10 @@
-"""vLLM as first published: first come first served, whole prompts before any decode."""
+"""vLLM as first published: first come first served, whole prompts before any decode.
 
-from daemon.scheduler.policies.base import Policy
+Published, it computes its victims again: that is `memory.swap = "recompute"`.
+"""
+
+from daemon.memory.swap_space import PROACTIVE
+from daemon.scheduler.policies.base import PROMPTS_ALONE, Policy
 
 
 class Vllm(Policy):
@@ -8,6 +12,7 @@ class Vllm(Policy):
 
     name = "vllm"
     meaning = "arrival order; whole prompts first, while decodes wait"
-    prefill_alone = True
+    swap = PROACTIVE
+    filler = PROMPTS_ALONE
     whole_prompts = True
     batch_tokens = 2560

@@ -20,7 +20,7 @@ from daemon.core.core import Core
 from daemon.core.events import (
     Abort,
     Configured,
-    Drain,
+    DrainBegun,
     Event,
     PolicyChosen,
     Reconfigured,
@@ -32,17 +32,17 @@ from daemon.core.events import (
 from daemon.cost.profile import LinkSpec
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.run import Prepared, _machine, configured
-from daemon.lab.simulator.scenario import Limits, WorkerFault
+from daemon.lab.simulator.scenario import ScenarioLimits, WorkerFault
 from daemon.lab.simulator.simulator import Extras, Simulator
 from daemon.lab.simulator.traffic import traffic_of
 from daemon.lab.simulator.workers import chances
+from daemon.length_models.lengths import length_predictor
 from daemon.memory.swap_space import PROACTIVE, SWAP_MODES
-from daemon.predict.lengths import length_predictor
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver
 from tests.core.replays.life import PATH, Chain, Life, write
 from tests.core.traffic import random_driver, random_event
-from tests.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
+from tests.lab.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
 
 AS_THE_POLICY_HAS_IT = ""
 
@@ -145,7 +145,7 @@ def _prepared(policy: str, swap: str, seed: int, num_requests: int) -> Prepared:
     answers = [max(2, int(chance.lognormvariate(3.6, 0.7))) for _ in arrivals]
     shared = [tuple(range(100 * family, 100 * family + 12)) for family in range(3)]
     prefixes = [chance.choice(shared)[: length // 32] for length in prompts]
-    limits = Limits(
+    limits = ScenarioLimits(
         max_running=12,
         max_batch_tokens=96,
         prefill_chunk=64,
@@ -179,7 +179,7 @@ def _orders(policy: str, num_requests: int) -> list[Event]:
         PolicyChosen(0.15, "srtf"),
         PolicyChosen(0.17, other),
         PolicyChosen(0.19, policy),
-        Drain(0.22),
+        DrainBegun(0.22),
         Resumed(0.23),
     ]
 

@@ -10,7 +10,7 @@ import triton
 
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels, packing
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.kernel_shapes import BF16, FP8, FP32, INT8
@@ -59,7 +59,7 @@ class _Case:
         group: int,
     ) -> None:
         shape = (NUM_BLOCKS, 2, BLOCK_SIZE, KV_HEADS, head_dim, dtype)
-        self._cache = KVCache(*shape, torch.device("meta"), kv_dtype)
+        self._cache = PagedKV(*shape, torch.device("meta"), kv_dtype)
         self._generation, self._launches = generation, launches
         self._head_dim, self._group = head_dim, group
 

@@ -10,7 +10,7 @@ import triton
 
 from benchmarks.gpu.report import Check
 from daemon.engine.handoff import gpu_rows
-from daemon.engine.handoff.layout import Span
+from daemon.engine.handoff.layout import ByteSpan
 from daemon.engine.kv_cache import zero_pages
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import compiled_for
@@ -40,7 +40,7 @@ def _built(generation: int) -> Iterator[Check]:
         ):
             for layer, count in ((1, 1), (0, 16), (31, 17), (2, 256)):
                 slot = torch.empty(count * size, dtype=torch.uint8)
-                move((Span(layer * size, size),), np.arange(count, dtype=np.int32), slot)
+                move((ByteSpan(layer * size, size),), np.arange(count, dtype=np.int32), slot)
             kernels = launches.take()
             yield Check(name, max(kernel.metadata.shared for kernel in kernels), limit, "bytes")
             narrow = sum(WIDE_LOAD not in kernel.asm["ptx"] for kernel in kernels)

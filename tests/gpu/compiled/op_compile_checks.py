@@ -9,7 +9,7 @@ import triton
 
 from benchmarks.gpu.report import Check
 from daemon.engine import kernels
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.ops import Heads, Norm
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
@@ -71,9 +71,9 @@ def _place(
         if kv_dtype == FP8 and generation < FP8_GENERATION:
             continue
         shape = (4, 2, 16, num_kv_heads, head_dim, dtype)
-        cache = KVCache(*shape, torch.device("meta"), kv_dtype)
+        cache = PagedKV(*shape, torch.device("meta"), kv_dtype)
 
-        def launch(tokens: int, cache: KVCache = cache) -> None:
+        def launch(tokens: int, cache: PagedKV = cache) -> None:
             projected = _meta(tokens, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
             angles = (_meta(tokens, rotary_dim, dtype=FP32) for _ in range(2))
             # Real ones, that begin where nothing is aligned, as parts of longer columns do.

@@ -7,7 +7,7 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.cuda.candidates import Room, candidates, new_scratch
+from daemon.engine.cuda.candidates import DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import Product
 from daemon.engine.cuda.ways import Strips, Tiles
@@ -34,7 +34,7 @@ def product_compile_checks(
         triton.knobs.cache.dir = folder
         for generation in generations:
             with compiled_for(generation) as launches:
-                room = Room(PROCESSORS[generation], SHARED_LIMITS_BYTES[generation], early())
+                room = DeviceRoom(PROCESSORS[generation], SHARED_LIMITS_BYTES[generation], early())
                 yield from _checks(generation, shapes, rows, room, launches)
 
 
@@ -42,7 +42,7 @@ def _checks(
     generation: int,
     shapes: tuple[tuple[int, int], ...],
     rows: tuple[int, ...],
-    room: Room,
+    room: DeviceRoom,
     launches: Launches,
 ) -> Iterator[Check]:
     meta = torch.device("meta")

@@ -37,7 +37,7 @@ from daemon.lab.profiles.devices import find_device
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.fitting import fit_curve, mape, rounded
 from daemon.lab.profiles.importers.naming import profile_name
-from daemon.lab.profiles.importers.tables import Row, rows_of
+from daemon.lab.profiles.importers.tables import TableRow, rows_of
 from daemon.lab.profiles.models import find_model
 
 FILE = "perf_model.csv"
@@ -145,7 +145,7 @@ def _runs(path: Path, model: str, hardware: str, tp: int) -> list[_Run]:
     return runs
 
 
-def _is_corrupt(row: Row) -> bool:
+def _is_corrupt(row: TableRow) -> bool:
     """Whether a row is among those known to be wrong, or holds no time."""
     shape = (row.count("tensor_parallel"), row.count("batch_size"), row.count("prompt_size"))
     if row.text("model") == "llama2-70b" and shape == (2, 64, 512):
@@ -153,7 +153,7 @@ def _is_corrupt(row: Row) -> bool:
     return row.number("prompt_time") <= 0.0 or row.number("token_time") <= 0.0
 
 
-def _run(row: Row) -> _Run:
+def _run(row: TableRow) -> _Run:
     return _Run(
         row.count("prompt_size"),
         row.count("batch_size"),

@@ -11,7 +11,7 @@ from daemon.lab.profiles.errors import ProfileError
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of a table."""
 
     place: str  # "file:line"
@@ -39,7 +39,7 @@ class Row:
         return int(value)
 
 
-def rows_of(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def rows_of(path: Path, columns: Collection[str]) -> Iterator[TableRow]:
     """The rows of a CSV file with a header that has at least `columns`. Raises ProfileError."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -48,7 +48,7 @@ def rows_of(path: Path, columns: Collection[str]) -> Iterator[Row]:
             if missing:
                 raise ProfileError(f"{path}: the header lacks {', '.join(missing)}")
             for cells in reader:
-                yield Row(f"{path}:{reader.line_num}", cells)
+                yield TableRow(f"{path}:{reader.line_num}", cells)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:

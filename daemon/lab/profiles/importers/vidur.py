@@ -33,7 +33,7 @@ from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.fitting import fit_curve, medians, smoothed
 from daemon.lab.profiles.grids import Cells
 from daemon.lab.profiles.importers.naming import profile_name
-from daemon.lab.profiles.importers.tables import Row, one_of, rows_of
+from daemon.lab.profiles.importers.tables import TableRow, one_of, rows_of
 from daemon.lab.profiles.models import Architecture, find_model
 
 LAYER_OPERATORS = (
@@ -106,7 +106,7 @@ def _linear(path: Path, layers: int, tp: int) -> tuple[dict[int, float], float]:
     return by_tokens, round(float(np.median(spread)), 4)
 
 
-def _deviation_ms(row: Row) -> float:
+def _deviation_ms(row: TableRow) -> float:
     """Standard deviation of a layer, all operators slow or fast together."""
     return sum(row.number(f"time_stats.{name}.std") for name in LAYER_OPERATORS)
 

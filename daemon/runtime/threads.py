@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -35,38 +35,16 @@ async def in_thread(work: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, fault)
 
-    threading.Thread(target=target, name="beside", daemon=True).start()
+    threading.Thread(target=target, name="blocking", daemon=True).start()
     return await done
 
 
-def heard(hear: Callable[[A], None]) -> Callable[[A], None]:
-    """What a thread may call so that the running loop calls `hear`; nothing once that is closed."""
+def on_loop(callback: Callable[[A], None]) -> Callable[[A], None]:
+    """What a thread may call so that the running loop calls `callback`, unless it is closed."""
     loop = asyncio.get_running_loop()
 
-    def say(what: A) -> None:
+    def call(what: A) -> None:
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(hear, what)
+            loop.call_soon_threadsafe(callback, what)
 
-    return say
-
-
-async def unless(
-    stopped: asyncio.Event,
-    work: Coroutine[Any, Any, T],
-    every_s: float,
-    meanwhile: Callable[[], None],
-) -> T | None:
-    """What comes of work; None once `stopped` is set, which waits for nobody.
-
-    `meanwhile` is called every so often.
-    """
-    stopping, working = asyncio.ensure_future(stopped.wait()), asyncio.ensure_future(work)
-    either, first = {stopping, working}, asyncio.FIRST_COMPLETED
-    while not (await asyncio.wait(either, timeout=every_s, return_when=first))[0]:
-        meanwhile()
-    stopping.cancel()
-    if not stopped.is_set():
-        return working.result()
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)  # a fault that nobody asks about
-    return None
+    return call

@@ -1,0 +1,89 @@
+"""The text of an instance, `DEVICES[:tpN|ppN][:ROLE]`, and what is wrong with its parts.
+
+DEVICES are `cpu`, `cuda:0` or the several GPUs of one instance, `cuda:0,1`: each layer is split
+over them (tpN), or the layers are dealt out to them as stages of a pipeline (ppN).
+"""
+
+import re
+
+from daemon.config.schema import InstanceSpec
+from daemon.nearest import did_you_mean, not_one_of
+from daemon.role import Role
+
+_DEVICES = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*")
+_PARALLEL = re.compile(r"(?:tp|pp)([1-9][0-9]{0,3})")
+
+_ROLES = tuple(role.value for role in Role)
+_ONE_DEVICE = "an instance computes on one device so far; make each device an instance of its own"
+_NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
+
+
+def parse_instance(text: str) -> InstanceSpec:
+    """The instance of a text, without a name. Raises ValueError with a sentence."""
+    head, *parts = text.split(":")
+    device = head
+    if head != "cpu" and parts:
+        device = f"{head}:{parts.pop(0)}"
+    if fault := device_fault(device):
+        raise ValueError(f"the device {fault}")
+    parallel = parts.pop(0) if parts and _PARALLEL.fullmatch(parts[0]) else ""
+    role = parts.pop(0) if parts else Role.MIXED.value
+    if role not in _ROLES:
+        meant = did_you_mean(role, (*_ROLES, "tp2", "pp2"))
+        expected = f"DEVICES, then tpN or ppN, then a role ({', '.join(_ROLES)})"
+        raise ValueError(f"{text!r} must be {expected}: {role!r} is none{meant}")
+    if parts:
+        raise ValueError(f"{text!r} goes on behind its role: {':'.join(parts)!r}")
+    if fault := parallel_fault(device, parallel):
+        raise ValueError(fault)
+    return InstanceSpec(device, role, parallel=_needed(parallel))
+
+
+def format_instance(spec: InstanceSpec) -> str:
+    """The text of an instance, its role included."""
+    return ":".join(part for part in (spec.device, _needed(spec.parallel), spec.role) if part)
+
+
+def num_devices(device: str) -> int:
+    """How many devices a text of devices names."""
+    return device.count(",") + 1
+
+
+def device_fault(device: str) -> str:
+    """What is wrong with a text of devices; empty: nothing."""
+    if not _DEVICES.fullmatch(device):
+        return f"must be cpu or cuda:N, got {device!r}"
+    numbers = device.removeprefix("cuda:").split(",")
+    return f"{device!r} names a GPU twice" if len(set(numbers)) < len(numbers) else ""
+
+
+def parallel_fault(device: str, parallel: str) -> str:
+    """Why these devices cannot compute together as `parallel` says; empty: they can."""
+    found = _PARALLEL.fullmatch(parallel)
+    if parallel and not found:
+        return f"must be tpN or ppN, such as tp2, got {parallel!r}"
+    there = num_devices(device)
+    if not parallel and there > 1:
+        return f"{device} are {there} devices: say tp{there} or pp{there}, how they work together"
+    if found and int(found[1]) != there:
+        return f"{parallel} takes {found[1]} devices, and {device} is {there}"
+    return ""
+
+
+def role_fault(role: str) -> str:
+    """Why no instance can have this role; empty if one can."""
+    if role not in _ROLES:
+        return not_one_of(role, _ROLES)
+    return "" if role == Role.MIXED else f"{role!r} is not supported yet: {_NO_HANDOFF}"
+
+
+def engine_fault(spec: InstanceSpec) -> str:
+    """Why no worker can compute on several devices; empty where there is one."""
+    if num_devices(spec.device) == 1:
+        return ""
+    return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_DEVICE}"
+
+
+def _needed(parallel: str) -> str:
+    """The same; empty for tp1 and pp1, which say nothing."""
+    return "" if parallel in ("tp1", "pp1") else parallel

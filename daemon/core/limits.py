@@ -1,0 +1,65 @@
+"""The limits of one instance: what is said for it alone, and else what is said for all."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.policies.base import Policy
+
+
+class Said(Protocol):
+    """Where limits are said: a section of a file or an event. 0 and "" leave one open."""
+
+    @property
+    def policy(self) -> str:
+        """Who runs when: one of POLICIES."""
+
+    @property
+    def max_running(self) -> int:
+        """Slots."""
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Token budget of a step."""
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Most tokens of one sequence in a step."""
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight."""
+
+    @property
+    def swap(self) -> str:
+        """What becomes of victims: one of SWAP_MODES."""
+
+
+@dataclass(slots=True, frozen=True)
+class InstanceLimits:
+    """The limits of one instance, resolved; as `Said`."""
+
+    policy: str
+    max_running: int
+    max_batch_tokens: int
+    prefill_chunk: int
+    depth: int  # 0: chosen from the step time
+    swap: str  # "": as the policy that is in force has it
+
+
+def limits_of(own: Said, shared: Said) -> InstanceLimits:
+    """The limits of an instance that says `own` among instances of which `shared` is said.
+
+    A budget that neither says is that of the instance's policy.
+    """
+    policy = own.policy or shared.policy
+    asked_tokens = own.max_batch_tokens or shared.max_batch_tokens
+    budget = POLICIES.get(policy, Policy).budget(asked_tokens)
+    return InstanceLimits(
+        policy=policy,
+        max_running=own.max_running or shared.max_running,
+        max_batch_tokens=budget,
+        prefill_chunk=min(own.prefill_chunk or shared.prefill_chunk or budget, budget),
+        depth=own.depth or shared.depth,
+        swap=own.swap or shared.swap,
+    )

@@ -1,0 +1,79 @@
+"""The ledger of reservations: the blocks that sequences may still take, beside those they have."""
+
+import numpy as np
+
+from daemon.memory.block_pool import LedgerError
+from daemon.wire.columns import Int32, Slots
+
+
+class Reservations:
+    """The reservations of one pool: for each slot how many blocks its sequence holds at most.
+
+    A reserved block that is not held yet is an available one in the pool; whoever has no
+    reservation must leave it there. Shared blocks are part of each owner's reservation and are
+    held from the start, so that what matters is the sum of what is not held yet.
+
+    Rows are slots, and `held` is the block table's own column: a block goes over from reserved to
+    held as it is appended, and nothing is counted twice. A reservation that is shorter than the
+    longest answer, one that another sequence uses up meanwhile, and the times at which blocks are
+    taken and come back (by predicted tokens left), are further columns of the same rows.
+    """
+
+    def __init__(self, held: Int32) -> None:
+        self._held = held
+        self._most = np.zeros_like(held)  # 0: no reservation
+        self.num_slots = 0  # with a reservation
+
+    def reserve(self, slot: int, num_blocks: int) -> None:
+        """Reserve so many blocks for a slot that has no reservation, those it holds among them; the
+        caller has checked that so many more are unreserved.
+        """
+        self._most[slot] = num_blocks
+        self.num_slots += 1
+
+    def release(self, slots: list[int]) -> None:
+        """Give up the reservations of these slots, where they have one."""
+        if self.num_slots:
+            self.num_slots -= int(np.count_nonzero(self._most[slots]))
+            self._most[slots] = 0
+
+    def clear(self) -> None:
+        """Give up all of them."""
+        if self.num_slots:
+            self._most[:] = 0
+            self.num_slots = 0
+
+    def has(self, slot: int) -> bool:
+        """Whether a slot has a reservation."""
+        return bool(self._most[slot])
+
+    def count_among(self, slots: Slots) -> int:
+        """How many of these slots have one."""
+        return int(np.count_nonzero(self._most[slots])) if self.num_slots else 0
+
+    @property
+    def num_reserved(self) -> int:
+        """Blocks of all reservations, held or not; shared ones once for each who shares them."""
+        return int(self._most.sum())
+
+    @property
+    def num_held(self) -> int:
+        """Of them, those that are held."""
+        return int(self._held[self._most > 0].sum())
+
+    @property
+    def num_unheld(self) -> int:
+        """Of them, those that are still to be taken."""
+        return self.num_reserved - self.num_held if self.num_slots else 0
+
+    def check(self, num_available: int) -> None:
+        """Raises LedgerError if a slot has more than was reserved for it, or if not every reserved
+        block is there to be taken.
+        """
+        reserved = self._most > 0
+        if np.count_nonzero(reserved) != self.num_slots:
+            raise LedgerError(f"{self.num_slots} reservations kept, {reserved.sum()} counted")
+        if (self._held[reserved] > self._most[reserved]).any():
+            raise LedgerError("a slot holds more blocks than were reserved for it")
+        if self.num_unheld > num_available:
+            raise LedgerError(f"{self.num_unheld} blocks are reserved, {num_available} are there")

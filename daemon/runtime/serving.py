@@ -1,0 +1,174 @@
+"""What the daemon says of itself once its model is known: there is a Core with workers."""
+
+import logging
+import time
+
+import msgspec
+
+from daemon.control.server import RefusalError
+from daemon.core.instance import WorkerState
+from daemon.core.snapshot import CoreSnapshot, InstanceStatus
+from daemon.core.view import block_owners, snapshot, story
+from daemon.protocol.api import Gauges, Serving
+from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
+from daemon.protocol.worker import Fallback
+from daemon.runtime import notify
+from daemon.runtime.gpus import GpuWatch
+from daemon.runtime.greeting import how_to_talk
+from daemon.runtime.model import ServedModel
+from daemon.runtime.runtime import Runtime
+from daemon.runtime.status import DaemonStatus, Parts
+from daemon.wire.columns import int32
+
+log = logging.getLogger(__name__)
+
+STUCK_S = 60.0
+"""A worker that has had a step for so long, and for STUCK_STEPS of its steps, makes no progress."""
+STUCK_STEPS = 20.0
+
+
+class ServingStatus(DaemonStatus):
+    """What is said and done from then on: the Core is asked."""
+
+    def __init__(
+        self, parts: Parts, url: str, model: ServedModel, runtime: Runtime, gpus: GpuWatch
+    ) -> None:
+        super().__init__(parts, url)
+        self.dispatch = runtime.dispatch
+        self._served = model
+        self._runtime = runtime
+        self._gpus = gpus
+        self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
+
+    @property
+    def draining(self) -> bool:
+        """Whether the Core refuses requests."""
+        return self._runtime.core.draining
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker is ready, and the Core takes requests."""
+        if self.draining:
+            return False
+        return any(one.state is WorkerState.READY for one in self._runtime.core.instances)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of the longest sequence that the model and the largest pool allow."""
+        largest = max(one.capacity_tokens for one in self._runtime.core.instances)
+        return min(self._served.max_len, largest or self._served.max_len)
+
+    def runtime(self, refusal: str) -> Runtime:
+        """The Core's driver."""
+        return self._runtime
+
+    def reconfigured(self, changed: set[str]) -> None:
+        """The Core takes what concerns it."""
+        config, core = self._parts.config, self._runtime.core
+        if "scheduler.policy" in changed:
+            own = {spec.name for spec in config.instance if spec.policy}
+            rest = [i for i, one in enumerate(core.config.instances) if one.name not in own]
+            for index in rest if own else (-1,):
+                self._runtime.choose_policy(config.scheduler.policy, index)
+        if changed & {f"scheduler.{name}" for name in ("max_waiting", "starve_s", "max_pause_s")}:
+            self._runtime.reconfigure(config.scheduler)
+
+    def fell_back(self, instance: int, fallback: Fallback) -> None:
+        """A worker has torch compute what some of its kernels should."""
+        self._fallbacks.setdefault(instance, {})[fallback.family] = fallback.why
+
+    def lost(self, instance: int) -> None:
+        """A worker died; another one begins anew, and finds out for itself what is trusted."""
+        self._loads.lost(instance)
+        self._fallbacks.pop(instance, None)
+
+    def announce(self) -> None:
+        """Say that requests are served, if they are; the first time, how to talk to it too."""
+        if not self.ready:
+            return
+        log.info("%s is served at %s", self.model, self.url)
+        if not self.started:
+            for line in how_to_talk(self.url, self._parts.config.server.page):
+                log.info("%s", line)
+        self.started = True
+        notify.ready(self.serves)
+
+    def stuck(self) -> str:
+        """Which worker has not answered for long."""
+        now = time.monotonic()
+        for one in self._runtime.core.instances:
+            if one.state is WorkerState.READY and len(one.scheduler.in_flight):
+                silent_s = now - one.step_began_s
+                if silent_s > max(STUCK_S, STUCK_STEPS * one.step_time.mean_s):
+                    name = one.config.name
+                    return f"worker {name} has not answered for {silent_s:.0f} s"
+        return ""
+
+    def serving(self) -> Serving:
+        """What the API process must know, the model included."""
+        last_step_s = self._runtime.last_step_s
+        return msgspec.structs.replace(
+            super().serving(),
+            root=str(self._served.folder),
+            max_len=self.max_len,
+            context_len=self._served.shape.context_len,
+            vocab_size=self._served.shape.vocab_size,
+            last_step_age_s=time.monotonic() - last_step_s if last_step_s >= 0.0 else -1.0,
+            fault=self.stuck(),
+            defaults=self._served.defaults,
+        )
+
+    def gauges(self, lag_s: float) -> Gauges:
+        """What `/metrics` and `/status` show of the Core."""
+        core, no_map = self._runtime.core, int32().astype("u1")
+        return Gauges(
+            counters=core.counters,
+            waiting=core.num_waiting,
+            instances=tuple(
+                self._with_fallbacks(index, msgspec.structs.replace(one.status(), block_map=no_map))
+                for index, one in enumerate(core.instances)
+            ),
+            lag_s=lag_s,
+            gpus=self._gpus.latest,
+            api_deaths=self._parts.api.num_deaths,
+            journal_dropped=self._runtime.journal_dropped,
+            uptime_s=time.monotonic() - self._parts.began_s,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """What every viewer sees, the model and its devices included."""
+        told = super().snapshot()
+        return msgspec.structs.replace(
+            told,
+            root=str(self._served.folder),
+            context_len=self._served.shape.context_len,
+            max_len=self.max_len,
+            predictor=self._parts.link.predictor or told.predictor,
+            gpus=self._gpus.latest,
+            journal_dropped=self._runtime.journal_dropped,
+        )
+
+    def look_closer(self, question: Closer) -> Story | BlockOwners:
+        """A sequence's story, or who owns an instance's blocks."""
+        now, core = time.monotonic(), self._runtime.core
+        if isinstance(question, AskStory):
+            return story(core, question.sequence, now)
+        if not 0 <= question.instance < len(core.instances):
+            raise RefusalError(f"there is no instance {question.instance}")
+        return block_owners(core, question.instance, now)
+
+    def _core(self, now: float) -> CoreSnapshot:
+        """The Core, and how far its workers have loaded."""
+        core = snapshot(self._runtime.core, now)
+        instances = tuple(
+            self._with_fallbacks(index, self._loads.shown(index, one))
+            for index, one in enumerate(core.instances)
+        )
+        return msgspec.structs.replace(core, instances=instances)
+
+    def _with_fallbacks(self, index: int, one: InstanceStatus) -> InstanceStatus:
+        """An instance's status with what torch computes in place of its kernels."""
+        known = self._fallbacks.get(index)
+        if not known:
+            return one
+        return msgspec.structs.replace(one, fallbacks=tuple(sorted(known.items())))

@@ -1,0 +1,98 @@
+"""The worker processes of a model's instances, and what follows from what happens to them."""
+
+import asyncio
+import gc
+import logging
+
+from daemon.protocol.worker import Loading, Plan, Ready
+from daemon.runtime.loads import Loads, describe
+from daemon.runtime.model import ServedModel
+from daemon.runtime.runtime import Runtime
+from daemon.runtime.serving import ServingStatus
+from daemon.runtime.start_times import StartTimes
+from daemon.runtime.status import Parts
+from daemon.supervisor.spare import Spare
+from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+
+log = logging.getLogger(__name__)
+
+
+class Workers:
+    """One worker an instance, and their spare, between `start` and `close`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        model: ServedModel,
+        times: StartTimes,
+        runtime: Runtime,
+        status: ServingStatus,
+    ) -> None:
+        config = parts.config
+        self._life = parts.life
+        self._loads: Loads = parts.loads
+        self._model = model
+        self._runtime = runtime
+        self._status = status
+        self._num_given_up = 0
+        self._spare = Spare(model.instances[0].device) if config.daemon.spare else None
+        hooks = WorkerHooks(
+            loading=self._loading,
+            ready=self._ready,
+            reply=runtime.reply,
+            lost=self._lost,
+            hopeless=self._hopeless,
+            copied=runtime.copied,
+            fallback=status.fell_back,
+        )
+        loads = [model.load(config, index) for index in range(len(model.instances))]
+        self._processes = [
+            WorkerProcess(index, spec.name, load, hooks, config.daemon.restarts, self._spare)
+            for index, (spec, load) in enumerate(zip(model.instances, loads, strict=True))
+        ]
+        parts.loads.remember(times, [f"{one.model} {one.dtype} {one.device}" for one in loads])
+
+    def start(self) -> None:
+        """Start every worker, and again whenever it dies."""
+        for process, cores in zip(self._processes, self._model.cores, strict=True):
+            log.info("instance %s: %s (%s)", process.name, cores, cores.why)
+            self._life.spawn(process.run())
+
+    def send(self, instance: int, plan: Plan) -> None:
+        """Hand a plan to an instance's worker."""
+        self._processes[instance].send(plan)
+
+    async def close(self) -> None:
+        """End them all."""
+        await asyncio.gather(*(process.close() for process in self._processes))
+        if self._spare is not None:
+            await self._spare.close()
+
+    def _loading(self, instance: int, progress: Loading) -> None:
+        if self._loads.came(instance, progress):
+            log.info("%s", self._loads.stage)
+        self._status.tell_stage()
+
+    def _ready(self, instance: int, ready: Ready) -> None:
+        self._runtime.worker_ready(instance, ready)
+        for line in describe(ready, self._loads.ended(instance)):
+            log.info("worker %s: %s", self._processes[instance].name, line)
+        if self._spare is not None:
+            self._life.spawn(self._spare.prepare())
+        gc.collect()
+        gc.freeze()
+        self._status.tell()
+        self._status.announce()
+
+    def _lost(self, instance: int, blamed: bool) -> None:
+        self._status.lost(instance)
+        self._runtime.worker_lost(instance, blamed)
+        self._status.tell()
+
+    def _hopeless(self, instance: int, why: str) -> None:
+        """A worker that was lost is given up. Others serve on; without any the daemon ends."""
+        self._num_given_up += 1
+        if self._num_given_up == len(self._processes):
+            self._life.hopeless(why)
+        else:
+            log.error("%s: its instance is given up, the others serve on", why)

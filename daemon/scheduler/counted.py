@@ -1,0 +1,64 @@
+"""Rows that drew another number of tokens than one, as those of steps that draft and verify do.
+
+A plan reckons with one token of each row that it samples. Where a row drew k, the worker has
+written the KV of all but the last behind what was planned, into blocks that the sequence has, and
+the sequence is k - 1 tokens further than was reckoned. Where it drew none, the last token of the
+row is computed again.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from daemon.memory.kv_cache import KVCache
+from daemon.request import FinishReason
+from daemon.scheduler.in_flight import InFlightStep
+from daemon.scheduler.slots import SlotTable
+from daemon.wire.columns import Int32, Slots, UInt8
+
+_LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
+
+
+def check_counts(
+    flown: InFlightStep, reasons: UInt8, counts: Int32, later: Iterable[InFlightStep]
+) -> None:
+    """Raises ValueError for counts that a worker may not answer: of a row that ends without a
+    token, or other than one of a row from which a `later` step goes on.
+    """
+    if counts.size != flown.slots.size:
+        raise ValueError(f"step {flown.step}: {counts.size} counts for {flown.slots.size} rows")
+    if (counts < (reasons != 0)).any():
+        raise ValueError(f"step {flown.step}: a row ends without a token")
+    odd = counts != 1
+    slots, epochs = flown.slots[odd], flown.epochs[odd]
+    for step in later:
+        _, mine, its = np.intersect1d(slots, step.slots, return_indices=True)
+        if (epochs[mine] == step.epochs[its]).any():
+            raise ValueError(f"step {flown.step}: step {step.step} expects one token of each row")
+
+
+def count_tokens(
+    flown: InFlightStep, reasons: UInt8, counts: Int32, table: SlotTable, kv: KVCache
+) -> tuple[Int32, Slots, UInt8]:
+    """Count what the rows drew, as far as their sequences still run and may have it.
+
+    Returns the T tokens that count: index among all that were drawn, slot, and reason; the last
+    one of a sequence alone has a reason. Raises ValueError where KV is beyond a sequence's blocks.
+    """
+    (live,) = (table.epoch[flown.slots] == flown.epochs).nonzero()
+    slots, why, drawn = flown.slots[live], reasons[live].copy(), counts[live]
+    failed = why == _ERROR
+    left = table.last_position[slots] + 1 - table.delivered[slots]
+    taken = np.minimum(np.where(failed, 1, drawn), left)
+    why[(taken == left) & ((why == 0) | (taken < drawn)) & ~failed] = _LENGTH
+    table.delivered[slots] += taken
+    table.computed[slots] += taken - 1
+    table.known[slots] += np.where(flown.finals[live], 0, taken - 1)
+    if (table.computed[slots] > kv.table.held[slots] * kv.block_size).any():
+        raise ValueError(f"step {flown.step}: a row drew more tokens than its blocks hold")
+    ends = np.cumsum(taken)
+    begins = (np.cumsum(counts) - counts)[live]
+    tokens = np.repeat(begins - (ends - taken), taken) + np.arange(int(taken.sum()))
+    reasons_of_tokens = np.zeros(tokens.size, np.uint8)
+    reasons_of_tokens[ends[taken > 0] - 1] = why[taken > 0]
+    return tokens.astype(np.int32), np.repeat(slots, taken), reasons_of_tokens

@@ -1,0 +1,8 @@
+"""The fillers of steps, by the name that policies use."""
+
+from daemon.scheduler.fillers.base import Filler
+from daemon.scheduler.fillers.mixed import Mixed
+from daemon.scheduler.fillers.prompts_alone import PromptsAlone
+from daemon.scheduler.policies.base import MIXED, PROMPTS_ALONE
+
+FILLERS: dict[str, type[Filler]] = {MIXED: Mixed, PROMPTS_ALONE: PromptsAlone}

@@ -1,0 +1,75 @@
+"""The base of fillers: how a step is filled with those that run and those that wait."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.step import StepBuilder
+from daemon.wire.columns import Slots
+
+
+class Filler(ABC):
+    """Adds rows to a step until its budget, the slots or the blocks are used up.
+
+    It decides what of the runnable slots is computed in what order, and which of those that wait
+    are asked in; a queue's head comes first only where a filler takes it. It gives no slot or block
+    itself: admission does, and refuses. A step that comes again is not filled anew (`repeat.py`).
+    """
+
+    in_order: ClassVar[bool] = True
+    """Those that wait join in the policy's order, so that all wait while the first one must."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.slots = admission.slots
+        self.waiting = admission.waiting
+
+    @abstractmethod
+    def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
+        """Add rows, of slots with one token to compute and with more, and of those that wait; both
+        columns are in the policy's order.
+        """
+
+    def decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
+        """Add every decode that the budget and the memory allow."""
+        slots = slots[: step.budget]
+        kv = self.admission.kv
+        short = kv.needing_block(slots, self.slots.computed[slots])
+        if kv.can_append(short):
+            if short.size:
+                kv.append_each(short)
+            step.add_decodes(slots)
+            return
+        waiting = self.admission.grow_or_preempt(short, now)
+        stay = self.slots.sequence[slots] >= 0
+        step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
+
+    def continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
+        """Add further chunks of prompts that have started; they have their blocks already."""
+        for slot in slots.tolist():
+            if self.slots.members[slot] is not None:
+                pending = int(self.slots.known[slot] - self.slots.computed[slot])
+                if count := step.chunk(pending, self.slots.member(slot).prompt_cost):
+                    step.add_prompt(slot, count)
+
+    def admit_in_order(self, step: StepBuilder, now: float) -> None:
+        """Admit those that wait while budget, slots and memory last, in the policy's order."""
+        admission = self.admission
+        while self.waiting and step.budget > 0:
+            sequence = admission.next_waiting(now)
+            if sequence is None:
+                return
+            if self.slots.full and not admission.may_displace(sequence, now):
+                return
+            if not admission.may_join():
+                return
+            plan = admission.plan(sequence)
+            pending = sequence.num_known_tokens - plan.num_shared_tokens
+            count = step.chunk(pending, sequence.prompt_cost)
+            if not count or not admission.make_room(sequence, plan, now):
+                return
+            slot = admission.admit(sequence, plan, now)
+            if not admission.residency.is_returning(sequence):
+                step.add_prompt(slot, count)

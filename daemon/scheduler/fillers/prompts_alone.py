@@ -1,0 +1,16 @@
+"""Steps of prompts alone, before any decode."""
+
+from daemon.scheduler.fillers.base import Filler
+from daemon.scheduler.step import StepBuilder
+from daemon.wire.columns import Slots
+
+
+class PromptsAlone(Filler):
+    """Prompts while there are any, and no decode beside them; else decodes."""
+
+    def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
+        """Add rows."""
+        self.continue_prompts(step, prompts)
+        self.admit_in_order(step, now)
+        if step.empty:
+            self.decode(step, decodes, now)

@@ -1,0 +1,86 @@
+"""Instances as text: what is written reads as it was, and what cannot be meant is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.config.instance_text import engine_fault, format_instance, parse_instance
+from daemon.config.load import ConfigError, load
+from daemon.config.schema import InstanceSpec
+from daemon.role import Role
+
+roles = st.sampled_from([role.value for role in Role])
+numbers = st.lists(st.integers(0, 9999), min_size=1, max_size=8, unique=True)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> InstanceSpec:
+    """Any instance that can be written."""
+    chosen = draw(numbers)
+    count = len(chosen)
+    device = "cuda:" + ",".join(map(str, chosen)) if count > 1 or draw(st.booleans()) else "cpu"
+    parallel = draw(st.sampled_from(["tp", "pp"])) + str(count) if count > 1 else ""
+    return InstanceSpec(device, draw(roles), parallel=parallel)
+
+
+@given(specs())
+def test_what_is_written_reads_as_it_was(spec: InstanceSpec) -> None:
+    assert parse_instance(format_instance(spec)) == spec
+
+
+@given(st.text(st.sampled_from("cpuda:,0123tpmixedfl "), max_size=24))
+def test_any_text_is_an_instance_or_refused_with_a_sentence(text: str) -> None:
+    try:
+        spec = parse_instance(text)
+    except ValueError as error:
+        sentence = str(error)
+    else:
+        sentence = format_instance(spec)
+        assert parse_instance(sentence) == spec
+    assert sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("cpu", InstanceSpec("cpu")),
+        ("cpu:mixed", InstanceSpec("cpu")),
+        ("cuda:3:decode", InstanceSpec("cuda:3", "decode")),
+        ("cuda:3:tp1", InstanceSpec("cuda:3")),
+        ("cuda:0,1:tp2", InstanceSpec("cuda:0,1", parallel="tp2")),
+        ("cuda:2,0,1:pp3:prefill", InstanceSpec("cuda:2,0,1", "prefill", parallel="pp3")),
+    ],
+)
+def test_texts_and_what_they_mean(text: str, spec: InstanceSpec) -> None:
+    assert parse_instance(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the device must be cpu or cuda:N, got ''"),
+        ("gpu", "the device must be cpu or cuda:N, got 'gpu'"),
+        ("cuda:01", "the device must be cpu or cuda:N, got 'cuda:01'"),
+        ("cuda:0,", "the device must be cpu or cuda:N, got 'cuda:0,'"),
+        ("cuda:0,1,0:tp3", "the device 'cuda:0,1,0' names a GPU twice"),
+        ("cuda:0,1", "cuda:0,1 are 2 devices: say tp2 or pp2, how they work together"),
+        ("cuda:0,1:tp4", "tp4 takes 4 devices, and cuda:0,1 is 2"),
+        ("cpu:pp2", "pp2 takes 2 devices, and cpu is 1"),
+        ("cpu:mixd", "'mixd' is none; did you mean 'mixed'?"),
+        ("cpu:tp0", "'tp0' is none"),
+        ("cpu:mixed:tp1", "'cpu:mixed:tp1' goes on behind its role: 'tp1'"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(text: str, told: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse_instance(text)
+    assert told in str(caught.value)
+
+
+def test_no_worker_computes_on_several_devices_yet() -> None:
+    spec = parse_instance("cuda:0,1:tp2")
+    assert engine_fault(parse_instance("cuda:1")) == ""
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"instance": [{"device": spec.device, "parallel": spec.parallel}]})
+    assert [fault.key for fault in caught.value.faults] == ["instance[0].parallel"]
+    assert "tp2 over cuda:0,1 is not supported yet: an instance computes on" in str(caught.value)

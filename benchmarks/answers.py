@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daemon.predict.prediction import Asked, Float32
-from daemon.predict.vectors import unpacked
+from daemon.length_models.prediction import Asked, Float32
+from daemon.length_models.vectors import unpacked
 
 DEFAULT = Path(__file__).parent / "data" / "answers.npz"
 HASH_BYTES = 8

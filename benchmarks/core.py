@@ -44,7 +44,7 @@ from daemon.core.actions import Action, Deliver, Submit
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
-    Copied,
+    CopiesDone,
     Event,
     InstanceConfig,
     Predicted,
@@ -168,7 +168,7 @@ class CoreSide:
         batch, elapsed_s = self._batch, 0.0
         if batch.out_blocks.size or batch.in_blocks.size:
             counts = batch.out_blocks.size, batch.in_blocks.size
-            ended = Copied(
+            ended = CopiesDone(
                 self._now, 0, batch.step, counts[0], COPY_S * counts[0], counts[1],
                 COPY_S * counts[1],
             )  # fmt: skip

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import uvloop
 
-from daemon.protocol.api import Access, FromApi, Generate, Serving, Started, Tokens
+from daemon.protocol.api import Access, FromApi, Generate, SequenceStarted, Serving, Tokens
 from daemon.request import sequence_id
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder, int32
@@ -61,7 +61,7 @@ class RuntimeEnd:
         streams = [sequence_id(g.request, k) for g in self.requests for k in range(g.n)]
         sequences = np.asarray(streams, np.int64)
         for sequence in sequences.tolist():
-            self._send(Started(sequence, 0))
+            self._send(SequenceStarted(sequence, 0))
         random = np.random.default_rng(1)
         loop = asyncio.get_running_loop()
         began = loop.time()

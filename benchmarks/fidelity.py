@@ -41,9 +41,10 @@ from daemon.lab.simulator.journal import Incident, read_incident
 from daemon.lab.simulator.replayed import replayed
 from daemon.lab.simulator.rerun import rerun
 from daemon.lab.simulator.run import prepare, run
-from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.sizing import block_bytes
+from daemon.memory.swap_space import RECOMPUTE
 
 MAX_LEN = 1024
 KV_BLOCKS = 512
@@ -57,7 +58,7 @@ STATS = ("mean", "p95")
 
 @dataclass
 class Point:
-    """One workload, load and policy: what was foretold, and what came."""
+    """One workload, load and policy: what was predicted, and what came."""
 
     workload: str
     load: float
@@ -74,7 +75,7 @@ def live(policy: str, spec: WorkloadSpec) -> tuple[Measured, Incident]:
     with tempfile.TemporaryDirectory(prefix="llmd-fidelity-") as name:
         folder = Path(name)
         flags = ["--policy", policy, "--kv-blocks", str(KV_BLOCKS), "--predictor", "none"]
-        flags += ["--set", f"model.max_len={MAX_LEN}"]
+        flags += ["--set", f"model.max_len={MAX_LEN}", "--set", f'memory.swap="{RECOMPUTE}"']
         with daemon(flags, folder) as url:
             measured = bench(url, spec, MAX_LEN)
         return measured, read_incident(folder / "journal.llmd")
@@ -89,7 +90,7 @@ def simulated(profile: Path, spec: WorkloadSpec, policy: str) -> Report:
         instance=(InstanceGroup(profile=str(profile), kv_bytes=kv_bytes),),
         policy=policy,
         predictor="none",
-        limits=Limits(max_len=MAX_LEN, exact_max_tokens=True),
+        limits=ScenarioLimits(max_len=MAX_LEN, exact_max_tokens=True, swap=RECOMPUTE),
     )
     prepared = prepare(scenario)
     return report_of(prepared, run(prepared))

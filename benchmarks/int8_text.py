@@ -25,8 +25,8 @@ from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled
 from daemon.engine.start import start
 from daemon.engine.step import Engine
+from daemon.length_models.prediction import Float32
 from daemon.models.embedded import model_folder
-from daemon.predict.prediction import Float32
 from daemon.protocol.worker import Load, Reply
 from daemon.request import SamplingParams
 from daemon.wire.columns import Int32

@@ -32,9 +32,9 @@ from benchmarks.answers import DEFAULT, Answers, prompt_hash, save
 from benchmarks.prompt_texts import generated
 from daemon.lab.bench.client import Client
 from daemon.lab.bench.errors import BenchError
-from daemon.predict.features import features
-from daemon.predict.prediction import Float32
-from daemon.predict.vectors import packed
+from daemon.length_models.features import features
+from daemon.length_models.prediction import Float32
+from daemon.length_models.vectors import packed
 
 COLUMNS = ("prompt", "instruction", "text", "question")
 LONGEST_CHARS = 6000

@@ -134,15 +134,15 @@ def serve(seen: Path, flags: list[str]) -> int:
     from daemon.runtime.runtime import Runtime
 
     file = seen.open("a")
-    known = {"Generate", "Started", "Tokens", "Predicted", "RequestArrived", "Submit", "Deliver"}
-    known |= {"StepDone", "Plan", "Reply"}
+    known = {"Generate", "Started", "SequenceStarted", "Tokens", "Predicted", "PredictedLength"}
+    known |= {"RequestArrived", "Submit", "Deliver", "StepDone", "Plan", "Reply"}
 
     def note(who: str, what: msgspec.Struct) -> None:
         if type(what).__name__ in known:
             print(json.dumps((who, shown(what))), file=file, flush=True)
 
     _tap(ApiLink, "_frame", lambda link, payload: note("api to runtime", link._decode(payload)))
-    _tap(ApiLink, "_send", lambda _, message: note(TO_API, message))
+    _tap(ApiLink, "send", lambda _, message: note(TO_API, message))
     _tap(Core, "handle", lambda _, event: note("to the Core", event))
     _tap(Core, "handle", after=lambda actions: [note("from the Core", one) for one in actions])
     _tap(Planner, "plan", after=lambda plan: note("to the worker", plan))

@@ -21,14 +21,14 @@ import msgspec
 import numpy as np
 
 from benchmarks.answers import DEFAULT, Answers, load
-from benchmarks.predictors import KINDS, LEARNED_SHARE, foretold
+from benchmarks.predictors import KINDS, LEARNED_SHARE, predicted
 from daemon.lab.report.report import Report
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import Options, prepare, run
-from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import Workload, WorkloadSpec
+from daemon.length_models.prediction import Asked, Prediction
 from daemon.memory.swap_space import PROACTIVE
-from daemon.predict.prediction import Asked, Prediction
 
 BASELINE = "sarathi"
 
@@ -60,7 +60,7 @@ class Bench:
             workload=WorkloadSpec(name="answers"),
             instance=(InstanceGroup(profile=arguments.profile, kv_bytes=arguments.kv_bytes),),
             predictor="none",
-            limits=Limits(max_len=2048, swap=PROACTIVE),
+            limits=ScenarioLimits(max_len=2048, swap=PROACTIVE),
         )
         whole = self.report(BASELINE, 0, float("inf"), None)
         self.rate_rps = arguments.load * self._num_requests / whole.virtual_s
@@ -110,8 +110,8 @@ def main() -> None:
     arguments = parser.parse_args()
     answers = load(arguments.data)
     bench = Bench(answers, arguments)
-    said = {kind: foretold(answers, kind).said for kind in arguments.kinds.split(",")}
-    said["oracle"] = foretold(answers, "oracle").said
+    said = {kind: predicted(answers, kind).said for kind in arguments.kinds.split(",")}
+    said["oracle"] = predicted(answers, "oracle").said
     usual = round(float(np.median(answers.output_tokens)))
     said["constant"] = [Prediction(usual, usual)] * len(answers)
     baseline_s = bench.jct_s(BASELINE, arguments.seeds, None)

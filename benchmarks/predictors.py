@@ -36,9 +36,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.answers import DEFAULT, Answers, load
-from daemon.predict.lengths import length_predictor
-from daemon.predict.prediction import Asked, Bool, Float64, Prediction
-from daemon.predict.store import VectorStore
+from daemon.length_models.lengths import length_predictor
+from daemon.length_models.prediction import Asked, Bool, Float64, Prediction
+from daemon.length_models.store import VectorStore
 
 KINDS = (
     "mean", "features", "mlp", "retrieval", "ranges:100", "ranges:200", "ranges:400",
@@ -68,7 +68,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Foretold:
+class PredictedAnswers:
     """What one predictor said of every request, in order, and the time it took."""
 
     said: list[Prediction]
@@ -120,14 +120,14 @@ class Course:
             self.observe_s.append(time.perf_counter() - began_s)
 
 
-def foretold(answers: Answers, kind: str, seed: int = 0) -> Foretold:
+def predicted(answers: Answers, kind: str, seed: int = 0) -> PredictedAnswers:
     """Go through the data set as a daemon would have."""
     course = Course(answers, kind, seed)
     course.live(range(len(answers)))
     return _whole(answers, [course])
 
 
-def foretold_unseen(answers: Answers, kind: str, seed: int = 0) -> Foretold:
+def predicted_unseen(answers: Answers, kind: str, seed: int = 0) -> PredictedAnswers:
     """Ask about every request when all sources but some, its own among these, were learned."""
     courses = []
     fold_of = folds(answers)
@@ -152,7 +152,7 @@ def folds(answers: Answers) -> Int:
     return fold_of[source_of]
 
 
-def _whole(answers: Answers, courses: list[Course]) -> Foretold:
+def _whole(answers: Answers, courses: list[Course]) -> PredictedAnswers:
     said: dict[int, Prediction] = {}
     predict_s: dict[int, float] = {}
     for course in courses:
@@ -160,7 +160,7 @@ def _whole(answers: Answers, courses: list[Course]) -> Foretold:
         predict_s |= course.predict_s
     rows = range(len(answers))
     observe_s = np.concatenate([course.observe_s for course in courses]).mean()
-    return Foretold(
+    return PredictedAnswers(
         [said[row] for row in rows], np.array([predict_s[row] for row in rows]), float(observe_s)
     )
 
@@ -171,7 +171,7 @@ def _untold(asked: Asked, kind: str) -> Asked:
     return asked if knowing else msgspec.structs.replace(asked, truth=-1)
 
 
-def score(answers: Answers, kind: str, run: Foretold, rows: Bool) -> Score:
+def score(answers: Answers, kind: str, run: PredictedAnswers, rows: Bool) -> Score:
     """The figures of these requests [N]."""
     truth = answers.output_tokens[rows].astype(np.float64)
     said = [one for one, counts in zip(run.said, rows.tolist(), strict=True) if counts]
@@ -226,9 +226,9 @@ def table(answers: Answers, title: str, rows: Bool, scores: list[Score]) -> str:
 def splits(answers: Answers, kinds: list[str]) -> dict[str, tuple[Bool, list[Score]]]:
     """By title: which requests [N] count, and every predictor's figures."""
     late = np.arange(len(answers)) >= int(LEARNED_SHARE * len(answers))
-    runs = {"split by time": (late, {kind: foretold(answers, kind) for kind in kinds})}
+    runs = {"split by time": (late, {kind: predicted(answers, kind) for kind in kinds})}
     if np.unique(answers.source).size > 1:
-        unseen = {kind: foretold_unseen(answers, kind) for kind in kinds}
+        unseen = {kind: predicted_unseen(answers, kind) for kind in kinds}
         runs["split by source"] = (np.ones_like(late), unseen)
     found = {}
     for title, (counts, by_kind) in runs.items():

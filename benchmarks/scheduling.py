@@ -3,7 +3,9 @@
 latency    OPT-13B under DistServe's fit, 12e9 bytes of KV, the first 6,000 rows within 2,048 tokens
            of a ShareGPT length file (--trace), Gamma arrivals of CV 4 at 2.9 requests/s, several
            seeds, predictions with lognormal error of sigma 0.5. Each policy on the same arrivals;
-           ratios are of the means over the seeds. The same with 50e9 bytes, where all fits.
+           ratios are of the means over the seeds. The same with 50e9 bytes, where all fits. `vllm`
+           and `sarathi` are as their papers publish them: who gives way is computed again. With
+           proactive swapping, llmd's own default, they are `vllm+swap` and `sarathi+swap`.
 capacity   The highest Poisson rate with a mean of 0.1 s and a P99 of 0.5 s per output token and at
            most 2 % of the asked tokens unserved at the last arrival, 24,000 requests, on the trace
            and on `skew`.
@@ -24,8 +26,9 @@ from daemon.lab.planner.goal import Goal
 from daemon.lab.report.report import Report
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import prepare, run
-from daemon.lab.simulator.scenario import InstanceGroup, Limits, Scenario
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadSpec
+from daemon.memory.swap_space import RECOMPUTE
 
 PROFILE = "opt-13b@a100-80g"
 KV_BYTES, PLENTY_BYTES = 12e9, 50e9
@@ -34,26 +37,39 @@ MAX_LEN = 2048
 GOAL = Goal(normalized_latency_s=0.1, p99_normalized_latency_s=0.5)
 
 
+PUBLISHED = ("vllm", "sarathi")
+"""Baselines of papers, where who gives way is computed again; llmd's own default swaps."""
+
+
+PAUSE_S = ScenarioLimits().max_pause_s
+"""As a daemon has it."""
+
+
 class Way(NamedTuple):
     """A policy, what becomes of its victims, and what it is told of answers' lengths."""
 
     policy: str
     swap: str = ""
     predictor: str = "none"
+    max_pause_s: float = PAUSE_S
 
     @property
     def name(self) -> str:
         """As the table calls it."""
         told = f" {self.predictor}" if self.predictor != "none" else ""
-        return f"{self.policy}{' ' + self.swap if self.swap else ''}{told}"
+        swap = f" {self.swap}" if self.swap else ""
+        if self.policy in PUBLISHED:
+            swap = "" if self.swap == RECOMPUTE else swap or "+swap"
+        pause = f":{self.max_pause_s:g}" if self.max_pause_s != PAUSE_S else ""
+        return f"{self.policy}{pause}{swap}{told}"
 
 
 NOISY = "noisy:0.5"
 WAYS = (
+    Way("vllm", RECOMPUTE),
     Way("vllm"),
-    Way("vllm", "proactive"),
+    Way("sarathi", RECOMPUTE),
     Way("sarathi"),
-    Way("sarathi", "proactive"),
     Way("mlfq"),
     Way("mlfq", "reactive"),
     Way("mlfq", "recompute"),
@@ -65,6 +81,10 @@ WAYS = (
     Way("speculative", "defer", NOISY),
     Way("speculative", "", "none"),
     Way("speculative", "", "adversary"),
+    Way("gittins", "", NOISY),
+    Way("gittins", "", "mean"),
+    Way("gittins", "", "none"),
+    Way("gittins", "", "adversary"),
     Way("srtf", "", "oracle"),
 )
 
@@ -79,7 +99,7 @@ def scenario(way: Way, workload: WorkloadSpec, kv_bytes: float, seed: int) -> Sc
         policy=way.policy,
         predictor=way.predictor,
         seed=seed,
-        limits=Limits(max_len=MAX_LEN, swap=way.swap),
+        limits=ScenarioLimits(max_len=MAX_LEN, swap=way.swap, max_pause_s=way.max_pause_s),
     )
 
 
@@ -107,7 +127,7 @@ def mean(reports: list[Report], measure: str, stat: str = "mean") -> float:
 
 def table(found: dict[Way, list[Report]]) -> list[str]:
     """A row for each way: normalised latency and its ratios, JCT, TTFT, moves."""
-    base = {name: mean(found[Way(name)], "normalized_latency_s") for name in ("vllm", "sarathi")}
+    base = {name: mean(found[Way(name, RECOMPUTE)], "normalized_latency_s") for name in PUBLISHED}
     lines = [
         f"{'policy':<34}{'s/token':>9}{'vs vllm':>9}{'vs sar.':>9}{'spread':>16}{'JCT':>8}"
         f"{'P99 JCT':>9}{'TTFT':>8}{'swaps':>8}{'recomp.':>9}{'stall':>8}"
@@ -128,7 +148,8 @@ def table(found: dict[Way, list[Report]]) -> list[str]:
 
 
 CAPACITY_WAYS = (
-    Way("vllm"),
+    Way("vllm", RECOMPUTE),
+    Way("sarathi", RECOMPUTE),
     Way("sarathi"),
     Way("mlfq"),
     Way("speculative", "", NOISY),
@@ -170,7 +191,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=24_000, help="of the capacity search")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    kept = [w for w in WAYS if arguments.only in w.name or w in (Way("vllm"), Way("sarathi"))]
+    kept = [w for w in WAYS if arguments.only in w.name or w.name in PUBLISHED]
     results: dict[str, object] = {}
     for kv_bytes in (KV_BYTES, PLENTY_BYTES) if arguments.plenty else (KV_BYTES,):
         found = latency(arguments.trace, kept, arguments.seeds, kv_bytes, arguments.rate)

@@ -1,7 +1,8 @@
 """The policies on a real daemon: the embedded model on this machine's CPU, with little KV memory.
 
 The shapes of benchmarks.scheduling scaled down: ShareGPT-like lengths within 512 tokens, a pool of
-as many blocks as hold a few of them, Gamma arrivals of CV 4 at a share of what `sarathi` serves
+as many blocks as hold a few of them, Gamma arrivals of CV 4 at a share of what `sarathi` (as
+published: who gives way is computed again) serves
 when all requests are there at once (found first). Each round runs every way once, one after
 another, so that a slow hour of the machine meets all of them.
 
@@ -23,12 +24,13 @@ from benchmarks.live import bench, daemon
 from benchmarks.scheduling import NOISY, Way
 from daemon.lab.report.report import Report
 from daemon.lab.workload.workload import WorkloadSpec
+from daemon.memory.swap_space import RECOMPUTE
 
 MAX_LEN = 512
 WAYS = (
-    Way("vllm"),
+    Way("vllm", RECOMPUTE),
+    Way("sarathi", RECOMPUTE),
     Way("sarathi"),
-    Way("sarathi", "proactive"),
     Way("mlfq"),
     Way("mlfq", "reactive"),
     Way("mlfq", "recompute"),
@@ -68,7 +70,10 @@ def main() -> None:
         raise SystemExit(f"no such ways: {', '.join(sorted(unknown))}")
     ways = [way for way in WAYS if way.name in chosen]
     closed = WorkloadSpec(name="sharegpt", requests=arguments.requests, arrivals="closed", seed=7)
-    rate = arguments.load * measured(Way("sarathi"), closed, arguments.kv_blocks).throughput_rps
+    rate = (
+        arguments.load
+        * measured(Way("sarathi", RECOMPUTE), closed, arguments.kv_blocks).throughput_rps
+    )
     print(f"rate {rate:.2f} requests/s: {arguments.load:.0%} of sarathi's closed throughput")
     found: dict[str, list[Report]] = {way.name: [] for way in ways}
     for turn in range(arguments.rounds):

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from daemon.config.instances import shared_limits
 from daemon.config.load import load
 from daemon.config.pool import demand_of
 from daemon.memory.sizing import KV_DTYPES, PoolSize, Room, SizingError, size_pool
@@ -81,7 +82,7 @@ def pool(model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float) -
         utilization=config.memory.utilization,
     )
     try:
-        return size_pool(model, demand_of(config, model, model.dtype), room)
+        return size_pool(model, demand_of(config, model, model.dtype, shared_limits(config)), room)
     except SizingError:
         return None
 

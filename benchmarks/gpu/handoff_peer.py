@@ -23,7 +23,7 @@ from daemon.engine.handoff.messages import Broken, Done, Lost, Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.ring import NUM_SLOTS
 from daemon.engine.handoff.sender import Sender
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column, decoder, encoder
 
@@ -45,14 +45,14 @@ class PoolSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0  # below 0: any bytes, drawn on the device, which is quicker
 
     @classmethod
-    def like(cls, cache: KVCache, num_blocks: int) -> Self:
+    def like(cls, cache: PagedKV, num_blocks: int) -> Self:
         """A pool of such blocks as another has, of any bytes."""
         layers, _, block_size, kv_heads, head_dim = cache.blocks.shape[1:]
         names = [str(dtype).removeprefix("torch.") for dtype in (cache.dtype, cache.kv_dtype)]
         device = str(cache.raw.device)
         return cls(num_blocks, layers, block_size, kv_heads, head_dim, *names, device, seed=-1)
 
-    def make(self) -> KVCache:
+    def make(self) -> PagedKV:
         """The pool."""
         cache = self._empty(self.num_blocks, self.device)
         if self.seed < 0:
@@ -67,10 +67,10 @@ class PoolSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         chance = np.random.default_rng(self.seed)
         return torch.from_numpy(chance.integers(0, 256, shape, np.uint8))
 
-    def _empty(self, num_blocks: int, device: str) -> KVCache:
+    def _empty(self, num_blocks: int, device: str) -> PagedKV:
         dtypes = [getattr(torch, name) if name else None for name in (self.dtype, self.kv_dtype)]
         shape = (self.num_layers, self.block_size, self.num_kv_heads, self.head_dim)
-        return KVCache(num_blocks, *shape, dtypes[0], torch.device(device), dtypes[1])
+        return PagedKV(num_blocks, *shape, dtypes[0], torch.device(device), dtypes[1])
 
 
 class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -138,7 +138,7 @@ Answer = Joined | Done | Broken | Lost | Contents | Left
 class Ended:
     """One end in this process, and what it told."""
 
-    def __init__(self, join: Join, sock: socket.socket, cache: KVCache | None = None) -> None:
+    def __init__(self, join: Join, sock: socket.socket, cache: PagedKV | None = None) -> None:
         """Over a new pool, or one that is there. Raises HandoffError where the ends do not meet."""
         self.cache = join.pool.make() if cache is None else cache
         self.told: SimpleQueue[Told] = SimpleQueue()
@@ -204,7 +204,7 @@ class Peer:
         self.order(command)
         return self.answer()
 
-    def join(self, theirs: Join, ours: Join, cache: KVCache | None = None) -> Ended:
+    def join(self, theirs: Join, ours: Join, cache: PagedKV | None = None) -> Ended:
         """A link between a pool there and one here (`cache`, or a new one).
 
         Raises HandoffError from either end.

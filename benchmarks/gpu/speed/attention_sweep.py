@@ -19,7 +19,7 @@ from triton.runtime.errors import OutOfResources
 from benchmarks.gpu.timing import seconds
 from daemon.engine.kernels import decode, prefill
 from daemon.engine.kernels.tiles import Tiling, capability_of, decode_tiling, prefill_tiling
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.quantise import KV_DTYPES
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
@@ -159,10 +159,10 @@ def _prefill(device: torch.device, kv_dtype: torch.dtype | None, start: int, cou
 
 def _pool(
     device: torch.device, kv_dtype: torch.dtype | None, rows: int, tokens: int, layers: int
-) -> tuple[KVCache, torch.Tensor]:
+) -> tuple[PagedKV, torch.Tensor]:
     """A full cache, and the scattered tables of rows of equal lengths."""
     each = -(-tokens // BLOCK_SIZE)
-    cache = KVCache(rows * each, layers, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DTYPE, device, kv_dtype)
+    cache = PagedKV(rows * each, layers, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DTYPE, device, kv_dtype)
     for layer in range(layers):
         numbers = torch.randn(cache.blocks[:, layer].shape, device=device)
         if cache.scales is not None:

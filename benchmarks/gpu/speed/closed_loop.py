@@ -8,9 +8,9 @@ from time import perf_counter
 
 import numpy as np
 
-from daemon.lab.bench.answer import Answer
+from daemon.lab.bench.answer import ClientAnswer
 from daemon.lab.bench.client import Client
-from daemon.lab.bench.errors import ErrorCounts
+from daemon.lab.bench.errors import error_lines
 from daemon.lab.report.records import Outcome
 
 PATH = "/v1/completions"
@@ -48,7 +48,7 @@ class Streamed:
 async def closed_loop(url: str, bodies: Sequence[bytes], streams: int, cut_s: float) -> Streamed:
     """Send all bodies, `streams` of them at a time; after `cut_s` seconds the rest is cut off."""
     waiting = iter(bodies)
-    answers: list[Answer] = []
+    answers: list[ClientAnswer] = []
     began_s = perf_counter()
     cut = False
     async with Client(url, "", cut_s + 60.0) as client:
@@ -65,17 +65,13 @@ async def closed_loop(url: str, bodies: Sequence[bytes], streams: int, cut_s: fl
     return _streamed(answers, began_s, cut)
 
 
-async def _stream(client: Client, waiting: Iterator[bytes], answers: list[Answer]) -> None:
+async def _stream(client: Client, waiting: Iterator[bytes], answers: list[ClientAnswer]) -> None:
     for body in waiting:
-        answers.append(answer := Answer())
+        answers.append(answer := ClientAnswer())
         await client.stream(PATH, body, answer)
 
 
-def _streamed(answers: list[Answer], began_s: float, cut: bool) -> Streamed:
-    errors = ErrorCounts()
-    for answer in answers:
-        if answer.error:
-            errors.add(answer.error)
+def _streamed(answers: list[ClientAnswer], began_s: float, cut: bool) -> Streamed:
     last_s = max((answer.token_s[-1] for answer in answers if answer.token_s), default=began_s)
     return Streamed(
         tokens=sum(answer.num_tokens for answer in answers),
@@ -83,5 +79,5 @@ def _streamed(answers: list[Answer], began_s: float, cut: bool) -> Streamed:
         finished=sum(answer.outcome is Outcome.FINISHED for answer in answers),
         cut=cut,
         ttft_s=tuple(answer.token_s[0] - answer.sent_s for answer in answers if answer.token_s),
-        errors=tuple(errors.lines()),
+        errors=tuple(error_lines(answer.error for answer in answers)),
     )

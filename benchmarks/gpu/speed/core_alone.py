@@ -17,15 +17,14 @@ from benchmarks.gpu.speed.requests import Request
 from daemon.config.schema import Config
 from daemon.core.actions import Deliver, Finished, Rejected, Submit, WakeAt
 from daemon.core.core import Core
-from daemon.core.events import Copied, Event, RequestArrived, StepDone, Tick, WorkerReady
+from daemon.core.events import CopiesDone, Event, RequestArrived, StepDone, Tick, WorkerReady
 from daemon.engine.answers import AnswersBeside
 from daemon.engine.start import start
 from daemon.engine.step import Engine
 from daemon.engine.warm_up import measure_copy
 from daemon.memory.hashing import chain_hashes
 from daemon.protocol.api import Generate
-from daemon.protocol.worker import Copied as WorkerCopied
-from daemon.protocol.worker import Reply
+from daemon.protocol.worker import Copied, Reply
 from daemon.request import SamplingParams
 from daemon.runtime.model import ServedModel
 from daemon.runtime.plans import Planner
@@ -64,7 +63,7 @@ class CoreAlone:
         self._store = TokenStore()
         self._planner = Planner(self._store)
         # Steps are waited for on a thread, as in a worker, so that the Core can plan meanwhile.
-        self._said: SimpleQueue[Reply | WorkerCopied | Exception] = SimpleQueue()
+        self._said: SimpleQueue[Reply | Copied | Exception] = SimpleQueue()
         self._answers = AnswersBeside(self._said.put, self._said.put)
         self._reply: Reply | None = None
         self._wake_s = float("inf")
@@ -117,7 +116,7 @@ class CoreAlone:
             self._handle(StepDone(now, 0, said.step, said.reasons, said.elapsed_s))
         else:
             counts = said.num_out, said.out_s, said.num_in, said.in_s
-            self._handle(Copied(now, 0, said.step, *counts))
+            self._handle(CopiesDone(now, 0, said.step, *counts))
 
     def _handle(self, event: Event) -> None:
         for action in self._core.handle(event):

@@ -12,8 +12,8 @@ from benchmarks.gpu.speed.limits import LLAMA_3_8B, STATE_BYTES
 from benchmarks.gpu.timing import seconds
 from daemon.engine import kernels
 from daemon.engine.kernels import activation, norm, qkv
-from daemon.engine.kv_cache import KVCache
-from daemon.engine.ops import Heads, TorchOps
+from daemon.engine.kv_cache import PagedKV
+from daemon.engine.ops import Heads, Norm, Ops
 
 TOKENS = (1, 32, 128, 256, 8192)
 TINY_TOKENS = (2,)
@@ -75,7 +75,7 @@ def _kinds(
 ) -> Iterator[tuple[str, int, Callable[[], Call], Callable[[], Call]]]:
     """Name, bytes read and written, and what makes a call on new inputs: ours, torch's."""
     width, inner = SHAPE.hidden, SHAPE.intermediate
-    torchs = TorchOps()
+    torchs = Ops()
 
     def norm_call(add_norm: Callable[..., object]) -> Call:
         states, added = _numbers(device, tokens, width), _numbers(device, tokens, width)
@@ -106,7 +106,7 @@ def _kinds(
         "add_norm",
         norm_bytes * STATE_BYTES,
         lambda: norm_call(kernels.add_norm),
-        lambda: norm_call(torchs.norm),
+        lambda: norm_call(lambda *one: torchs.norm(*one[:2], Norm(*one[2:]))),
     )
     yield (
         "silu_mul",
@@ -119,11 +119,11 @@ def _kinds(
 
 def _slots(
     tokens: int, device: str
-) -> tuple[torch.Tensor, torch.Tensor, KVCache, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, PagedKV, torch.Tensor, torch.Tensor]:
     """Angles, and a place of its own for every token."""
     angles = torch.randn(tokens, SHAPE.head_dim // 2, device=device).repeat(1, 2)
     shape = (BLOCK_SIZE, SHAPE.kv_heads, SHAPE.head_dim, torch.bfloat16, torch.device(device))
-    cache = KVCache(-(-tokens // BLOCK_SIZE), 1, *shape)
+    cache = PagedKV(-(-tokens // BLOCK_SIZE), 1, *shape)
     index = torch.arange(tokens, dtype=torch.int32, device=device)
     return angles.cos(), angles.sin(), cache, index // BLOCK_SIZE, index % BLOCK_SIZE
 

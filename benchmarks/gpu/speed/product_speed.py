@@ -9,9 +9,9 @@ import torch
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.limits import PRODUCT_OPERATIONS, Limits
 from benchmarks.gpu.timing import host_seconds
-from daemon.engine.cuda.candidates import LIBRARY, Room, candidates, new_scratch
+from daemon.engine.cuda.candidates import LIBRARY, DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
-from daemon.engine.cuda.meter import Call, CudaMeter, Meter
+from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
 from daemon.engine.cuda.products import Product, calls, choose_products, in_front
 from daemon.engine.cuda.ways import Way
 from tests.gpu.product_checks import SHAPES_8B, limit, relative_error
@@ -41,7 +41,11 @@ def product_figures(device: str, tiny: bool, limits: Limits) -> Iterator[Figure]
     """
     sizes = TINY if tiny else FULL
     place = torch.device(device)
-    room = Room.of(place) if place.type == "cuda" else Room(processors=1, shared_bytes=232_448)
+    room = (
+        DeviceRoom.of(place)
+        if place.type == "cuda"
+        else DeviceRoom(processors=1, shared_bytes=232_448)
+    )
     meter = CudaMeter() if place.type == "cuda" else HostMeter()
     products = {shape: _layers(shape, sizes, place) for shape in sizes.shapes}
     if place.type == "cuda":
@@ -57,7 +61,9 @@ def product_figures(device: str, tiny: bool, limits: Limits) -> Iterator[Figure]
             yield _overlap(group, sizes.rows[0], meter, room, limits)
 
 
-def _figure(group: list[Product], rows: int, meter: Meter, room: Room, limits: Limits) -> Figure:
+def _figure(
+    group: list[Product], rows: int, meter: Meter, room: DeviceRoom, limits: Limits
+) -> Figure:
     """The chosen way's rate against what binds: reading the weight, or arithmetic."""
     first, scratch = group[0], new_scratch(group[0].weight.device)
     out_features, in_features = first.weight.shape
@@ -82,7 +88,9 @@ def _figure(group: list[Product], rows: int, meter: Meter, room: Room, limits: L
     )
 
 
-def _overlap(group: list[Product], rows: int, meter: Meter, room: Room, limits: Limits) -> Figure:
+def _overlap(
+    group: list[Product], rows: int, meter: Meter, room: DeviceRoom, limits: Limits
+) -> Figure:
     """A product behind a small kernel, both together: what beginning early gains."""
     first, scratch = group[0], new_scratch(group[0].weight.device)
     out_features, in_features = first.weight.shape
@@ -131,6 +139,6 @@ class HostMeter:
         got = way(states, weight, bias)
         return relative_error(got, states, weight, bias) <= limit(states.dtype)
 
-    def seconds(self, calls: Sequence[Call]) -> float:
+    def seconds(self, calls: Sequence[ProductCall]) -> float:
         """See `Meter`; one call speaks for all."""
         return host_seconds(calls[0])

@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
-from daemon.engine.kv_cache import KVCache
+from daemon.engine.kv_cache import PagedKV
 from daemon.engine.swap import SwapLink, swap_link
 from daemon.protocol.worker import Copied
 from daemon.wire.columns import int32
@@ -49,7 +49,7 @@ def swap_figures(job: Job) -> Iterator[Figure]:
 def _figures(device: str, case: Case, compress: bool, key: str) -> Iterator[Figure]:
     count = case.blocks
     shape = (case.layers, 16, case.kv_heads, case.head_dim)
-    cache = KVCache(3 * count, *shape, torch.bfloat16, torch.device(device))
+    cache = PagedKV(3 * count, *shape, torch.bfloat16, torch.device(device))
     link = swap_link(cache, 2 * count, compress)
     assert link is not None
     size_bytes = count * cache.block_bytes

@@ -48,12 +48,12 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(tensor: torch.Tensor) -> bool:
-    """Whether weights like this one are laid out anew here: on a CPU."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.dtype in (torch.float32, torch.bfloat16)
-        and torch.backends.mkldnn.is_available()
-    )
+    """Whether weights like this one are laid out anew here: on a CPU that oneDNN serves."""
+    if tensor.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if tensor.dtype == torch.bfloat16:  # without AVX-512 or AVX-NE-CONVERT oneDNN refuses it
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return tensor.dtype == torch.float32
 
 
 def pack_linears(model: nn.Module, keep_plain: bool) -> None:

@@ -134,11 +134,12 @@ class BlockPool:
         if all_true(sole):
             owners[blocks] = 0
             return blocks
-        gone, shared = blocks[sole], blocks[~sole]
+        gone, shared = blocks[sole], blocks[~sole].tolist()
         owners[gone] = 0
-        np.subtract.at(owners, shared, 1)
-        left = dict.fromkeys(shared[owners[shared] == 0].tolist())
-        return np.concatenate([gone, np.array(list(left), np.intp)])
+        for block in shared:  # one may be listed twice
+            self._owners[block] -= 1
+        left = [block for block in dict.fromkeys(shared) if not self._owners[block]]
+        return np.concatenate([gone, np.array(left, np.intp)]) if left else gone
 
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""

@@ -22,7 +22,7 @@ class PrefixCache:
     @property
     def num_idle(self) -> int:
         """The number of cached blocks without an owner, which can be evicted."""
-        return len(self._idle)
+        return self._idle.size
 
     def match(self, digests: Iterable[bytes]) -> list[int]:
         """The blocks of the longest known prefix of these chain hashes."""

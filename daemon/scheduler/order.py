@@ -93,11 +93,11 @@ class Order:
 
     def review(self, now: float) -> None:
         """Let the policy look again at running sequences that reached the count it named."""
-        table, order = self.slots, self.slots.order()
-        due = order[table.known[order] >= table.review_at[order]]
+        table = self.slots
+        (due,) = (table.known >= table.review_at).nonzero()
         if not due.size:
             return
-        members = [table.member(slot) for slot in due.tolist()]
+        members = list(map(table.member, due.tolist()))
         counts = zip(members, table.known[due].tolist(), table.delivered[due].tolist(), strict=True)
         for sequence, known, delivered in counts:
             sequence.num_output_tokens = delivered - sequence.num_prompt_tokens

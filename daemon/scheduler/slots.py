@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.sequence import Sequence
+from daemon.sequence import NEVER, Sequence
 from daemon.wire.columns import Slots, any_true
 
 
@@ -28,7 +28,7 @@ class SlotTable:
         self.last_step = np.zeros(max_slots, np.int64)
         self.rank = np.zeros(max_slots, np.float64)
         self.arrival = np.zeros(max_slots, np.int64)
-        self.review_at = np.zeros(max_slots, np.int32)
+        self.review_at = np.full(max_slots, NEVER, np.int32)  # NEVER where a slot is vacant
         self.expected = np.zeros(max_slots, np.int32)  # length when it ends, as of its rank
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
@@ -92,6 +92,7 @@ class SlotTable:
         sequence.slot = -1
         self.members[slot] = None
         self.sequence[slot] = -1
+        self.review_at[slot] = NEVER
         self.epoch[slot] += 1
         self.departures += 1
         if slot in self._new:

@@ -62,7 +62,7 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that can be allocated now: free ones, and idle cached ones."""
-        return len(self._free) + self.cache.num_idle
+        return len(self._free) + self.cache.idle.size
 
     @property
     def num_fenced(self) -> int:
@@ -73,7 +73,7 @@ class BlockPool:
         """`count` blocks, each with one owner; the caller has checked `num_available`."""
         lacking = count - len(self._free)
         if lacking > 0:
-            idle = self.cache.num_idle
+            idle = self.cache.idle.size
             if lacking > idle:
                 raise LedgerError(f"{count} blocks asked for, {self.num_available} available")
             self._free += self.cache.evict(max(lacking, min(self._evict_at_once, idle)))
@@ -178,7 +178,7 @@ class BlockPool:
 
     def ledger(self) -> Ledger:
         """The counts as they are kept."""
-        cached = self.cache.num_idle
+        cached = self.cache.idle.size
         free = len(self._free)
         held = self.num_blocks - free - cached - len(self._fenced)
         return Ledger(self.num_blocks, free, held, cached, len(self._fenced))

@@ -77,11 +77,11 @@ class SlotTable:
         last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
         return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.order_key
 
-    def set_ranks(self, slots: Slots | list[int], members: list[Sequence]) -> None:
-        """Take over the ranks and reviews of the sequences in these slots, which have changed."""
-        self.rank[slots] = [one.rank for one in members]
-        self.review_at[slots] = [one.review_at for one in members]
-        self.expected[slots] = [one.expected_length for one in members]
+    def set_rank(self, slot: int, sequence: Sequence) -> None:
+        """Take over the rank and review of the sequence in a slot, which have changed."""
+        self.rank[slot] = sequence.rank
+        self.review_at[slot] = sequence.review_at
+        self.expected[slot] = sequence.expected_length
         self._sorted = False
 
     def leave(self, slot: int) -> Sequence:

@@ -29,7 +29,8 @@ class SlotTable:
         self.rank = np.zeros(max_slots, np.float64)
         self.arrival = np.zeros(max_slots, np.int64)
         self.review_at = np.full(max_slots, NEVER, np.int32)  # NEVER where a slot is vacant
-        self.expected = np.zeros(max_slots, np.int32)  # length when it ends, as of its rank
+        self.expected: list[int] = [0] * max_slots  # length when it ends, as of its rank
+        self.num_expected_tokens = 0  # of all of them
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
@@ -66,7 +67,7 @@ class SlotTable:
         self.arrival[slot] = sequence.arrival
         self.review_at[slot] = sequence.review_at
         self.rank[slot] = sequence.rank
-        self.expected[slot] = sequence.expected_length
+        self._expect(slot, sequence.expected_length)
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
@@ -81,8 +82,12 @@ class SlotTable:
         """Take over the rank and review of the sequence in a slot, which have changed."""
         self.rank[slot] = sequence.rank
         self.review_at[slot] = sequence.review_at
-        self.expected[slot] = sequence.expected_length
+        self._expect(slot, sequence.expected_length)
         self._sorted = False
+
+    def _expect(self, slot: int, num_tokens: int) -> None:
+        self.num_expected_tokens += num_tokens - self.expected[slot]
+        self.expected[slot] = num_tokens
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; its epoch tells late answers from those for its next sequence."""
@@ -93,6 +98,7 @@ class SlotTable:
         self.members[slot] = None
         self.sequence[slot] = -1
         self.review_at[slot] = NEVER
+        self._expect(slot, 0)
         self.epoch[slot] += 1
         self.departures += 1
         if slot in self._new:

@@ -229,6 +229,8 @@ class Core:
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
         """Queue the streams that waited for a leader's prompt; they may share it now."""
+        if not self.held_back.by_leader:
+            return
         for follower in self.held_back.release(leader):
             home = self.instances[leader.instance]
             if leader.instance >= 0 and home.can_hold(follower.limit):

@@ -3,6 +3,8 @@
 It is fitted live, sees no tile effects, and errs: policies plan with it, nothing is promised by it.
 """
 
+from itertools import chain
+
 import numpy as np
 
 from daemon.cost.work import StepWork
@@ -34,8 +36,7 @@ class StepTimeModel:
         self._terms: tuple[float, ...] = tuple((self._coefficients / _SCALE).tolist())
         self._products = np.zeros((_TERMS, _TERMS))
         self._targets = np.zeros(_TERMS)
-        self._window = np.zeros((_WINDOW, _TERMS))
-        self._filled = 0
+        self._window: list[tuple[float, ...]] = []
 
     def observe(self, work: StepWork, elapsed_s: float) -> None:
         """Learn from a step that took `elapsed_s`."""
@@ -46,15 +47,9 @@ class StepTimeModel:
         self.mean_s += share * (elapsed_s - self.mean_s)
         weight = 1.0 / elapsed_s
         tokens, pairs = work.prompts()
-        self._window[self._filled] = (
-            weight,
-            work.num_decodes * weight,
-            work.decode_context * weight,
-            tokens * weight,
-            pairs * weight,
-        )
-        self._filled += 1
-        if self._filled == _WINDOW or self._count in _EARLY_FITS:
+        decodes, context = work.num_decodes * weight, work.decode_context * weight
+        self._window.append((weight, decodes, context, tokens * weight, pairs * weight))
+        if len(self._window) == _WINDOW or self._count in _EARLY_FITS:
             self._learn()
 
     def predict_s(self, work: StepWork) -> float:
@@ -84,7 +79,7 @@ class StepTimeModel:
             *self._coefficients.tolist(),
             *self._products.ravel().tolist(),
             *self._targets.tolist(),
-            *self._window[: self._filled].ravel().tolist(),
+            *chain.from_iterable(self._window),
         )
 
     @classmethod
@@ -99,16 +94,15 @@ class StepTimeModel:
         model._terms = tuple((coefficients / _SCALE).tolist())
         model._products = products.reshape(_TERMS, _TERMS)
         model._targets = targets
-        model._filled = window.size // _TERMS
-        model._window[: model._filled] = window.reshape(-1, _TERMS)
+        model._window = [tuple(row) for row in window.reshape(-1, _TERMS).tolist()]
         return model
 
     def _learn(self) -> None:
-        rows = self._window[: self._filled] / _SCALE
-        decay = self._memory**self._filled
+        rows = np.array(self._window) / _SCALE
+        decay = self._memory ** len(self._window)
         self._products = decay * self._products + rows.T @ rows
         self._targets = decay * self._targets + rows.sum(axis=0)
-        self._filled = 0
+        self._window.clear()
         ridge = _RIDGE * max(float(np.trace(self._products)), 1e-30) / _TERMS
         products = self._products + ridge * np.eye(_TERMS)
         targets = self._targets + ridge * self._coefficients

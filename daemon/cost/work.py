@@ -20,7 +20,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
         """Tokens that the linear layers see."""
         if not self.chunks:
             return self.num_decodes
-        return self.num_decodes + sum(count for count, _ in self.chunks)
+        return self.num_decodes + self.prompts()[0]
 
     def prompts(self) -> tuple[int, int]:
         """(tokens, pairs) of all chunks; a chunk of n after s others has (s+n)^2 - s^2 pairs."""

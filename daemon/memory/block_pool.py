@@ -62,7 +62,7 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that can be allocated now: free ones, and idle cached ones."""
-        return len(self._free) + self.cache.num_idle
+        return len(self._free) + self.cache.idle.size
 
     @property
     def num_fenced(self) -> int:
@@ -73,7 +73,7 @@ class BlockPool:
         """`count` blocks, each with one owner; the caller has checked `num_available`."""
         lacking = count - len(self._free)
         if lacking > 0:
-            idle = self.cache.num_idle
+            idle = self.cache.idle.size
             if lacking > idle:
                 raise LedgerError(f"{count} blocks asked for, {self.num_available} available")
             self._free += self.cache.evict(max(lacking, min(self._evict_at_once, idle)))
@@ -134,11 +134,12 @@ class BlockPool:
         if all_true(sole):
             owners[blocks] = 0
             return blocks
-        gone, shared = blocks[sole], blocks[~sole]
+        gone, shared = blocks[sole], blocks[~sole].tolist()
         owners[gone] = 0
-        np.subtract.at(owners, shared, 1)
-        left = dict.fromkeys(shared[owners[shared] == 0].tolist())
-        return np.concatenate([gone, np.array(list(left), np.intp)])
+        for block in shared:  # one may be listed twice
+            self._owners[block] -= 1
+        left = [block for block in dict.fromkeys(shared) if not self._owners[block]]
+        return np.concatenate([gone, np.array(left, np.intp)]) if left else gone
 
     def step_done(self, step: int) -> None:
         """Lift the fences of every step up to `step`."""
@@ -177,7 +178,7 @@ class BlockPool:
 
     def ledger(self) -> Ledger:
         """The counts as they are kept."""
-        cached = self.cache.num_idle
+        cached = self.cache.idle.size
         free = len(self._free)
         held = self.num_blocks - free - cached - len(self._fenced)
         return Ledger(self.num_blocks, free, held, cached, len(self._fenced))

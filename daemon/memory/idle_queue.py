@@ -18,10 +18,7 @@ class IdleQueue:
         self._entries = np.zeros(2 * num_blocks, np.intp)
         self._place = np.full(num_blocks, _TAKEN, np.intp)  # block -> index of its entry
         self._head = self._tail = 0
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0  # idle blocks
 
     def __contains__(self, block: int) -> bool:
         return bool(self._place[block] != _TAKEN)
@@ -34,19 +31,19 @@ class IdleQueue:
         self._entries[self._tail : end] = blocks
         self._place[blocks] = np.arange(self._tail, end)
         self._tail = end
-        self._size += blocks.size
+        self.size += blocks.size
 
     def take(self, block: int) -> None:
         """Take a block out, wherever it stands. Raises LookupError if it is not in the queue."""
         if block not in self:
             raise LookupError(f"block {block} is not idle")
         self._place[block] = _TAKEN
-        self._size -= 1
+        self.size -= 1
 
     def pop(self, count: int) -> Blocks:
         """Take out the first `count`. Raises IndexError if there are fewer."""
-        if count > self._size:
-            raise IndexError(f"{count} of {self._size} idle blocks")
+        if count > self.size:
+            raise IndexError(f"{count} of {self.size} idle blocks")
         entries = self._valid(self._head, min(self._head + 2 * count, self._tail))
         if entries.size < count:
             entries = self._valid(self._head, self._tail)
@@ -54,7 +51,7 @@ class IdleQueue:
         if count:
             self._head = int(entries[count - 1]) + 1
             self._place[blocks] = _TAKEN
-            self._size -= count
+            self.size -= count
         return blocks
 
     def blocks(self) -> Blocks:

@@ -74,6 +74,8 @@ class KVCache:
 
     def can_append(self, slots: Slots) -> bool:
         """Whether each of these slots can have a block that is not reserved for another one."""
+        if not self.reservations.num_slots:
+            return slots.size <= self.pool.num_available
         return slots.size <= self.num_unreserved + self.reservations.count_among(slots)
 
     def append_each(self, slots: Slots) -> None:

@@ -17,12 +17,7 @@ class PrefixCache:
         self._digests = [b""] * num_blocks  # of no meaning where a block is not named
         self._named = bytearray(num_blocks)  # 1 where there is a digest: written one by one,
         self._named_column = np.frombuffer(self._named, np.bool_)  # read many at once
-        self._idle = IdleQueue(num_blocks)
-
-    @property
-    def num_idle(self) -> int:
-        """The number of cached blocks without an owner, which can be evicted."""
-        return len(self._idle)
+        self.idle = IdleQueue(num_blocks)  # those without an owner, which can be evicted
 
     def match(self, digests: Iterable[bytes]) -> list[int]:
         """The blocks of the longest known prefix of these chain hashes."""
@@ -60,23 +55,23 @@ class PrefixCache:
 
     def is_idle(self, block: int) -> bool:
         """Whether the block is cached and has no owner."""
-        return block in self._idle
+        return block in self.idle
 
     def leave(self, blocks: Blocks) -> list[int]:
         """The last owner released these blocks: keep those that are named, return the others."""
         named = self._named_column[blocks]
         if not any_true(named):
             return _list(blocks)
-        self._idle.push(blocks[named])
+        self.idle.push(blocks[named])
         return _list(blocks[~named])
 
     def take(self, block: int) -> None:
         """An idle block has an owner again."""
-        self._idle.take(block)
+        self.idle.take(block)
 
     def evict(self, count: int) -> list[int]:
         """Forget the blocks that have been idle longest, and return them."""
-        column = self._idle.pop(count)
+        column = self.idle.pop(count)
         self._named_column[column] = False
         blocks = _list(column)
         digests = map(self._digests.__getitem__, blocks)
@@ -89,7 +84,7 @@ class PrefixCache:
 
     def idle_blocks(self) -> list[int]:
         """The idle blocks, longest idle first."""
-        return _list(self._idle.blocks())
+        return _list(self.idle.blocks())
 
 
 def _list(blocks: Blocks) -> list[int]:

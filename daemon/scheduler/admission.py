@@ -212,6 +212,8 @@ class Admission:
 
     def next_waiting(self, now: float) -> Sequence | None:
         """The next of those that wait to be asked in; None: nobody may come now."""
+        if self.slots.full and not self.order.policy.displaces:
+            return None
         first = self.waiting.first
         return first if self.suspects else self.pace.next(first, self.kv, now)
 
@@ -370,7 +372,7 @@ class Admission:
     def _vacate(self, slots: list[int]) -> list[Sequence]:
         """Empty these slots, their blocks in one go; the sequences that had them."""
         table = self.slots
-        last_step = max(int(table.last_step[slot]) for slot in slots)
+        last_step = max([int(table.last_step[slot]) for slot in slots])
         self.kv.release(slots, last_step)
         for slot in slots:
             if slot in self.joined:

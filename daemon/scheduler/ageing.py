@@ -3,8 +3,6 @@
 import math
 from collections import deque
 
-import numpy as np
-
 from daemon.sequence import Sequence
 
 TAIL_SHARE = 0.4
@@ -47,7 +45,7 @@ class Ageing:
         if self._num_fresh < _RENEW:
             return False
         self._num_fresh = 0
-        scale_s = max(1e-6, TAIL_SHARE * float(np.quantile(self._jcts_s, TAIL)))
+        scale_s = max(1e-6, TAIL_SHARE * quantile(sorted(self._jcts_s), TAIL))
         changed = abs(scale_s - self.scale_s) > _CHANGE * self.scale_s
         if changed:
             self.scale_s = scale_s
@@ -64,3 +62,14 @@ class Ageing:
         ageing.scale_s, ageing._num_fresh = state[:2]
         ageing._jcts_s.extend(state[2])
         return ageing
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """The quantile of these numbers, straight between two of them: numpy's, to the last bit, which
+    takes a hundred times as long for so few.
+    """
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    part = place - below
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1.0 - part)

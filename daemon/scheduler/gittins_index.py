@@ -16,8 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from daemon.sequence import Outlook
-
 Float64 = npt.NDArray[np.float64]
 
 _KNOTS = 32
@@ -40,8 +38,8 @@ class IndexTable(msgspec.Struct, frozen=True):
     index: list[float]  # in that unit, squared
     spans: list[float]  # mean length that is spent on the best span
 
-    def at(self, age: float, unit: float) -> Outlook:
-        """What is expected at an age, in tokens; the table's unit is so many of them."""
+    def at(self, age: float, unit: float) -> tuple[float, float]:
+        """Index and span at an age, in tokens as it is; the table's unit is so many of them."""
         ages = self.ages
         age /= unit
         place = bisect_right(ages, age)
@@ -49,14 +47,13 @@ class IndexTable(msgspec.Struct, frozen=True):
             longer = age / ages[-1] if ages[-1] else 1.0
             span = max(self.spans[-1] * longer, LEAST_LEFT * age)
             index = max(self.index[-1] * longer * longer, span * (age + span))
-            return Outlook(index * unit * unit, span * unit)
+            return index * unit * unit, span * unit
         low, high = ages[place - 1], ages[place]
         share = (age - low) / (high - low)
-        index, span = (
-            (column[place - 1] + share * (column[place] - column[place - 1])) * unit
-            for column in (self.index, self.spans)
-        )
-        return Outlook(index * unit, span)
+        costs, spans = self.index, self.spans
+        cost = costs[place - 1] + share * (costs[place] - costs[place - 1])
+        mean = spans[place - 1] + share * (spans[place] - spans[place - 1])
+        return cost * unit * unit, mean * unit
 
 
 def index_table(lengths: Float64, weights: Float64) -> IndexTable:

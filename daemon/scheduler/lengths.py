@@ -42,9 +42,9 @@ class LengthKind:
         self._table: IndexTable | None = None
         self._num_fresh = 0
 
-    def add(self, length: float, cut: bool) -> None:
-        """One more; `cut`: its limit ended it, it would be longer."""
-        self.answers.append((length, cut))
+    def add(self, answer: tuple[float, bool]) -> None:
+        """One more: its length, and whether its limit ended it, so that it would be longer."""
+        self.answers.append(answer)
         self._num_fresh += 1
         if self._num_fresh >= max(RENEW, len(self.answers) // 8):
             self._table = None
@@ -96,31 +96,25 @@ class SeenLengths:
     def observe(self, sequence: Sequence) -> None:
         """An answer ended."""
         num_tokens = sequence.num_output_tokens
+        answer = num_tokens / _unit(sequence), num_tokens >= sequence.max_tokens
         for kind in _kinds(sequence):
             ended = self._kinds.get(kind)
             if ended is None:
                 ended = self._kinds[kind] = LengthKind()
-            ended.add(num_tokens / _unit(sequence), num_tokens >= sequence.max_tokens)
+            ended.add(answer)
 
     def outlook(self, sequence: Sequence) -> Outlook:
         """What is expected of a sequence of its age, within its limit."""
         age = sequence.num_output_tokens
         most = max(1.0, sequence.max_tokens - age)
-        table = self._narrowest(sequence)
-        if table is None:
-            left = min(GUESS_TOKENS, most)
-            return Outlook(left * (age + left), left)
-        index, span = table.at(age, _unit(sequence))
-        index = min(max(1.0, index), most * (age + most))
-        return Outlook(index, min(max(1.0, span), most))
-
-    def _narrowest(self, sequence: Sequence) -> IndexTable | None:
-        """The index of the narrowest of its kinds of which enough answers have ended."""
-        for kind in _kinds(sequence):
+        for kind in _kinds(sequence):  # by the narrowest of which enough answers have ended
             ended = self._kinds.get(kind)
             if ended is not None and len(ended.answers) >= LEAST:
-                return ended.table
-        return None
+                index, span = ended.table.at(age, _unit(sequence))
+                index = min(max(1.0, index), most * (age + most))
+                return Outlook(index, min(max(1.0, span), most))
+        left = min(GUESS_TOKENS, most)
+        return Outlook(left * (age + left), left)
 
     def state(self) -> list[KindState]:
         """All it has learned, as plain values."""

@@ -93,20 +93,20 @@ class Order:
 
     def review(self, now: float) -> None:
         """Let the policy look again at running sequences that reached the count it named."""
-        table, order = self.slots, self.slots.order()
-        due = order[table.known[order] >= table.review_at[order]]
+        table = self.slots
+        (due,) = (table.known >= table.review_at).nonzero()
         if not due.size:
             return
-        members = [table.member(slot) for slot in due.tolist()]
-        counts = zip(members, table.known[due].tolist(), table.delivered[due].tolist(), strict=True)
-        for sequence, known, delivered in counts:
-            sequence.num_output_tokens = delivered - sequence.num_prompt_tokens
+        known, delivered = table.known[due].tolist(), table.delivered[due].tolist()
+        for slot, num_known, num_delivered in zip(due.tolist(), known, delivered, strict=True):
+            sequence = table.member(slot)
+            sequence.num_output_tokens = num_delivered - sequence.num_prompt_tokens
             level = sequence.level
-            self.policy.review(sequence, known - sequence.num_prompt_tokens, self.step_time)
+            self.policy.review(sequence, num_known - sequence.num_prompt_tokens, self.step_time)
             if sequence.level > level:
                 sequence.story.add(now, What.DEMOTED, sequence.level)
             sequence.rank = self.running_rank(sequence, now)
-        table.set_ranks(due, members)
+            table.set_rank(slot, sequence)
 
     def running_rank(self, sequence: Sequence, now: float) -> float:
         """Its rank among those that run: where ranks count down, seconds left count from `now`."""
@@ -153,7 +153,7 @@ class Order:
         """Ask for a sequence's rank and move it there."""
         if sequence.slot >= 0:
             sequence.rank = self.running_rank(sequence, now)
-            self.slots.set_ranks([sequence.slot], [sequence])
+            self.slots.set_rank(sequence.slot, sequence)
         else:
             self.waiting.remove(sequence)
             sequence.rank = self._rank(sequence)

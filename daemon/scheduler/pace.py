@@ -134,10 +134,9 @@ class StreamPace:
         """Whether the pool can keep one stream more at this pace, by what all are expected to
         need; one that is alone may always begin.
         """
-        order = self._slots.order()
-        if not self.max_pause_s or not (order.size or self._paused):
+        if not self.max_pause_s or not (self._slots.num_running or self._paused):
             return True
-        num_tokens = sequence.expected_length + int(self._slots.expected[order].sum())
+        num_tokens = sequence.expected_length + self._slots.num_expected_tokens
         num_tokens += sum(one.expected_length for _, _, one in self._paused)
         return num_tokens <= MOST_POOLS * kv.pool.num_blocks * kv.block_size
 

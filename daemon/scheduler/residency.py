@@ -228,7 +228,8 @@ class Residency:
         Enough is the reserve for bursts and a block for each that runs. No more is copied than
         fits beside a step of `step_s` on the link.
         """
-        if self.space.num_flying or not self.space.pool.num_available:
+        pool = self.space.pool
+        if not pool.num_blocks or self.space.num_flying or not pool.num_available:
             return
         wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
         if wanted <= 0:
@@ -241,7 +242,7 @@ class Residency:
             sequence = slots.member(slot)
             full = int(slots.computed[slot]) // kv.block_size
             num_copied = len(sequence.residence.host_blocks)
-            count = min(full - num_copied, budget, self.space.pool.num_available)
+            count = min(full - num_copied, budget, pool.num_available)
             if count > 0:
                 self._copy_out(sequence, count, kv, step)
                 self._has_device(sequence)

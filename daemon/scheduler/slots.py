@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.sequence import Sequence
+from daemon.sequence import NEVER, Sequence
 from daemon.wire.columns import Slots, any_true
 
 
@@ -28,8 +28,9 @@ class SlotTable:
         self.last_step = np.zeros(max_slots, np.int64)
         self.rank = np.zeros(max_slots, np.float64)
         self.arrival = np.zeros(max_slots, np.int64)
-        self.review_at = np.zeros(max_slots, np.int32)
-        self.expected = np.zeros(max_slots, np.int32)  # length when it ends, as of its rank
+        self.review_at = np.full(max_slots, NEVER, np.int32)  # NEVER where a slot is vacant
+        self.expected: list[int] = [0] * max_slots  # length when it ends, as of its rank
+        self.num_expected_tokens = 0  # of all of them
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
@@ -66,7 +67,7 @@ class SlotTable:
         self.arrival[slot] = sequence.arrival
         self.review_at[slot] = sequence.review_at
         self.rank[slot] = sequence.rank
-        self.expected[slot] = sequence.expected_length
+        self._expect(slot, sequence.expected_length)
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
@@ -77,12 +78,16 @@ class SlotTable:
         last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
         return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.order_key
 
-    def set_ranks(self, slots: Slots | list[int], members: list[Sequence]) -> None:
-        """Take over the ranks and reviews of the sequences in these slots, which have changed."""
-        self.rank[slots] = [one.rank for one in members]
-        self.review_at[slots] = [one.review_at for one in members]
-        self.expected[slots] = [one.expected_length for one in members]
+    def set_rank(self, slot: int, sequence: Sequence) -> None:
+        """Take over the rank and review of the sequence in a slot, which have changed."""
+        self.rank[slot] = sequence.rank
+        self.review_at[slot] = sequence.review_at
+        self._expect(slot, sequence.expected_length)
         self._sorted = False
+
+    def _expect(self, slot: int, num_tokens: int) -> None:
+        self.num_expected_tokens += num_tokens - self.expected[slot]
+        self.expected[slot] = num_tokens
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; its epoch tells late answers from those for its next sequence."""
@@ -92,6 +97,8 @@ class SlotTable:
         sequence.slot = -1
         self.members[slot] = None
         self.sequence[slot] = -1
+        self.review_at[slot] = NEVER
+        self._expect(slot, 0)
         self.epoch[slot] += 1
         self.departures += 1
         if slot in self._new:

@@ -84,6 +84,8 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     assert (kv.table.held[order] * kv.block_size >= slots.computed[order]).all()
     assert (slots.computed[order] <= slots.known[order]).all()
     assert (slots.delivered[order] <= slots.known[order]).all()
+    assert slots.num_expected_tokens == sum(slots.expected[slot] for slot in order.tolist())
+    assert not (slots.known[slots.vacant] >= slots.review_at[slots.vacant]).any()
     if instance.config.stages > 1:
         on_the_way = slots.known[order] - slots.delivered[order]
         assert (on_the_way <= 1).all(), "a pipeline draws a token before the one it follows"

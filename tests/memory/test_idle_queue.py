@@ -34,7 +34,7 @@ def test_it_is_an_ordered_dict_that_is_popped_from_the_front(script: list) -> No
             popped = [model.popitem(last=False)[0] for _ in range(what)]
             assert queue.pop(what).tolist() == popped
         assert queue.blocks().tolist() == list(model)
-        assert len(queue) == len(model)
+        assert queue.size == len(model)
         assert [block for block in range(NUM_BLOCKS) if block in queue] == sorted(model)
 
 

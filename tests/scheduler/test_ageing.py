@@ -2,9 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from daemon.scheduler.ageing import TAIL_SHARE, Ageing
+from daemon.scheduler.ageing import TAIL_SHARE, Ageing, quantile
 from tests.scheduler.test_mlfq import sequence
 
 
@@ -45,3 +46,12 @@ def test_what_was_learned_can_be_written_down() -> None:
     for number in range(40):
         assert again.observe(3.0 * number) == ageing.observe(3.0 * number)
     assert again.state() == ageing.state()
+
+
+def test_a_quantile_is_the_one_of_numpy() -> None:
+    """To the last bit, so that a journal of before gives the same ranks."""
+    chance = np.random.default_rng(0)
+    for size in range(1, 257, 5):
+        numbers = chance.lognormal(size=size).tolist()
+        for share in (0.0, 0.4, 0.95, 1.0):
+            assert quantile(sorted(numbers), share) == np.quantile(numbers, share)

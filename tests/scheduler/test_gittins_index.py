@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from daemon.scheduler.gittins_index import IndexTable, index_table
+from daemon.sequence import Outlook
 
 
 def table_of(lengths: list[float]) -> IndexTable:
@@ -12,15 +13,19 @@ def table_of(lengths: list[float]) -> IndexTable:
     return index_table(column, np.full(column.size, 1.0 / column.size))
 
 
+def at(table: IndexTable, age: float, unit: float) -> Outlook:
+    return Outlook(*table.at(age, unit))
+
+
 def index_at(table: IndexTable, age: float) -> float:
-    return table.at(age, 1.0).gittins_index
+    return at(table, age, 1.0).gittins_index
 
 
 def test_one_length_costs_what_is_left_and_is_worth_one_over_it() -> None:
     """First come first served: whoever began has less left."""
     table = table_of([100.0] * 50)
     for age in (0.0, 30.0, 99.0):
-        outlook = table.at(age, 1.0)
+        outlook = at(table, age, 1.0)
         assert outlook.gittins_index == pytest.approx((100.0 - age) * 100.0)
         assert outlook.span_tokens == pytest.approx(100.0 - age)
 
@@ -31,7 +36,7 @@ def test_two_lengths_are_tried_for_the_short_one_first() -> None:
     """
     table = table_of([10.0] * 40 + [1000.0] * 40)
     assert index_at(table, 0.0) == pytest.approx(10.0 / (0.5 / 10.0))
-    assert table.at(0.0, 1.0).span_tokens == pytest.approx(10.0)
+    assert at(table, 0.0, 1.0).span_tokens == pytest.approx(10.0)
     assert index_at(table, 10.1) == pytest.approx(989.9 * 1000.0, rel=1e-3)
 
 
@@ -57,7 +62,7 @@ def test_an_exponential_says_nothing_of_the_time_left() -> None:
     quantiles = (np.arange(4000) + 0.5) / 4000
     table = table_of((-100.0 * np.log1p(-quantiles)).tolist())
     for age in (10.0, 50.0, 150.0):
-        outlook = table.at(age, 1.0)
+        outlook = at(table, age, 1.0)
         ended = 1.0 - np.exp(-outlook.span_tokens / 100.0)
         assert 0.2 < ended < 1.0
         assert outlook.gittins_index / (100.0 * age) < 5.0
@@ -66,14 +71,14 @@ def test_an_exponential_says_nothing_of_the_time_left() -> None:
 def test_lengths_in_predictions_order_by_what_is_left() -> None:
     """Exact predictions: shortest remaining, by what it is worth."""
     table = table_of([1.0] * 64)
-    short, long = table.at(50.0, 100.0), table.at(50.0, 400.0)
+    short, long = at(table, 50.0, 100.0), at(table, 50.0, 400.0)
     assert short.gittins_index == pytest.approx(50.0 * 100.0)
     assert long.gittins_index == pytest.approx(350.0 * 400.0)
 
 
 def test_what_is_older_than_the_sample_lasts_longer_and_longer() -> None:
     table = table_of(list(range(1, 200)))
-    first, second = table.at(400.0, 1.0), table.at(800.0, 1.0)
+    first, second = at(table, 400.0, 1.0), at(table, 800.0, 1.0)
     assert second.gittins_index > first.gittins_index > 0.0
     assert second.span_tokens > first.span_tokens >= 50.0
 

@@ -17,7 +17,7 @@ def member(number: int, rank: float) -> Sequence:
 def rerank(table: SlotTable, slot: int, rank: float) -> None:
     sequence = table.member(slot)
     sequence.rank = rank
-    table.set_ranks([slot], [sequence])
+    table.set_rank(slot, sequence)
 
 
 def test_two_join_and_the_first_falls_back_before_anybody_asks() -> None:

@@ -15,6 +15,9 @@ class Mixed(Filler):
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
         self.decode(step, decodes, now)
+        if not prompts.size:
+            self.admit_in_order(step, now)
+            return
         back = self.admission.pace.came_back(prompts)  # what is lost of a stream's KV comes first
         self.continue_prompts(step, prompts[back])
         prompts, behind = self._split(prompts[~back], now)

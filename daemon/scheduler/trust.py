@@ -8,7 +8,7 @@ import msgspec
 WINDOW = 48
 """The latest answers that a verdict is about."""
 
-LOST_BELOW, REGAINED_FROM = 0.55, 0.65
+LOST_BELOW, REGAINED_FROM = 0.6, 0.7
 """Shares of pairs in the right order; a half is chance. An answer moves the mean by 1 / WINDOW at
 most, so that no verdict changes twice within fewer than WINDOW / 10 answers."""
 
@@ -17,7 +17,6 @@ CLAIM = 1.25
 
 _COMPARED = 8
 _FIRST_SHARE = 0.75
-_OLDER_LEAST = 0.6  # trust of older journals ended below this share
 
 Pair = tuple[int, int]  # (predicted, true)
 
@@ -130,7 +129,7 @@ class PredictorTrust:
     def of_older(cls, state: tuple[float, list[Pair]]) -> "PredictorTrust":
         """Trust as an older journal has it: a window of the share that it says."""
         share, latest = state
-        one = VerdictState(-1, share >= _OLDER_LEAST, [share] * WINDOW, latest)
+        one = VerdictState(-1, share >= LOST_BELOW, [share] * WINDOW, latest)
         return cls.restored([one])
 
 

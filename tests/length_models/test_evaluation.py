@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.answers import Answers, load, prompt_hash, save
-from benchmarks.make_answers import Row, collected, described
-from benchmarks.predictor_gain import BASELINE, Bench
+from benchmarks.make_answers import Row, answered_before, collected, described
+from benchmarks.predictor_gain import BASELINE, Bench, Told
 from benchmarks.predictors import (
     KINDS,
     NUM_FOLDS,
@@ -24,7 +24,8 @@ from benchmarks.predictors import (
 )
 from benchmarks.prompt_texts import KINDS as PROMPT_KINDS
 from benchmarks.prompt_texts import generated
-from daemon.length_models.prediction import Prediction
+from daemon.length_models.conditional_mean import ConditionalMean
+from daemon.length_models.prediction import Asked, Prediction
 from daemon.length_models.vectors import packed
 from tests.length_models.made import stream
 
@@ -107,7 +108,9 @@ def test_figures_are_those_reckoned_by_hand(answers: Answers) -> None:
         Prediction(int(truth[0]) + 6, 10_000),
         Prediction(10_000, 10_000),
     ]
-    found = score(answers, "x", PredictedAnswers(said, np.ones(200), 1.0), np.arange(200) >= 198)
+    found = score(
+        answers, "x", PredictedAnswers(said, np.ones(200), 1.0, 1.0), np.arange(200) >= 198
+    )
     assert found.mae_tokens == pytest.approx((6 + 10_000 - truth[1]) / 2)
     assert found.relative_error == pytest.approx(
         (6 / truth[0] + (10_000 - truth[1]) / truth[1]) / 2
@@ -118,13 +121,29 @@ def test_figures_are_those_reckoned_by_hand(answers: Answers) -> None:
 
 def test_the_baseline_of_the_gain_swaps_as_the_policies_do(answers: Answers) -> None:
     """Else what swapping gains would be told as what the order gains."""
-    arguments = argparse.Namespace(requests=60, profile="opt-13b@a100-80g", kv_bytes=1e9, load=0.9)
-    bench = Bench(answers, arguments)
-    reports = [
-        bench.report(policy, 0, float("inf"), [Prediction(50, 50)] * len(answers))
-        for policy in (BASELINE, "srtf")
-    ]
+    bench = Bench(answers, benched())
+    reports = [bench.report(name, 0, float("inf"), "constant") for name in (BASELINE, "srtf")]
     assert all(report.swaps for report in reports), "both move blocks"
+
+
+def test_predictors_of_the_gain_see_prompts_and_learn_as_answers_end(answers: Answers) -> None:
+    bench = Bench(answers, benched(drift=2.0, cold=True))
+    shown = bench.drawn(0)
+    model = ConditionalMean()
+    told = Told(model, "mean", shown)
+    said = [told.predict(Asked(7)) for _ in shown]
+    assert len({one.middle for one in said}) == 1, "nothing ended"
+    told.observe(Asked(7, guess=said[3].guess), 9)
+    (only,) = model._classes
+    assert only == shown[3].num_prompt_tokens.bit_length()
+    plain = Bench(answers, benched()).drawn(0)
+    stretched = [one.truth / other.truth for one, other in zip(shown, plain, strict=True)]
+    assert stretched == [1.0] * 30 + [2.0] * 30
+
+
+def benched(drift: float = 1.0, cold: bool = False) -> argparse.Namespace:
+    made: dict[str, object] = {"profile": "opt-13b@a100-80g", "kv_bytes": 1e9, "load": 0.9}
+    return argparse.Namespace(requests=60, drift=drift, cold=cold, **made)
 
 
 def test_rank_correlation_with_ties() -> None:
@@ -179,3 +198,15 @@ def test_the_data_set_keeps_no_text() -> None:
     assert np.array_equal(found.prompt_hash[1], prompt_hash("prompt 1"))
     assert found.asked()[0].vector is None
     assert not any(b"prompt" in getattr(found, name).tobytes() for name in ("source", "model"))
+
+
+def test_answers_that_a_file_has_are_counted_in_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "said.json"
+    path.write_text(
+        '[{"instruction": "Name a colour.", "output": "Red.", "generator": "g", "dataset": "d"}]'
+    )
+    model, rows = answered_before(path, seed=0)
+    assert model == "g"
+    (row,) = rows
+    assert (row.source, row.text, row.output_tokens) == ("d", "Name a colour.", 2)
+    assert row.prompt_tokens == 4

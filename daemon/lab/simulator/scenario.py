@@ -2,12 +2,12 @@
 
 import msgspec
 
-from daemon.config.schema import MemoryConfig, PredictConfig, SchedulerConfig
+from daemon.config.schema import MemoryConfig, SchedulerConfig
 from daemon.core.limits import InstanceLimits
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.role import Role
 
-_SCHEDULER, _MEMORY, _PREDICT = SchedulerConfig(), MemoryConfig(), PredictConfig()
+_SCHEDULER, _MEMORY = SchedulerConfig(), MemoryConfig()
 """What is left open is as a daemon has it, or figures of the two would not be of one thing."""
 
 
@@ -75,7 +75,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     n: int = 1  # answers of each request
     policy: str = _SCHEDULER.policy
     placement: str = _SCHEDULER.placement
-    predictor: str = _PREDICT.kind
+    predictor: str = "mean"  # the daemon's own default reads prompts; here are lengths alone
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
     noise: bool = True  # step times vary as the profile measured it
     limits: ScenarioLimits = ScenarioLimits()

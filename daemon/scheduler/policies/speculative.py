@@ -68,7 +68,8 @@ class Speculative(Policy):
 
     def _outgrow(self, sequence: Sequence, num_output_tokens: int) -> None:
         """Expect more of one that is as long as expected, unless its limit ends it there."""
-        expected, longer = sequence.expected_tokens, sequence.high_tokens
+        expected = sequence.expected_tokens
+        longer = sequence.high_tokens if sequence.trusted else 0
         if expected <= num_output_tokens and expected < sequence.max_tokens:
             doubled = 2 * max(1, num_output_tokens)
             sequence.expected_tokens = longer if longer > num_output_tokens else doubled

@@ -175,6 +175,12 @@ class Residency:
             return math.inf
         return pool.num_blocks - pool.num_fenced - self._num_parked_blocks
 
+    def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
+        """What computing a block of a victim again adds to a step; 0 where victims are copied."""
+        computed_s = step_time.chunk_s(block_size)
+        copied = self.mode in SWAPPING and self.space.pool.num_blocks > 0
+        return 0.0 if copied and self.copy_time.in_s <= computed_s else computed_s
+
     # Coming back
 
     def admit(

@@ -31,7 +31,6 @@ Cell = tuple[str, str]
 
 _COLD = "until 48 answers have ended, each is expected to have 256 tokens"
 _CONVOY = "of those that come due together each waits for blocks that others grow into"
-_AGAIN = "more begin than pays where who comes back is computed again"
 
 LATE: dict[Cell, str] = {
     ("burst-500", "medium"): f"1.30 s, bound 1.21: {_CONVOY}",
@@ -46,8 +45,6 @@ SLOWER: dict[Cell, str] = {
     ("burst-1000", "medium"): f"0.966: {_COLD}",
     ("one-context", "medium"): f"0.836: {_COLD}",
     ("one-context", "large"): "0.921: few run beside each other",
-    ("no-host", "large"): f"0.741: {_AGAIN}",
-    ("slow-link", "large"): f"0.713: {_AGAIN}",
 }
 """Where the throughput is less than its share, which it is and why."""
 

@@ -67,7 +67,7 @@ class Admission:
         self.waiting = order.waiting
         self.kv = kv
         self.residency = residency
-        self.pace = StreamPace(order)
+        self.pace = StreamPace(order, residency)
         self.displacement = Displacement(order, residency, self.pace)
         self.suspects = Suspects()
         self.step = 0

@@ -103,6 +103,11 @@ class SeenLengths:
                 ended = self._kinds[kind] = LengthKind()
             ended.add(answer)
 
+    @property
+    def any_known(self) -> bool:
+        """Whether enough answers of any kind have ended: before that, outlooks are guesses."""
+        return any(len(one.answers) >= LEAST for one in self._kinds.values())
+
     def outlook(self, sequence: Sequence) -> Outlook:
         """What is expected of a sequence of its age, within its limit."""
         age = sequence.num_output_tokens

@@ -16,6 +16,7 @@ import numpy as np
 
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.order import Order
+from daemon.scheduler.residency import Residency
 from daemon.sequence import Sequence
 from daemon.wire.columns import Bools, Slots
 
@@ -27,6 +28,10 @@ MOST_POOLS = 2.5
 stretches that they are worth going on: a third of that time at least is left to each, by its turns,
 and where answers are alike few are kept that others have to make room for."""
 
+AGAIN_SHARE = 0.1
+"""Where streams that come back are computed again, they may take so much of the others' time: fewer
+begin, so that fewer come back within `max_pause_s`."""
+
 _LEAD_STEPS = 2.0
 """A stream comes due so many steps before its pause is over: one to plan it, one to compute it."""
 
@@ -37,9 +42,10 @@ _Place = tuple[float, int, Sequence]  # (paused since, arrival, who)
 class StreamPace:
     """The pauses of one instance's streams, and the turns of those that run."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, residency: Residency) -> None:
         slots = order.slots
         self._order = order
+        self._residency = residency
         self.max_pause_s = 0.0  # 0: the policy promises nothing
         self._slots = slots
         self._turn_ends_s = np.zeros(slots.max_slots)
@@ -138,7 +144,16 @@ class StreamPace:
             return True
         num_tokens = sequence.expected_length + self._slots.num_expected_tokens
         num_tokens += sum(one.expected_length for _, _, one in self._paused)
-        return num_tokens <= MOST_POOLS * kv.pool.num_blocks * kv.block_size
+        return num_tokens <= self._most_pools(kv) * kv.pool.num_blocks * kv.block_size
+
+    def _most_pools(self, kv: KVCache) -> float:
+        """What all that have begun may need. What is beyond one pool comes back each pause. By
+        guesses, which are long, too few would begin.
+        """
+        again_s = kv.pool.num_blocks * self._residency.again_s(kv.block_size, self._order.step_time)
+        if again_s <= 0.0 or not self._order.lengths.any_known:
+            return MOST_POOLS
+        return min(MOST_POOLS, 1.0 + AGAIN_SHARE * self.max_pause_s / again_s)
 
 
 def _place(sequence: Sequence) -> _Place:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from daemon.cost.copy_time import CopyTime
+from daemon.cost.step_time import StepTimeModel
 from daemon.memory.block_pool import Ledger
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
@@ -174,6 +175,12 @@ class Residency:
             return math.inf
         return pool.num_blocks - pool.num_fenced - self._num_parked_blocks
 
+    def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
+        """What computing a block of a victim again adds to a step; 0 where victims are copied."""
+        computed_s = step_time.chunk_s(block_size)
+        copied = self.mode in SWAPPING and self.space.pool.num_blocks > 0
+        return 0.0 if copied and self.copy_time.in_s <= computed_s else computed_s
+
     # Coming back
 
     def admit(
@@ -221,12 +228,18 @@ class Residency:
     # Ahead of need
 
     def copy_ahead(
-        self, slots: SlotTable, kv: KVCache, step: int, step_s: float, now: float
+        self,
+        slots: SlotTable,
+        kv: KVCache,
+        step: int,
+        step_time: StepTimeModel,
+        now: float,
     ) -> None:
         """Copy blocks of those that would leave first, until enough could be given away at once.
 
         Enough is the reserve for bursts and a block for each that runs. No more is copied than
-        fits beside a step of `step_s` on the link.
+        fits beside a step on the link. What takes longer to fetch than to compute again can be
+        given away as it is: were it copied, each of many that come back would wait for all.
         """
         pool = self.space.pool
         if not pool.num_blocks or self.space.num_flying or not pool.num_available:
@@ -235,19 +248,20 @@ class Residency:
         if wanted <= 0:
             return
         block_s = max(self.copy_time.out_s, 1e-9)
-        budget = max(1, int(LINK_SHARE * step_s / block_s))
+        budget = max(1, int(LINK_SHARE * step_time.mean_s / block_s))
         for slot in slots.order()[::-1].tolist():
             if slot in self._returning:
                 continue
             sequence = slots.member(slot)
             full = int(slots.computed[slot]) // kv.block_size
-            num_copied = len(sequence.residence.host_blocks)
-            count = min(full - num_copied, budget, pool.num_available)
+            pays = self.copy_time.in_s * full <= step_time.prefill_s(full * kv.block_size)
+            num_safe = len(sequence.residence.host_blocks) if pays else full
+            count = min(full - num_safe, budget, pool.num_available)
             if count > 0:
                 self._copy_out(sequence, count, kv, step)
                 self._has_device(sequence)
                 budget -= count
-            wanted -= num_copied + max(0, count)
+            wanted -= num_safe + max(0, count)
             if wanted <= 0 or budget <= 0:
                 return
 

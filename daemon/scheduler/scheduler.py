@@ -266,8 +266,8 @@ class Scheduler:
     def _copy_ahead(self, now: float) -> None:
         """Order copies of those that would leave first, where the swap mode makes them ahead."""
         if self.residency.mode == PROACTIVE:
-            step_s = self.order.step_time.mean_s
-            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_s, now)
+            step_time = self.order.step_time
+            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_time, now)
 
     # Sending and answering
 

@@ -2,11 +2,15 @@
 
 import pytest
 
+from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import PROACTIVE, RECOMPUTE
 from daemon.pause import Cause
+from daemon.scheduler.lengths import LEAST
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import MOST_POOLS, TURN_SHARE, StreamPace
 from daemon.scheduler.policies.gittins import Gittins
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Outlook, Sequence
 from tests.scheduler.test_mlfq import sequence
@@ -18,11 +22,12 @@ TURN_S = TURN_SHARE * MAX_PAUSE_S
 class Room:
     """A pool, slots and their pace."""
 
-    def __init__(self, num_blocks: int = 10, max_running: int = 8) -> None:
+    def __init__(self, num_blocks: int = 10, max_running: int = 8, swap: str = PROACTIVE) -> None:
         self.slots = SlotTable(max_running)
         self.kv = KVCache(num_blocks, BLOCK, max_running, 1024, prefix_cache=False)
         self.order = Order(0, Gittins(), self.slots)
-        self.pace = StreamPace(self.order)
+        self.residency = Residency(swap)
+        self.pace = StreamPace(self.order, self.residency)
         self.pace.max_pause_s = MAX_PAUSE_S
 
     def run(self, one: Sequence, now: float, move_s: float = 0.0) -> int:
@@ -152,3 +157,36 @@ def test_other_policies_promise_nothing(other: str) -> None:
     assert room.pace.out_of_turn(room.slots.order(), 0.0).tolist() == [slot]
     room.leave(slot, 1.0)
     assert room.pace.due(1e9) is None
+
+
+def begins(room: Room, num_pools: float) -> bool:
+    """Whether one more may begin that brings all to so many pools, once lengths are known."""
+    for number in range(LEAST):
+        room.order.lengths.observe(begun(16, number))
+    alone = begun(16, 0)
+    room.run(alone, 0.0)
+    newcomer = sequence(16, 1)
+    left = num_pools * room.kv.pool.num_blocks * BLOCK - alone.expected_length - 16
+    newcomer.outlook = Outlook(1.0, left)
+    return room.pace.may_begin(newcomer, room.kv)
+
+
+@pytest.mark.parametrize(("swap", "host", "most"), [
+    (PROACTIVE, True, MOST_POOLS), (PROACTIVE, False, 1.5), (RECOMPUTE, True, 1.5),
+])  # fmt: skip
+def test_fewer_begin_where_who_comes_back_is_computed_again(
+    swap: str, host: bool, most: float
+) -> None:
+    """A pool of 160 tokens takes a second: half of one may come back each five seconds."""
+    for num_pools in (most - 0.05, most + 0.05):
+        room = Room(swap=swap)
+        room.order.step_time = StepTimeModel(0.02, 1 / 160)
+        room.residency.reset([], 100 if host else 0, 0.001)
+        assert begins(room, num_pools) == (num_pools < most)
+
+
+def test_a_link_that_is_slower_than_computing_is_as_none() -> None:
+    room = Room()
+    room.order.step_time = StepTimeModel(0.02, 1 / 160)
+    room.residency.reset([], 100, 0.2)
+    assert not begins(room, 1.6)

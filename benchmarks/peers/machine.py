@@ -83,6 +83,12 @@ def wait_until_quiet(limit: float, patience_s: float, window_s: float = 1.2) -> 
             return used
 
 
+def vectors() -> str:
+    """The widest vectors that the processors have, by their name in /proc/cpuinfo."""
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    return next((one for one in ("avx512f", "avx2", "asimd") if one in flags), "none known")
+
+
 def describe() -> dict[str, str | int | None]:
     """The machine in a few words, for whoever reads the results later."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -4,7 +4,7 @@ import pytest
 
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
-from daemon.scheduler.order import PROMOTED_SHARE, Starvation
+from daemon.scheduler.order import PROMOTED_SHARE
 from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable

@@ -8,6 +8,7 @@ from daemon.scheduler.lengths import SeenLengths
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.start_bound import StartBound
 from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.trust import PredictorTrust
 from daemon.sequence import Sequence
@@ -43,6 +44,7 @@ class Order:
         self.ageing = Ageing()
         self.starve_s = 0.3  # FastServe's alpha; may change while it runs
         self.promoted: list[Sequence] = []  # with some that are no longer
+        self.start_bound = StartBound(instance)
         self._starvation = Starvation(instance)
 
     # Queueing
@@ -61,6 +63,8 @@ class Order:
         self.waiting.push(sequence)
         if self.policy.promotes:
             self._watch(sequence)
+        if self.policy.paces and not sequence.num_output_tokens:
+            self.start_bound.watch(sequence, len(self.waiting))
 
     # Ranks
 
@@ -113,6 +117,8 @@ class Order:
         if not self.policy.learns:
             return self.policy.rank(sequence, self.step_time)
         sequence.outlook = self.lengths.outlook(sequence)
+        if sequence.slot < 0:
+            sequence.left = self.lengths.left(sequence)
         cost = self.policy.rank(sequence, self.step_time)
         return self.ageing.rank(cost, sequence) + PRIORITY_S * sequence.priority
 

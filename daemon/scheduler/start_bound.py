@@ -9,7 +9,7 @@ from daemon.scheduler.starvation import Starvation
 from daemon.sequence import Sequence
 
 TAIL = 0.99
-TAIL_SHARE = 0.8
+TAIL_SHARE = 0.75
 """The share of the tail after which one is overdue: it then waits for its room as well."""
 
 _WINDOW = 512

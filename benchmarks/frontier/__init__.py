@@ -1,0 +1,1 @@
+"""What a short mean costs in long pauses: mean latency against the longest gap, by policy."""

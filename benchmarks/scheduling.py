@@ -21,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from daemon.config.schema import SchedulerConfig
 from daemon.lab.planner.capacity import find_capacity
 from daemon.lab.planner.goal import Goal
 from daemon.lab.report.report import Report
@@ -41,7 +42,7 @@ PUBLISHED = ("vllm", "sarathi")
 """Baselines of papers, where who gives way is computed again; llmd's own default swaps."""
 
 
-PAUSE_S = ScenarioLimits().max_pause_s
+PAUSE_S = SchedulerConfig().max_pause_s
 """As a daemon has it."""
 
 

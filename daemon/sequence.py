@@ -23,9 +23,18 @@ class Outlook(NamedTuple):
         float  # tokens that it costs to end it, for what that is worth; see `gittins_index.py`
     )
     span_tokens: float  # the stretch that it is worth going on, on average
+    room_tokens: float  # what it may grow by, as far as those beside it have to know
 
 
-NO_OUTLOOK = Outlook(1.0, 1.0)
+class Left(NamedTuple):
+    """What is expected of a sequence until its answer ends, in whole numbers, to be summed up."""
+
+    steps: int
+    work: int  # tokens that it holds in each of these steps, summed up
+
+
+NOTHING_LEFT = Left(0, 0)
+NO_OUTLOOK = Outlook(1.0, 1.0, 1.0)
 
 
 class Where(Enum):
@@ -81,6 +90,7 @@ class Sequence:
     high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
     trusted: bool = True  # whether scheduling follows its prediction
     outlook: Outlook = NO_OUTLOOK  # as of its rank, where the policy asks for it
+    left: Left = NOTHING_LEFT  # likewise, as of when it was queued
     residence: Residence = field(default_factory=Residence)
     swaps: int = 0  # how often its KV came back from host memory
     swap_s: float = 0.0  # how long it then waited for the copies
@@ -115,7 +125,7 @@ class Sequence:
     @property
     def expected_length(self) -> int:
         """Its tokens after the stretch that it is worth going on; of a running one as ranked."""
-        return self.num_known_tokens + int(self.outlook.span_tokens)
+        return self.num_known_tokens + int(self.outlook.room_tokens)
 
     @property
     def order_key(self) -> tuple[float, int]:

@@ -11,8 +11,15 @@ from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, of_default
 from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.words import add_flags, offer
 from daemon.cli.workload_flags import workload_spec
+from daemon.config.schema import SchedulerConfig
 from daemon.lab.profiles.load import names
-from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioError, ScenarioLimits
+from daemon.lab.simulator.scenario import (
+    PAUSE_SHARE,
+    InstanceGroup,
+    Scenario,
+    ScenarioError,
+    ScenarioLimits,
+)
 from daemon.lab.simulator.scenario_file import read_scenario
 from daemon.length_models.lengths import CHOICES, KINDS
 from daemon.memory.swap_space import SWAP_MODES
@@ -97,8 +104,11 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         "nobody gives way to a newcomer (default: the policy's own)",
     )
     wait = f"wait before a promotion of mlfq {_default(ScenarioLimits, 'starve_s')}"
-    pause = "longest pause of a stream that has begun, under gittins "
-    pause += _default(ScenarioLimits, "max_pause_s")
+    pause = (
+        "longest pause of a stream that has begun, under gittins (default: "
+        f"{PAUSE_SHARE:g} of the shortest gap promised, such as --slo-gap; without one "
+        f"{SchedulerConfig().max_pause_s:g})"
+    )
     add_flags(
         group,
         ("--starve-s", float, None, "S", wait),

@@ -145,9 +145,14 @@ def _memory(config: Config) -> Iterator[Fault]:
 
 def _scheduler(config: Config) -> Iterator[Fault]:
     scheduler = config.scheduler
-    for key in ("scheduler.starve_s", "scheduler.max_pause_s"):
-        if not _value(config, key) > 0:
-            yield key, f"must be above 0, got {_value(config, key)}"
+    if not scheduler.starve_s > 0:
+        yield "scheduler.starve_s", f"must be above 0, got {scheduler.starve_s}"
+    if not 0 < scheduler.max_pause_s < math.inf:
+        unbounded = "policies that bound no pause are sarathi, speculative and others"
+        yield (
+            "scheduler.max_pause_s",
+            f"must be a number of seconds above 0, got {scheduler.max_pause_s}; {unbounded}",
+        )
     if scheduler.policy in POLICIES and scheduler.prefill_chunk > scheduler.max_batch_tokens:
         most = f"must not exceed scheduler.max_batch_tokens = {scheduler.max_batch_tokens}"
         yield "scheduler.prefill_chunk", f"{most}, got {scheduler.prefill_chunk}"

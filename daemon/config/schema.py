@@ -57,7 +57,7 @@ class ControlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[scheduler]`: who runs when."""
 
-    policy: str = "speculative"
+    policy: str = "gittins"
     placement: str = "least_loaded"  # which instance takes a sequence
     max_running: int = 256  # sequences in a batch
     max_batch_tokens: int = 0  # token budget of a step; 0: the policy's own
@@ -65,8 +65,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_waiting: int = 1024  # sequences that may queue before a request is answered 429
     prefix_cache: bool = True
     depth: int = 0  # steps in flight; 0: chosen from the step time
-    starve_s: float = 0.3  # after waiting so long a sequence may be promoted (mlfq, speculative)
-    max_pause_s: float = 4.0  # most that a stream that has begun may pause (gittins)
+    starve_s: float = 0.3  # after waiting so long a sequence may be promoted (mlfq)
+    max_pause_s: float = (
+        4.0  # most that a stream that has begun may pause (gittins): the SLO for gaps
+    )
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

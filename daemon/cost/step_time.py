@@ -66,6 +66,15 @@ class StepTimeModel:
         """What so many prompt tokens add to a step that runs anyway."""
         return self.prefill_s(num_tokens) - self._terms[0]
 
+    def drain_s(
+        self, num_steps: float, num_decodes: int, context: int, num_prompt_tokens: int
+    ) -> float:
+        """Expected time of so many steps with all these in them, of prompts that are short beside
+        what they attend to in all.
+        """
+        base, a, b, c, _ = self._terms
+        return base * num_steps + a * num_decodes + b * context + c * num_prompt_tokens
+
     def decode_s(self, num_decodes: int, context: int) -> float:
         """Expected time of a step of decodes alone that attend to `context` tokens together."""
         return self.predict_s(StepWork(num_decodes, context))

@@ -5,7 +5,7 @@ from collections import deque
 
 from daemon.sequence import Sequence
 
-TAIL_SHARE = 0.4
+TAIL_SHARE = 0.25
 """Of two that wait, the one that costs e times as much goes first if it came this share of the
 tail earlier. More shortens the mean and lengthens the tail."""
 

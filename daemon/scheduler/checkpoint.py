@@ -12,6 +12,7 @@ from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import KindState, SeenLengths
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.start_bound import StartBound
 from daemon.scheduler.trust import Pair, PredictorTrust, VerdictState
 from daemon.wire.columns import Column, int32
 
@@ -38,6 +39,7 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     lengths: list[KindState] = []
     ageing: tuple[float, int, list[float]] | None = None  # none in an older journal
     verdicts: list[VerdictState] = []  # likewise
+    backlogs_s: list[float] = []  # likewise
 
 
 def state_of(scheduler: Scheduler) -> SchedulerState:
@@ -65,6 +67,7 @@ def state_of(scheduler: Scheduler) -> SchedulerState:
         trust=scheduler.order.trust.older(),
         lengths=scheduler.order.lengths.state(),
         ageing=scheduler.order.ageing.state(),
+        backlogs_s=scheduler.order.start_bound.state(),
         verdicts=scheduler.order.trust.state(),
     )
 
@@ -77,6 +80,7 @@ def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeMode
     scheduler.order.lengths = SeenLengths.restored(state.lengths)
     if state.ageing is not None:
         scheduler.order.ageing = Ageing.restored(state.ageing)
+    scheduler.order.start_bound = StartBound.restored(scheduler.instance, state.backlogs_s)
     admission.step = state.step
     admission.stats = PreemptionStats(*state.stats)
     admission.left[:] = state.left

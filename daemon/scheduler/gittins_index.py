@@ -37,6 +37,8 @@ class IndexTable(msgspec.Struct, frozen=True):
     ages: list[float]  # rising from 0
     index: list[float]  # in that unit, squared
     spans: list[float]  # mean length that is spent on the best span
+    left: list[float] = []  # mean length that is left; none of an older journal
+    left_squares: list[float] = []  # mean of its square
 
     def at(self, age: float, unit: float) -> tuple[float, float]:
         """Index and span at an age, in tokens as it is; the table's unit is so many of them."""
@@ -54,6 +56,17 @@ class IndexTable(msgspec.Struct, frozen=True):
         cost = costs[place - 1] + share * (costs[place] - costs[place - 1])
         mean = spans[place - 1] + share * (spans[place] - spans[place - 1])
         return cost * unit * unit, mean * unit
+
+    def left_at(self, age: float, unit: float) -> tuple[float, float]:
+        """What is left at an age, in tokens as it is, and its mean square: those at the knot before
+        it, and more with what it is older.
+        """
+        if not self.left:
+            return self.at(age, unit)[1], self.at(age, unit)[1] ** 2
+        place = min(bisect_right(self.ages, age / unit), len(self.ages)) - 1
+        older = LEAST_LEFT * max(0.0, age / unit - self.ages[place])
+        left, square = self.left[place] + older, self.left_squares[place] + older * older
+        return left * unit, square * unit * unit
 
 
 def index_table(lengths: Float64, weights: Float64) -> IndexTable:
@@ -75,5 +88,8 @@ def index_table(lengths: Float64, weights: Float64) -> IndexTable:
     ratio = np.where(ends >= LEAST_SHARE * alive[:, None], spent / won, np.inf)
     best = np.arange(knots.size), ratio.argmin(axis=1)
     known = alive >= min(FEW / lengths.size, 1.0) * ended[-1]
-    columns = knots, ratio[best], spent[best] / alive
+    square = np.concatenate([[0.0], (weights * lengths * lengths).cumsum()])
+    left = (moment[-1] - moment[before]) / alive - knots
+    left_squares = (square[-1] - square[before]) / alive - knots * (2.0 * left + knots)
+    columns = knots, ratio[best], spent[best] / alive, left, left_squares
     return IndexTable(*(column[known].tolist() for column in columns))

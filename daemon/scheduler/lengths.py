@@ -6,13 +6,17 @@ import msgspec
 import numpy as np
 
 from daemon.scheduler.gittins_index import IndexTable, index_table
-from daemon.sequence import Outlook, Sequence
+from daemon.sequence import Left, Outlook, Sequence
 
 WINDOW = 512
 """Answers of a kind that are remembered."""
 
 LEAST = 48
 """A kind counts once so many answers of it have ended; before that, a wider one does."""
+
+LEAST_OF_ALL = 16
+"""The widest kind counts once so many have ended: for the order a few are better than a guess. What
+others leave room for is the guess until there are more."""
 
 RENEW = 16
 """An index is made anew after so many ends, or an eighth of those that it is made of."""
@@ -92,10 +96,12 @@ class SeenLengths:
 
     def __init__(self) -> None:
         self._kinds: dict[Kind, LengthKind] = {}
+        self._num_ended = 0
 
     def observe(self, sequence: Sequence) -> None:
         """An answer ended."""
         num_tokens = sequence.num_output_tokens
+        self._num_ended += 1
         answer = num_tokens / _unit(sequence), num_tokens >= sequence.max_tokens
         for kind in _kinds(sequence):
             ended = self._kinds.get(kind)
@@ -105,21 +111,40 @@ class SeenLengths:
 
     @property
     def any_known(self) -> bool:
-        """Whether enough answers of any kind have ended: before that, outlooks are guesses."""
-        return any(len(one.answers) >= LEAST for one in self._kinds.values())
+        """Whether so many have ended that nobody grows by more than is expected of many."""
+        return self._num_ended >= LEAST
 
     def outlook(self, sequence: Sequence) -> Outlook:
         """What is expected of a sequence of its age, within its limit."""
         age = sequence.num_output_tokens
         most = max(1.0, sequence.max_tokens - age)
-        for kind in _kinds(sequence):  # by the narrowest of which enough answers have ended
+        table = self._narrowest(sequence)
+        if table is None:
+            left = min(GUESS_TOKENS, most)
+            return Outlook(left * (age + left), left, left)
+        index, span = table.at(age, _unit(sequence))
+        index = min(max(1.0, index), most * (age + most))
+        room = span if self.any_known else max(span, GUESS_TOKENS)
+        return Outlook(index, min(max(1.0, span), most), min(max(1.0, room), most))
+
+    def left(self, sequence: Sequence) -> Left:
+        """What is expected of a sequence until its answer ends, within its limit."""
+        most = max(1.0, sequence.max_tokens - sequence.num_output_tokens)
+        left, square = GUESS_TOKENS, GUESS_TOKENS * GUESS_TOKENS
+        if table := self._narrowest(sequence):
+            left, square = table.left_at(float(sequence.num_output_tokens), _unit(sequence))
+        left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
+        return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
+
+    def _narrowest(self, sequence: Sequence) -> IndexTable | None:
+        """The index of the narrowest of its kinds of which enough answers have ended."""
+        *narrower, widest = _kinds(sequence)
+        for kind in narrower:
             ended = self._kinds.get(kind)
             if ended is not None and len(ended.answers) >= LEAST:
-                index, span = ended.table.at(age, _unit(sequence))
-                index = min(max(1.0, index), most * (age + most))
-                return Outlook(index, min(max(1.0, span), most))
-        left = min(GUESS_TOKENS, most)
-        return Outlook(left * (age + left), left)
+                return ended.table
+        ended = self._kinds.get(widest)
+        return ended.table if ended is not None and len(ended.answers) >= LEAST_OF_ALL else None
 
     def state(self) -> list[KindState]:
         """All it has learned, as plain values."""
@@ -131,6 +156,8 @@ class SeenLengths:
         lengths = cls()
         for one in state:
             lengths._kinds[one.prompt, one.told] = LengthKind.restored(one)
+            if one.prompt == _ANY and one.told <= 0:
+                lengths._num_ended += len(one.answers)
         return lengths
 
 

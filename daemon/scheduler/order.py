@@ -1,7 +1,5 @@
 """The order of one instance's sequences: queueing, ranks, reviews, promotion."""
 
-from heapq import heapify, heappop, heappush
-
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
@@ -10,6 +8,8 @@ from daemon.scheduler.lengths import SeenLengths
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.start_bound import StartBound
+from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.trust import PredictorTrust
 from daemon.sequence import Sequence
 from daemon.story import What
@@ -25,10 +25,6 @@ is not worth a pause."""
 
 PRIORITY_S = 1e8
 """Where costs are learned, a better priority is worth so many seconds of age: more than all."""
-
-_SPARE = 64
-
-_Due = tuple[float, int, float, Sequence]
 
 
 class Order:
@@ -48,6 +44,7 @@ class Order:
         self.ageing = Ageing()
         self.starve_s = 0.3  # FastServe's alpha; may change while it runs
         self.promoted: list[Sequence] = []  # with some that are no longer
+        self.start_bound = StartBound(instance)
         self._starvation = Starvation(instance)
 
     # Queueing
@@ -66,6 +63,8 @@ class Order:
         self.waiting.push(sequence)
         if self.policy.promotes:
             self._watch(sequence)
+        if self.policy.paces and not sequence.num_output_tokens:
+            self.start_bound.watch(sequence, len(self.waiting))
 
     # Ranks
 
@@ -118,6 +117,8 @@ class Order:
         if not self.policy.learns:
             return self.policy.rank(sequence, self.step_time)
         sequence.outlook = self.lengths.outlook(sequence)
+        if sequence.slot < 0:
+            sequence.left = self.lengths.left(sequence)
         cost = self.policy.rank(sequence, self.step_time)
         return self.ageing.rank(cost, sequence) + PRIORITY_S * sequence.priority
 
@@ -224,39 +225,3 @@ class Order:
             if one.promoted and one.instance == self.instance and one.state is not State.FINISHED
         ]
         return sum(kv.blocks_for(one.num_known_tokens) for one in self.promoted)
-
-
-class Starvation:
-    """An index of one instance's waiting sequences by the time from which they starve.
-
-    Whoever ran since, or went elsewhere, is dropped.
-    """
-
-    def __init__(self, instance: int) -> None:
-        self._instance = instance
-        self._due: list[_Due] = []  # a heap of (starves at, number, waits since, sequence)
-        self._number = 0
-
-    def watch(self, sequence: Sequence, starves_at_s: float, num_waiting: int) -> None:
-        """It waits since `waiting_since_s`, as one of so many."""
-        self._number += 1
-        due = (starves_at_s, self._number, sequence.waiting_since_s, sequence)
-        heappush(self._due, due)
-        if len(self._due) > 2 * num_waiting + _SPARE:
-            self._due = [one for one in self._due if self._waits(one)]
-            heapify(self._due)
-
-    def first(self, now: float) -> Sequence | None:
-        """The one that starves longest; None if nobody does."""
-        while self._due and self._due[0][0] <= now:
-            if self._waits(self._due[0]):
-                return self._due[0][3]
-            heappop(self._due)
-        return None
-
-    def _waits(self, due: _Due) -> bool:
-        """Whether it has waited here since then, and still does."""
-        _, _, since_s, sequence = due
-        waits = sequence.state in (State.WAITING, State.PREEMPTED)
-        here = sequence.instance == self._instance and sequence.waiting_since_s == since_s
-        return waits and here and not sequence.promoted

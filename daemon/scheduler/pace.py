@@ -97,6 +97,7 @@ class StreamPace:
             return first
         if due := self.due(now):
             return due
+        first = self._order.start_bound.overdue(first.priority, now) or first
         paused = self._paused
         if not (first.num_output_tokens or self.may_begin(first, kv)):
             if not paused:

@@ -19,6 +19,7 @@ class WaitingQueue:
         self._keys: list[OrderKey] = []  # of these
         self._key: dict[int, OrderKey] = {}  # likewise, by sequence id
         self.num_tokens = 0  # known tokens of all that wait
+        self.left_steps = self.left_work = 0  # of all that wait; see `Left`
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -42,10 +43,13 @@ class WaitingQueue:
         self._keys.insert(index, key)
         self._key[sequence.id] = key
         self.num_tokens += sequence.num_known_tokens
+        self.left_steps += sequence.left.steps
+        self.left_work += sequence.left.work
 
     def take_all(self) -> list[Sequence]:
         """Empty the queue."""
-        taken, self._sequences, self.num_tokens = self._sequences, [], 0
+        taken, self._sequences = self._sequences, []
+        self.num_tokens = self.left_steps = self.left_work = 0
         self._keys.clear()
         self._key.clear()
         return taken
@@ -58,6 +62,8 @@ class WaitingQueue:
             if self._sequences[index] is sequence:
                 del self._sequences[index], self._keys[index], self._key[sequence.id]
                 self.num_tokens -= sequence.num_known_tokens
+                self.left_steps -= sequence.left.steps
+                self.left_work -= sequence.left.work
                 return
             index += 1
         raise LookupError(f"sequence {sequence.id} does not wait here")

@@ -105,6 +105,8 @@ class Scheduler:
         self.suspects.add(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
+        if self.policy.paces:
+            self.admission.observe_backlog()
         self.order.enqueue(sequence, since_s)
         self.admission.pace.pause(sequence)
 

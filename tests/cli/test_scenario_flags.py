@@ -124,6 +124,15 @@ def test_flags_alone_are_a_scenario() -> None:
     )
 
 
+def test_a_promised_gap_bounds_pauses_unless_the_pause_is_given(path: Path) -> None:
+    def pause_s(*flags: str) -> float:
+        return scenario_of(parse(str(path), *flags)).max_pause_s
+
+    assert (pause_s(), pause_s("--slo-gap", "3")) == (4.0, pytest.approx(2.4))
+    assert pause_s("--slo", "a:gap=1.5") == pytest.approx(1.2)
+    assert pause_s("--slo-gap", "3", "--max-pause-s", "2.5") == 2.5
+
+
 def test_a_rate_takes_the_place_of_a_scale_and_the_reverse(path: Path) -> None:
     workload = scenario_of(parse(str(path), "--rate", "2")).workload
     assert (workload.rate, workload.rate_scale, workload.requests) == (2.0, 0.0, 300)

@@ -85,6 +85,15 @@ def test_without_swapping_there_is_none(mode: str) -> None:
         ("memory.host_bytes", -2, "must be at least -1"),
         ("scheduler.starve_s", 0.0, "must be above 0, got 0.0"),
         ("scheduler.starve_s", float("nan"), "must be above 0, got nan"),
+        *(
+            ("scheduler.max_pause_s", pause_s, f"must be a number of seconds above 0, got {got}")
+            for pause_s, got in (
+                (0.0, "0.0"),
+                (-1.0, "-1.0"),
+                (float("inf"), "inf"),
+                (float("nan"), "nan"),
+            )
+        ),
     ],
 )
 def test_faults_are_named(key: str, value: object, fault: str) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from torch import nn
 
 from daemon.engine.linear import PackedLinear, can_pack, packed

@@ -65,7 +65,7 @@ async def test_before_the_model_is_known(status: DaemonStatus) -> None:
     (one,) = snapshot.instances
     assert (one.name, one.device, one.state) == ("first", "cpu", "loading")
     assert (one.load_stage, one.load_fraction) == ("preparing the model", 0.0)
-    assert (one.policy, one.swap) == ("speculative", "proactive")
+    assert (one.policy, one.swap) == ("gittins", "proactive")
 
 
 async def test_before_the_core_exists_the_swap_mode_is_the_one_it_will_have(

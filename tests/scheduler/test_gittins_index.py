@@ -14,7 +14,8 @@ def table_of(lengths: list[float]) -> IndexTable:
 
 
 def at(table: IndexTable, age: float, unit: float) -> Outlook:
-    return Outlook(*table.at(age, unit))
+    index, span = table.at(age, unit)
+    return Outlook(index, span, span)
 
 
 def index_at(table: IndexTable, age: float) -> float:

@@ -96,3 +96,29 @@ def test_what_was_learned_can_be_written_down_and_goes_on_the_same() -> None:
         lengths.observe(one)
         again.observe(one)
     assert again.state() == lengths.state()
+
+
+def test_what_is_left_is_the_mean_of_those_that_are_as_old() -> None:
+    lengths = SeenLengths()
+    chance = np.random.default_rng(1)
+    ends = chance.integers(1, 400, 400)
+    for end in ends.tolist():
+        lengths.observe(answer(100, end))
+    for age in (0, 150):
+        longer = ends[ends >= age]
+        left = lengths.left(answer(100, age))
+        work = (longer - age).mean() * (100 + age) + ((longer - age) ** 2).mean() / 2
+        assert left.steps == pytest.approx((longer - age).mean(), rel=0.05)
+        assert left.work == pytest.approx(work, rel=0.05)
+
+
+def test_no_more_is_left_than_the_limit_allows() -> None:
+    lengths = SeenLengths()
+    for _ in range(LEAST):
+        lengths.observe(answer(100, 400))
+    assert lengths.left(answer(100, 10, most=50)) == (40, 40 * 110 + 40 * 40 // 2)
+    assert lengths.left(answer(100, 900)).steps >= 1, "older than any that was seen"
+
+
+def test_before_anything_ended_what_is_left_is_a_guess() -> None:
+    assert SeenLengths().left(answer(30, 0)).steps == GUESS_TOKENS

@@ -134,18 +134,18 @@ def test_no_more_begin_than_the_pool_can_keep() -> None:
     expected = int(MOST_POOLS * 10 * BLOCK / 2)
     running, paused, new = begun(16, 0), begun(16, 1), sequence(15, 2)
     for one in (running, paused):
-        one.outlook = Outlook(1.0, expected - 24.0)
+        one.outlook = Outlook(1.0, expected - 24.0, expected - 24.0)
     slot = room.run(paused, 0.0)
     room.leave(slot, 1.0)
     room.run(running, 1.0)
     assert room.pace.may_begin(new, room.kv), "16 tokens are left over"
-    new.outlook = Outlook(1.0, 2.0)
+    new.outlook = Outlook(1.0, 2.0, 2.0)
     assert not room.pace.may_begin(new, room.kv)
 
 
 def test_alone_anybody_may_begin() -> None:
     room, giant = Room(), sequence(15, 0)
-    giant.outlook = Outlook(1.0, 1e6)
+    giant.outlook = Outlook(1.0, 1e6, 1e6)
     assert room.pace.may_begin(giant, room.kv)
 
 
@@ -167,7 +167,7 @@ def begins(room: Room, num_pools: float) -> bool:
     room.run(alone, 0.0)
     newcomer = sequence(16, 1)
     left = num_pools * room.kv.pool.num_blocks * BLOCK - alone.expected_length - 16
-    newcomer.outlook = Outlook(1.0, left)
+    newcomer.outlook = Outlook(1.0, left, left)
     return room.pace.may_begin(newcomer, room.kv)
 
 

@@ -88,8 +88,9 @@ def _limits(scenario: Scenario) -> Iterator[str]:
         if value < least:
             yield f"limits.{name} must be at least {least}, got {value}"
     for name in ("starve_s", "max_pause_s"):
-        if not 0.0 < getattr(limits, name) < math.inf:
-            yield f"limits.{name} must be a number above 0, got {getattr(limits, name)}"
+        value = getattr(limits, name)
+        if value is not None and not 0.0 < value < math.inf:
+            yield f"limits.{name} must be a number above 0, got {value}"
     if limits.swap not in ("", *SWAP_MODES):
         yield f"limits.swap {not_one_of(limits.swap, SWAP_MODES)}"
 

@@ -148,7 +148,7 @@ def configured(prepared: Prepared) -> Configured:
         swap=shared.swap,
         starve_s=limits.starve_s,
         placement=scenario.placement,
-        max_pause_s=limits.max_pause_s,
+        max_pause_s=scenario.max_pause_s,
     )
 
 

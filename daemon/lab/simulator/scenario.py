@@ -11,6 +11,10 @@ _SCHEDULER, _MEMORY = SchedulerConfig(), MemoryConfig()
 """What is left open is as a daemon has it, or figures of the two would not be of one thing."""
 
 
+PAUSE_SHARE = 0.8
+"""Of a promised gap, what a pause may take: a step and a move come on top of a pause."""
+
+
 class ScenarioError(ValueError):
     """A scenario that cannot run; the message names the value and what would do."""
 
@@ -53,7 +57,7 @@ class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     depth: int = _SCHEDULER.depth
     swap: str = _MEMORY.swap  # "": the policy's own
     starve_s: float = _SCHEDULER.starve_s
-    max_pause_s: float = _SCHEDULER.max_pause_s
+    max_pause_s: float | None = None  # None: as `Scenario.max_pause_s` says
     exact_max_tokens: bool = (
         False  # clients ask for as many tokens as they get, as `llmd bench` does
     )
@@ -85,6 +89,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def num_instances(self) -> int:
         """Instances of all groups."""
         return sum(group.count for group in self.instance)
+
+    @property
+    def max_pause_s(self) -> float:
+        """How long a stream that has begun may pause: as the limits say, else what keeps the
+        shortest gap that the workload promises to a class, else as a daemon has it.
+        """
+        if self.limits.max_pause_s is not None:
+            return self.limits.max_pause_s
+        gaps_s = [one.gap_s for one in self.workload.classes if one.gap_s]
+        return PAUSE_SHARE * min(gaps_s) if gaps_s else _SCHEDULER.max_pause_s
 
     @property
     def shared_limits(self) -> InstanceLimits:

@@ -5,9 +5,9 @@ from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
 from daemon.sequence import Sequence
 
-REVIEW_TOKENS, REVIEW_SHARE = 32, 8
-"""A running sequence's rank is brought up to date as often, or when its answer has grown by an
-eighth: what is expected of it changes with the ratio of ages."""
+REVIEW_TOKENS, REVIEW_SHARE = 64, 4
+"""A running sequence's rank is brought up to date as often, or when its answer has grown by a
+quarter: what is expected of it changes with the ratio of ages."""
 
 
 class Gittins(Policy):

@@ -9,11 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from daemon.config.schema import SchedulerConfig
 from daemon.core.core import Core
 from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import RequestLog
 from daemon.lab.simulator.run import Options, Prepared, run
-from daemon.lab.simulator.scenario import ScenarioLimits
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
+from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.scheduler.pace import MOST_POOLS
 from tests.lab.simulator.made import DEVICE, phases, prepared, profile, workload
 
@@ -110,3 +112,19 @@ def test_the_scenarios_are_hard_enough() -> None:
         log = run(replace(plan.prepared, scenario=scenario))
         num_broken += longest_gap_s(log.requests) > plan.promised_s
     assert num_broken >= 4
+
+
+def test_the_longest_pause_keeps_the_shortest_gap_promised_unless_said() -> None:
+    chat, code = SloClass("chat", 0.5, gap_s=2.0), SloClass("code", 0.5, gap_s=5.0)
+    for classes, said_s, wanted_s in (
+        ((SloClass(ttft_s=1.0),), None, SchedulerConfig().max_pause_s),
+        ((code, chat), None, 1.6),
+        ((code, chat), 3.0, 3.0),
+        ((SloClass(),), 3.0, 3.0),
+    ):
+        made = Scenario(
+            workload=WorkloadSpec(name="skew", rate=5.0, classes=classes),
+            instance=(InstanceGroup(profile="opt-13b@a100-80g"),),
+            limits=ScenarioLimits(max_pause_s=said_s),
+        )
+        assert made.max_pause_s == pytest.approx(wanted_s)

@@ -166,6 +166,13 @@ FIRST = InstanceGroup(profile="any")
             {"limits": ScenarioLimits(starve_s=float("nan"))},
             "limits.starve_s must be a number above 0",
         ),
+        *(
+            (
+                {"limits": ScenarioLimits(max_pause_s=pause_s)},
+                "limits.max_pause_s must be a number above 0",
+            )
+            for pause_s in (0.0, -1.0, float("inf"), float("nan"))
+        ),
         ({"limits": ScenarioLimits(swap="so")}, "limits.swap must be one of"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"policy": "so"}, "policy must be one of"),
@@ -218,7 +225,7 @@ def test_instances_of_a_scenario_have_limits_of_their_own() -> None:
     plan = replace(plan, groups=(first, second))
     seen: list[Core] = []
     log = run(plan, Options(after_event=seen.append))
-    assert [one.scheduler.policy.name for one in seen[-1].instances] == ["speculative", "vllm"]
+    assert [one.scheduler.policy.name for one in seen[-1].instances] == ["gittins", "vllm"]
     assert max(log.instances[1].sample_running) == 2
     assert seen[-1].instances[1].limits.max_batch_tokens == 50
 

@@ -1,0 +1,46 @@
+"""Starvation: who has waited for how long."""
+
+from heapq import heapify, heappop, heappush
+
+from daemon.request import State
+from daemon.sequence import Sequence
+
+_SPARE = 64
+
+_Due = tuple[float, int, float, Sequence]
+
+
+class Starvation:
+    """An index of one instance's waiting sequences by the time from which they starve.
+
+    Whoever ran since, or went elsewhere, is dropped.
+    """
+
+    def __init__(self, instance: int) -> None:
+        self._instance = instance
+        self._due: list[_Due] = []  # a heap of (starves at, number, waits since, sequence)
+        self._number = 0
+
+    def watch(self, sequence: Sequence, starves_at_s: float, num_waiting: int) -> None:
+        """It waits since `waiting_since_s`, as one of so many."""
+        self._number += 1
+        due = (starves_at_s, self._number, sequence.waiting_since_s, sequence)
+        heappush(self._due, due)
+        if len(self._due) > 2 * num_waiting + _SPARE:
+            self._due = [one for one in self._due if self._waits(one)]
+            heapify(self._due)
+
+    def first(self, now: float) -> Sequence | None:
+        """The one that starves longest; None if nobody does."""
+        while self._due and self._due[0][0] <= now:
+            if self._waits(self._due[0]):
+                return self._due[0][3]
+            heappop(self._due)
+        return None
+
+    def _waits(self, due: _Due) -> bool:
+        """Whether it has waited here since then, and still does."""
+        _, _, since_s, sequence = due
+        waits = sequence.state in (State.WAITING, State.PREEMPTED)
+        here = sequence.instance == self._instance and sequence.waiting_since_s == since_s
+        return waits and here and not sequence.promoted

@@ -1,0 +1,30 @@
+"""Displacement under learned costs: who is let go on though another one costs less."""
+
+import pytest
+
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import RECOMPUTE
+from daemon.scheduler.displacement import SHORT_PAUSES, Displacement
+from daemon.sequence import Outlook, Sequence
+from tests.scheduler.test_pace import MAX_PAUSE_S, TURN_S, Room, begun
+
+STEP_S = 0.05
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_one_that_soon_ends_keeps_its_slot(far: bool) -> None:
+    """A pause would delay it by more than the other one gains."""
+    room = Room(swap=RECOMPUTE)
+    room.order.step_time.mean_s = STEP_S
+    member = begun(60, 0)
+    member.rank = 1e6  # it costs a lot more than the one that waits
+    span_s = SHORT_PAUSES * MAX_PAUSE_S + (1.0 if far else -1.0)
+    member.outlook = Outlook(1.0, span_s / STEP_S, span_s / STEP_S)
+    slot = room.run(member, 0.0)
+    found = displaced(room, begun(60, 1), room.kv)
+    assert found == ([slot] if far else [])
+
+
+def displaced(room: Room, waits: Sequence, kv: KVCache) -> list[int]:
+    displacement = Displacement(room.order, room.residency, room.pace)
+    return displacement.for_one(waits, 1, kv, [], TURN_S + 1.0)

@@ -1,0 +1,98 @@
+"""The bound on the wait of those that have not begun."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import StepWork
+from daemon.request import State
+from daemon.scheduler.start_bound import TAIL, TAIL_SHARE, StartBound
+from daemon.sequence import Sequence
+from tests.scheduler.test_mlfq import sequence
+from tests.scheduler.test_pace import Room, begun
+
+
+def waits(arrival: int, arrived_s: float, priority: int = 0) -> Sequence:
+    one = sequence(20, arrival)
+    one.instance, one.arrived_s, one.priority = 0, arrived_s, priority
+    return one
+
+
+def watching(*ones: Sequence, backlog_s: float = 10.0) -> StartBound:
+    bound = StartBound(0)
+    bound.observe(backlog_s)
+    for one in ones:
+        bound.watch(one, len(ones))
+    return bound
+
+
+def test_who_has_waited_as_long_as_the_slowest_would_have_is_overdue() -> None:
+    one = waits(0, 100.0)
+    bound = watching(one)
+    due_s = 100.0 + 10.0 * TAIL_SHARE
+    assert bound.overdue(0, due_s - 0.1) is None
+    assert bound.overdue(0, due_s + 0.1) is one
+
+
+def test_before_anybody_came_nobody_is_overdue() -> None:
+    bound = StartBound(0)
+    bound.watch(waits(0, 0.0), 1)
+    assert bound.bound_s == math.inf and bound.overdue(0, 1e9) is None
+
+
+def test_the_oldest_of_its_priority_comes_first() -> None:
+    younger, older, worse = waits(0, 5.0), waits(1, 3.0), waits(2, 1.0, priority=1)
+    bound = watching(younger, older, worse)
+    assert bound.overdue(0, 99.0) is older
+    assert bound.overdue(1, 99.0) is worse
+    assert bound.overdue(2, 99.0) is None
+
+
+def test_whoever_began_or_left_is_not_overdue() -> None:
+    one, other, third = (waits(number, float(number)) for number in range(3))
+    bound = watching(one, other, third)
+    one.state, other.instance = State.RUNNING, 1
+    assert bound.overdue(0, 99.0) is third
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=1200))
+def test_the_tail_is_of_the_latest(backlogs_s: list[float]) -> None:
+    bound = StartBound(0)
+    for backlog_s in backlogs_s:
+        bound.observe(backlog_s)
+    expected_s = TAIL_SHARE * float(np.quantile(backlogs_s[-512:], TAIL))
+    assert bound.bound_s == pytest.approx(expected_s)
+    again = StartBound.restored(0, bound.state())
+    assert again.bound_s == bound.bound_s and again.state() == bound.state()
+
+
+def test_the_overdue_one_is_asked_in_before_the_first_in_the_order() -> None:
+    room = Room()
+    first, overdue = sequence(20, 1), waits(0, 0.0)
+    room.order.start_bound = watching(overdue)
+    assert room.pace.next(first, room.kv, 1.0) is first
+    assert room.pace.next(first, room.kv, 9.0) is overdue
+
+
+def test_a_stream_whose_pause_is_over_goes_before_the_overdue_one() -> None:
+    room = Room()
+    paused = room.leave(room.run(begun(16, 2), 0.0), 1.0)
+    room.order.start_bound = watching(waits(0, 0.0))
+    assert room.pace.next(sequence(20, 1), room.kv, 99.0) is paused
+
+
+def test_steps_are_drained_together() -> None:
+    """Two steps of one decode each take as long as one work of two decodes over two steps."""
+    model = StepTimeModel(0.01, 0.001)
+    for decodes in range(1, 65):
+        chunk = ((decodes, 0),) if decodes % 3 == 0 else ()
+        work = StepWork(decodes, 100 * decodes, chunk)
+        model.observe(work, 0.01 + 0.002 * decodes + 0.001 * sum(size for size, _ in chunk))
+    apart_s = 2 * model.predict_s(StepWork(8, 800))
+    assert model.drain_s(2, 16, 1600, 0) == pytest.approx(apart_s)
+    more_s = model.drain_s(2, 16, 1600, 50) - apart_s
+    assert more_s == pytest.approx(model.drain_s(0, 0, 0, 50)) and more_s > 0.0

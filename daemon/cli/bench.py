@@ -22,6 +22,7 @@ from daemon.lab.bench.load import LoadGenerator
 from daemon.lab.report.errors import ReportError
 from daemon.lab.workload.build import check
 from daemon.lab.workload.workload import WorkloadError
+from daemon.request import MAX_SEQUENCES_PER_REQUEST
 
 REFRESH_S = 0.5
 LONGEST_TIMEOUT_S = 1e9
@@ -57,9 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="for servers that refuse ignore_eos: answers then end where the model ends them",
     )
+    answers = "answers of each request, each with a row of its own; several are drawn at "
+    answers += "temperature 1 (default: %(default)s)"
     longest = "leave out requests longer than N tokens (default: than the server says)"
     add_flags(
         parser,
+        ("--n", int, 1, "N", answers),
         ("--max-len", int, 0, "N", longest),
         ("--timeout-s", float, 600.0, "S", "of a whole answer; 0: none (default: %(default)g)"),
         ("--warm-up", int, 0, "N", "send N requests first, not recorded (default: %(default)s)"),
@@ -97,6 +101,8 @@ def bench(arguments: argparse.Namespace) -> int:
 def _spec(arguments: argparse.Namespace) -> BenchSpec:
     if arguments.warm_up < 0 or arguments.max_len < 0:
         raise UsageError("--warm-up and --max-len must not be below 0")
+    if not 1 <= arguments.n <= MAX_SEQUENCES_PER_REQUEST:
+        raise UsageError(f"--n must be from 1 to {MAX_SEQUENCES_PER_REQUEST}, got {arguments.n}")
     if not 0 <= arguments.timeout_s <= LONGEST_TIMEOUT_S:
         raise UsageError(f"--timeout-s must be from 0 (none) to {LONGEST_TIMEOUT_S:g}")
     said = {name: getattr(arguments, name) for name in BenchSpec.__struct_fields__}
@@ -104,14 +110,14 @@ def _spec(arguments: argparse.Namespace) -> BenchSpec:
 
 
 @asynccontextmanager
-async def _following(load: LoadGenerator, num_requests: int) -> AsyncIterator[None]:
+async def _following(load: LoadGenerator, num_answers: int) -> AsyncIterator[None]:
     """Tell of the load while it runs."""
     with progress() as told:
 
         async def follow() -> None:
             while True:
                 ended, running = load.sent.ended, len(load.sent.answers) - load.sent.ended
-                told(ended, num_requests, f"{ended:,} of {num_requests:,}, {running:,} running")
+                told(ended, num_answers, f"{ended:,} of {num_answers:,}, {running:,} running")
                 await asyncio.sleep(REFRESH_S)
 
         following = asyncio.create_task(follow())

@@ -27,6 +27,7 @@ class Choice(msgspec.Struct):
     text: str | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
+    index: int = 0  # of a request's several choices
 
 
 class PromptDetails(msgspec.Struct):

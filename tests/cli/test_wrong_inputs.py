@@ -145,6 +145,7 @@ def _tried(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object
         (("simulate", "--profile", PROFILE, *WORKLOAD, "--sweep", "--workers", "-1"), "--workers"),
         (("bench", "--url", NOBODY, *WORKLOAD, "--timeout-s", "inf"), "--timeout-s must be from 0"),
         (("bench", "--url", NOBODY, *WORKLOAD, "--timeout-s", "nan"), "--timeout-s must be from 0"),
+        (("bench", "--url", NOBODY, *WORKLOAD, "--n", "0"), "--n must be from 1 to 128, got 0"),
         (("profile", "--instance", "cuda:1000", "--model", "F"), "cuda:1000"),
         (("check", "--instance", f"cuda:{'9' * 5000}"), "must be cpu or cuda:N"),
         (("check", "--instance", "cuda:\u0663"), "must be cpu or cuda:N"),

@@ -64,7 +64,7 @@ async def test_what_can_change_changes_everywhere(
     level = logging.getLogger().level
     monkeypatch.setenv("LLMD_LOG_LEVEL", "info")  # what children inherit is put back
     operated.write(
-        "[scheduler]\npolicy = 'srtf'\nmax_waiting = 3\nstarve_s = 0.5\n"
+        "[scheduler]\npolicy = 'srtf'\nmax_waiting = 3\nstarve_s = 0.5\nmax_pause_s = 2.5\n"
         "[server]\nkeepalive_s = 4.0\ncors_origins = ['http://a']\nport = 9\n"
         "[daemon]\nlog_level = 'error'\ndrain_s = 1.0\n"
         f"[[key]]\nname = 'alice'\nhash = '{'0' * 64}'\n"
@@ -77,11 +77,13 @@ async def test_what_can_change_changes_everywhere(
     assert answer.file == str(operated.file)
     assert set(answer.changed) == {
         *("scheduler.policy", "scheduler.max_waiting", "scheduler.starve_s", "daemon.drain_s"),
+        "scheduler.max_pause_s",
         *("server.keepalive_s", "server.cors_origins", "daemon.log_level", "key"),
     }
     assert answer.needs_restart == ("server.port",)
     core = house.runtime.core
     assert (core.config.max_waiting, core.config.starve_s) == (3, 0.5)
+    assert core.config.max_pause_s == 2.5
     assert core.instances[0].scheduler.policy.name == "srtf"
     assert operated.parts.config.daemon.drain_s == 1.0
     assert operated.parts.config.server.port == 8000
@@ -128,18 +130,19 @@ async def test_a_broken_file_changes_nothing_and_no_answer_is_touched(
     house.paused = True
     house.api.send(generate(1, [1, 2, 3]))
     await until(lambda: bool(house.plans))
-    for text in ("[scheduler]\npolicy = 'lifo'\nmax_waiting = 3\n", "max = = 3", "[x]\ny = 1\n"):
+    endless = "[scheduler]\nmax_waiting = 3\nmax_pause_s = inf\n"
+    for text in (endless, "[scheduler]\npolicy = 'lifo'\n", "max = = 3", "[x]\ny = 1\n"):
         operated.write(text)
         with pytest.raises(RefusalError, match=r"the configuration stays as it was: .*llmd\.toml"):
             await operated.operations.reload()
     operated.file.unlink()
     await operated.operations.hang_up()
-    assert len(caplog.records) == 4
+    assert len(caplog.records) == 5
     said_last = f"the configuration stays as it was: {operated.file}: No such file or directory"
     assert caplog.records[-1].getMessage() == said_last
     assert operated.parts.config is before
     assert house.runtime.core.config.max_waiting == 1000
-    assert said == ["reloading", "ready: tiny at "] * 4
+    assert said == ["reloading", "ready: tiny at "] * 5
     house.resume()
     await house.ended(1)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from daemon.lab.bench.choices import each_answer
 from daemon.lab.bench.client import Client
 from daemon.lab.bench.endpoint import Form, PromptForm, find_model, settle_form
 from daemon.lab.bench.errors import BenchError, error_lines
@@ -26,7 +27,7 @@ UNKNOWN_LEN = 2**31 - 1
 """Where neither the server nor the user says how long its context is, nothing is dropped."""
 
 Watch = Callable[[LoadGenerator, int], AbstractAsyncContextManager[None]]
-"""Shows a load of so many requests while it runs."""
+"""Shows a load of so many answers while it runs."""
 
 
 class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,7 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     prompt_form: PromptForm = "ids"
     prompt_seed: int | None = None  # of the prompts' tokens; None: another one every time
     ignore_eos: bool = True
+    n: int = 1  # answers of each request, each with a row of its own
     max_len: int = 0  # tokens of a prompt and its answer; 0: what the server says
     timeout_s: float = 600.0  # of a whole answer; 0: none
     warm_up: int = 0  # requests before the run, all at once, not recorded
@@ -66,7 +68,8 @@ async def measure(
         notes: list[str] = []
         card = await find_model(client, spec.model)
         workload = build(wanted, spec.max_len or card.max_model_len or UNKNOWN_LEN)
-        form = Form(card.id, spec.chat, "text" if spec.chat else spec.prompt_form, spec.ignore_eos)
+        prompt_form: PromptForm = "text" if spec.chat else spec.prompt_form
+        form = Form(card.id, spec.chat, prompt_form, spec.ignore_eos, spec.n)
         form = await settle_form(client, form, notes)
         seed = secrets.randbits(32) if spec.prompt_seed is None else spec.prompt_seed
         notes.append(f"prompts are of --prompt-seed {seed}")
@@ -77,15 +80,16 @@ async def measure(
             for index, num_output in enumerate(workload.output_tokens)
         ]
         await _warm_up(client, form, prompts, workload, spec.warm_up, notes)
-        load = LoadGenerator(client, form.path)
-        async with watch(load, len(bodies)):
+        load = LoadGenerator(client, form)
+        async with watch(load, len(bodies) * form.n):
             with _stopping(load):
                 sent = await load.run(bodies, workload.arrival_s)
-    own_prompts = not (form.chat or workload.prefixes)
+    own_prompts = not (form.chat or workload.prefixes or form.n > 1)
+    about = _about(spec, client.url, wanted, workload, sent)
+    workload = each_answer(workload, form.n)
     notes += findings(sent, workload, fixed_length=spec.ignore_eos, own_prompts=own_prompts)
     run = run_log(sent, workload, spec.ignore_eos)
-    report = summarize(run, _about(spec, client.url, wanted, workload, sent))
-    return Measured(run, report, notes, sent.interrupted)
+    return Measured(run, summarize(run, about), notes, sent.interrupted)
 
 
 async def _warm_up(
@@ -97,7 +101,7 @@ async def _warm_up(
         form.body(prompts.of_warm_up(index, row), int(workload.output_tokens[row]))
         for index, row in enumerate(rows)
     ]
-    answers = await send_at_once(client, form.path, bodies)
+    answers = await send_at_once(client, form, bodies)
     errors = error_lines(answer.error for answer in answers)
     if answers and all(answer.error for answer in answers):
         raise BenchError(f"every warm-up request failed: {'; '.join(errors)}")
@@ -107,10 +111,10 @@ async def _warm_up(
 def _about(
     spec: BenchSpec, url: str, wanted: WorkloadSpec, workload: Workload, sent: SentLoad
 ) -> About:
-    label = workload.label
+    label = f"{workload.label}; n = {spec.n}" if spec.n > 1 else workload.label
     if sent.interrupted:
-        label += f"; ended by hand after {len(sent.answers)} of {len(workload)} requests"
-    late_s = lateness_p99_s(sent, workload)
+        label += f"; ended by hand after {len(sent.answers) // spec.n} of {len(workload)} requests"
+    late_s = lateness_p99_s(sent, each_answer(workload, spec.n))
     if late_s > LATE_S:
         label += f"; the generator was up to {late_s * 1e3:.0f} ms late (p99)"
     return About(

@@ -8,7 +8,7 @@ import aiohttp
 
 from daemon.client.address import base_url, refusal_text
 from daemon.client.sse import UNREADABLE, EventParser
-from daemon.lab.bench.answer import ClientAnswer
+from daemon.lab.bench.choices import EventSink
 from daemon.lab.bench.errors import BenchError
 from daemon.lab.report.records import Outcome
 
@@ -46,8 +46,8 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def stream(self, path: str, body: bytes, answer: ClientAnswer) -> None:
-        """Send a request and follow its answer to the end; what goes wrong on the way fails it."""
+    async def stream(self, path: str, body: bytes, answer: EventSink) -> None:
+        """Send a request and follow its stream to the end; what goes wrong on the way fails it."""
         try:
             async with self._session.post(
                 self.url + path, data=body, trace_request_ctx=answer
@@ -87,7 +87,7 @@ def _refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {refusal_text(body)}"
 
 
-async def _follow(response: aiohttp.ClientResponse, answer: ClientAnswer) -> None:
+async def _follow(response: aiohttp.ClientResponse, answer: EventSink) -> None:
     parser = EventParser()
     async for data in response.content.iter_any():
         now_s = perf_counter()

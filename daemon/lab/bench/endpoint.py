@@ -37,6 +37,7 @@ class Form(msgspec.Struct, frozen=True):
     chat: bool = False
     prompt: PromptForm = "ids"
     ignore_eos: bool = True
+    n: int = 1  # choices
     extra_tokens: int = 0  # that the server adds to a text, such as a chat template's
 
     @property
@@ -45,7 +46,9 @@ class Form(msgspec.Struct, frozen=True):
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
     def body(self, ids: Int64, num_output: int, stream: bool = True) -> bytes:
-        """The body of a request whose prompt is to have `len(ids)` tokens. Greedy."""
+        """The body of a request whose prompt is to have `len(ids)` tokens. One choice is
+        greedy; several are drawn, as servers refuse to draw equal ones.
+        """
         fields: dict[str, Any] = {"model": self.model}
         if self.prompt == "ids":
             fields["prompt"] = ids.tolist()
@@ -56,6 +59,8 @@ class Form(msgspec.Struct, frozen=True):
             else:
                 fields["prompt"] = text
         fields |= {"max_tokens": num_output, "temperature": 0, "stream": stream}
+        if self.n > 1:
+            fields |= {"n": self.n, "temperature": 1}
         if stream:
             fields["stream_options"] = {"include_usage": True}
         if self.ignore_eos:

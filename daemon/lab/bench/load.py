@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time
 
 from daemon.lab.bench.answer import ClientAnswer
+from daemon.lab.bench.choices import sink_of
 from daemon.lab.bench.client import Client
+from daemon.lab.bench.endpoint import Form
 from daemon.lab.report.records import Float64
 
 
@@ -15,19 +17,19 @@ class SentLoad:
     """What a run leaves: the answers to the requests that left, in order of arrival."""
 
     start_s: float  # of the clock of the answers' times
-    answers: list[ClientAnswer] = field(default_factory=list)
-    ended: int = 0
+    answers: list[ClientAnswer] = field(default_factory=list)  # of each, all its choices
+    ended: int = 0  # of them
     end_s: float = 0.0
     cpu_s: float = 0.0  # of this process
     interrupted: bool = False
 
 
 class LoadGenerator:
-    """Sends bodies at their arrival times. `sent` may be watched while it runs."""
+    """Sends bodies of one form at their arrival times. `sent` may be watched while it runs."""
 
-    def __init__(self, client: Client, path: str) -> None:
+    def __init__(self, client: Client, form: Form) -> None:
         self._client = client
-        self._path = path
+        self._form = form
         self._sending: asyncio.Task[None] | None = None
         self.sent = SentLoad(perf_counter())
 
@@ -58,27 +60,28 @@ class LoadGenerator:
             for body, due_s in zip(bodies, arrival_s, strict=True):
                 # Never skipped: where all come at once, requests leave while others are queued.
                 await asyncio.sleep(max(0.0, sent.start_s + due_s - perf_counter()))
-                answer = ClientAnswer()
-                sent.answers.append(answer)
-                group.create_task(self._follow(body, answer))
+                answers = [ClientAnswer() for _ in range(self._form.n)]
+                sent.answers += answers
+                group.create_task(self._follow(body, answers))
 
-    async def _follow(self, body: bytes, answer: ClientAnswer) -> None:
-        await _follow(self._client, self._path, body, answer)
-        self.sent.ended += 1
+    async def _follow(self, body: bytes, answers: list[ClientAnswer]) -> None:
+        await _follow(self._client, self._form, body, answers)
+        self.sent.ended += len(answers)
 
 
-async def send_at_once(client: Client, path: str, bodies: Sequence[bytes]) -> list[ClientAnswer]:
+async def send_at_once(client: Client, form: Form, bodies: Sequence[bytes]) -> list[ClientAnswer]:
     """The answers to all bodies, sent together: a warm-up."""
-    answers = [ClientAnswer() for _ in bodies]
+    answers = [[ClientAnswer() for _ in range(form.n)] for _ in bodies]
     async with asyncio.TaskGroup() as group:
-        for body, answer in zip(bodies, answers, strict=True):
-            group.create_task(_follow(client, path, body, answer))
-    return answers
+        for body, own in zip(bodies, answers, strict=True):
+            group.create_task(_follow(client, form, body, own))
+    return [answer for own in answers for answer in own]
 
 
-async def _follow(client: Client, path: str, body: bytes, answer: ClientAnswer) -> None:
-    """Stream one answer. In a task group an error would end all the others: it fails this one."""
+async def _follow(client: Client, form: Form, body: bytes, answers: list[ClientAnswer]) -> None:
+    """Stream one request. In a task group an error would end all the others: it fails this one."""
+    sink = sink_of(answers, form.ignore_eos)
     try:
-        await client.stream(path, body, answer)
+        await client.stream(form.path, body, sink)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-        answer.fail(f"{type(error).__name__}: {error}")
+        sink.fail(f"{type(error).__name__}: {error}")

@@ -4,6 +4,7 @@ import numpy as np
 
 from daemon.client.sse import Choice, Event, Usage
 from daemon.lab.bench.answer import ClientAnswer
+from daemon.lab.bench.choices import sink_of
 from daemon.lab.bench.load import SentLoad
 from daemon.lab.bench.log import run_log
 from daemon.lab.report.records import Outcome
@@ -102,3 +103,16 @@ def test_the_log_of_a_run() -> None:
 def test_a_run_that_ended_before_anything_left() -> None:
     run = run_log(SentLoad(start_s=1.0, end_s=2.0), workload([3]), fixed_length=True)
     assert (len(run.requests), run.virtual_s, run.requests.gap_s.size) == (0, 0.0, 0)
+
+
+def test_choices_of_other_lengths_share_the_servers_count_by_their_events() -> None:
+    short, long = answers = [ClientAnswer(), ClientAnswer()]
+    sink = sink_of(answers, equal=False)
+    for now_s, index in ((1, 0), (2, 1), (3, 1), (4, 1)):  # two tokens in each event
+        end = "stop" if now_s in (1, 4) else None
+        sink.take(Event(choices=[Choice(text="ab", finish_reason=end, index=index)]), now_s)
+    sink.take(counts(8), 5)
+    sink.close()
+    assert (short.num_tokens, long.num_tokens) == (2, 6)
+    assert (list(short.token_s), list(long.token_s)) == ([1], [2, 3, 4])
+    assert sink_of([short], equal=False) is short

@@ -6,15 +6,16 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from daemon.lab.bench.answer import ClientAnswer
 from daemon.lab.bench.bench import BenchSpec, Measured, measure
+from daemon.lab.bench.choices import EventSink
 from daemon.lab.bench.client import Client
 from daemon.lab.bench.errors import BenchError
 from daemon.lab.report.records import Outcome
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
-from tests.lab.bench.scripted import Body, ScriptedServer, Stream, each_token
+from tests.lab.bench.scripted import Body, ScriptedServer, Stream, each_token, event
 
 CLOSED = 5  # requests of `lengths` that fit
 
@@ -175,7 +176,7 @@ async def test_whatever_goes_wrong_with_an_answer_fails_it_alone(
 ) -> None:
     whole = Client.stream
 
-    async def stream(client: Client, path: str, body: bytes, answer: ClientAnswer) -> None:
+    async def stream(client: Client, path: str, body: bytes, answer: EventSink) -> None:
         if json.loads(body)["max_tokens"] == 3:
             raise ZeroDivisionError("nobody thought of this")
         await whole(client, path, body, answer)
@@ -291,3 +292,50 @@ async def test_promises_and_labels_reach_the_report(server: ScriptedServer, leng
     workload = WorkloadSpec(trace=lengths, arrivals="closed", classes=classes, seed=3)
     report = (await measure(spec, workload)).report
     assert (report.slo_attainment, report.seed, report.profile) == (1.0, 3, "gpu-7")
+
+
+async def test_each_of_several_choices_is_a_row(server: ScriptedServer, lengths: Path) -> None:
+    """They take turns, but that the last is slow; it ends without text."""
+
+    async def choices(stream: Stream) -> None:
+        for number in range(stream.num_tokens):
+            for index in range(2):
+                await stream.write(event({"index": index, "text": "a"}))
+            if number or stream.num_tokens == 1:
+                await stream.write(event({"index": 2, "text": "a"}))
+        for index in range(3):
+            await asyncio.sleep(0.05)
+            await stream.write(event({"index": index, "text": "", "finish_reason": "length"}))
+        await stream.end(3 * stream.num_tokens)
+
+    server.script = choices
+    result = await measured(server, lengths, n=3, warm_up=1, arrivals="uniform", rate=50)
+    log, asked = result.run.requests, [3, 1, 5, 4, 2]
+    assert outcomes(result) == [Outcome.FINISHED] * 3 * CLOSED
+    assert log.prompt_tokens.tolist() == np.repeat([7, 20, 40, 2, 33], 3).tolist()
+    assert log.output_tokens.tolist() == log.asked_tokens.tolist() == np.repeat(asked, 3).tolist()
+    assert log.arrival_s[::3].tolist() == log.arrival_s[2::3].tolist()
+    num_gaps = np.bincount(log.gap_request, minlength=3 * CLOSED)
+    assert num_gaps.tolist() == (np.repeat(asked, 3) - 1).tolist()
+    last_s = log.last_s.reshape(-1, 3)
+    assert (last_s[[0, 2, 3, 4], 2] > last_s[[0, 2, 3, 4], 0] + 0.1).all(), "it came with its end"
+    assert {(body["n"], body["temperature"]) for body in server.bodies} == {(3, 1)}
+    assert result.report.requests == 15 and "; n = 3" in result.report.label
+    assert not told(result, "not as long as asked") and not told(result, "prefix cache")
+
+
+async def test_all_choices_of_a_refused_or_broken_request_fail(
+    server: ScriptedServer, lengths: Path
+) -> None:
+    async def one_choice_then_nothing(stream: Stream) -> None:
+        await stream.write(event({"index": 1, "text": "a", "finish_reason": "length"}))
+        if stream.num_tokens == 5:
+            await stream.write(event(error={"message": "lost"}))
+
+    server.refuse = lambda body: (429, "full") if body["max_tokens"] == 3 else None
+    server.script = one_choice_then_nothing
+    result = await measured(server, lengths, n=2)
+    assert outcomes(result)[:2] == [Outcome.REJECTED] * 2
+    assert outcomes(result)[4:6] == [Outcome.FAILED] * 2
+    assert outcomes(result)[6:8] == [Outcome.FAILED, Outcome.FINISHED]
+    assert told(result, "2 x HTTP 429") and told(result, "2 x in mid-stream: lost")

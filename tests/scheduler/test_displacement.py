@@ -25,6 +25,16 @@ def test_one_that_soon_ends_keeps_its_slot(far: bool) -> None:
     assert found == ([slot] if far else [])
 
 
+def test_a_better_priority_takes_it_all_the_same() -> None:
+    room = Room(swap=RECOMPUTE)
+    room.order.step_time.mean_s = STEP_S
+    member, better = begun(60, 0), begun(60, 1)
+    member.rank, member.priority = 1e6, 1
+    member.outlook = Outlook(1.0, 1.0, 1.0)
+    slot = room.run(member, 0.0)
+    assert displaced(room, better, room.kv) == [slot]
+
+
 def displaced(room: Room, waits: Sequence, kv: KVCache) -> list[int]:
     displacement = Displacement(room.order, room.residency, room.pace)
     return displacement.for_one(waits, 1, kv, [], TURN_S + 1.0)

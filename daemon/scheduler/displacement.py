@@ -12,7 +12,8 @@ from daemon.wire.columns import Slots
 
 SHORT_PAUSES = 2.0
 """Whose stretch is shorter than so many of the longest pauses keeps its slot: it would pause for
-longer than the other one gains. (TRAIL, too, preempts only those that are far from their ends.)"""
+longer than the other one gains. (TRAIL, too, preempts only those that are far from their ends.)
+A better priority is worth more than that."""
 
 
 class Displacement:
@@ -70,7 +71,8 @@ class Displacement:
     def _leads(self, sequence: Sequence, member: Sequence, kv: KVCache, now: float) -> bool:
         """Whether one that waits leads one that runs by enough to take its place."""
         span_s = member.outlook.span_tokens * self._order.step_time.mean_s
-        if span_s < SHORT_PAUSES * self._pace.max_pause_s:
+        soon_ends = span_s < SHORT_PAUSES * self._pace.max_pause_s
+        if soon_ends and sequence.priority >= member.priority:
             return False
         moves_s = self._residency.copy_time.round_trip_s(int(kv.table.held[member.slot]))
         return sequence.rank + self._order.lead_s(sequence, moves_s, now) < member.rank

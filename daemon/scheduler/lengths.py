@@ -170,5 +170,5 @@ def _kinds(sequence: Sequence) -> tuple[Kind, ...]:
     prompt = sequence.num_prompt_tokens.bit_length()
     if sequence.predicted_tokens < 0:
         return (prompt, _ANY), (_ANY, _ANY)
-    told = sequence.predicted_tokens.bit_length()
+    told = max(1, sequence.predicted_tokens).bit_length()
     return (prompt, told), (_ANY, told), (_ANY, 0)

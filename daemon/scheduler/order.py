@@ -72,6 +72,7 @@ class Order:
         """Rank all sequences by another policy."""
         self.policy = policy
         self._starvation = Starvation(self.instance)
+        self.start_bound.forget_waiting()
         for slot in self.slots.order().tolist():
             sequence = self.slots.member(slot)
             self._count_outputs(sequence)

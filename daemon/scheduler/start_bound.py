@@ -46,8 +46,14 @@ class StartBound:
         """One that has not begun waits, as one of so many."""
         not_begun = self._not_begun.get(sequence.priority)
         if not_begun is None:
+            # Clients may choose any priority: one more is known only while somebody waits with it.
+            self._not_begun = {one: index for one, index in self._not_begun.items() if index.any}
             not_begun = self._not_begun[sequence.priority] = Starvation(self._instance)
         not_begun.watch(sequence, sequence.arrived_s, num_waiting)
+
+    def forget_waiting(self) -> None:
+        """All that wait are watched anew, or by nobody."""
+        self._not_begun.clear()
 
     def overdue(self, priority: int, now: float) -> Sequence | None:
         """The first of this priority that has waited too long; None if nobody has."""

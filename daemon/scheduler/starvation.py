@@ -21,6 +21,11 @@ class Starvation:
         self._due: list[_Due] = []  # a heap of (starves at, number, waits since, sequence)
         self._number = 0
 
+    @property
+    def any(self) -> bool:
+        """Whether any of them still waits."""
+        return any(map(self._waits, self._due))
+
     def watch(self, sequence: Sequence, starves_at_s: float, num_waiting: int) -> None:
         """It waits since `waiting_since_s`, as one of so many."""
         self._number += 1

@@ -102,6 +102,9 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
         seats[one.id] += 1
     waiting = sum(one.num_known_tokens for one in scheduler.waiting)
     assert scheduler.waiting.num_tokens == waiting
+    left = [one.left for one in scheduler.waiting]
+    assert scheduler.waiting.left_steps == sum(one.steps for one in left)
+    assert scheduler.waiting.left_work == sum(one.work for one in left)
 
 
 def in_order(slots: SlotTable) -> Slots:

@@ -54,6 +54,7 @@ class CoreMachine(RuleBasedStateMachine):
         swap=st.sampled_from(SWAP_MODES),
         num_host_blocks=st.sampled_from([0, 6, 40, 200]),
         copy_block_s=st.sampled_from([1e-6, 1e-3]),
+        max_pause_s=st.sampled_from([0.004, 0.05, 4.0]),
         own=own_limits,
     )
     def begin(
@@ -72,6 +73,7 @@ class CoreMachine(RuleBasedStateMachine):
         swap: str,
         num_host_blocks: int,
         copy_block_s: float,
+        max_pause_s: float,
         own: dict[str, Any],
     ) -> None:
         config = configured(
@@ -87,6 +89,7 @@ class CoreMachine(RuleBasedStateMachine):
             max_len=96,
             swap=swap,
             starve_s=0.005,
+            max_pause_s=max_pause_s,
         )
         *others, last = config.instances
         last = msgspec.structs.replace(last, **own)

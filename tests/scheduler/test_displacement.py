@@ -5,6 +5,7 @@ import pytest
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import RECOMPUTE
 from daemon.scheduler.displacement import SHORT_PAUSES, Displacement
+from daemon.scheduler.order import PRIORITY_S
 from daemon.sequence import Outlook, Sequence
 from tests.scheduler.test_pace import MAX_PAUSE_S, TURN_S, Room, begun
 
@@ -25,16 +26,16 @@ def test_one_that_soon_ends_keeps_its_slot(far: bool) -> None:
     assert found == ([slot] if far else [])
 
 
-def test_a_better_priority_takes_it_all_the_same() -> None:
-    room = Room(swap=RECOMPUTE)
-    room.order.step_time.mean_s = STEP_S
-    member, better = begun(60, 0), begun(60, 1)
-    member.rank, member.priority = 1e6, 1
-    member.outlook = Outlook(1.0, 1.0, 1.0)
-    slot = room.run(member, 0.0)
-    assert displaced(room, better, room.kv) == [slot]
-
-
 def displaced(room: Room, waits: Sequence, kv: KVCache) -> list[int]:
     displacement = Displacement(room.order, room.residency, room.pace)
     return displacement.for_one(waits, 1, kv, [], TURN_S + 1.0)
+
+
+def test_a_better_priority_takes_the_place_of_one_that_soon_ends() -> None:
+    """Whoever chose the priorities has said whose time counts more."""
+    room = Room(swap=RECOMPUTE)
+    room.order.step_time.mean_s = STEP_S
+    member, better = begun(60, 0), begun(60, 1)
+    better.priority, member.rank = -1, PRIORITY_S
+    slot = room.run(member, 0.0)
+    assert displaced(room, better, room.kv) == [slot]

@@ -122,3 +122,13 @@ def test_no_more_is_left_than_the_limit_allows() -> None:
 
 def test_before_anything_ended_what_is_left_is_a_guess() -> None:
     assert SeenLengths().left(answer(30, 0)).steps == GUESS_TOKENS
+
+
+def test_an_answer_that_was_predicted_to_be_empty_is_counted_once() -> None:
+    """A restored instance counts those that it remembers."""
+    lengths = SeenLengths()
+    for _ in range(LEAST - 1):
+        lengths.observe(answer(100, 20, predicted=0))
+    again = SeenLengths.restored(lengths.state())
+    assert not lengths.any_known and not again.any_known
+    assert all(len(kind.answers) == LEAST - 1 for kind in lengths.state())

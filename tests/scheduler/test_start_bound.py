@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.request import State
+from daemon.scheduler.order import Order
+from daemon.scheduler.policies.gittins import Gittins
+from daemon.scheduler.policies.sarathi import Sarathi
+from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.start_bound import TAIL, TAIL_SHARE, StartBound
 from daemon.sequence import Sequence
 from tests.scheduler.test_mlfq import sequence
@@ -96,3 +100,26 @@ def test_steps_are_drained_together() -> None:
     assert model.drain_s(2, 16, 1600, 0) == pytest.approx(apart_s)
     more_s = model.drain_s(2, 16, 1600, 50) - apart_s
     assert more_s == pytest.approx(model.drain_s(0, 0, 0, 50)) and more_s > 0.0
+
+
+def test_priorities_of_which_nobody_waits_are_forgotten() -> None:
+    """Clients choose priorities out of billions: what is kept of them has an end."""
+    bound = StartBound(0)
+    for priority in range(1000):
+        one = waits(priority, float(priority), priority)
+        bound.watch(one, 1)
+        one.state = State.FINISHED
+    assert len(bound._not_begun) <= 2
+
+
+def test_who_waits_while_policies_change_to_and_fro_is_watched_once() -> None:
+    slots = SlotTable(1)
+    order = Order(0, Gittins(), slots)
+    order.start_bound.observe(0.0)
+    ones = [waits(number, float(number)) for number in range(100)]
+    for one in ones:
+        order.enqueue(one, one.arrived_s)
+    for policy in (Sarathi(), Gittins()) * 20:
+        order.set_policy(policy, 100.0)
+    assert order.start_bound.overdue(0, 100.0) is ones[0]
+    assert len(order.start_bound._not_begun[0]._due) == len(ones)

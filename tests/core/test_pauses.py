@@ -129,3 +129,26 @@ def test_lengths_are_counted_up_to_their_bounds() -> None:
     expected = (1, *[0] * (len(BOUNDS_S) - 1), 2)
     assert found[Cause.SWAPPED] == Pauses(3, BOUNDS_S[0] + 2 * (BOUNDS_S[-1] + 1), expected)
     assert found[1:] == NO_PAUSES[1:]
+
+
+def test_a_pause_ends_though_long_prompts_fill_every_step() -> None:
+    """Prompts that have begun go on, but not before a stream whose pause has to end."""
+    step_s, max_pause_s = 0.01, 0.2
+    config = configured("gittins", max_running=2, max_pause_s=max_pause_s, max_len=1024)
+    driver = Driver(config, 600, step_s=step_s, num_host_blocks=600, copy_block_s=1e-6)
+    streams = [sequence_id(driver.arrive([number] * 8, 900, priority=5), 0) for number in range(2)]
+    while not all(driver.num_outputs(one) for one in streams):
+        driver.answer()
+    for number in range(2):  # each takes 60 steps to read
+        driver.arrive([100 + number] * 960, 4, priority=-5)
+    sequences = [driver.core.sequences[one] for one in streams]
+    while not all(one.state is State.PREEMPTED for one in sequences):
+        driver.copied()
+        assert driver.answer()
+    for one in sequences:
+        while driver.core.sequences[one.id].paused_since_s >= 0.0:
+            assert driver.now - one.paused_since_s <= max_pause_s + 4 * step_s
+            driver.copied()
+            assert driver.answer()
+    driver.settle(20_000)
+    driver.check_nothing_left()

@@ -56,20 +56,32 @@ class Filler(ABC):
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
         """Admit those that wait while budget, slots and memory last, in the policy's order."""
-        admission = self.admission
         while self.waiting and step.budget > 0:
-            sequence = admission.next_waiting(now)
-            if sequence is None:
+            if not self._admit_next(step, now):
                 return
-            if self.slots.full and not admission.may_displace(sequence, now):
+
+    def admit_due(self, step: StepBuilder, now: float) -> None:
+        """Likewise, but only streams whose pauses have to end."""
+        while self.admission.pace.due(now) is not None and step.budget > 0:
+            if not self._admit_next(step, now):
                 return
-            if not admission.may_join():
-                return
-            plan = admission.plan(sequence)
-            pending = sequence.num_known_tokens - plan.num_shared_tokens
-            count = step.chunk(pending, sequence.prompt_cost)
-            if not count or not admission.make_room(sequence, plan, now):
-                return
-            slot = admission.admit(sequence, plan, now)
-            if not admission.residency.is_returning(sequence):
-                step.add_prompt(slot, count)
+
+    def _admit_next(self, step: StepBuilder, now: float) -> bool:
+        """Admit the next of those that wait; whether that was possible."""
+        admission = self.admission
+        sequence = admission.next_waiting(now)
+        if sequence is None:
+            return False
+        if self.slots.full and not admission.may_displace(sequence, now):
+            return False
+        if not admission.may_join():
+            return False
+        plan = admission.plan(sequence)
+        pending = sequence.num_known_tokens - plan.num_shared_tokens
+        count = step.chunk(pending, sequence.prompt_cost)
+        if not count or not admission.make_room(sequence, plan, now):
+            return False
+        slot = admission.admit(sequence, plan, now)
+        if not admission.residency.is_returning(sequence):
+            step.add_prompt(slot, count)
+        return True

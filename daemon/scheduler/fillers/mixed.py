@@ -4,13 +4,13 @@ import numpy as np
 
 from daemon.scheduler.fillers.base import Filler
 from daemon.scheduler.step import StepBuilder
-from daemon.wire.columns import Slots
+from daemon.wire.columns import Int32, Slots
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class Mixed(Filler):
-    """Decodes first; then prompts that have started and new ones, in the policy's order."""
+    """Decodes first, and streams whose pauses have to end; then prompts, in the policy's order."""
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
@@ -20,12 +20,21 @@ class Mixed(Filler):
             return
         back = self.admission.pace.came_back(prompts)  # what is lost of a stream's KV comes first
         self.continue_prompts(step, prompts[back])
-        prompts, behind = self._split(prompts[~back], now)
+        prompts = prompts[~back]
+        epochs = self.slots.epoch[prompts]
+        self.admit_due(step, now)
+        prompts, behind = self._split(self._still(prompts, epochs), now)
         self.continue_prompts(step, prompts)
         epochs = self.slots.epoch[behind]
         self.admit_in_order(step, now)
-        if behind.size:  # of these some may have given way, and others have their slots
-            self.continue_prompts(step, behind[self.slots.epoch[behind] == epochs])
+        self.continue_prompts(step, self._still(behind, epochs))
+
+    def _still(self, slots: Slots, epochs: Int32) -> Slots:
+        """Those of these slots that are of these epochs: of others somebody gave way, and another
+        one may have the slot.
+        """
+        still: Slots = slots[self.slots.epoch[slots] == epochs]
+        return still
 
     def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
         """(slots that rank before the first that waits, those behind it): a short prompt does not

@@ -22,6 +22,7 @@ def test_one_that_soon_ends_keeps_its_slot(far: bool) -> None:
     span_s = SHORT_PAUSES * MAX_PAUSE_S + (1.0 if far else -1.0)
     member.outlook = Outlook(1.0, span_s / STEP_S, span_s / STEP_S)
     slot = room.run(member, 0.0)
+    room.deliver(slot)
     found = displaced(room, begun(60, 1), room.kv)
     assert found == ([slot] if far else [])
 
@@ -38,4 +39,5 @@ def test_a_better_priority_takes_the_place_of_one_that_soon_ends() -> None:
     member, better = begun(60, 0), begun(60, 1)
     better.priority, member.rank = -1, PRIORITY_S
     slot = room.run(member, 0.0)
+    room.deliver(slot)
     assert displaced(room, better, room.kv) == [slot]

@@ -291,6 +291,9 @@ class Admission:
         sequence.num_sealed_blocks = plan.num_reusable
         self.joined.append(slot)
         moves_s = self.residency.copy_time.round_trip_s(len(sequence.residence.host_blocks))
+        if sequence.num_output_tokens:
+            num_again = sequence.num_known_tokens - plan.num_shared_tokens
+            moves_s = max(moves_s, 2.0 * self.order.step_time.chunk_s(num_again))
         self.pace.resume(sequence, now, moves_s)
         fetch_from = len(plan.matched) if plan.fetches else -1
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)

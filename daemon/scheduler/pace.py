@@ -21,7 +21,8 @@ from daemon.sequence import Sequence
 from daemon.wire.columns import Bools, Slots
 
 TURN_SHARE = 0.5
-"""A turn, as a share of `max_pause_s`; a longer one where its copies out and in take longer."""
+"""A turn, as a share of `max_pause_s`; a longer one where its copies out and in take longer, or
+twice what it computes again: half of each turn at least goes on with the answer."""
 
 MOST_POOLS = 2.5
 """Nobody begins while all that have begun are expected to need more pools than so many, after the
@@ -60,7 +61,8 @@ class StreamPace:
             insort(self._paused, _place(sequence))
 
     def resume(self, sequence: Sequence, now: float, move_s: float) -> None:
-        """A sequence got a slot: its turn begins, and lasts as long as its moves out and in."""
+        """A sequence got a slot: its turn begins, and lasts as long as its moves out and in, or
+        as what it takes to come back."""
         slot = sequence.slot
         self._turn_ends_s[slot] = now + max(self._turn_s, move_s)
         self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
@@ -107,7 +109,15 @@ class StreamPace:
 
     def out_of_turn(self, slots: Slots, now: float) -> Slots:
         """Those of these slots whose turns are over: they may give way."""
-        return slots[self._turn_ends_s[slots] <= now] if self.max_pause_s else slots
+        return slots[~self._in_turn(slots, now)] if self.max_pause_s else slots
+
+    def _in_turn(self, slots: Slots, now: float) -> Bools:
+        """Which of these are in their turns. A stream that came back stays until it has a token
+        more, or streams that are long in coming back would throw each other out for ever.
+        """
+        table = self._slots
+        owes = self._came_back[slots] & (table.delivered[slots] <= table.fed_until[slots])
+        return owes | (self._turn_ends_s[slots] > now)
 
     def came_back(self, slots: Slots) -> Bools:
         """Which of these slots have streams that have begun before they got them."""
@@ -120,11 +130,11 @@ class StreamPace:
         if not self._paused or self._paused[0][2] is sequence:
             return True
         order = self._slots.order()
-        turning = order[self._turn_ends_s[order] > now]
+        turning = order[self._in_turn(order, now)]
         num_slots = 1 + turning.size
         num_blocks = kv.blocks_for(sequence.num_known_tokens + 1)
         num_blocks += int(kv.table.held[turning].sum())
-        growing_s = self._turn_s + float((self._turn_ends_s[turning] - now).sum())
+        growing_s = self._turn_s + float((self._turn_ends_s[turning] - now).clip(0.0).sum())
         for since_s, _, one in self._paused:
             left_s = now + self._turn_s - (since_s + self.max_pause_s)
             if left_s < 0.0:

@@ -37,6 +37,10 @@ class Room:
         self.pace.resume(one, now, move_s)
         return slot
 
+    def deliver(self, *slots: int) -> None:
+        """They got a token since they have their slots."""
+        self.slots.delivered[list(slots)] += 1
+
     def leave(self, slot: int, now: float) -> Sequence:
         """It gives way."""
         one = self.slots.leave(slot)
@@ -80,8 +84,18 @@ def test_a_pause_goes_on_until_a_token_came() -> None:
 def test_a_turn_protects_and_lasts_as_long_as_the_moves() -> None:
     room = Room()
     short, long = room.run(begun(16, 0), 1.0), room.run(begun(16, 1), 1.0, move_s=9.0)
+    room.deliver(short, long)
     for now, over in ((0.99 * TURN_S, []), (1.01 * TURN_S, [short]), (9.1, [short, long])):
         assert room.pace.out_of_turn(room.slots.order(), 1.0 + now).tolist() == over
+
+
+def test_who_came_back_stays_until_it_has_a_token() -> None:
+    room = Room()
+    slot = room.run(begun(16, 0), 1.0)
+    new = room.run(sequence(16, 1), 1.0)
+    assert room.pace.out_of_turn(room.slots.order(), 99.0).tolist() == [new]
+    room.deliver(slot)
+    assert room.pace.out_of_turn(room.slots.order(), 99.0).tolist() == [slot, new]
 
 
 def test_nobody_begins_a_turn_that_keeps_out_one_that_comes_due() -> None:

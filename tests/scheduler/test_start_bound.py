@@ -16,6 +16,7 @@ from daemon.scheduler.policies.sarathi import Sarathi
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.start_bound import TAIL, TAIL_SHARE, StartBound
 from daemon.sequence import Sequence
+from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import sequence
 from tests.scheduler.test_pace import Room, begun
 
@@ -74,6 +75,14 @@ def test_the_tail_is_of_the_latest(backlogs_s: list[float]) -> None:
     assert again.bound_s == bound.bound_s and again.state() == bound.state()
 
 
+def test_what_is_older_than_the_latest_is_forgotten() -> None:
+    """Draws are seldom longer than the window."""
+    bound = StartBound(0)
+    for backlog_s in [99.0] * 600 + [1.0] * 512:
+        bound.observe(backlog_s)
+    assert bound.bound_s == TAIL_SHARE
+
+
 def test_the_overdue_one_is_asked_in_before_the_first_in_the_order() -> None:
     room = Room()
     first, overdue = sequence(20, 1), waits(0, 0.0)
@@ -123,3 +132,29 @@ def test_who_waits_while_policies_change_to_and_fro_is_watched_once() -> None:
         order.set_policy(policy, 100.0)
     assert order.start_bound.overdue(0, 100.0) is ones[0]
     assert len(order.start_bound._not_begun[0]._due) == len(ones)
+
+
+@pytest.mark.parametrize("policy", ["gittins", "sarathi"])
+def test_arrivals_tell_what_waits_before_them_where_the_policy_asks(policy: str) -> None:
+    driver = Driver(configured(policy, max_running=1), 100)
+    for number in range(4):
+        driver.arrive([number] * 10, 20)
+    (instance,) = driver.core.instances
+    backlogs_s = instance.scheduler.order.start_bound.state()
+    if policy == "sarathi":
+        assert not backlogs_s
+    else:
+        first_s, second_s, *later_s = backlogs_s
+        assert first_s == second_s == 0.0, "nobody waited before them"
+        assert 0.0 < later_s[0] < later_s[1]
+
+
+def test_who_comes_while_no_worker_lives_waits_for_one() -> None:
+    driver = Driver(configured("gittins"), 100)
+    driver.arrive([1] * 10, 20)
+    driver.lose(0)
+    driver.arrive([2] * 10, 20)
+    driver.arrive([3] * 10, 20)
+    driver.ready(0, 100)
+    driver.settle()
+    driver.check_nothing_left()

@@ -59,4 +59,28 @@ class WakeAt(msgspec.Struct, frozen=True, tag="WakeAt"):
     time_s: float
 
 
-Action = Submit | Started | Deliver | Finished | Rejected | WakeAt
+class Send(msgspec.Struct, frozen=True, tag="Send"):
+    """Blocks go from one instance's pool to another's, once the plans before are computed.
+
+    Both ends answer with `TransferEnded`. `layered`: the plan that follows computes what is not
+    there of these blocks yet, and each layer goes as soon as that step has computed it.
+    """
+
+    transfer: int  # a number that is never used again
+    source: int
+    target: int
+    blocks: Column  # int32 [n] of the source's KV pool, or of its host pool
+    targets: Column  # int32 [n] of the target's KV pool
+    num_tokens: int  # that they hold: all but the last are full
+    from_host: bool = False
+    layered: bool = False
+
+
+class CancelSend(msgspec.Struct, frozen=True, tag="CancelSend"):
+    """Nothing more of a transfer needs to be sent; both ends still answer."""
+
+    transfer: int
+    source: int
+
+
+Action = Send | CancelSend | Submit | Started | Deliver | Finished | Rejected | WakeAt

@@ -186,6 +186,65 @@ class Reconfigured(msgspec.Struct, frozen=True, tag="Reconfigured", array_like=T
         )
 
 
+class LinkChanged(msgspec.Struct, frozen=True, tag="Link", array_like=True):
+    """One end of the way from one worker to another opened, or is closed.
+
+    Closed: no copy over it touches this instance's blocks any more, and its end of every transfer
+    that was open was answered before.
+    """
+
+    now: float
+    instance: int  # whose worker says it
+    peer: int  # the instance at the other end
+    sends: bool  # whether this is the end that blocks leave
+    is_up: bool
+
+
+class TransferEnded(msgspec.Struct, frozen=True, tag="Transferred", array_like=True):
+    """A transfer is over at one of its ends: no copy of it touches this instance's blocks any more.
+
+    At the end that takes blocks in, the first `num_right` of them are whole, and steps may read
+    them. The other end says as many as there are, or 0 where the transfer was broken off.
+    """
+
+    now: float
+    instance: int  # whose worker says it
+    transfer: int
+    num_right: int
+    elapsed_s: float  # since this end heard of it first
+
+
+class MoveOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True):
+    """The operator's order to go on with a sequence on another instance."""
+
+    now: float
+    sequence: int
+    instance: int
+
+
+class RoleChosen(msgspec.Struct, frozen=True, tag="Role", array_like=True):
+    """An instance has another role from now on (a flip); nothing is drained or computed again."""
+
+    now: float
+    instance: int
+    role: Role
+    why: str = "operator"
+
+
+class InstanceDrained(msgspec.Struct, frozen=True, tag="DrainOne", array_like=True):
+    """The operator's order to move everything away from an instance, and to leave it idle."""
+
+    now: float
+    instance: int
+
+
+class InstanceResumed(msgspec.Struct, frozen=True, tag="ResumeOne", array_like=True):
+    """The operator's order to use an instance again."""
+
+    now: float
+    instance: int
+
+
 class Tick(msgspec.Struct, frozen=True, tag="Tick", array_like=True):
     """The time that a `WakeAt` asked for has come."""
 
@@ -207,5 +266,11 @@ Event = (
     | DrainBegun
     | Resumed
     | Reconfigured
+    | LinkChanged
+    | TransferEnded
+    | MoveOrdered
+    | RoleChosen
+    | InstanceDrained
+    | InstanceResumed
     | Tick
 )

@@ -43,7 +43,40 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     link_s: float = 0.0  # how long the swap link was busy, both directions; cumulative
     levels: tuple[int, ...] = ()  # sequences in each queue level, waiting or running; () if none
     kv_reserved: int = 0  # of the free and cached ones, reserved for sequences that run
+    drained: bool = False  # the operator wants it idle: what is here moves away
+    parcels: int = 0  # sequences that left it, and whose KV is still in its pools
+    parcel_blocks: int = 0  # of them, blocks of its KV pool
+    step_p99_s: float = 0.0  # of the steps of the last minute; 0: there was none
     fallbacks: tuple[tuple[str, str], ...] = ()  # kernels that torch stands in for, and why
+
+
+class TransferStatus(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks on their way from one instance's pool to another's."""
+
+    transfer: int
+    sequence: int  # whose they are
+    source: str  # names of instances
+    target: str
+    num_blocks: int
+    num_bytes: int
+    age_s: float
+    expected_s: float  # in all, as transfers over this link took so far; 0: unknown
+    ahead: bool  # the sequence still runs at the source
+    from_host: bool
+
+
+class FlipStatus(msgspec.Struct, frozen=True, array_like=True):
+    """A change of an instance's role."""
+
+    number: int  # counted from 1
+    instance: str
+    was: Role
+    role: Role
+    why: str
+    age_s: float  # since it was ordered
+    flip_s: float  # until the first work that only the new role gets was sent; -1: not yet
+    clear_s: float  # until nothing of the old role was left; -1: not yet
+    idle: bool  # there was no such work when it was ordered
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -90,6 +123,12 @@ class Counters(msgspec.Struct):
     tpot_sum_s: float = 0.0  # of each one's (last - first token) / (tokens - 1)
     worker_deaths: int = 0
     pauses: tuple[Pauses, ...] = NO_PAUSES  # by `daemon.pause.Cause`
+    handoffs: int = 0  # sequences that went on elsewhere with their KV
+    handoff_sum_s: float = 0.0  # from leaving one instance until the KV is at the other
+    handoffs_failed: int = 0  # transfers that broke off or arrived wrong; computed again
+    sent_blocks: int = 0  # by transfers that ended well
+    sent_bytes: int = 0
+    flips: int = 0
 
     def note_first(self, ttft_s: float) -> None:
         """Count an answer's first token."""
@@ -159,3 +198,5 @@ class CoreSnapshot(msgspec.Struct, frozen=True):
     waiting: int
     draining: bool
     counters: Counters
+    transfers: tuple[TransferStatus, ...] = ()  # in flight, oldest first
+    flips: tuple[FlipStatus, ...] = ()  # the newest few, oldest first

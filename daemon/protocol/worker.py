@@ -57,6 +57,33 @@ class Plan(msgspec.Struct, frozen=True, tag=True, array_like=True):
     joins: tuple[Join, ...]  # as batch.joined_slots
 
 
+class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Copy blocks to another worker's KV pool, behind all plans before; see `actions.Send`."""
+
+    transfer: int
+    peer: int  # the instance whose worker takes them
+    blocks: Column  # int32 [n] of this worker's KV pool, or of its host pool
+    targets: Column  # int32 [n] of the other's KV pool
+    num_tokens: int  # that they hold: all but the last are full
+    from_host: bool = False
+    layered: bool = False  # the next plan computes the rest of them
+
+
+class StopSending(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Send nothing more of a transfer; both ends still answer with `TransferOver`."""
+
+    transfer: int
+
+
+class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """There is a way to another instance's worker; a descriptor, its end of a socketpair, comes
+    with this message, over the socket that is for links alone. An older one to it is closed first.
+    """
+
+    peer: int
+    sends: bool  # whether blocks leave here
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Finish and exit 0."""
 
@@ -137,6 +164,25 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
     in_s: float
 
 
+class LinkState(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One end of a way to another worker opened, or is closed and touches nothing any more."""
+
+    peer: int
+    sends: bool
+    is_up: bool
+    direct: bool = False  # blocks are written straight into the other's pool
+    why: str = ""  # it is closed
+
+
+class TransferOver(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A transfer is over at this end, as in `events.TransferEnded`."""
+
+    transfer: int
+    num_right: int
+    elapsed_s: float
+    why: str = ""  # not all of it is right
+
+
 class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """From now on torch computes what a family of GPU kernels should; said before `Ready`, or later
     where something shows only then."""
@@ -157,5 +203,16 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToWorker = Ping | Load | Plan | Shutdown
-FromWorker = Loading | Alive | Ready | Reply | Copied | Fallback | Compiling | Failed
+ToWorker = Ping | Load | Plan | SendBlocks | StopSending | Shutdown
+FromWorker = (
+    Loading
+    | Alive
+    | Ready
+    | Reply
+    | Copied
+    | LinkState
+    | TransferOver
+    | Fallback
+    | Compiling
+    | Failed
+)

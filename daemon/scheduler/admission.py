@@ -350,6 +350,8 @@ class Admission:
                     waiting.append(slot)
                     break
                 victim = self.displacement.for_growth(self.kv, now)
+                if victim == slot and self.residency.drop_parcels(1, table.member(slot)):
+                    continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)
         return waiting

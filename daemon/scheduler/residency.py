@@ -361,18 +361,19 @@ class Residency:
             self._move(sequence, Where.NOWHERE)
             residence.parked_tokens = 0
 
-    def drop_parcels(self, num_blocks: int, favoured: Sequence) -> None:
+    def drop_parcels(self, num_blocks: int, favoured: Sequence) -> bool:
         """Give up parcels of others that nobody fetches yet, the newest first, for so many blocks
-        of the KV pool.
+        of the KV pool; whether there were any.
         """
+        dropped = False
         for sequence in list(self.parcels.values())[::-1]:
             parcel = sequence.residence.parcel
-            if num_blocks <= 0:
-                return
             waits = sequence.residence.where is Where.AWAY and sequence is not favoured
-            if parcel is not None and waits:
-                num_blocks -= 0 if parcel.from_host else len(parcel.blocks)
+            if num_blocks > 0 and waits and parcel is not None and not parcel.from_host:
+                num_blocks -= len(parcel.blocks)
                 self._drop(sequence)
+                dropped = True
+        return dropped
 
     def is_coming(self, sequence: Sequence, index: int) -> bool:
         """Whether a sequence's block of this number is on its way into this pool."""

@@ -224,6 +224,8 @@ def check_nobody_idles(core: Core) -> None:
         scheduler = idle.scheduler
         if scheduler.num_running or scheduler.waiting or scheduler.suspects:
             continue
+        if scheduler.kv.pool.ledger().held:  # parcels: who is first may not fit, and goes first
+            continue
         for other in ready:
             for one in _in_vain(other.scheduler):
                 copied = one.residence.parked_tokens

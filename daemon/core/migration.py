@@ -73,11 +73,19 @@ class Migration:
         self.flips = Flips()
         self.moves: dict[int, Move] = {}  # by sequence
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
+        for instance in core.instances:
+            instance.scheduler.residency.parcels.is_stuck = self._is_stuck
 
     @property
     def idle(self) -> bool:
         """Whether nothing moves."""
         return not self.moves and not self.transfers.open
+
+    def _is_stuck(self, sequence: Sequence) -> bool:
+        """Whether nothing runs where a sequence waits. Of two instances that are full of what the
+        other one is to take, one has to give something up.
+        """
+        return not self._core.instances[sequence.instance].scheduler.num_running
 
     # Events
 
@@ -225,7 +233,8 @@ class Migration:
         if self.moves:
             for move in [one for one in self.moves.values() if one.source == instance.index]:
                 self._advance(move, now)
-        self.flips.look(instance, now)
+        if self.flips.any_open:
+            self.flips.look(instance, now)
 
     def after_plan(self, instance: Instance, now: float) -> None:
         """A step was planned, or a sequence admitted: order what was asked of parcels."""
@@ -276,18 +285,23 @@ class Migration:
             source.scheduler.moving.hold(sequence)
 
     def _goes_ahead(self, move: Move, now: float) -> bool:
-        """Copy named blocks ahead, if they are worth a transfer; whether any are on their way."""
+        """Copy named blocks ahead, if they are worth a transfer; whether any are on their way.
+
+        Of one that draws tokens that is done once: what it fills meanwhile goes with the rest.
+        """
         sequence = move.sequence
         if self.transfers.ahead_of(sequence):
             return True
         if not move.ahead:
             return False
-        send = self.transfers.send_ahead(sequence, move.target, now)
+        is_prompt = _is_prompt(self._core.instances[move.source], sequence)
+        least = 1 if is_prompt else AHEAD_BLOCKS
+        send = self.transfers.send_ahead(sequence, move.target, least, now)
         if send is None:
             return False
         self._core.act(send)
         sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)
-        move.ahead = len(send.blocks) >= AHEAD_BLOCKS  # what is little goes with the rest
+        move.ahead = is_prompt
         return True
 
     def _queue(self, sequence: Sequence, target: int, now: float) -> None:

@@ -126,9 +126,9 @@ class Transfers:
         fetch.sequence.residence.transfer = ordered.number
         return _send(ordered)
 
-    def send_ahead(self, sequence: Sequence, target: int, now: float) -> Send | None:
-        """Send the named full blocks of a running sequence that the target has not; None if there
-        are none, no link is up, or the target has no room to spare for them.
+    def send_ahead(self, sequence: Sequence, target: int, least: int, now: float) -> Send | None:
+        """Send the named full blocks of a running sequence that the target has not; None if they
+        are fewer than `least`, no link is up, or the target has no room to spare for so many.
         """
         source, there = sequence.instance, self._instances[target].scheduler
         if not self.links.up(source, target):
@@ -139,7 +139,7 @@ class Transfers:
         while first < len(digests) and digests[first] in there.residency.parcels.coming:
             first += 1
         count = min(len(digests) - first, there.kv.num_unreserved - there.admission.num_spare)
-        if count <= 0:
+        if count < least:
             return None
         blocks = held[first : first + count].tolist()
         targets = there.kv.pool.allocate(count)

@@ -8,7 +8,7 @@ from daemon.story import What
 
 
 class Moving:
-    """What a scheduler does for those that leave, and for those that come; when is decided above."""
+    """What a scheduler does for those that leave and those that come; when is decided above."""
 
     def __init__(self, admission: Admission, repeats: Repeats) -> None:
         self._admission = admission

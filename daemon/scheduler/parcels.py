@@ -92,9 +92,10 @@ class Parcels:
             self._move(sequence, Where.NOWHERE)
             residence.parked_tokens = 0
 
-    def give_up(self, num_blocks: int, favoured: Sequence) -> bool:
+    def give_up(self, num_blocks: int, favoured: Sequence, patient: bool = True) -> bool:
         """Give up parcels of others for so many blocks of the KV pool, the newest first; whether
-        there were any. Only of those that wait where nothing runs: all others get room in time.
+        there were any. `patient`: not of those that wait where something runs, as they get room
+        there in time.
         """
         dropped = False
         for sequence in list(self.by_id.values())[::-1]:
@@ -102,7 +103,7 @@ class Parcels:
             waits = sequence.residence.where is Where.AWAY and sequence is not favoured
             if parcel is None or parcel.from_host or num_blocks <= 0 or not waits:
                 continue
-            if self.is_stuck(sequence):
+            if not patient or sequence.instance == self.instance or self.is_stuck(sequence):
                 num_blocks -= len(parcel.blocks)
                 self.drop(sequence)
                 dropped = True

@@ -54,7 +54,7 @@ def rerun(
         raise JournalError(f"{incident.source}: no answer had a token, so none can be run again")
     traffic = _traffic(incident, rows)
     names = [one.name for one in config.instances]
-    recorder = Recorder(traffic.log(), [profile] * len(names), names)
+    recorder = Recorder(traffic.log(), [profile] * len(names), config.instances)
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(seed, 1 + len(names))
     told = _told(incident, rows, bool(policy), options.predictor is not None)

@@ -95,7 +95,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         scenario.workload.seed,
     )
     names = [instance.name for instance in config.instances]
-    recorder = Recorder(traffic.log(), list(prepared.profiles), names, traffic.n)
+    recorder = Recorder(traffic.log(), prepared.profiles, config.instances, traffic.n)
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(scenario.seed, 1 + len(names))
     extras = Extras(
@@ -149,6 +149,7 @@ def configured(prepared: Prepared) -> Configured:
         starve_s=limits.starve_s,
         placement=scenario.placement,
         max_pause_s=scenario.max_pause_s,
+        handoff=scenario.handoff.mode,
     )
 
 
@@ -171,8 +172,9 @@ def _machine(
 ) -> Machine:
     scenario, profiles, groups = prepared.scenario, prepared.profiles, prepared.groups
     pools = _pools(scenario, profiles, groups)
+    names = [instance.name for instance in config.instances]
     workers = simulated_workers(
-        [instance.name for instance in config.instances],
+        names,
         profiles,
         [group.power_cap for group in groups],
         pools,

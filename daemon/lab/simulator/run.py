@@ -20,6 +20,7 @@ from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario
 from daemon.lab.simulator.simulator import Extras, Machine, Progress, Simulator
 from daemon.lab.simulator.traffic import Traffic, traffic_of
+from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
@@ -93,6 +94,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         scenario.limits.exact_max_tokens,
         scenario.n,
         scenario.workload.seed,
+        named=any(instance.role is not Role.MIXED for instance in config.instances),
     )
     names = [instance.name for instance in config.instances]
     recorder = Recorder(traffic.log(), prepared.profiles, config.instances, traffic.n)
@@ -190,4 +192,5 @@ def _machine(
         ready_s=[0.0] * len(workers),
         reload_s=[reload_s(profile) for profile in profiles] if scenario.fault else (),
         delivery_s=profiles[0].edges.delivery_s,
+        ways=Ways(names, profiles, pools, config.block_size, scenario.handoff),
     )

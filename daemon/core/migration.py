@@ -59,6 +59,7 @@ class Move:
     sequence: Sequence
     source: int
     target: int
+    after_prompt: bool  # only once its prompt is computed: it is handed off
     ahead: bool = True  # blocks may still be copied ahead
     held: bool = False  # no further step takes it
 
@@ -83,10 +84,10 @@ class Migration:
     def on_link(self, event: LinkChanged) -> None:
         """An end of a link is up or down."""
         if not event.is_up:
-            ends = event.instance, event.peer, event.sends
-            for transfer in self.transfers.over_link(*ends):
+            self.transfers.links.change(event)
+            for transfer in self.transfers.over_link(event):
                 self._ended(event.instance, transfer.number, 0, 0.0, event.now)
-        self.transfers.links.change(event.instance, event.peer, event.sends, event.is_up)
+        self.transfers.links.change(event)
         self._core.touch(event.instance)
 
     def on_transfer(self, event: TransferEnded) -> None:
@@ -140,7 +141,7 @@ class Migration:
             if sequence.id not in self.moves:
                 target = self._target(sequence, instance)
                 if target is not None:
-                    self.begin(sequence, target.index, now)
+                    self.begin(sequence, target.index, now, after_prompt=not instance.drained)
 
     def _misplaced(self, instance: Instance) -> Iterable[Sequence]:
         table = instance.scheduler.slots
@@ -197,15 +198,20 @@ class Migration:
 
     # Moving
 
-    def begin(self, sequence: Sequence, target: int, now: float) -> None:
-        """Have a sequence go on at another instance, as soon as it can."""
+    def begin(
+        self, sequence: Sequence, target: int, now: float, after_prompt: bool = False
+    ) -> None:
+        """Have a sequence go on at another instance, as soon as it can, or once its prompt is
+        computed.
+        """
         if sequence.instance == target or sequence.strikes:
             return
         known = self.moves.pop(sequence.id, None)
         if known is not None:
             self._stay(known)
         if sequence.state is State.RUNNING:
-            move = self.moves[sequence.id] = Move(sequence, sequence.instance, target)
+            ways = sequence.instance, target, after_prompt
+            move = self.moves[sequence.id] = Move(sequence, *ways)
             self._advance(move, now)
         elif sequence.slot < 0 and sequence.instance >= 0:
             self._core.touch(sequence.instance).scheduler.withdraw(sequence)
@@ -223,7 +229,7 @@ class Migration:
 
     def after_plan(self, instance: Instance, now: float) -> None:
         """A step was planned, or a sequence admitted: order what was asked of parcels."""
-        for fetch in instance.scheduler.take_fetches():
+        for fetch in instance.scheduler.moving.take_fetches():
             send = self.transfers.fetch(fetch, instance.index, now)
             if send is not None:
                 self._core.act(send)
@@ -258,16 +264,16 @@ class Migration:
             return
         if not move.held and self._goes_ahead(move, now):
             return
-        if self._must_stay(source, sequence):
+        if move.after_prompt and _is_prompt(source, sequence):
             return
-        if source.scheduler.may_depart(sequence):
+        if source.scheduler.moving.may_depart(sequence):
             del self.moves[sequence.id]
-            self._core.touch(move.source).scheduler.depart(sequence, now, move.target)
+            self._core.touch(move.source).scheduler.moving.depart(sequence, now, move.target)
             self._left_s[sequence.id] = now
             self._queue(sequence, move.target, now)
         else:
             move.held = True
-            source.scheduler.hold(sequence)
+            source.scheduler.moving.hold(sequence)
 
     def _goes_ahead(self, move: Move, now: float) -> bool:
         """Copy named blocks ahead, if they are worth a transfer; whether any are on their way."""
@@ -284,17 +290,10 @@ class Migration:
         move.ahead = len(send.blocks) >= AHEAD_BLOCKS  # what is little goes with the rest
         return True
 
-    def _must_stay(self, source: Instance, sequence: Sequence) -> bool:
-        """Whether a prompt is not computed yet at an instance that is there for it."""
-        if source.drained or source.role is not Role.PREFILL:
-            return False
-        delivered = int(source.scheduler.slots.delivered[sequence.slot])
-        return delivered <= sequence.num_prompt_tokens
-
     def _queue(self, sequence: Sequence, target: int, now: float) -> None:
         instance = self._core.touch(target)
         instance.scheduler.add(sequence, now)
-        instance.scheduler.admit_early(sequence, now)
+        instance.scheduler.moving.admit_early(sequence, now)
         self.flips.received(instance)
         self.after_plan(instance, now)
 
@@ -317,6 +316,9 @@ class Migration:
             return
         home = self._core.touch(instance)
         sequence = transfer.sequence
+        move = self.moves.get(sequence.id)
+        if move is not None and num_right < len(transfer.blocks):
+            move.ahead = False  # what fails once goes with the rest, or is computed again
         if instance != transfer.target:
             return
         self._count(transfer, num_right, home)
@@ -326,13 +328,12 @@ class Migration:
             whole = num_right >= len(transfer.blocks)
             right = transfer.num_tokens if whole else num_right * block_size
             self._land(sequence, home, begin + right, now)
-        move = self.moves.get(sequence.id)
         if move is not None:
             self._advance(move, now)
 
     def _land(self, sequence: Sequence, home: Instance, num_tokens: int, now: float) -> None:
         """A sequence that waited for its KV runs from now on."""
-        home.scheduler.landed(sequence, num_tokens, now)
+        home.scheduler.moving.landed(sequence, num_tokens, now)
         left_s = self._left_s.pop(sequence.id, -1.0)
         if left_s >= 0.0:
             self._core.counters.note_handoff(now - left_s)
@@ -342,3 +343,9 @@ class Migration:
         counters.sent_blocks += num_right
         counters.sent_bytes += num_right * home.block_bytes
         counters.handoffs_failed += num_right < len(transfer.blocks)
+
+
+def _is_prompt(home: Instance, sequence: Sequence) -> bool:
+    """Whether a running sequence has not got its first token."""
+    delivered = int(home.scheduler.slots.delivered[sequence.slot])
+    return delivered <= sequence.num_prompt_tokens

@@ -11,10 +11,11 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
 from daemon.core.actions import Send
+from daemon.core.events import LinkChanged
 from daemon.core.instance import Instance
 from daemon.cost.link_time import LinkTime
 from daemon.memory.block_pool import BlockPool
-from daemon.scheduler.residency import Fetch
+from daemon.scheduler.parcels import Fetch
 from daemon.sequence import Sequence
 from daemon.wire.columns import int32
 
@@ -32,6 +33,7 @@ class Transfer:
     digests: list[bytes]  # of the first of them, as far as they are known
     first: int  # the number of the first in the sequence
     num_tokens: int
+    link: int
     ahead: bool  # nobody waits for it: what lands is cached
     from_host: bool
     began_s: float
@@ -48,37 +50,42 @@ class Links:
     """Which worker can send to which, as both ends said."""
 
     def __init__(self) -> None:
-        self._ends: set[tuple[int, int, bool]] = set()  # (instance, peer, it sends)
+        # The number of each end's link that is up, by (instance, peer, whether it sends).
+        self._ends: dict[tuple[int, int, bool], int] = {}
         self._times: dict[tuple[int, int], LinkTime] = {}
 
-    def change(self, instance: int, peer: int, sends: bool, is_up: bool) -> None:
+    def change(self, event: LinkChanged) -> None:
         """One end is up or down."""
-        end = (instance, peer, sends)
-        if is_up:
-            self._ends.add(end)
-        else:
-            self._ends.discard(end)
+        end = (event.instance, event.peer, event.sends)
+        if event.is_up:
+            self._ends[end] = event.link
+        elif self._ends.get(end) == event.link:
+            del self._ends[end]
 
     def lost(self, instance: int) -> None:
         """A worker died, and with it its ends."""
-        self._ends = {end for end in self._ends if end[0] != instance}
+        self._ends = {end: link for end, link in self._ends.items() if end[0] != instance}
+
+    def link(self, source: int, target: int) -> int:
+        """The number of the link that way whose ends are both up; -1: there is none."""
+        link = self._ends.get((source, target, True), -1)
+        return link if link == self._ends.get((target, source, False)) else -1
 
     def up(self, source: int, target: int) -> bool:
         """Whether blocks can go that way."""
-        ends = self._ends
-        return (source, target, True) in ends and (target, source, False) in ends
+        return self.link(source, target) >= 0
 
     def time(self, source: int, target: int) -> LinkTime:
         """How long transfers that way take, as far as it is known."""
         return self._times.setdefault((source, target), LinkTime())
 
-    def state(self) -> list[tuple[int, int, bool]]:
-        """All ends that are up."""
-        return sorted(self._ends)
+    def state(self) -> list[tuple[int, int, bool, int]]:
+        """All ends that are up: (instance, peer, whether it sends, link)."""
+        return [(*end, link) for end, link in sorted(self._ends.items())]
 
-    def restore(self, ends: Listing[tuple[int, int, bool]]) -> None:
+    def restore(self, ends: Listing[tuple[int, int, bool, int]]) -> None:
         """Put it into a state."""
-        self._ends = {(instance, peer, sends) for instance, peer, sends in ends}
+        self._ends = {(instance, peer, sends): link for instance, peer, sends, link in ends}
 
 
 class Transfers:
@@ -129,7 +136,7 @@ class Transfers:
         held = self._instances[source].scheduler.kv.table.blocks(sequence.slot)
         digests = sequence.hashes[: sequence.num_sealed_blocks]
         first = len(there.kv.pool.cache.match(digests))
-        while first < len(digests) and digests[first] in there.residency.coming:
+        while first < len(digests) and digests[first] in there.residency.parcels.coming:
             first += 1
         count = min(len(digests) - first, there.kv.num_unreserved - there.admission.num_spare)
         if count <= 0:
@@ -160,6 +167,7 @@ class Transfers:
             digests,
             first,
             num_tokens=0,
+            link=self.links.link(*ends),
             ahead=False,
             from_host=False,
             began_s=now,
@@ -221,14 +229,15 @@ class Transfers:
             if transfer.over:
                 del self.open[transfer.number]
 
-    def over_link(self, instance: int, peer: int, sends: bool) -> list[Transfer]:
-        """Those over a link whose end at `instance` is not over."""
-        ends = (instance, peer) if sends else (peer, instance)
+    def over_link(self, event: LinkChanged) -> list[Transfer]:
+        """Those over a link whose end at the instance that says so is not over."""
+        ends = (event.instance, event.peer) if event.sends else (event.peer, event.instance)
         return [
             one
             for one in self.open.values()
             if (one.source, one.target) == ends
-            and (one.source_pool if sends else one.target_pool) is not None
+            and one.link == event.link
+            and (one.source_pool if event.sends else one.target_pool) is not None
         ]
 
     def taint(self, sequence: Sequence) -> None:
@@ -247,7 +256,7 @@ class Transfers:
                 coming[digest] -= 1
 
     def _coming(self, instance: int) -> Counter[bytes]:
-        return self._instances[instance].scheduler.residency.coming
+        return self._instances[instance].scheduler.residency.parcels.coming
 
     def _pool(self, instance: int) -> BlockPool:
         return self._instances[instance].scheduler.kv.pool

@@ -104,7 +104,8 @@ class Driver:
         self.since_s: dict[int, float] = {}  # who waits in a queue, and since when
         self.sendings: dict[int, Sending] = {}  # not over at both ends
         self.numbers: set[int] = set()  # of all transfers that there ever were
-        self.links: set[tuple[int, int]] = set()  # (source, target), as both ends said
+        self.links: dict[tuple[int, int], int] = {}  # numbers by (source, target), both ends up
+        self.num_links = 0
         if num_blocks:
             for instance in range(len(config.instances)):
                 self.ready(instance, num_blocks)
@@ -138,10 +139,10 @@ class Driver:
         self._clear_sendings()
         self.handle(WorkerLost(self.now, instance, blamed))
         for source, target in sorted(one for one in self.links if instance in one):
-            self.links.discard((source, target))
+            link = self.links.pop((source, target))
             other = target if source == instance else source
             if other in self.workers:
-                self.break_link(source, target, other)
+                self.break_link(source, target, other, link)
 
     def link_all(self) -> None:
         """Every two workers that live can send to each other."""
@@ -149,16 +150,22 @@ class Driver:
         for source in living:
             for target in living:
                 if source != target and (source, target) not in self.links:
-                    self.links.add((source, target))
-                    self.handle(LinkChanged(self.now, target, source, False, True))
-                    self.handle(LinkChanged(self.now, source, target, True, True))
+                    link = self.links[source, target] = self.num_links
+                    self.num_links += 1
+                    self.handle(LinkChanged(self.now, target, source, False, True, link))
+                    self.handle(LinkChanged(self.now, source, target, True, True, link))
 
-    def break_link(self, source: int, target: int, end: int) -> None:
+    def break_link(self, source: int, target: int, end: int, link: int) -> None:
         """One end of a link says that it is down, having answered its transfers first."""
-        for number in [n for n, one in self.sendings.items() if one.way == (source, target)]:
+        way = source, target
+        for number in [n for n, one in self.sendings.items() if (one.way, one.link) == (way, link)]:
             self.land(number, end, 0)
+        for one in self.sendings.values():
+            if (one.way, one.link) == (way, link):  # ordered as it broke: that end never hears
+                one.ends -= {end}
+        self._clear_sendings()
         peer = target if end == source else source
-        self.handle(LinkChanged(self.now, end, peer, end == source, False))
+        self.handle(LinkChanged(self.now, end, peer, end == source, False, link))
 
     def land(self, number: int, end: int, num_right: int = 1 << 30) -> bool:
         """A transfer is over at one end, with so many of its blocks right; whether it was open."""
@@ -324,9 +331,9 @@ class Driver:
         elif isinstance(action, Send):
             assert action.transfer not in self.numbers, "a number is used again"
             self.numbers.add(action.transfer)
-            assert (action.source, action.target) in self.links
             ends = self.workers[action.source], self.workers[action.target]
-            self.sendings[action.transfer] = Sending(action, *ends)
+            link = self.core.migration.transfers.links.link(action.source, action.target)
+            self.sendings[action.transfer] = Sending(action, *ends, link)
         elif isinstance(action, CancelSend):
             assert action.transfer in self.numbers
         elif isinstance(action, Deliver):

@@ -11,7 +11,9 @@ WRONG = -9
 class Sending:
     """One transfer, and the ends that have not said that it is over."""
 
-    def __init__(self, send: Send, source: ModelWorker, target: ModelWorker) -> None:
+    def __init__(self, send: Send, source: ModelWorker, target: ModelWorker, link: int) -> None:
+        assert link >= 0
+        self.link = link
         assert len(send.blocks) == len(send.targets) > 0
         assert np.unique(send.targets).size == send.targets.size
         self.way = send.source, send.target

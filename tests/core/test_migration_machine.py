@@ -124,9 +124,9 @@ class MigrationMachine(RuleBasedStateMachine):
     def break_link(self, index: int) -> None:
         if index % 3 == 0:
             source, target = way = sorted(self.driver.links)[index // 3 % len(self.driver.links)]
-            self.driver.links.discard(way)
+            link = self.driver.links.pop(way)
             for end in (source, target) if index % 2 else (target, source):
-                self.driver.break_link(source, target, end)
+                self.driver.break_link(source, target, end, link)
 
     @rule()
     def link(self) -> None:

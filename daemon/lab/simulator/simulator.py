@@ -262,7 +262,7 @@ class Simulator:
     def _transferred(self, now: float, what: tuple[int, int, int]) -> Event | None:
         return self._transfers.over(now, what) if self._transfers is not None else None
 
-    def _linked(self, now: float, what: tuple[int, int, bool, bool, int]) -> Event | None:
+    def _linked(self, now: float, what: Any) -> Event | None:
         return self._transfers.changed(now, what) if self._transfers is not None else None
 
     def _arrival(self, now: float, request: int) -> Event:

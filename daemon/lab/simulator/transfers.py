@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
@@ -35,6 +36,17 @@ class _Transfer:
     is_over: bool = False
 
 
+class _LinkEnd(NamedTuple):
+    """An end that is to say that it is up or down."""
+
+    source: int
+    target: int
+    sends: bool  # of the two ends, the source's
+    is_up: bool
+    link: int
+    lives: int = 0  # that the workers of both had had, when they were to meet
+
+
 class Transfers:
     """All of one simulation. A worker's second life knows nothing of what its first one sent."""
 
@@ -55,7 +67,9 @@ class Transfers:
         self._layered: defaultdict[int, list[int]] = defaultdict(list)  # await a source's next plan
         self._ready: list[int] = []
         self._lives = [0] * len(ways)
-        self._up: set[tuple[int, int, bool]] = set()  # (who says so, the other, whether it sends)
+        # The number of each end's link that is up, by (who says so, the other, whether it sends).
+        self._up: dict[tuple[int, int, bool], int] = {}
+        self._num_links = 0
         self._next_s = NEVER
         self._newest = -1
 
@@ -67,9 +81,10 @@ class Transfers:
             lives = self._lives[instance], self._lives[peer]
             for source, target in ((instance, peer), (peer, instance)):
                 if self._ways.between(source, target) is not None:
-                    for end in (True, False):
-                        what = (source, target, end, True, sum(lives))
+                    for end in (False, True):
+                        what = _LinkEnd(source, target, end, True, self._num_links, sum(lives))
                         self._agenda.add(now + MEETING_S, Rank.LINK, what)
+                    self._num_links += 1
         self._ready.append(instance)
 
     def lost(self, now: float, instance: int) -> None:
@@ -85,10 +100,11 @@ class Transfers:
                 self._answer(now, number, one, 0)
         for who, peer, sends in sorted(self._up):
             if who == instance:
-                self._up.discard((who, peer, sends))
+                del self._up[who, peer, sends]
             elif peer == instance:
                 source, target = (who, peer) if sends else (peer, who)
-                self._agenda.add(now, Rank.LINK, (source, target, sends, False, 0))
+                link = self._up[who, peer, sends]
+                self._agenda.add(now, Rank.LINK, _LinkEnd(source, target, sends, False, link))
 
     # Orders
 
@@ -99,7 +115,7 @@ class Transfers:
         source, target, number = order.source, order.target, order.transfer
         way = self._ways.between(source, target, order.from_host)
         ends = (source, target, True), (target, source, False)
-        if way is None or not self._up.issuperset(ends) or number <= self._newest:
+        if way is None or not self._up.keys() >= set(ends) or number <= self._newest:
             raise NoLinkError(f"transfer {number} from {source} to {target}: there is no link")
         self._newest = number
         block_bytes, num_blocks = self._ways.block_bytes(source), order.blocks.size
@@ -178,18 +194,18 @@ class Transfers:
         heard_s = one.told_s if instance == one.sent.source else min(now, one.began_s)
         return TransferEnded(now, instance, number, num_right, now - heard_s)
 
-    def changed(self, now: float, what: tuple[int, int, bool, bool, int]) -> LinkChanged | None:
+    def changed(self, now: float, end: _LinkEnd) -> LinkChanged | None:
         """An end of a link says that it is up or down, if it still is so."""
-        source, target, sends, is_up, lives = what
-        who, peer = (source, target) if sends else (target, source)
+        sends = end.sends
+        who, peer = (end.source, end.target) if sends else (end.target, end.source)
         mine = who, peer, sends
-        if is_up and self._lives[source] + self._lives[target] == lives:
-            self._up.add(mine)
-        elif not is_up and mine in self._up:
-            self._up.discard(mine)
+        if end.is_up and self._lives[who] + self._lives[peer] == end.lives:
+            self._up[mine] = end.link
+        elif not end.is_up and self._up.get(mine) == end.link:
+            del self._up[mine]
         else:
             return None
-        return LinkChanged(now, who, peer, sends, is_up)
+        return LinkChanged(now, who, peer, sends, end.is_up, end.link)
 
     # Parts
 

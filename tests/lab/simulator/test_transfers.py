@@ -109,6 +109,8 @@ def test_links_come_up_at_both_ends_of_both_directions() -> None:
     assert {(e.now, e.instance, e.peer, e.sends, e.is_up) for e in first} == {  # type: ignore[union-attr]
         (MEETING_S, who, 1 - who, sends, True) for who in (0, 1) for sends in (True, False)
     }
+    number = {(e.instance, e.sends): e.link for e in first}  # type: ignore[union-attr]
+    assert number[0, True] == number[1, False] != number[1, True] == number[0, False]
 
 
 def test_nothing_is_sent_where_there_is_no_link_and_no_number_twice() -> None:
@@ -272,6 +274,7 @@ def test_the_other_end_of_a_dead_worker_answers_and_then_has_no_link(
     up = [event for event in driver.told if isinstance(event, LinkChanged)]
     assert len(driver.told) == len(up) == 8, "both ends of both directions, with each other one"
     assert {(e.now, e.is_up) for e in up} == {(2.0 + MEETING_S, True)}
+    assert not {e.link for e in up} & {e.link for e in down}, "a link that opens anew is another"
     driver.transfers.send(3.0, order(1, 10), 3.0)
     assert ends_at(driver.until(4.0), 1) == pytest.approx([3.11, 3.11])
 

@@ -12,9 +12,11 @@ from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.words import add_flags, offer
 from daemon.cli.workload_flags import workload_spec
 from daemon.config.schema import SchedulerConfig
+from daemon.handoff import HANDOFF_MODES
 from daemon.lab.profiles.load import names
 from daemon.lab.simulator.scenario import (
     PAUSE_SHARE,
+    HandoffSpec,
     InstanceGroup,
     Scenario,
     ScenarioError,
@@ -72,6 +74,12 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
     add_instance_flag(group, "each of them by its devices")
+    group.add_argument(
+        "--handoff",
+        choices=HANDOFF_MODES,
+        help="how a prompt goes to another instance: once it is computed, layer by layer as it is, "
+        f"or as is sooner {_default(HandoffSpec, 'mode')}",
+    )
     group.add_argument(
         "--n",
         type=_from(1),
@@ -148,6 +156,8 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
     for name in ("n", "policy", "placement", "predictor", "seed"):
         if getattr(arguments, name) is not None:
             changes[name] = getattr(arguments, name)
+    if arguments.handoff is not None:
+        changes["handoff"] = msgspec.structs.replace(base.handoff, mode=arguments.handoff)
     return msgspec.structs.replace(base, **changes)
 
 

@@ -104,10 +104,6 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[[instance]]\ndevice = 'tpu'", "instance[0].device: must be cpu or cuda:N, got 'tpu'"),
         ("[[instance]]\ndevice = 'cuda'", "instance[0].device: must be cpu or cuda:N, got 'cuda'"),
         (
-            "[[instance]]\ndevice = 'cpu'\nrole = 'decode'",
-            "instance[0].role: 'decode' is not supported yet",
-        ),
-        (
             "[[instance]]\ndevice = 'cpu'\nrole = 'both'",
             "instance[0].role: must be one of mixed, prefill",
         ),

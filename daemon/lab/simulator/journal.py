@@ -193,8 +193,8 @@ class _Reader:
 
     def __init__(self, incident: Incident) -> None:
         self._incident = incident
-        names = [one.name for one in incident.config.instances]
-        self._recorder = Recorder(RequestLog.empty(0), [None] * len(names), names)
+        configs = incident.config.instances
+        self._recorder = Recorder(RequestLog.empty(0), [None] * len(configs), configs)
         incident.instances = self._recorder.instances
         self._core = Core(incident.config)
         self._first: dict[int, int] = {}  # by instance: plans that were made before the journal

@@ -300,3 +300,32 @@ def test_nothing_is_sent_where_no_link_is_up() -> None:
     driver.settle()
     assert not sends(driver) and not driver.alive
     assert any(isinstance(one, Submit) for actions in driver.actions for one in actions)
+
+
+def test_a_long_prompt_goes_layer_by_layer_with_the_step_that_computes_it() -> None:
+    driver = two((Role.PREFILL, Role.DECODE), prefill_chunk=32, handoff="layered")
+    request = driver.arrive(PROMPT, 6)
+    (send,) = sends(driver)
+    assert send.layered and send.num_tokens == 20  # its full blocks
+    first, second = [
+        type(one).__name__ for one in driver.actions[-1] if type(one) in (Send, Submit)
+    ]
+    assert (first, second) == ("Send", "Submit")
+    driver.land_all()
+    target = driver.core.instances[1].scheduler.kv.pool
+    assert target.ledger().cached == 0, "nothing is cached before the step has answered"
+    driver.answer(0)
+    assert home(driver, request) == 1 and sent_blocks(driver) == 6
+    driver.settle()
+    assert driver.core.counters.recomputed_tokens == 0
+    driver.check_nothing_left()
+
+
+def test_what_failed_as_it_was_computed_is_cached_nowhere() -> None:
+    driver = two((Role.PREFILL, Role.DECODE), prefill_chunk=32, handoff="layered")
+    driver.arrive(PROMPT, 6)
+    driver.land_all()
+    driver.answer(0, fails=frozenset({0}))
+    driver.settle()
+    assert [one.scheduler.kv.pool.ledger().cached for one in driver.core.instances] == [0, 0]
+    driver.check_nothing_left()

@@ -115,12 +115,14 @@ def resume(path: Path, timeout_s: float = 2.0) -> Snapshot:
     return _ask(path, Resume(), timeout_s, Snapshot)
 
 
-def flip(path: Path, instance: str, role: str, timeout_s: float = 2.0) -> Flipped:
-    """Give an instance another role. The daemon may take FLIP_WAIT_S and `timeout_s` to answer.
+def flip(
+    path: Path, instance: str, role: str, timeout_s: float = 2.0, wait_s: float = FLIP_WAIT_S
+) -> Flipped:
+    """Give an instance another role; its first work is waited for, `wait_s` at most.
 
-    Raises ControlError.
+    The daemon may take that and `timeout_s` to answer. Raises ControlError.
     """
-    return _ask(path, Flip(instance, role), FLIP_WAIT_S + timeout_s, Flipped)
+    return _ask(path, Flip(instance, role, wait_s), wait_s + timeout_s, Flipped)
 
 
 def migrate(path: Path, sequence: int, instance: str, timeout_s: float = 2.0) -> Migrating:

@@ -20,8 +20,8 @@ class Orders(Protocol):
     def resume(self) -> None:
         """Take requests again."""
 
-    async def flip(self, instance: str, role: str) -> Flipped:
-        """Give an instance another role; wait until the first work of the new one was sent."""
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
+        """Give an instance another role; wait so long for the first work of the new one."""
 
     def migrate(self, sequence: int, instance: str) -> Migrating:
         """Go on with a sequence on another instance."""

@@ -20,6 +20,7 @@ from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace
 from daemon.nearest import unknown
 from daemon.protocol.control import (
+    FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,
@@ -210,8 +211,10 @@ class ControlServer:
         orders = self._operator()
         self._frame_s = -math.inf
         match order:
-            case Flip(instance=instance, role=role):
-                return await orders.flip(instance, role)
+            case Flip(instance=instance, role=role, wait_s=wait_s):
+                if not 0 <= wait_s <= FLIP_WAIT_S:
+                    raise RefusalError(f"wait_s must be 0 .. {FLIP_WAIT_S}")
+                return await orders.flip(instance, role, wait_s)
             case Migrate(sequence=sequence, instance=instance):
                 return orders.migrate(sequence, instance)
         return await orders.reload()

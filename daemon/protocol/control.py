@@ -37,7 +37,7 @@ __all__ = [
 
 FRAME_LIMIT_BYTES = 1 << 20
 FLIP_WAIT_S = 60.0
-"""How long the answer to a `Flip` waits for the first work of the new role."""
+"""How long the answer to a `Flip` may wait for the first work of the new role."""
 
 
 class Status(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -82,10 +82,11 @@ class Resume(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Flip(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Give an instance another role; the answer is `Flipped`, within `FLIP_WAIT_S`."""
+    """Give an instance another role; the answer is `Flipped`."""
 
     instance: str  # its name
     role: str
+    wait_s: float = FLIP_WAIT_S  # for the first work of the new role: 0 .. FLIP_WAIT_S
 
 
 class Migrate(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from daemon.config.reload import change
 from daemon.control.server import RefusalError
 from daemon.nearest import unknown
 from daemon.protocol.api import Access, Settings
-from daemon.protocol.control import FLIP_WAIT_S, Flipped, Migrating, Reloaded
+from daemon.protocol.control import Flipped, Migrating, Reloaded
 from daemon.runtime import moving, notify
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
@@ -67,11 +67,11 @@ class Operations:
         if not self._phase().started:
             self._phase().announce()
 
-    async def flip(self, instance: str, role: str) -> Flipped:
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
         """Give an instance another role. Raises RefusalError.
 
-        Waits for the first work that only the new role gets, up to FLIP_WAIT_S; longer than that,
-        `flip_s` is told as -1. A flip to the role that it has already changes nothing.
+        Waits `wait_s` for the first work that only the new role gets; longer than that, `flip_s`
+        is told as -1. A flip to the role that it has already changes nothing.
         """
         runtime = self._runtime("no role can be chosen yet")
         told = self._phase().snapshot()
@@ -82,7 +82,7 @@ class Operations:
         with self._whole():
             runtime.choose_role(index, chosen)
         log.info("%s was %s and is %s now", instance, was, chosen)
-        return await self._flip_done(instance)
+        return await self._flip_done(instance, wait_s)
 
     def migrate(self, sequence: int, instance: str) -> Migrating:
         """Go on with a sequence on another instance. Raises RefusalError."""
@@ -148,10 +148,10 @@ class Operations:
         link.send(Access(config.key, server.cors_origins, server.allowed_hosts))
         link.send(Settings(server.keepalive_s, config.daemon.log_level))
 
-    async def _flip_done(self, instance: str) -> Flipped:
+    async def _flip_done(self, instance: str, wait_s: float) -> Flipped:
         """The instance's newest flip, once its first work was sent or there is none."""
         flip = moving.newest_flip(instance, self._phase().snapshot())
-        until_s = time.monotonic() + FLIP_WAIT_S
+        until_s = time.monotonic() + wait_s
         look_s = _FIRST_LOOK_S
         while flip.flip_s < 0 and not flip.idle and not self._parts.life.stop.is_set():
             left_s = until_s - time.monotonic()

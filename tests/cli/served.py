@@ -88,7 +88,7 @@ class Orders(Written):
     def resume_instance(self, instance: str) -> None:
         CHOSEN.append(f"{instance} resumed")
 
-    async def flip(self, instance: str, role: str) -> Flipped:
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
         CHOSEN.append(f"{instance} to {role}")
         number = 3 if instance == "gpu0" else 0
         return msgspec.structs.replace(FLIPPED, number=number, instance=instance)

@@ -29,7 +29,7 @@ class Written:
     def resume(self) -> None:
         self._note("resume")
 
-    async def flip(self, instance: str, role: str) -> Flipped:
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
         self._note(f"flip {instance} to {role}")
         return FLIPPED
 

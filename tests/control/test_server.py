@@ -223,14 +223,21 @@ async def test_orders_between_instances_are_carried_out_and_answered(path: Path)
     ]
 
 
+@pytest.mark.parametrize("wait_s", [-0.1, 60.1, float("nan")])
+async def test_a_wait_out_of_range_is_refused(path: Path, wait_s: float) -> None:
+    async with serving(path, Counted(), written := Written()):
+        said = await refusal(path, question(Flip("gpu0", "decode", wait_s)))
+    assert said == "wait_s must be 0 .. 60.0" and not written.orders
+
+
 async def test_a_flip_that_takes_its_time_delays_no_other_viewer(path: Path) -> None:
     begun, done = asyncio.Event(), asyncio.Event()
 
     class Slow(Written):
-        async def flip(self, instance: str, role: str) -> Flipped:
+        async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
             begun.set()
             await done.wait()
-            return await super().flip(instance, role)
+            return await super().flip(instance, role, wait_s)
 
     async with serving(path, Counted(), Slow()):
         order = asyncio.create_task(asyncio.to_thread(flip, path, "gpu0", "prefill"))

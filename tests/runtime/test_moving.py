@@ -21,7 +21,6 @@ from daemon.core.snapshot import CoreSnapshot, FlipStatus, TransferStatus
 from daemon.protocol.control import Flipped, Migrating
 from daemon.protocol.worker import Ready
 from daemon.role import Role
-from daemon.runtime import operations
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
 from daemon.runtime.serving import ServingStatus
@@ -87,7 +86,7 @@ def sequence_of(status: Ordered) -> int:
 
 
 async def test_a_flip_is_answered_when_its_first_work_was_sent(ordered: Ordered) -> None:
-    order = asyncio.create_task(ordered.operations.flip("b", "decode"))
+    order = asyncio.create_task(ordered.operations.flip("b", "decode", 60.0))
     await asyncio.sleep(0.05)
     assert not order.done()
     (event,) = ordered.events
@@ -99,7 +98,7 @@ async def test_a_flip_is_answered_when_its_first_work_was_sent(ordered: Ordered)
 
 
 async def test_a_flip_that_no_work_waits_for_is_answered_at_once(ordered: Ordered) -> None:
-    order = asyncio.create_task(ordered.operations.flip("a", "prefill"))
+    order = asyncio.create_task(ordered.operations.flip("a", "prefill", 60.0))
     await asyncio.sleep(0)
     ordered.went_on(idle=True, clear_s=0.5)
     async with asyncio.timeout(5):
@@ -107,17 +106,17 @@ async def test_a_flip_that_no_work_waits_for_is_answered_at_once(ordered: Ordere
 
 
 async def test_a_flip_to_the_role_it_has_changes_nothing(ordered: Ordered) -> None:
-    same = await ordered.operations.flip("a", "mixed")
+    same = await ordered.operations.flip("a", "mixed", 60.0)
     assert same == Flipped(0, "a", Role.MIXED, Role.MIXED, 0.0, 0.0, False)
     assert not ordered.events
 
 
-async def test_a_flip_without_work_is_waited_for_no_longer_than_is_promised(
-    ordered: Ordered, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wait_s", [0.0, 0.1])
+async def test_a_flip_without_work_is_waited_for_no_longer_than_is_asked(
+    ordered: Ordered, wait_s: float
 ) -> None:
-    monkeypatch.setattr(operations, "FLIP_WAIT_S", 0.1)
     async with asyncio.timeout(5):
-        late = await ordered.operations.flip("b", "prefill")
+        late = await ordered.operations.flip("b", "prefill", wait_s)
     assert (late.flip_s, late.idle) == (-1.0, False)
 
 
@@ -166,9 +165,9 @@ async def test_a_stream_that_waits_for_anothers_prompt_has_no_place_to_leave(
 
 async def test_names_are_those_that_are_known(ordered: Ordered) -> None:
     with pytest.raises(RefusalError, match="unknown role 'prefil'; did you mean 'prefill'"):
-        await ordered.operations.flip("a", "prefil")
+        await ordered.operations.flip("a", "prefil", 60.0)
     with pytest.raises(RefusalError, match="unknown instance ''; known are a, b"):
-        await ordered.operations.flip("", "prefill")
+        await ordered.operations.flip("", "prefill", 60.0)
     for order in (ordered.operations.drain_instance, ordered.operations.resume_instance):
         with pytest.raises(RefusalError, match="unknown instance 'c'"):
             order("c")
@@ -199,7 +198,7 @@ async def test_orders_between_instances_come_too_early(house_of: Build, tmp_path
         with pytest.raises(RefusalError, match="yet: starting"):
             order("a")
     with pytest.raises(RefusalError, match="yet: starting"):
-        await early.flip("a", "decode")
+        await early.flip("a", "decode", 60.0)
     with pytest.raises(RefusalError, match="yet: starting"):
         early.migrate(1, "a")
 

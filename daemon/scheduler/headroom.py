@@ -1,8 +1,5 @@
 """The headroom of an instance's next plan: what it has left without a preemption."""
 
-import numpy as np
-
-from daemon.scheduler.policies.base import PROMPTS_ALONE
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import chunk_of
 from daemon.sequence import Sequence
@@ -16,7 +13,7 @@ class Headroom:
 
     def __init__(self, scheduler: Scheduler, later: bool = False) -> None:
         self._admission = admission = scheduler.admission
-        self._policy = policy = scheduler.policy
+        self._policy = scheduler.policy
         self._limits = limits = scheduler.limits
         slots, kv = scheduler.slots, scheduler.kv
         leaving = slots.leaving() if later else slots.order()[:0]
@@ -24,8 +21,8 @@ class Headroom:
         self._blocks = kv.num_unreserved + (admission.coming(leaving) if later else 0)
         order = slots.order()
         pending = (slots.known - slots.computed)[order]
-        num_decodes = 0 if policy.filler == PROMPTS_ALONE else int(np.count_nonzero(pending == 1))
-        self._budget = limits.max_batch_tokens - num_decodes
+        decodes = scheduler.filler.before_prompts(order[pending == 1])
+        self._budget = limits.max_batch_tokens - decodes.size
         self._first = True  # no prompt is in the step
         for slot in order[pending > 1].tolist():
             left = int(slots.known[slot] - slots.computed[slot])

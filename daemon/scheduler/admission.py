@@ -1,7 +1,5 @@
 """Admission of one instance: sequences get slots and blocks, are preempted, and are retired."""
 
-from dataclasses import dataclass
-
 import msgspec
 import numpy as np
 
@@ -9,10 +7,12 @@ from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
 from daemon.pause import cause_of
 from daemon.request import State
+from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
 from daemon.scheduler.policies.base import PROMPTS_ALONE
+from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
@@ -40,28 +40,13 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
         return max(self.num_blocks, self.num_reserved) - self.num_reusable
 
 
-@dataclass(slots=True)
-class PreemptionStats:
-    """Counts of preemptions and of what became of them."""
-
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    swaps_out: int = 0
-    swaps_in: int = 0
-
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to count."""
-        return bool(self.preemptions or self.swaps_in)
-
-
 class Admission:
     """Admits, preempts and retires sequences: it gives them slots and blocks, and takes them back.
 
     `step` is the newest plan that was made; what happens here belongs to the plan after it.
     """
 
-    def __init__(self, order: Order, kv: KVCache, residency: Residency) -> None:
+    def __init__(self, order: Order, kv: KVCache, residency: Residency, decodes: str) -> None:
         self.order = order
         self.slots = order.slots
         self.waiting = order.waiting
@@ -69,6 +54,7 @@ class Admission:
         self.residency = residency
         self.pace = StreamPace(order, residency)
         self.displacement = Displacement(order, residency, self.pace)
+        self.decode_admission = DecodeAdmission(decodes, order)
         self.suspects = Suspects()
         self.step = 0
         self.left: list[int] = []  # slots that were vacated since the newest plan
@@ -250,11 +236,15 @@ class Admission:
     def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
         """Displace others if the policy says so; whether a slot and the blocks are available then.
 
-        No sequence is preempted for blocks that come anyway, only for what lacks beyond them.
+        No sequence is preempted for blocks that come anyway, only for what lacks beyond them. One
+        that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
+        whose pause has to end is not asked for any.
         """
         lacking = self._lacking(plan)
         if lacking <= 0 and not self.slots.full:
-            return True
+            asked = sequence, plan.matched, plan.num_reusable, self.kv
+            if self.pace.due(now) is sequence or self.decode_admission.admits(*asked):
+                return True
         leaving = self.slots.leaving()
         if lacking > 0:
             beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(plan.matched)
@@ -262,9 +252,10 @@ class Admission:
             beyond = 0 if leaving.size else 1  # a slot is all that it lacks
         if beyond <= 0:
             return False
-        for slot in self._giving_way(sequence, beyond, now):
+        giving_way = self._giving_way(sequence, beyond, now)
+        for slot in giving_way:
             self.preempt(slot, What.GAVE_WAY, now, sequence.id)
-        return not self.slots.full and self._lacking(plan) <= 0
+        return bool(giving_way) and not self.slots.full and self._lacking(plan) <= 0
 
     # Admitting
 

@@ -1,5 +1,7 @@
 """The headroom of an instance's next plan: what it has left without a preemption."""
 
+import numpy as np
+
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import chunk_of
 from daemon.sequence import Sequence
@@ -28,6 +30,8 @@ class Headroom:
             left = int(slots.known[slot] - slots.computed[slot])
             self._compute(left, slots.member(slot).prompt_cost)
         self._alone = not slots.num_running
+        staying = order[~np.isin(order, leaving)] if leaving.size else order
+        self._decode_room = admission.decode_admission.room(staying, kv)
         if admission.closed:
             self._slots = 0  # nobody joins
 
@@ -48,11 +52,18 @@ class Headroom:
         pending = sequence.num_known_tokens - plan.num_shared_tokens
         if blocks + (0 if self._alone else admission.num_spare) > self._blocks:
             return False
+        room = self._decode_room
+        if room is not None:
+            needed = room.num_needed(sequence, plan.num_reusable)
+            if needed + admission.kv.pool.idle_among(plan.matched) > self._blocks:
+                return False
         if not self._compute(pending, sequence.prompt_cost):
             return False
         self._slots -= 1
         self._blocks -= blocks
         self._alone = False
+        if room is not None:
+            room.add(sequence, plan.num_blocks)
         return True
 
     def _compute(self, pending: int, cost: int) -> bool:

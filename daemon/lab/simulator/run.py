@@ -149,6 +149,7 @@ def configured(prepared: Prepared) -> Configured:
         starve_s=limits.starve_s,
         placement=scenario.placement,
         max_pause_s=scenario.max_pause_s,
+        decode_admission=shared.decode_admission,
     )
 
 

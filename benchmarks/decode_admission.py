@@ -63,7 +63,7 @@ def row(name: str, rule: str, predictor: str, reports: Sequence[Report], base_s:
     told = "-" if rule == GREEDY else predictor
     return (
         f"| {name} | {rule} | {told} | {jct_s:.2f} s | {jct_s / base_s:.2f} | {p99_s:.1f} s "
-        f"| {preemptions:.0f} | {recomputed:,.0f} |"
+        f"| {preemptions:g} | {recomputed:,.0f} |"
     )
 
 

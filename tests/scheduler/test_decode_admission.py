@@ -90,6 +90,20 @@ def test_whoever_is_alone_is_let_in_whatever_is_predicted(rule: str, predicted: 
     driver.check_nothing_left()
 
 
+@pytest.mark.parametrize("rule", DECODE_ADMISSIONS)
+def test_whoever_is_alone_does_not_wait_for_blocks_of_one_that_is_gone(rule: str) -> None:
+    """They are fenced until the step in flight answers."""
+    driver = Driver(configured(decode_admission=rule, depth=2, prefix_cache=False), 12)
+    gone = driver.arrive([1] * 20, 8)
+    driver.abort(gone)
+    assert driver.core.instances[0].scheduler.kv.pool.num_fenced == 5
+    driver.arrive([2] * PROMPT, 40)  # all twelve blocks, of which seven are there
+    driver.answer()
+    assert seated(driver) == [1]
+    driver.settle()
+    driver.check_nothing_left()
+
+
 def test_who_was_let_in_stays_when_predictions_grow() -> None:
     """A late prediction closes the door to others alone."""
     driver = crowd("reserve_static", 12, [4, 4, 4])

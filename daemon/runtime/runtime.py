@@ -85,7 +85,7 @@ class Runtime:
         self._timer: asyncio.TimerHandle | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
-            Send: self._send,
+            Send: lambda action: workers.blocks(action.source, self.links.order(action)),
             CancelSend: lambda action: workers.stop_sending(action.source, action.transfer),
             Started: api.started,
             Finished: api.finished,
@@ -183,11 +183,6 @@ class Runtime:
     def _submit(self, action: Submit) -> None:
         batch = action.batch
         self._workers.plan(batch.instance, self._planners[batch.instance].plan(batch))
-
-    def _send(self, action: Send) -> None:
-        order = self.links.order(action)
-        if order is not None:
-            self._workers.blocks(action.source, order)
 
     def _wake_at(self, action: WakeAt) -> None:
         if self._timer is not None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
-from daemon.pause import cause_of
+from daemon.pause import Cause, cause_of
 from daemon.request import State
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
@@ -130,6 +130,10 @@ class Admission:
         if leader >= 0:
             shared = sequence.num_prompt_tokens - 1
             return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size, reserved)
+        parcel = sequence.residence.parcel
+        if parcel is not None and parcel.instance == self.order.instance:  # it never left the pool
+            kept = parcel.blocks, parcel.num_tokens
+            return AdmissionPlan(-1, *kept, num_blocks, len(parcel.blocks), reserved)
         matched = kv.match(sequence)
         num_cached = len(matched) * kv.block_size
         parked = sequence.residence.parked_tokens
@@ -252,9 +256,14 @@ class Admission:
 
         No sequence is preempted for blocks that come anyway, only for what lacks beyond them.
         """
+        if plan.fetches and self.residency.is_coming(sequence, len(plan.matched)):
+            return False
         lacking = self._lacking(plan)
         if lacking <= 0 and not self.slots.full:
             return True
+        if not self.slots.num_running and not self.kv.pool.num_fenced:
+            self.residency.drop_parcels(lacking, sequence)  # nothing else ever makes room
+            return self._lacking(plan) <= 0
         leaving = self.slots.leaving()
         if lacking > 0:
             beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(plan.matched)
@@ -288,7 +297,8 @@ class Admission:
         if plan.num_reserved:
             self.kv.reservations.reserve(slot, plan.num_reserved)
         sequence.move(State.RUNNING)
-        sequence.num_sealed_blocks = plan.num_reusable
+        whole = plan.num_shared_tokens // self.kv.block_size
+        sequence.num_sealed_blocks = min(plan.num_reusable, whole)
         self.joined.append(slot)
         moves_s = self.residency.copy_time.round_trip_s(len(sequence.residence.host_blocks))
         if sequence.num_output_tokens:
@@ -340,6 +350,8 @@ class Admission:
                     waiting.append(slot)
                     break
                 victim = self.displacement.for_growth(self.kv, now)
+                if victim == slot and self.residency.drop_parcels(1, table.member(slot)):
+                    continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)
         return waiting
@@ -354,7 +366,7 @@ class Admission:
         num_valid = min(num_computed, int(table.delivered[slot]) - 1)
         self.seal(slot)
         if why is None:
-            self.residency.forget(sequence)
+            self.residency.lose(sequence)
         else:
             step_time, alone = self.order.step_time, self.order.policy.filler == PROMPTS_ALONE
             recompute_s = step_time.prefill_s if alone else step_time.chunk_s
@@ -375,6 +387,22 @@ class Admission:
         sequence.move(State.PREEMPTED)
         self.order.requeue(sequence, now)
         self.pace.pause(sequence)
+
+    def depart(self, slot: int, now: float, target: int) -> Sequence:
+        """Empty the slot of a sequence that goes on at another instance; what was computed of it
+        stays in the pool as its parcel. No step in flight computes it.
+        """
+        table = self.slots
+        sequence = table.member(slot)
+        self.seal(slot)
+        num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
+        self.residency.pack(sequence, num_valid, self.kv)
+        self._vacate([slot])
+        sequence.pause(now, Cause.MOVED)
+        sequence.waiting_since_s = now
+        sequence.move(State.PREEMPTED)
+        sequence.story.add(now, What.LEFT, num_valid, target)
+        return sequence
 
     def retire(self, slots: list[int]) -> list[Sequence]:
         """Empty the slots of sequences that have ended; the sequences."""

@@ -7,7 +7,9 @@ moves the sequence in the order itself.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,8 +20,9 @@ from daemon.memory.block_pool import Ledger
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
+from daemon.parcel import Parcel
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence, Where
+from daemon.sequence import NEVER, Sequence, Where
 from daemon.story import What
 from daemon.wire.columns import Slots
 
@@ -41,25 +44,43 @@ class SwapStats(msgspec.Struct, frozen=True):
     copy_block_s: float  # expected for one block, out or in
 
 
+class Fetch(NamedTuple):
+    """What a sequence that was admitted needs of its parcel: from its block number `first` on."""
+
+    sequence: Sequence
+    parcel: Parcel
+    first: int
+    targets: list[int]  # device blocks here
+
+
 class Residency:
     """The one place that changes a sequence's `Residence`, and that orders swap copies."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, instance: int = 0) -> None:
         self.mode = mode
+        self.instance = instance
+        self.parcels: dict[int, Sequence] = {}  # by id, those that left and whose KV is here
+        self.fetches: list[Fetch] = []  # that nobody has ordered yet
+        self.coming: Counter[bytes] = Counter()  # digests of blocks on their way into this pool
         self.reserve = BurstReserve()
         self.space = SwapSpace(0)
         self.copy_time = CopyTime(0.0)
         self.num_out = self.num_in = 0  # as in `SwapStats`
         self.link_s = 0.0
         self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
+        self._held: set[int] = set()  # slots that no further step computes: they are to leave
         self._num_parked_blocks = 0  # host blocks of HOST ones
 
     def reset(
         self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
     ) -> None:
         """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
+        for sequence in list(self.parcels.values()):
+            self._drop(sequence, is_lost=True)
         for sequence in sequences:
-            self.forget(sequence)
+            self.lose(sequence)
+        self.fetches.clear()
+        self.coming.clear()
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
 
@@ -81,6 +102,9 @@ class Residency:
             self._num_parked_blocks -= len(residence.host_blocks)
         elif residence.where is Where.RETURNING:
             del self._returning[sequence.slot]
+            if self.fetches:
+                self.fetches = [one for one in self.fetches if one.sequence is not sequence]
+        self._held.discard(sequence.slot)
         residence.where = where
         if where is Where.HOST:
             self._num_parked_blocks += len(residence.host_blocks)
@@ -94,17 +118,18 @@ class Residency:
     # On the device
 
     def on_device(self, order: Slots) -> Slots:
-        """Those of these slots whose blocks are not returning."""
-        if not self._returning:
+        """Those of these slots that steps may compute: not returning, and not to leave."""
+        if not self.any_still:
             return order
         away = np.zeros(int(order.max(initial=-1)) + 1, np.bool_)
-        away[[slot for slot in self._returning if slot < away.size]] = True
+        still = (*self._returning, *self._held)
+        away[[slot for slot in still if slot < away.size]] = True
         return order[~away[order]]
 
     @property
-    def any_returning(self) -> bool:
-        """Whether any sequence has a slot and waits for copies to its blocks."""
-        return bool(self._returning)
+    def any_still(self) -> bool:
+        """Whether any sequence has a slot and is not computed."""
+        return bool(self._returning or self._held)
 
     def is_returning(self, sequence: Sequence) -> bool:
         """Whether it has a slot and waits for copies to its blocks."""
@@ -128,10 +153,13 @@ class Residency:
         take less than `recompute_s`, computing so many tokens again, and the host has room. One
         that is on its way back has its blocks in the host still.
         """
+        residence = sequence.residence
+        if residence.parcel is not None:
+            self.lose(sequence)
+            return
         if self.mode not in SWAPPING:
             self.forget(sequence)
             return
-        residence = sequence.residence
         if residence.where is Where.RETURNING:
             residence.parked_tokens = len(residence.host_blocks) * kv.block_size
         else:
@@ -161,10 +189,24 @@ class Residency:
                 self._copy_out(sequence, rest, kv, step)
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop the KV of a sequence that ends, moves elsewhere, or is computed again."""
+        """Drop the KV of a sequence that ends or is computed again."""
+        if sequence.residence.parcel is not None:
+            self._drop(sequence)
         self._move(sequence, Where.NOWHERE)
         self.space.keep(sequence.residence, 0)
         sequence.residence.parked_tokens = 0
+
+    def lose(self, sequence: Sequence) -> None:
+        """Drop what this instance has of a waiting sequence's KV, or of one that leaves its slot;
+        a parcel elsewhere stays.
+        """
+        parcel = sequence.residence.parcel
+        if parcel is None or not parcel.blocks:
+            self.forget(sequence)
+        else:
+            self._move(sequence, Where.AWAY)
+            sequence.residence.parked_tokens = parcel.num_tokens
+            sequence.residence.transfer = 0
 
     def host_room(self) -> float:
         """Host blocks that victims may fill, copies of running sequences counted as free; infinite
@@ -173,7 +215,8 @@ class Residency:
         pool = self.space.pool
         if self.mode not in SWAPPING:
             return math.inf
-        return pool.num_blocks - pool.num_fenced - self._num_parked_blocks
+        places = sum(len(one.blocks) for one in self._parcels if one.from_host)
+        return pool.num_blocks - pool.num_fenced - self._num_parked_blocks - places
 
     def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
         """What computing a block of a victim again adds to a step; 0 where victims are copied."""
@@ -192,6 +235,9 @@ class Residency:
         Since it computes on, only full blocks of its copy stay as they are.
         """
         residence = sequence.residence
+        if residence.parcel is not None:
+            self._open(sequence, residence.parcel, kv, fetch_from, now)
+            return
         num_kept = residence.parked_tokens // kv.block_size
         where = Where.BOTH if residence.host_blocks and num_kept else Where.DEVICE
         if fetch_from >= 0:
@@ -220,6 +266,119 @@ class Residency:
                 self._has_device(sequence)
                 sequence.swap_s += now - sequence.residence.fetched_s
                 sequence.story.add(now, What.RESTORED)
+
+    # Between instances
+
+    @property
+    def _parcels(self) -> Iterable[Parcel]:
+        parcels = (one.residence.parcel for one in self.parcels.values())
+        return (parcel for parcel in parcels if parcel is not None)
+
+    @property
+    def num_parcel_blocks(self) -> int:
+        """Blocks of the KV pool that only wait to be fetched from elsewhere."""
+        return sum(len(one.blocks) for one in self._parcels if not one.from_host)
+
+    def hold(self, sequence: Sequence) -> None:
+        """Have no further step compute a running sequence: it is to leave."""
+        self._held.add(sequence.slot)
+
+    def release(self, sequence: Sequence) -> None:
+        """Have steps compute it again: it stays after all."""
+        self._held.discard(sequence.slot)
+
+    def pack(self, sequence: Sequence, num_valid: int, kv: KVCache) -> None:
+        """Make a parcel of a running sequence's first `num_valid` tokens, before it leaves."""
+        self.forget(sequence)
+        if num_valid:
+            blocks = kv.table.blocks(sequence.slot)[: kv.blocks_for(num_valid)].tolist()
+            kv.pool.share(blocks)
+            self._keep(sequence, Parcel(self.instance, kv.pool, blocks, num_valid, False))
+
+    def pack_waiting(self, sequence: Sequence) -> None:
+        """Make a parcel of what the host has of a sequence that waits, if it has anything."""
+        residence = sequence.residence
+        if residence.where is not Where.HOST:
+            return
+        num_tokens = residence.parked_tokens
+        self._move(sequence, Where.NOWHERE)
+        places, residence.host_blocks = residence.host_blocks, []
+        pool = self.space.pool
+        if residence.last_copy > self.space.done_step:
+            pool.name_in_copy(places, residence.last_copy)
+        self._keep(sequence, Parcel(self.instance, pool, places, num_tokens, True))
+
+    def _keep(self, sequence: Sequence, parcel: Parcel) -> None:
+        sequence.residence.parcel = parcel
+        sequence.residence.parked_tokens = parcel.num_tokens
+        self._move(sequence, Where.AWAY)
+        self.parcels[sequence.id] = sequence
+        parcel.kept_in = self.parcels
+
+    def come_home(self, sequence: Sequence) -> None:
+        """A sequence is queued here: what of its KV is a parcel in this host pool is its copy."""
+        residence = sequence.residence
+        parcel = residence.parcel
+        if parcel is None or parcel.instance != self.instance or not parcel.from_host:
+            return
+        residence.parcel = None
+        residence.host_blocks, residence.last_copy = parcel.blocks, 0
+        del self.parcels[sequence.id]
+        self._move(sequence, Where.HOST)
+
+    def _open(
+        self, sequence: Sequence, parcel: Parcel, kv: KVCache, fetch_from: int, now: float
+    ) -> None:
+        """A sequence with a parcel got a slot and blocks; the parcel is fetched if it is needed."""
+        residence = sequence.residence
+        if fetch_from < 0:
+            self._drop(sequence)
+            self._move(sequence, Where.DEVICE)
+            return
+        end = kv.blocks_for(parcel.num_tokens)
+        targets = kv.table.blocks(sequence.slot)[fetch_from:end].tolist()
+        self.fetches.append(Fetch(sequence, parcel, fetch_from, targets))
+        residence.fetched_by, residence.fetched_s = NEVER, now
+        self._move(sequence, Where.RETURNING)
+
+    def landed(self, sequence: Sequence) -> None:
+        """The transfer that a sequence waited for is over: its blocks have what they will have."""
+        sequence.residence.transfer = 0
+        self._drop(sequence)
+        self._move(sequence, Where.DEVICE)
+
+    def _drop(self, sequence: Sequence, is_lost: bool = False) -> None:
+        """Let go of a sequence's parcel, wherever it is; who waits for it is computed again."""
+        residence = sequence.residence
+        parcel, residence.parcel = residence.parcel, None
+        if parcel is not None:
+            parcel.kept_in.pop(sequence.id, None)
+            if is_lost:
+                parcel.lose()
+            else:
+                parcel.drop()
+        if residence.where is Where.AWAY:
+            self._move(sequence, Where.NOWHERE)
+            residence.parked_tokens = 0
+
+    def drop_parcels(self, num_blocks: int, favoured: Sequence) -> bool:
+        """Give up parcels of others that nobody fetches yet, the newest first, for so many blocks
+        of the KV pool; whether there were any.
+        """
+        dropped = False
+        for sequence in list(self.parcels.values())[::-1]:
+            parcel = sequence.residence.parcel
+            waits = sequence.residence.where is Where.AWAY and sequence is not favoured
+            if num_blocks > 0 and waits and parcel is not None and not parcel.from_host:
+                num_blocks -= len(parcel.blocks)
+                self._drop(sequence)
+                dropped = True
+        return dropped
+
+    def is_coming(self, sequence: Sequence, index: int) -> bool:
+        """Whether a sequence's block of this number is on its way into this pool."""
+        hashes = sequence.hashes
+        return bool(self.coming) and index < len(hashes) and hashes[index] in self.coming
 
     def awaited(self, step: int) -> int:
         """The plan whose copies the plan of `step` awaits; 0: none."""

@@ -20,7 +20,7 @@ from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.repeat import Repeat, Repeats
-from daemon.scheduler.residency import Residency, SwapStats
+from daemon.scheduler.residency import Fetch, Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.sequence import Sequence
@@ -40,7 +40,7 @@ class Scheduler:
     ) -> None:
         self.instance = instance
         self.slots = SlotTable(limits.max_running)
-        self.residency = Residency(swap)
+        self.residency = Residency(swap, instance)
         self.order = Order(instance, policy, self.slots)
         self.admission = Admission(self.order, kv, self.residency)
         self.waiting = self.order.waiting
@@ -102,6 +102,7 @@ class Scheduler:
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence that is new here; it keeps the time since when it waited elsewhere."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
+        self.residency.come_home(sequence)
         self.suspects.add(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
@@ -120,11 +121,60 @@ class Scheduler:
         self._end(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Remove a waiting sequence that goes to another instance."""
+        """Remove a waiting sequence that goes to another instance; its KV is its parcel."""
         self.waiting.remove(sequence)
-        self.residency.forget(sequence)
-        self.suspects.remove(sequence)
-        self.admission.pace.forget(sequence)
+        self.residency.pack_waiting(sequence)
+        self._let_go(sequence)
+
+    def hold(self, sequence: Sequence) -> None:
+        """Have no further step compute a running sequence, as it is to leave."""
+        self.residency.hold(sequence)
+        self._repeats.forget()
+
+    def may_depart(self, sequence: Sequence) -> bool:
+        """Whether a running sequence can leave now: nothing in flight computes or brings it."""
+        slot = sequence.slot
+        answered = int(self.slots.last_step[slot]) <= self._answered_step
+        return answered and not self.residency.is_returning(sequence)
+
+    def depart(self, sequence: Sequence, now: float, target: int) -> None:
+        """Take out a running sequence that goes to another instance; its KV is its parcel."""
+        self.admission.depart(sequence.slot, now, target)
+        self._let_go(sequence)
+
+    def admit_early(self, sequence: Sequence, now: float) -> None:
+        """Give one that brings its KV a slot and blocks between two steps, if it comes next anyway;
+        so its KV comes while the step in flight computes.
+        """
+        admission = self.admission
+        if not sequence.residence.parked_tokens or admission.next_waiting(now) is not sequence:
+            return
+        if self.slots.full or not admission.may_join():
+            return
+        plan = admission.plan(sequence)
+        lacking = self.kv.num_lacking(plan.matched, plan.num_new_blocks + admission.num_spare)
+        if lacking <= 0 and admission.make_room(sequence, plan, now):
+            admission.admit(sequence, plan, now)
+
+    def take_fetches(self) -> list[Fetch]:
+        """What sequences that were admitted since the last call need of their parcels."""
+        taken, self.residency.fetches = self.residency.fetches, []
+        return taken
+
+    def landed(self, sequence: Sequence, num_tokens: int, now: float) -> None:
+        """The transfer that a sequence waited for is over, and so many of its tokens are here."""
+        slot = sequence.slot
+        lost = int(self.slots.computed[slot]) - num_tokens
+        self.residency.landed(sequence)
+        if lost > 0:
+            self.slots.computed[slot] = num_tokens
+            sequence.recomputed_tokens += lost
+            self.stats.recomputed_tokens += lost
+            sequence.num_sealed_blocks = min(
+                sequence.num_sealed_blocks, num_tokens // self.kv.block_size
+            )
+        sequence.story.add(now, What.LANDED, num_tokens)
+        self.admission.seal(slot)
 
     def seal(self, sequence: Sequence) -> None:
         """Name a running sequence's full blocks for the prefix cache: their hashes are known."""
@@ -189,9 +239,12 @@ class Scheduler:
         self.in_flight = InFlight()
 
     def _end(self, sequence: Sequence) -> None:
+        self._let_go(sequence)
+        sequence.move(State.FINISHED)
+
+    def _let_go(self, sequence: Sequence) -> None:
         self.suspects.remove(sequence)
         self.admission.pace.forget(sequence)
-        sequence.move(State.FINISHED)
 
     # What the Core counts and shows
 

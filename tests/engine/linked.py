@@ -103,8 +103,8 @@ class Two:
     def joined(self) -> Self:
         """A link that is up."""
         self.join()
-        assert self.here.next(LinkState) == LinkState(1, True, True, link=self.number)
-        assert self.there.next(LinkState) == LinkState(0, False, True, link=self.number)
+        assert self.here.next(LinkState) == LinkState(1, True, True, self.number)
+        assert self.there.next(LinkState) == LinkState(0, False, True, self.number)
         return self
 
     def send(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
-from daemon.protocol.worker import NewLink, Ready, SendBlocks
+from daemon.protocol.worker import NewLink, Ready
 from daemon.runtime.links import Links
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
@@ -41,7 +41,6 @@ class Workers:
     def send(self, transfer: int, source: int, target: int) -> None:
         """What an action of the Core becomes."""
         order = self.links.order(Send(transfer, source, target, int32([3]), int32([4]), 16))
-        assert isinstance(order, SendBlocks)
         self.processes[source].send_blocks(order)
 
     def ups(self) -> set[tuple[int, int, bool]]:

@@ -124,7 +124,7 @@ class Way:
             self._say(over)
 
     def _tell_state(self, link: int, is_up: bool, why: str = "", direct: bool = False) -> None:
-        self._say(LinkState(self._peer, self._sends, is_up, direct, why, link))
+        self._say(LinkState(self._peer, self._sends, is_up, link, direct, why))
 
     def _say(self, message: FromWorker) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it

@@ -93,7 +93,7 @@ async def test_workers_are_joined_and_joined_again(tmp_path: Path) -> None:
     assert two.ended(7) == {}
     os.kill(stopped, signal.SIGKILL)
     await until(lambda: two.ended(7) == {0: 0} and not two.ups() & {(0, 1, True), (0, 1, False)})
-    two.heard = [one for one in two.heard if isinstance(one, TransferEnded)]
+    two.heard[:] = [one for one in two.heard if isinstance(one, TransferEnded)]
     await until(lambda: two.ups() == ALL)
     assert two.processes[1].pid == taken, "a spare can be joined too"
     two.send(8, 0, 1)

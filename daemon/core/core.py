@@ -309,7 +309,7 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        if scheduler.residency.fetches:
+        if scheduler.residency.parcels.fetches:
             self.migration.after_plan(instance, now)
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))

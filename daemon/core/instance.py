@@ -228,7 +228,7 @@ class Instance:
             levels=_levels(self.scheduler),
             drained=self.drained,
             parcels=len(self.scheduler.residency.parcels),
-            parcel_blocks=self.scheduler.residency.num_parcel_blocks,
+            parcel_blocks=self.scheduler.residency.parcels.num_blocks,
         )
 
     def _memory(self, num_blocks: int) -> KVCache:

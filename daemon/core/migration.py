@@ -229,7 +229,7 @@ class Migration:
 
     def after_plan(self, instance: Instance, now: float) -> None:
         """A step was planned, or a sequence admitted: order what was asked of parcels."""
-        for fetch in instance.scheduler.take_fetches():
+        for fetch in instance.scheduler.moving.take_fetches():
             send = self.transfers.fetch(fetch, instance.index, now)
             if send is not None:
                 self._core.act(send)
@@ -266,14 +266,14 @@ class Migration:
             return
         if move.after_prompt and _is_prompt(source, sequence):
             return
-        if source.scheduler.may_depart(sequence):
+        if source.scheduler.moving.may_depart(sequence):
             del self.moves[sequence.id]
-            self._core.touch(move.source).scheduler.depart(sequence, now, move.target)
+            self._core.touch(move.source).scheduler.moving.depart(sequence, now, move.target)
             self._left_s[sequence.id] = now
             self._queue(sequence, move.target, now)
         else:
             move.held = True
-            source.scheduler.hold(sequence)
+            source.scheduler.moving.hold(sequence)
 
     def _goes_ahead(self, move: Move, now: float) -> bool:
         """Copy named blocks ahead, if they are worth a transfer; whether any are on their way."""
@@ -293,7 +293,7 @@ class Migration:
     def _queue(self, sequence: Sequence, target: int, now: float) -> None:
         instance = self._core.touch(target)
         instance.scheduler.add(sequence, now)
-        instance.scheduler.admit_early(sequence, now)
+        instance.scheduler.moving.admit_early(sequence, now)
         self.flips.received(instance)
         self.after_plan(instance, now)
 
@@ -333,7 +333,7 @@ class Migration:
 
     def _land(self, sequence: Sequence, home: Instance, num_tokens: int, now: float) -> None:
         """A sequence that waited for its KV runs from now on."""
-        home.scheduler.landed(sequence, num_tokens, now)
+        home.scheduler.moving.landed(sequence, num_tokens, now)
         left_s = self._left_s.pop(sequence.id, -1.0)
         if left_s >= 0.0:
             self._core.counters.note_handoff(now - left_s)

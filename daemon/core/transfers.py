@@ -15,7 +15,7 @@ from daemon.core.events import LinkChanged
 from daemon.core.instance import Instance
 from daemon.cost.link_time import LinkTime
 from daemon.memory.block_pool import BlockPool
-from daemon.scheduler.residency import Fetch
+from daemon.scheduler.parcels import Fetch
 from daemon.sequence import Sequence
 from daemon.wire.columns import int32
 
@@ -136,7 +136,7 @@ class Transfers:
         held = self._instances[source].scheduler.kv.table.blocks(sequence.slot)
         digests = sequence.hashes[: sequence.num_sealed_blocks]
         first = len(there.kv.pool.cache.match(digests))
-        while first < len(digests) and digests[first] in there.residency.coming:
+        while first < len(digests) and digests[first] in there.residency.parcels.coming:
             first += 1
         count = min(len(digests) - first, there.kv.num_unreserved - there.admission.num_spare)
         if count <= 0:
@@ -256,7 +256,7 @@ class Transfers:
                 coming[digest] -= 1
 
     def _coming(self, instance: int) -> Counter[bytes]:
-        return self._instances[instance].scheduler.residency.coming
+        return self._instances[instance].scheduler.residency.parcels.coming
 
     def _pool(self, instance: int) -> BlockPool:
         return self._instances[instance].scheduler.kv.pool

@@ -7,9 +7,7 @@ moves the sequence in the order itself.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +19,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
 from daemon.parcel import Parcel
+from daemon.scheduler.parcels import Fetch, Parcels
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import NEVER, Sequence, Where
 from daemon.story import What
@@ -44,24 +43,12 @@ class SwapStats(msgspec.Struct, frozen=True):
     copy_block_s: float  # expected for one block, out or in
 
 
-class Fetch(NamedTuple):
-    """What a sequence that was admitted needs of its parcel: from its block number `first` on."""
-
-    sequence: Sequence
-    parcel: Parcel
-    first: int
-    targets: list[int]  # device blocks here
-
-
 class Residency:
     """The one place that changes a sequence's `Residence`, and that orders swap copies."""
 
     def __init__(self, mode: str, instance: int = 0) -> None:
         self.mode = mode
-        self.instance = instance
-        self.parcels: dict[int, Sequence] = {}  # by id, those that left and whose KV is here
-        self.fetches: list[Fetch] = []  # that nobody has ordered yet
-        self.coming: Counter[bytes] = Counter()  # digests of blocks on their way into this pool
+        self.parcels = Parcels(instance, self._move)
         self.reserve = BurstReserve()
         self.space = SwapSpace(0)
         self.copy_time = CopyTime(0.0)
@@ -75,12 +62,9 @@ class Residency:
         self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
     ) -> None:
         """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
-        for sequence in list(self.parcels.values()):
-            self._drop(sequence, is_lost=True)
+        self.parcels.reset()
         for sequence in sequences:
             self.lose(sequence)
-        self.fetches.clear()
-        self.coming.clear()
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
 
@@ -102,8 +86,7 @@ class Residency:
             self._num_parked_blocks -= len(residence.host_blocks)
         elif residence.where is Where.RETURNING:
             del self._returning[sequence.slot]
-            if self.fetches:
-                self.fetches = [one for one in self.fetches if one.sequence is not sequence]
+            self.parcels.forget_fetch(sequence)
         self._held.discard(sequence.slot)
         residence.where = where
         if where is Where.HOST:
@@ -191,7 +174,7 @@ class Residency:
     def forget(self, sequence: Sequence) -> None:
         """Drop the KV of a sequence that ends or is computed again."""
         if sequence.residence.parcel is not None:
-            self._drop(sequence)
+            self.parcels.drop(sequence)
         self._move(sequence, Where.NOWHERE)
         self.space.keep(sequence.residence, 0)
         sequence.residence.parked_tokens = 0
@@ -215,8 +198,8 @@ class Residency:
         pool = self.space.pool
         if self.mode not in SWAPPING:
             return math.inf
-        places = sum(len(one.blocks) for one in self._parcels if one.from_host)
-        return pool.num_blocks - pool.num_fenced - self._num_parked_blocks - places
+        kept = self._num_parked_blocks + self.parcels.num_places
+        return pool.num_blocks - pool.num_fenced - kept
 
     def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
         """What computing a block of a victim again adds to a step; 0 where victims are copied."""
@@ -269,16 +252,6 @@ class Residency:
 
     # Between instances
 
-    @property
-    def _parcels(self) -> Iterable[Parcel]:
-        parcels = (one.residence.parcel for one in self.parcels.values())
-        return (parcel for parcel in parcels if parcel is not None)
-
-    @property
-    def num_parcel_blocks(self) -> int:
-        """Blocks of the KV pool that only wait to be fetched from elsewhere."""
-        return sum(len(one.blocks) for one in self._parcels if not one.from_host)
-
     def hold(self, sequence: Sequence) -> None:
         """Have no further step compute a running sequence: it is to leave."""
         self._held.add(sequence.slot)
@@ -293,7 +266,8 @@ class Residency:
         if num_valid:
             blocks = kv.table.blocks(sequence.slot)[: kv.blocks_for(num_valid)].tolist()
             kv.pool.share(blocks)
-            self._keep(sequence, Parcel(self.instance, kv.pool, blocks, num_valid, False))
+            here = self.parcels.instance
+            self.parcels.keep(sequence, Parcel(here, kv.pool, blocks, num_valid, False))
 
     def pack_waiting(self, sequence: Sequence) -> None:
         """Make a parcel of what the host has of a sequence that waits, if it has anything."""
@@ -306,25 +280,16 @@ class Residency:
         pool = self.space.pool
         if residence.last_copy > self.space.done_step:
             pool.name_in_copy(places, residence.last_copy)
-        self._keep(sequence, Parcel(self.instance, pool, places, num_tokens, True))
-
-    def _keep(self, sequence: Sequence, parcel: Parcel) -> None:
-        sequence.residence.parcel = parcel
-        sequence.residence.parked_tokens = parcel.num_tokens
-        self._move(sequence, Where.AWAY)
-        self.parcels[sequence.id] = sequence
-        parcel.kept_in = self.parcels
+        here = self.parcels.instance
+        self.parcels.keep(sequence, Parcel(here, pool, places, num_tokens, True))
 
     def come_home(self, sequence: Sequence) -> None:
-        """A sequence is queued here: what of its KV is a parcel in this host pool is its copy."""
-        residence = sequence.residence
-        parcel = residence.parcel
-        if parcel is None or parcel.instance != self.instance or not parcel.from_host:
-            return
-        residence.parcel = None
-        residence.host_blocks, residence.last_copy = parcel.blocks, 0
-        del self.parcels[sequence.id]
-        self._move(sequence, Where.HOST)
+        """A sequence is queued here: a parcel of it in this host pool is its copy again."""
+        parcel = self.parcels.take_home(sequence)
+        if parcel is not None:
+            residence = sequence.residence
+            residence.host_blocks, residence.last_copy = parcel.blocks, 0
+            self._move(sequence, Where.HOST)
 
     def _open(
         self, sequence: Sequence, parcel: Parcel, kv: KVCache, fetch_from: int, now: float
@@ -332,53 +297,20 @@ class Residency:
         """A sequence with a parcel got a slot and blocks; the parcel is fetched if it is needed."""
         residence = sequence.residence
         if fetch_from < 0:
-            self._drop(sequence)
+            self.parcels.drop(sequence)
             self._move(sequence, Where.DEVICE)
             return
         end = kv.blocks_for(parcel.num_tokens)
         targets = kv.table.blocks(sequence.slot)[fetch_from:end].tolist()
-        self.fetches.append(Fetch(sequence, parcel, fetch_from, targets))
+        self.parcels.fetches.append(Fetch(sequence, parcel, fetch_from, targets))
         residence.fetched_by, residence.fetched_s = NEVER, now
         self._move(sequence, Where.RETURNING)
 
     def landed(self, sequence: Sequence) -> None:
         """The transfer that a sequence waited for is over: its blocks have what they will have."""
         sequence.residence.transfer = 0
-        self._drop(sequence)
+        self.parcels.drop(sequence)
         self._move(sequence, Where.DEVICE)
-
-    def _drop(self, sequence: Sequence, is_lost: bool = False) -> None:
-        """Let go of a sequence's parcel, wherever it is; who waits for it is computed again."""
-        residence = sequence.residence
-        parcel, residence.parcel = residence.parcel, None
-        if parcel is not None:
-            parcel.kept_in.pop(sequence.id, None)
-            if is_lost:
-                parcel.lose()
-            else:
-                parcel.drop()
-        if residence.where is Where.AWAY:
-            self._move(sequence, Where.NOWHERE)
-            residence.parked_tokens = 0
-
-    def drop_parcels(self, num_blocks: int, favoured: Sequence) -> bool:
-        """Give up parcels of others that nobody fetches yet, the newest first, for so many blocks
-        of the KV pool; whether there were any.
-        """
-        dropped = False
-        for sequence in list(self.parcels.values())[::-1]:
-            parcel = sequence.residence.parcel
-            waits = sequence.residence.where is Where.AWAY and sequence is not favoured
-            if num_blocks > 0 and waits and parcel is not None and not parcel.from_host:
-                num_blocks -= len(parcel.blocks)
-                self._drop(sequence)
-                dropped = True
-        return dropped
-
-    def is_coming(self, sequence: Sequence, index: int) -> bool:
-        """Whether a sequence's block of this number is on its way into this pool."""
-        hashes = sequence.hashes
-        return bool(self.coming) and index < len(hashes) and hashes[index] in self.coming
 
     def awaited(self, step: int) -> int:
         """The plan whose copies the plan of `step` awaits; 0: none."""

@@ -13,14 +13,16 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
-from daemon.scheduler.admission import Admission, PreemptionStats
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import PreemptionStats
 from daemon.scheduler.counted import check_counts, count_tokens
 from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
+from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.repeat import Repeat, Repeats
-from daemon.scheduler.residency import Fetch, Residency, SwapStats
+from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.sequence import Sequence
@@ -49,9 +51,9 @@ class Scheduler:
         self.suspects = self.admission.suspects
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
-        self._answered_step = 0
         self._max_pause_s = 0.0
         self._repeats = Repeats(self.admission, limits.max_batch_tokens)
+        self.moving = Moving(self.admission, self._repeats)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -124,57 +126,7 @@ class Scheduler:
         """Remove a waiting sequence that goes to another instance; its KV is its parcel."""
         self.waiting.remove(sequence)
         self.residency.pack_waiting(sequence)
-        self._let_go(sequence)
-
-    def hold(self, sequence: Sequence) -> None:
-        """Have no further step compute a running sequence, as it is to leave."""
-        self.residency.hold(sequence)
-        self._repeats.forget()
-
-    def may_depart(self, sequence: Sequence) -> bool:
-        """Whether a running sequence can leave now: nothing in flight computes or brings it."""
-        slot = sequence.slot
-        answered = int(self.slots.last_step[slot]) <= self._answered_step
-        return answered and not self.residency.is_returning(sequence)
-
-    def depart(self, sequence: Sequence, now: float, target: int) -> None:
-        """Take out a running sequence that goes to another instance; its KV is its parcel."""
-        self.admission.depart(sequence.slot, now, target)
-        self._let_go(sequence)
-
-    def admit_early(self, sequence: Sequence, now: float) -> None:
-        """Give one that brings its KV a slot and blocks between two steps, if it comes next anyway;
-        so its KV comes while the step in flight computes.
-        """
-        admission = self.admission
-        if not sequence.residence.parked_tokens or admission.next_waiting(now) is not sequence:
-            return
-        if self.slots.full or not admission.may_join():
-            return
-        plan = admission.plan(sequence)
-        lacking = self.kv.num_lacking(plan.matched, plan.num_new_blocks + admission.num_spare)
-        if lacking <= 0 and admission.make_room(sequence, plan, now):
-            admission.admit(sequence, plan, now)
-
-    def take_fetches(self) -> list[Fetch]:
-        """What sequences that were admitted since the last call need of their parcels."""
-        taken, self.residency.fetches = self.residency.fetches, []
-        return taken
-
-    def landed(self, sequence: Sequence, num_tokens: int, now: float) -> None:
-        """The transfer that a sequence waited for is over, and so many of its tokens are here."""
-        slot = sequence.slot
-        lost = int(self.slots.computed[slot]) - num_tokens
-        self.residency.landed(sequence)
-        if lost > 0:
-            self.slots.computed[slot] = num_tokens
-            sequence.recomputed_tokens += lost
-            self.stats.recomputed_tokens += lost
-            sequence.num_sealed_blocks = min(
-                sequence.num_sealed_blocks, num_tokens // self.kv.block_size
-            )
-        sequence.story.add(now, What.LANDED, num_tokens)
-        self.admission.seal(slot)
+        self.admission.let_go(sequence)
 
     def seal(self, sequence: Sequence) -> None:
         """Name a running sequence's full blocks for the prefix cache: their hashes are known."""
@@ -239,12 +191,8 @@ class Scheduler:
         self.in_flight = InFlight()
 
     def _end(self, sequence: Sequence) -> None:
-        self._let_go(sequence)
+        self.admission.let_go(sequence)
         sequence.move(State.FINISHED)
-
-    def _let_go(self, sequence: Sequence) -> None:
-        self.suspects.remove(sequence)
-        self.admission.pace.forget(sequence)
 
     # What the Core counts and shows
 
@@ -315,7 +263,7 @@ class Scheduler:
         """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
         way wait for it, and a step takes at most its stage's share of all that run.
         """
-        ready = decoding & (self.slots.last_step[order] <= self._answered_step)
+        ready = decoding & (self.slots.last_step[order] <= self.admission.answered_step)
         return order[ready][: -(-order.size // self.limits.stages)]
 
     def _copy_ahead(self, now: float) -> None:
@@ -361,7 +309,7 @@ class Scheduler:
         if counts.size:
             check_counts(flown, reasons, counts, self.in_flight.steps)
             self._repeats.forget()
-        self._answered_step = step
+        self.admission.answered_step = step
         self.kv.pool.step_done(step)
         answer = self._deliver(flown, reasons, counts)
         if self.suspects:

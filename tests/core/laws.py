@@ -69,28 +69,28 @@ def _check_moves(core: Core) -> None:
         assert core.sequences[move.sequence.id] is move.sequence
     for instance in core.instances:
         residency = instance.scheduler.residency
-        for one in residency.parcels.values():
+        for one in residency.parcels.by_id.values():
             assert core.sequences[one.id] is one
             parcel = one.residence.parcel
             assert parcel is not None and parcel.instance == instance.index
-            assert parcel.blocks and parcel.kept_in is residency.parcels
-        assert not residency.fetches, "a parcel that nobody sends"
+            assert parcel.blocks and parcel.kept_in is residency.parcels.by_id
+        assert not residency.parcels.fetches, "a parcel that nobody sends"
         coming = Counter(
             digest
             for one in core.migration.transfers
             if one.target == instance.index and one.target_pool is not None
             for digest in one.digests
         )
-        assert coming == residency.coming
+        assert coming == residency.parcels.coming
     for sequence in core.sequences.values():
         parcel = sequence.residence.parcel
         if parcel is not None:
-            assert sequence.id in core.instances[parcel.instance].scheduler.residency.parcels
+            assert sequence.id in core.instances[parcel.instance].scheduler.residency.parcels.by_id
 
 
 def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]:
     """The blocks of a pool that parcels and transfers own, once for each owner."""
-    parcels = [one.residence.parcel for one in instance.scheduler.residency.parcels.values()]
+    parcels = [one.residence.parcel for one in instance.scheduler.residency.parcels.by_id.values()]
     owned = [one.blocks for one in parcels if one is not None and one.from_host is from_host]
     for one in core.migration.transfers:
         sends = one.source == instance.index and one.source_pool is not None

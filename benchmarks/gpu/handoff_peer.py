@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
-from daemon.engine.handoff.connect import connect_receiver, connect_sender
+from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
 from daemon.engine.handoff.layout import HandoffError
 from daemon.engine.handoff.messages import Broken, Done, Lost, Told
 from daemon.engine.handoff.receiver import Receiver
@@ -81,6 +81,7 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     direct: bool = True
     num_slots: int = NUM_SLOTS
     slot_bytes: int = 0
+    checked: bool = True
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -145,9 +146,11 @@ class Ended:
         self.end: Sender | Receiver
         if join.sends:
             sizes = join.num_slots, join.slot_bytes
-            self.end = connect_sender(sock, self.cache, join.direct, *sizes)
+            self.end = connect_sender(
+                sock, Here(self.cache), join.direct, *sizes, checked=join.checked
+            )
         else:
-            self.end = connect_receiver(sock, self.cache)
+            self.end = connect_receiver(sock, Here(self.cache))
         self.end.start(self.told.put)
 
     @property

@@ -8,7 +8,7 @@ import importlib
 import os
 import threading
 
-COMMON = ("daemon.engine.start", "daemon.engine.warm_up")
+COMMON = ("daemon.engine.handoff.links", "daemon.engine.start", "daemon.engine.warm_up")
 OF_KIND = {
     "cpu": ("daemon.engine.cpu.program", "daemon.engine.cpu.kernels"),
     "cuda": (

@@ -10,6 +10,7 @@ import torch
 from daemon.engine.backend import Backend, choose
 from daemon.engine.families import Fallen, unheard
 from daemon.engine.grammar import SlotGrammars
+from daemon.engine.handoff.watch import AfterLayer, watched
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.process import keep_to
@@ -37,11 +38,16 @@ GPU_RESERVE = 0.9
 Progress = Callable[[str, float], None]
 
 
-def start(load: Load, progress: Progress, fallen: Fallen = unheard) -> tuple[Engine, float, float]:
+def start(
+    load: Load,
+    progress: Progress,
+    fallen: Fallen = unheard,
+    after_layer: AfterLayer | None = None,
+) -> tuple[Engine, float, float]:
     """The engine, the time of a warm decode step, and what a prompt token adds to one (seconds).
 
-    `fallen` is told which GPU kernels are not used, now and later. Raises ModelError,
-    HostPoolError and others.
+    `fallen` is told which GPU kernels are not used, now and later; `after_layer` of each layer of
+    steps that do not compute them all as one. Raises ModelError, HostPoolError and others.
     """
     if load.world_size != 1:
         raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
@@ -57,7 +63,10 @@ def start(load: Load, progress: Progress, fallen: Fallen = unheard) -> tuple[Eng
     shape = shape_here(Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
     kinds = torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype]
-    engine = assemble(model, shape, load, progress, choose(device, *kinds, torchs, fallen))
+    backend = choose(device, *kinds, torchs, fallen)
+    if after_layer is not None:
+        backend = watched(backend, after_layer)
+    engine = assemble(model, shape, load, progress, backend)
     progress("warm-up", 0.9)
     return engine, *warm_up(engine, load)
 

@@ -23,7 +23,7 @@ from daemon.engine.copies import Copies, copies_of
 from daemon.engine.families import NONE, ByTorch
 from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.streams import Stream, Streams, Work, WorkEvent, streams_of
+from daemon.engine.streams import Here, Stream, Streams, Work, WorkEvent, streams_of
 from daemon.protocol.worker import Copied
 from daemon.wire.columns import Column
 
@@ -89,6 +89,14 @@ class SwapLink:
                 for span in job.spans:
                     self._streams.compute.wait(span.ended)
         return time.perf_counter() - began
+
+    def written(self, places: Column) -> WorkEvent:
+        """When all that was ordered so far has been copied out to these places of the host pool.
+
+        Where there are no such places, at once: who reads them checks them.
+        """
+        places = places[(places >= 0) & (places < self.pool.num_blocks)]
+        return self._outs.writing(places) or Here().record()
 
     def close(self) -> None:
         """Finish the copies, report them, and end the threads."""
@@ -187,6 +195,11 @@ class _Lane:
         """What to wait for so that no copy of this lane touches these blocks any more."""
         newest = max(int(self._by_block[blocks].max()), int(self._by_place[places].max()))
         return [self._ends[newest]] if newest in self._ends else []
+
+    def writing(self, places: Column) -> WorkEvent | None:
+        """What to wait for until this lane's copies to places are done; None for nothing."""
+        newest = int(self._by_place[places].max(initial=0))
+        return self._ends.get(newest)
 
     def run(
         self, number: int, work: Work, blocks: Column, places: Column, after: list[WorkEvent]

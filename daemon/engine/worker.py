@@ -2,8 +2,10 @@
 
 It inherits one end of a socketpair and imports all that it will need; a spare does so with idle
 processor time and then waits. It takes a `Load`, answers `Ready` after a real first step, then one
-`Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). It exits 0 on
-`Shutdown` or when its daemon is gone, and 1 after `Failed`.
+`Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). Over another
+inherited socket (`--links-fd N`) come links to other workers, whose KV pools it shares blocks with
+(`daemon.engine.handoff.links`). It exits 0 on `Shutdown` or when its daemon is gone, and 1 after
+`Failed`.
 """
 
 import argparse
@@ -28,7 +30,6 @@ from daemon.engine.process import keep_compiled, share_cores, stay_offline
 from daemon.models.shape import ModelError
 from daemon.protocol.worker import (
     Compiling,
-    Copied,
     Failed,
     Fallback,
     FromWorker,
@@ -37,6 +38,8 @@ from daemon.protocol.worker import (
     Plan,
     Ready,
     Reply,
+    SendBlocks,
+    StopSending,
     ToWorker,
 )
 from daemon.wire.blocking import BlockingChannel
@@ -47,12 +50,14 @@ from daemon.wire.pulse import Alive, Ping
 
 if TYPE_CHECKING:
     from daemon.engine.faults import FaultyEngine
+    from daemon.engine.handoff.links import Links
     from daemon.engine.step import Engine
 
 log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.0005
 """The longest that one thread computes while another has an answer to send."""
+_ORDERS = Plan | SendBlocks | StopSending
 _IDLE_S = 0.02
 """After so long without a message a worker gets things ready for later steps."""
 
@@ -60,8 +65,10 @@ _IDLE_S = 0.02
 class EngineWorker:
     """Messages in, messages out; what they mean is the engine's affair."""
 
-    def __init__(self, channel: BlockingChannel) -> None:
+    def __init__(self, channel: BlockingChannel, links: socket.socket | None = None) -> None:
+        """`links`: where links to other workers come from."""
         self._channel = channel
+        self._links_sock = links
         self._rank = 0
         self._faults = Faults()
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
@@ -79,9 +86,7 @@ class EngineWorker:
                 return 0
             self._rank = message.rank
             self._faults = faults("worker.", message.life)
-            engine = self._load(message)
-            CompileWatch(self._compiles).start()
-            self._answer_plans(engine, self._faulty(engine))
+            self._serve(message)
         except (BrokenPipeError, ConnectionResetError):
             return 0
         except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
@@ -98,7 +103,16 @@ class EngineWorker:
             self._send(Loading("imports", 0.0))
             preload(kind)
 
-    def _load(self, load: Load) -> "Engine":
+    def _serve(self, load: Load) -> None:
+        from daemon.engine.handoff.links import Links
+
+        links = Links(self._links_sock, self._tell, self._faults)
+        engine = self._load(load, links)
+        CompileWatch(self._compiles).start()
+        links.begin(engine)
+        self._answer_plans(engine, self._faulty(engine), links)
+
+    def _load(self, load: Load, links: "Links") -> "Engine":
         began = time.perf_counter()
         import torch
 
@@ -107,12 +121,15 @@ class EngineWorker:
 
         with torch.inference_mode():
             engine, step_s, token_s = start(
-                load, lambda stage, done: self._send(Loading(stage, done)), self._fallen
+                load,
+                lambda stage, done: self._send(Loading(stage, done)),
+                self._fallen,
+                links.after_layer,
             )
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
                 copy_block_s = measure_copy(swap)
-                swap.listen(self._copied, self._ended)
+                swap.listen(self._tell, self._ended)
         # What was loaded lives as long as the process: collections need not look at it again.
         gc.collect()
         gc.freeze()
@@ -139,14 +156,21 @@ class EngineWorker:
 
         return FaultyEngine(engine, self._faults)
 
-    def _answer_plans(self, engine: "Engine", steps: "Engine | FaultyEngine") -> None:
+    def _answer_plans(
+        self, engine: "Engine", steps: "Engine | FaultyEngine", links: "Links"
+    ) -> None:
         import torch
 
         beside = engine.cache.blocks.is_cuda
         answers = AnswersBeside(self._answer, self._ended) if beside else AnswersHere(self._answer)
         with torch.inference_mode():
-            while isinstance(message := self._next(engine, answers), Plan):
-                answers.take(steps.begin(message, time.perf_counter()))
+            while isinstance(message := self._next(engine, answers), _ORDERS):
+                if isinstance(message, Plan):
+                    begun = steps.begin(message, time.perf_counter())
+                    links.after_step()
+                    answers.take(begun)
+                else:
+                    links.take(message)
         answers.close()
 
     def _next(self, engine: "Engine", answers: AnswersHere) -> ToWorker | None:
@@ -160,11 +184,11 @@ class EngineWorker:
         if self._rank == 0:
             self._send(reply)
 
-    def _copied(self, copied: Copied) -> None:
-        """On the thread that watches the copies."""
+    def _tell(self, message: FromWorker) -> None:
+        """On any thread: of links, or of swap copies."""
         if self._rank == 0:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
-                self._send(copied)
+                self._send(message)
 
     def _fallen(self, family: str, why: str) -> None:
         if self._rank == 0:
@@ -172,9 +196,7 @@ class EngineWorker:
 
     def _compiles(self, compiler: str) -> None:
         """On a thread beside."""
-        if self._rank == 0:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._send(Compiling(compiler))
+        self._tell(Compiling(compiler))
 
     def _ended(self, error: Exception) -> None:
         """On a thread beside, while `serve` may be waiting for a message that will not come."""
@@ -206,6 +228,7 @@ def main() -> int:
     """Serve over the inherited socket."""
     parser = argparse.ArgumentParser(prog="daemon.engine.worker")
     parser.add_argument("--fd", type=int, required=True, help="the worker's end of a socketpair")
+    parser.add_argument("--links-fd", type=int, default=-1, help="where links come from")
     parser.add_argument("--device", choices=KINDS, default="cpu", help="what to be ready for")
     parser.add_argument("--spare", action="store_true", help="import with idle time alone")
     arguments = parser.parse_args()
@@ -218,7 +241,8 @@ def main() -> int:
     share_cores()
     keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    return EngineWorker(channel).serve(arguments.device, arguments.spare)
+    links = socket.socket(fileno=arguments.links_fd) if arguments.links_fd >= 0 else None
+    return EngineWorker(channel, links).serve(arguments.device, arguments.spare)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
-Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, `Shutdown` at
-the end.
+Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, among them
+`SendBlocks` and `StopSending`, and `Shutdown` at the end; over a socket of their own, `NewLink`s.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
-`Copied` as swap copies end, `Fallback` where torch stands in for kernels, `Compiling` where a step
-takes long because of that, or `Failed`.
+`Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers, `Fallback`
+where torch stands in for kernels, `Compiling` where a step takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -67,6 +67,7 @@ class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_tokens: int  # that they hold: all but the last are full
     from_host: bool = False
     layered: bool = False  # the next plan computes the rest of them
+    link: int = 0  # over this link alone: behind a newer one is another pool
 
 
 class StopSending(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -30,7 +30,7 @@ from daemon.runtime.listen import ListenError, listen, url_of
 from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
 from daemon.runtime.preflight import folders
-from daemon.runtime.runtime import Runtime
+from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.start_line import show_start
 from daemon.runtime.start_times import StartTimes
@@ -156,7 +156,12 @@ class Daemon:
             self._store,
             _journal(config, configured),
             link,
-            lambda instance, plan: workers.send(instance, plan),
+            ToWorkers(
+                plan=lambda instance, plan: workers.told(instance).send(plan),
+                blocks=lambda instance, order: workers.told(instance).send_blocks(order),
+                stop_sending=lambda instance, number: workers.told(instance).stop_sending(number),
+                link=lambda instance, link, fd: workers.told(instance).new_link(link, fd),
+            ),
         )
         self.phase = serving = ServingStatus(self.parts, self.phase.url, model, runtime, gpus)
         workers = Workers(self.parts, model, times, runtime, serving)

@@ -9,8 +9,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from daemon.config.schema import SchedulerConfig
-from daemon.core.actions import Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.actions import (
+    CancelSend,
+    Deliver,
+    Finished,
+    Rejected,
+    Send,
+    Started,
+    Submit,
+    WakeAt,
+)
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
@@ -30,9 +41,10 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.journal.writer import JournalWriter
-from daemon.protocol.worker import Copied, Plan, Ready, Reply
+from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBlocks
 from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
+from daemon.runtime.links import Links
 from daemon.runtime.plans import Planner
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
@@ -44,11 +56,19 @@ _NO_REPLY = Reply(-1, int32(), int32().astype("u1"), 0.0, 0.0)
 """Of every event but a step's end: it has no token to deliver."""
 
 
+class ToWorkers(msgspec.Struct, frozen=True):
+    """What an instance's worker is told; each takes the instance's index first."""
+
+    plan: Callable[[int, Plan], None]
+    blocks: Callable[[int, SendBlocks], None]
+    stop_sending: Callable[[int, int], None]  # a transfer
+    link: Callable[[int, NewLink, int], None]  # with a descriptor
+
+
 class Runtime:
     """One Core, its token ids, its timer, and the links that its actions go to.
 
-    `api` takes what the Core says of requests; `send_plan(instance, plan)` hands a plan to the
-    instance's worker.
+    `api` takes what the Core says of requests, `workers` what it wants done.
     """
 
     def __init__(
@@ -57,7 +77,7 @@ class Runtime:
         store: TokenStore,
         journal: JournalWriter | None,
         api: ApiLink,
-        send_plan: Callable[[int, Plan], None],
+        workers: ToWorkers,
     ) -> None:
         self.core = Core(config)
         self._api = api
@@ -65,12 +85,15 @@ class Runtime:
         self.last_step_s = -1.0
         self.empty = asyncio.Event()  # once draining: nothing lives any more
         self._journal = journal
-        self._send_plan = send_plan
+        self._workers = workers
+        self.links = Links(workers.link, self.dispatch)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
+            Send: lambda action: workers.blocks(action.source, self.links.order(action)),
+            CancelSend: lambda action: workers.stop_sending(action.source, action.transfer),
             Started: api.started,
             Finished: api.finished,
             Rejected: api.rejected,
@@ -116,9 +139,11 @@ class Runtime:
                 ready.token_s,
             )
         )
+        self.links.ready(instance)
 
     def worker_lost(self, instance: int, blamed: bool) -> None:
         """An instance's worker is gone; whether what it computed may be to blame."""
+        self.links.lost(instance)
         self.dispatch(WorkerLost(time.monotonic(), instance, blamed))
 
     def reply(self, instance: int, reply: Reply) -> None:
@@ -172,7 +197,8 @@ class Runtime:
         self.dispatch(Resumed(time.monotonic()))
 
     def close(self) -> None:
-        """Stop the timer and finish the journal."""
+        """Stop the timers and finish the journal."""
+        self.links.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._journal is not None:
@@ -180,7 +206,7 @@ class Runtime:
 
     def _submit(self, action: Submit) -> None:
         batch = action.batch
-        self._send_plan(batch.instance, self._planners[batch.instance].plan(batch))
+        self._workers.plan(batch.instance, self._planners[batch.instance].plan(batch))
 
     def _wake_at(self, action: WakeAt) -> None:
         if self._timer is not None:

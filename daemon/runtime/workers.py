@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 
-from daemon.protocol.worker import Loading, Plan, Ready
+from daemon.protocol.worker import Loading, Ready
 from daemon.runtime.loads import Loads, describe
 from daemon.runtime.model import ServedModel
 from daemon.runtime.runtime import Runtime
@@ -44,6 +44,8 @@ class Workers:
             hopeless=self._hopeless,
             copied=runtime.copied,
             fallback=status.fell_back,
+            link_state=runtime.links.state,
+            transfer_over=runtime.links.over,
         )
         loads = [model.load(config, index) for index in range(len(model.instances))]
         self._processes = [
@@ -58,9 +60,9 @@ class Workers:
             log.info("instance %s: %s (%s)", process.name, cores, cores.why)
             self._life.spawn(process.run())
 
-    def send(self, instance: int, plan: Plan) -> None:
-        """Hand a plan to an instance's worker."""
-        self._processes[instance].send(plan)
+    def told(self, instance: int) -> WorkerProcess:
+        """An instance's worker, to be told something."""
+        return self._processes[instance]
 
     async def close(self) -> None:
         """End them all."""

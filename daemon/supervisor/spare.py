@@ -11,8 +11,9 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from signal import SIGKILL
+from typing import NamedTuple
 
 from daemon.protocol.worker import Failed, FromWorker
 from daemon.supervisor.child import Child, start_child
@@ -32,8 +33,18 @@ HEARS_S = 10.0
 WORKER = "LLMD_WORKER"
 """Names another module to start as a worker, for tests that need no model, in test mode alone."""
 
-Started = tuple[Child, socket.socket]
-"""A process, and our end of its socketpair."""
+
+class Started(NamedTuple):
+    """A worker process, and our ends of its socketpairs."""
+
+    child: Child
+    sock: socket.socket  # of messages
+    links: socket.socket  # for links to other workers alone
+
+    def hang_up(self) -> None:
+        """Close both."""
+        self.sock.close()
+        self.links.close()
 
 
 def worker_module() -> str:
@@ -44,7 +55,21 @@ def worker_module() -> str:
 async def start_worker(device: str, *flags: str) -> Started:
     """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
     kind = device.partition(":")[0]
-    return await start_child(worker_module(), ["--device", kind, *flags])
+    return await with_links(worker_module(), ["--device", kind, *flags])
+
+
+async def with_links(module: str, arguments: Sequence[str]) -> Started:
+    """A new process that is to get links to others."""
+    # Each message is a packet of its own: its descriptor is read with it.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        flags = ["--links-fd", str(theirs.fileno()), *arguments]
+        return Started(*await start_child(module, flags, [theirs.fileno()]), ours)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
 
 
 class Spare:
@@ -74,7 +99,7 @@ class Spare:
             if self._held is not None or self._closing.is_set():
                 return
             try:
-                self._held = _Held(*await start_worker(self._device, "--spare"), self._lost)
+                self._held = _Held(await start_worker(self._device, "--spare"), self._lost)
             except OSError as error:
                 log.warning("there is no spare worker: %s", error)
             if self._closing.is_set():
@@ -89,7 +114,7 @@ class Spare:
         if self._held is None or not self._held.ready:
             return None
         held, self._held = self._held, None
-        return held.child, held.let_go()
+        return held.let_go()
 
     async def close(self) -> None:
         """End the process, and start none any more."""
@@ -101,7 +126,7 @@ class Spare:
     async def _end(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            held.let_go().close()
+            held.let_go().hang_up()
             await held.child.end(0.0, SIGKILL)
 
     def _lost(self, held: "_Held", why: str) -> None:
@@ -109,7 +134,7 @@ class Spare:
         if held is self._held:
             self._held = None
             log.warning("the spare worker (pid %d) %s", held.child.pid, why)
-            held.let_go().close()
+            held.let_go().hang_up()
             self._replacing = asyncio.create_task(self._replace(held.child))
 
     async def _replace(self, child: Child) -> None:
@@ -121,11 +146,10 @@ class Spare:
 class _Held:
     """The process in reserve: it imports, and from then on it answers."""
 
-    def __init__(
-        self, child: Child, sock: socket.socket, lost: "Callable[[_Held, str], None]"
-    ) -> None:
-        self.child = child
-        self._sock = sock
+    def __init__(self, started: Started, lost: "Callable[[_Held, str], None]") -> None:
+        self._started = started
+        self.child, self._sock, _ = started
+        child, sock = self.child, self._sock
         self._lost = lost
         self._ping = encoder().encode(Ping())
         self._decode = decoder(FromWorker).decode
@@ -146,11 +170,12 @@ class _Held:
         # One that died a moment ago may not be reaped yet, but has hung up.
         return not poll.poll(0)
 
-    def let_go(self) -> socket.socket:
-        """Watch it no more; our end of its socketpair."""
+    def let_go(self) -> Started:
+        """Watch it no more."""
         self._imports.stop()
         self._pulse.stop()
-        return self._channel.detach()
+        self._channel.detach()
+        return self._started
 
     def _frame(self, payload: bytes) -> None:
         message: FromWorker = self._decode(payload)

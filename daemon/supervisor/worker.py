@@ -15,18 +15,23 @@ from daemon.protocol.worker import (
     Failed,
     Fallback,
     FromWorker,
+    LinkState,
     Load,
     Loading,
+    NewLink,
     Plan,
     Ready,
     Reply,
+    SendBlocks,
     Shutdown,
+    StopSending,
+    TransferOver,
 )
 from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
-from daemon.supervisor.spare import HEARS_S, Spare, start_worker
+from daemon.supervisor.spare import HEARS_S, Spare, Started, start_worker
 from daemon.supervisor.step_watch import StepWatch
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
@@ -56,6 +61,8 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     hopeless: Callable[[int, str], None]
     copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
     fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
+    link_state: Callable[[int, LinkState], None] = lambda _instance, _state: None
+    transfer_over: Callable[[int, TransferOver], None] = lambda _instance, _over: None
 
 
 class WorkerProcess(ChildKeeper):
@@ -84,6 +91,7 @@ class WorkerProcess(ChildKeeper):
         self._encode = encoder().encode
         self._decode = decoder(FromWorker).decode
         self._channel: Channel | None = None
+        self._links: socket.socket | None = None  # where the worker gets its links from
         self._restarts = Restarts(restarts)
         self._spare = spare
         self._lives = 0
@@ -108,7 +116,7 @@ class WorkerProcess(ChildKeeper):
         started = await self._start()
         if started is None:
             return False
-        child, sock, hears_s = started
+        (child, sock, self._links), hears_s = started
         self._ready = self._hangs = self._stopped = False
         self._error = ""
         self._hung_up = asyncio.Event()
@@ -130,18 +138,21 @@ class WorkerProcess(ChildKeeper):
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
 
-    async def _start(self) -> tuple[Child, socket.socket, float] | None:
+    async def _start(self) -> tuple[Started, float] | None:
         """A new process, and how long it may say nothing at first.
 
         None if `close` came while it was being started and could not end it.
         """
         spare = self._spare.take() if self._spare is not None else None
         if spare is not None:
-            log.info("worker %s: the spare (pid %d) takes its place", self.name, spare[0].pid)
+            log.info("worker %s: the spare (pid %d) takes its place", self.name, spare.child.pid)
         # A spare has its imports behind it; but it may have been stopped since it was last asked.
         hears_s = LOAD_STALL_S if spare is None else HEARS_S
-        child, sock = spare or await start_worker(self._load.device)
-        return (child, sock, hears_s) if await self._kept(child, sock) else None
+        started = spare or await start_worker(self._load.device)
+        if await self._kept(started.child, started.sock):
+            return started, hears_s
+        started.hang_up()
+        return None
 
     def send(self, plan: Plan) -> None:
         """Hand it a plan; a dead worker's plans are computed again by its successor."""
@@ -150,6 +161,28 @@ class WorkerProcess(ChildKeeper):
             self._watch.sent(time.monotonic(), plan.batch.num_tokens)
             if self._timer is None:
                 self._look()
+
+    def send_blocks(self, order: SendBlocks) -> None:
+        """Have it copy blocks to another worker, behind all plans so far."""
+        if self._channel is not None:
+            self._channel.send(self._encode(order))
+
+    def stop_sending(self, transfer: int) -> None:
+        """Have it send nothing more of a transfer."""
+        if self._channel is not None:
+            self._channel.send(self._encode(StopSending(transfer)))
+
+    def new_link(self, message: NewLink, fd: int) -> None:
+        """Hand it one end of a link, which stays the caller's too.
+
+        A worker that takes no more of them has no such link, and its peer will say so.
+        """
+        if self._links is not None:
+            payload = self._encode(message)
+            try:
+                socket.send_fds(self._links, [payload], [fd], socket.MSG_DONTWAIT)
+            except OSError as error:
+                log.warning("worker %s takes no link: %s", self.name, error)
 
     async def close(self) -> int:
         """Let it finish its step and exit, or kill it; its exit status, 0 if there is none."""
@@ -169,6 +202,10 @@ class WorkerProcess(ChildKeeper):
                 self._hooks.reply(self.instance, message)
             case Copied():
                 self._hooks.copied(self.instance, message)
+            case LinkState():
+                self._hooks.link_state(self.instance, message)
+            case TransferOver():
+                self._hooks.transfer_over(self.instance, message)
             case Fallback():
                 self._hooks.fallback(self.instance, message)
             case Compiling():
@@ -239,3 +276,6 @@ class WorkerProcess(ChildKeeper):
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        if self._links is not None:
+            self._links.close()
+            self._links = None

@@ -20,6 +20,10 @@ SITES = {
     "worker.oom": "a device has no memory for a forward pass",
     "worker.nan": "the logits of a step's first sampled row are not numbers",
     "worker.copy": "a swap copy that a step needs has failed",
+    "worker.link_flip": "of each `seed`th block that leaves over shared memory a byte is wrong",
+    "worker.link_slow": "what a worker says to another of blocks takes `seed` milliseconds more",
+    "worker.link_break": "a link to another worker breaks at stage `seed`: 0 as its ends meet, "
+    "1 as a transfer opens, 2 as its blocks are told of, 3 as all have arrived",
     "api.crash": "the API process ends by SIGABRT instead of passing a request on",
     "api.hang": "the API process computes for ever instead of passing a request on",
     "journal.full": "the disk is full when the journal is written",

@@ -91,6 +91,7 @@ def main() -> int:
     """Serve over the inherited socket."""
     parser = argparse.ArgumentParser(prog="tests.chaos.worker")
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--links-fd", type=int, default=-1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--spare", action="store_true")
     arguments = parser.parse_args()

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff.connect import connect_receiver, connect_sender
-from daemon.engine.handoff.messages import Told
+from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
+from daemon.engine.handoff.messages import Broken, Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
 from daemon.engine.kv_cache import PagedKV
@@ -28,8 +28,8 @@ def over_host(source: PagedKV, target: PagedKV) -> tuple[Sender, Receiver]:
     """Ends with a ring of two slots, each for two blocks of `SOURCE`."""
     here, there = socket.socketpair()
     with ThreadPoolExecutor(1) as other:
-        receiver = other.submit(connect_receiver, there, target)
-        return connect_sender(here, source, num_slots=2, slot_bytes=4096), receiver.result()
+        receiver = other.submit(connect_receiver, there, Here(target))
+        return connect_sender(here, Here(source), num_slots=2, slot_bytes=4096), receiver.result()
 
 
 class Pair:
@@ -61,6 +61,12 @@ class Pair:
         """Whole blocks, all of them full; notes what the receiver's pool must then hold."""
         self.sender.send(transfer, blocks, targets, full(self.source, blocks))
         self.expected[targets.tolist()] = self.source.raw[blocks.tolist()]
+
+
+def broken(told: Any) -> tuple[int, str]:
+    """Which transfer was broken off, and why."""
+    assert isinstance(told, Broken), told
+    return told.transfer, told.reason
 
 
 def full(cache: PagedKV, blocks: Int32) -> Int32:

@@ -1,12 +1,13 @@
 """A worker as a real process behind a real socketpair."""
 
+import os
 import socket
 import subprocess
 import sys
 from types import TracebackType
 from typing import Any, Self
 
-from daemon.protocol.worker import Failed, FromWorker, Load, Loading, Ready, ToWorker
+from daemon.protocol.worker import Failed, FromWorker, Load, Loading, NewLink, Ready, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 
@@ -14,11 +15,16 @@ from daemon.wire.columns import decoder, encoder
 class WorkerProcess:
     """Starts `python -m daemon.engine.worker` and speaks its protocol."""
 
-    def __init__(self, stderr: Any = None) -> None:
+    def __init__(self, stderr: Any = None, **environment: str) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "daemon.engine.worker", "--fd", str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=stderr)
+        self.links, their_links = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = [theirs.fileno(), their_links.fileno()]
+        command = [sys.executable, "-m", "daemon.engine.worker"]
+        command += ["--fd", str(fds[0]), "--links-fd", str(fds[1])]
+        environment = {**os.environ, **environment}
+        self.process = subprocess.Popen(command, pass_fds=fds, stderr=stderr, env=environment)
         theirs.close()
+        their_links.close()
         self._channel = BlockingChannel(ours)
         self._encoder, self._decoder = encoder(), decoder(FromWorker)
 
@@ -32,12 +38,22 @@ class WorkerProcess:
         trace: TracebackType | None,
     ) -> None:
         self._channel.close()
+        self.links.close()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
 
     def send(self, message: ToWorker) -> None:
         self._channel.send(self._encoder.encode(message))
+
+    def link(self, message: NewLink, sock: socket.socket) -> None:
+        """Give the worker one end of a link, which is its own from then on."""
+        with sock:
+            socket.send_fds(self.links, [self._encoder.encode(message)], [sock.fileno()])
+
+    def says(self, timeout_s: float) -> bool:
+        """Whether it says something within so long."""
+        return self._channel.wait(timeout_s)
 
     def receive(self) -> FromWorker:
         payload = self._channel.receive()

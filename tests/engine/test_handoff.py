@@ -21,9 +21,9 @@ from benchmarks.gpu.handoff_peer import (
     open_things,
 )
 from daemon.engine.handoff.layout import HandoffError
-from daemon.engine.handoff.messages import Broken, Done, Lost
+from daemon.engine.handoff.messages import Done, Lost
 from daemon.wire.columns import Int32
-from tests.engine.handoff import SOURCE, TARGET, columns
+from tests.engine.handoff import SOURCE, TARGET, broken, columns
 from tests.gpu.handoff_checks import handoff_checks
 
 SMALL = {"num_slots": 2, "slot_bytes": 4096}
@@ -131,7 +131,7 @@ def test_a_killed_sender_leaves_rubbish_and_says_so() -> None:
         told = here.next()
         assert isinstance(told, Done) and told.transfer == 2, "behind the first layer of 1"
         peer.kill()
-        assert here.next() == Broken(1, "the sender is gone")
+        assert broken(here.next()) == (1, "the sender is gone")
         assert here.next() == Lost("the sender is gone")
     here.end.close()
     _leaves_nothing(here, before)
@@ -148,7 +148,7 @@ def test_a_killed_receiver_is_reported() -> None:
         here.sender.after_layer(0)
         assert here.told.empty()
         peer.kill()
-        assert [here.next() for _ in range(2)] == [Broken(1, GONE), Broken(2, GONE)]
+        assert [broken(here.next()) for _ in range(2)] == [(1, GONE), (2, GONE)]
         assert here.next() == Lost(GONE)
         with pytest.raises(HandoffError, match=GONE):
             here.sender.send(3, blocks, targets, full)

@@ -6,12 +6,14 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.handoff import rows
+from daemon.engine.handoff.connect import Here as Pools
 from daemon.engine.handoff.connect import connect_receiver, connect_sender
 from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.handoff.messages import (
@@ -26,13 +28,15 @@ from daemon.engine.handoff.messages import (
     TransferWay,
 )
 from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.routes import PeerRoute
-from daemon.engine.handoff.sender import Sender
+from daemon.engine.handoff.routes import PeerRoute, Sources
+from daemon.engine.handoff.sender import PoolCounts, Sender
+from daemon.engine.handoff.sums import BlockSums, Summer
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.streams import Here, Stream, ThreadEvent
 from daemon.wire.frames import inline_frame
-from tests.engine.handoff import SOURCE, TARGET, Pair, columns
+from tests.engine.handoff import SOURCE, TARGET, Pair, broken, columns
 
+NO_SUMS = np.zeros(0, np.int64)
 BLOCKS, TARGETS, FULL = columns([1, 2, 3], [4, 5, 6], [4, 4, 4])
 
 
@@ -94,7 +98,7 @@ def test_a_cancelled_transfer_is_broken_at_both_ends() -> None:
         pair.sender.after_step()
         pair.sender.cancel(8)  # which is not open
         for told in (pair.sent, pair.received):
-            assert told.get(timeout=20) == Broken(1, "it was cancelled")
+            assert broken(told.get(timeout=20)) == (1, "it was cancelled")
             done = told.get(timeout=20)
             assert isinstance(done, Done) and done.transfer == 2
         assert torch.equal(pair.target.raw[9], pair.source.raw[9])
@@ -108,7 +112,7 @@ def test_a_sender_closes_beside_a_receiver_that_says_nothing() -> None:
         pair.send(transfer, *columns([0, 1, 2, 3], [0, 1, 2, 3]))
     pair.sender.close()
     told = [pair.sent.get_nowait() for _ in range(3)]
-    assert told == [Broken(transfer, "the sender closed") for transfer in range(3)]
+    assert list(map(broken, told)) == [(transfer, "the sender closed") for transfer in range(3)]
     assert pair.sent.empty()
     pair.receiver.close()
     assert pair.received.empty(), "it was never asked to tell"
@@ -123,7 +127,7 @@ def test_a_receiver_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> No
     with Pair() as pair:
         pair.send(1, BLOCKS, TARGETS)
         for told in (pair.received, pair.sent):
-            assert told.get(timeout=20) == Broken(1, reason)
+            assert broken(told.get(timeout=20)) == (1, reason)
             assert told.get(timeout=20) == Lost(reason)
 
 
@@ -136,7 +140,7 @@ def test_a_sender_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> None
     with Pair() as pair:
         pair.send(1, BLOCKS, TARGETS)
         for told in (pair.received, pair.sent):
-            assert told.get(timeout=20) == Broken(1, reason)
+            assert broken(told.get(timeout=20)) == (1, reason)
             assert told.get(timeout=20) == Lost(reason)
 
 
@@ -183,6 +187,10 @@ class _PeerMover:
         self.ended.synchronize()
 
 
+def summer(cache: PagedKV) -> Summer:
+    return Summer(BlockSums(layout_of(cache), cache.raw.device), cache.raw)
+
+
 def straight(cleared: ThreadEvent) -> Pair:
     """A pair whose sender writes into the receiver's pool, once its steps have come so far."""
 
@@ -190,8 +198,9 @@ def straight(cleared: ThreadEvent) -> Pair:
         here, there = (HandoffLink(sock) for sock in socket.socketpair())
         mover: Any = _PeerMover(source.raw, target.raw)
         layout, steps = layout_of(source), cast(Stream, _At(cleared))
-        sender = Sender(here, layout, (24, 30), Here(), PeerRoute(layout, mover, mover))
-        return sender, Receiver(there, target, steps, None, -1)
+        route = PeerRoute(layout, mover, mover, Sources(summer(source)))
+        sender = Sender(here, layout, PoolCounts(24, 30), Here(), route)
+        return sender, Receiver(there, target, steps, None, -1, summer(target))
 
     return Pair(connect)
 
@@ -232,7 +241,8 @@ def test_either_end_of_a_straight_way_may_close_first(first: str) -> None:
         own, other = pair.sent, pair.received
         if first == "receiver":
             own, other = other, own
-        assert own.get(timeout=20) == Broken(1, reason) == other.get(timeout=20)
+        assert broken(own.get(timeout=20)) == (1, reason)
+        assert broken(other.get(timeout=20)) == (1, reason)
         assert other.get(timeout=20) == Lost(reason)
         assert own.empty(), "who closes knows"
 
@@ -252,7 +262,7 @@ def test_a_receiver_that_closes_waits_for_the_other_gpu() -> None:
         assert closing.is_alive() and pair.received.empty(), "a copy into its pool is under way"
         ended.reach()
         closing.join(20)
-        assert pair.received.get_nowait() == Broken(1, "the receiver closed")
+        assert broken(pair.received.get_nowait()) == (1, "the receiver closed")
 
 
 def test_rubbish_ends_the_link_with_a_word() -> None:
@@ -261,10 +271,10 @@ def test_rubbish_ends_the_link_with_a_word() -> None:
     told: list[Any] = []
     here.send(b"x")
     with pytest.raises(HandoffError, match="no sender"):
-        connect_receiver(there, cache)
+        connect_receiver(there, Pools(cache))
     here, there = socket.socketpair()
     link = HandoffLink(here)
-    receiver = Receiver(HandoffLink(there), cache, Here(), None, -1)
+    receiver = Receiver(HandoffLink(there), cache, Here(), None, -1, summer(cache))
     receiver.start(told.append)
     link.send(TransferWay(direct=True))
     assert "the sender sent TransferWay" in str(link.receive())
@@ -277,17 +287,17 @@ def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("daemon.engine.handoff.connect.MEETING_S", 0.05)
     here, there = socket.socketpair()
     with pytest.raises(HandoffError, match="did not meet: timed out"):
-        connect_sender(here, SOURCE.make())
+        connect_sender(here, Pools(SOURCE.make()))
     there.close()
     here, there = socket.socketpair()
     there.close()
     with pytest.raises(HandoffError, match="did not meet"):
-        connect_sender(here, SOURCE.make())
+        connect_sender(here, Pools(SOURCE.make()))
 
 
 def test_messages_survive_the_wire() -> None:
     here, there = (HandoffLink(sock) for sock in socket.socketpair())
-    sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 2)]
+    sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 1, np.array([5]))]
     for message in sent:
         here.send(message)
     assert [there.receive() for _ in sent] == sent
@@ -346,7 +356,7 @@ def test_a_transfer_cancelled_before_its_first_copy_is_broken_there_too() -> Non
         pair.sender.cancel(1)
         pair.sender.cancel(1)  # and once is enough
         for told in (pair.sent, pair.received):
-            assert told.get(timeout=2) == Broken(1, "it was cancelled")
+            assert broken(told.get(timeout=2)) == (1, "it was cancelled")
         pair.send(2, BLOCKS, TARGETS)
         for told in (pair.sent, pair.received):
             assert isinstance(told.get(timeout=20), Done), "and told once"
@@ -372,7 +382,7 @@ def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
     pair.receiver.start(pair.received.put)
     link = pair.sender._link
     link.send(Opened(1, BLOCKS, FULL, 3))
-    order: Any = msgspec.structs.replace(Filled(1, 0, 0, 0, 2), **changes)
+    order: Any = msgspec.structs.replace(Filled(1, 0, 0, 0, 2, NO_SUMS), **changes)
     link.send(order)
     pair.sender.close()
     broken, lost = pair.received.get(timeout=20), pair.received.get(timeout=20)
@@ -385,7 +395,8 @@ def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
 def test_who_sends_rubbish_is_told_so() -> None:
     here, there = socket.socketpair()
     heard = HandoffLink(here)
-    receiver = Receiver(HandoffLink(there), TARGET.make(), Here(), None, -1)
+    cache = TARGET.make()
+    receiver = Receiver(HandoffLink(there), cache, Here(), None, -1, summer(cache))
     told: SimpleQueue[Any] = SimpleQueue()
     receiver.start(told.put)
     here.sendall(inline_frame(b"rubbish"))

@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -23,7 +24,7 @@ from daemon.engine.handoff.messages import (
 )
 from daemon.engine.handoff.movers import GpuMovers
 from daemon.engine.handoff.ring import SharedRing, new_memory
-from daemon.engine.handoff.routes import RingRoute, Transfer, TransferPiece
+from daemon.engine.handoff.routes import RingRoute, Sources, Transfer, TransferPiece
 from daemon.engine.handoff.slots import AbandonedError, Clearances, RingSlots
 from daemon.engine.streams import Here
 from tests.engine.handoff import SOURCE, AnyTime, Timeline
@@ -135,16 +136,21 @@ def _invert(pool: torch.Tensor, index: list[int]) -> None:
 
 def test_a_long_piece_begins_with_little_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "FIRST_BYTES", 1536)
-    ring: Any = SimpleNamespace(num_slots=9, slot_bytes=4 * 1536, slot=lambda *_: None)
-    movers: Any = SimpleNamespace(out=lambda *_: None)
+    ring: Any = SimpleNamespace(num_slots=9, slot_bytes=4 * 1536, slot=lambda _, size: _zeros(size))
+    movers: Any = SimpleNamespace(out=lambda *_: Here().record())
     layout = layout_of(SOURCE.make())
     transfer = Transfer(1, np.arange(13), np.arange(13), np.arange(13), 1)
     piece = TransferPiece(transfer, WHOLE, Here().record(), last=True)
-    said = [message for _, message in RingRoute(layout, ring, movers).copies(piece)]
-    assert said == [
-        Filled(1, slot, WHOLE, first, count)
+    route = RingRoute(layout, ring, movers, Sources(None))
+    said = [one.wait() for one in route.copies(piece)]
+    assert [msgspec.structs.astuple(one)[:5] for one in said if isinstance(one, Filled)] == [
+        (1, slot, WHOLE, first, count)
         for slot, (first, count) in enumerate([(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)])
     ]
+
+
+def _zeros(size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8)
 
 
 def test_memory_that_cannot_be_pinned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life
 from daemon.runtime.model import ServedModel
-from daemon.runtime.runtime import Runtime
+from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import Parts
 from daemon.runtime.token_store import TokenStore
@@ -57,6 +57,15 @@ def generate(
     params = SamplingParams(**sampling)  # type: ignore[arg-type]
     hashes = chain_hashes(prompt, 4)
     return protocol.Generate(request, int32(prompt), max_tokens, n, 0, params, hashes)
+
+
+def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
+    """What a single worker is told: it has nobody to send blocks to."""
+    return ToWorkers(plan, *[_nobody] * 3)
+
+
+def _nobody(*_told: object) -> None:
+    raise AssertionError("there is no other worker")
 
 
 def parts_of(loaded: Loaded, link: ApiLink) -> Parts:
@@ -107,7 +116,9 @@ class House:
         self.num_blocks = num_blocks
         self.store = TokenStore()
         self.link = ApiLink(self.store, lambda event: self.runtime.dispatch(event), self._lives)
-        self.runtime = Runtime(self.config, self.store, None, self.link, self._send_plan)
+        self.runtime = Runtime(
+            self.config, self.store, None, self.link, to_workers(self._send_plan)
+        )
         self.plans: list[Plan] = []
         self.paused = False
         self.worker: ScriptedWorker | None = None

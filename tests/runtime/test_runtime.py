@@ -18,7 +18,7 @@ from daemon.request import FinishReason, sequence_id
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.token_store import TokenStore
 from daemon.scheduler.policies import POLICIES
-from tests.runtime.ends import House, generate, until
+from tests.runtime.ends import House, generate, to_workers, until
 from tests.runtime.scripted import expected
 
 Build = Callable[..., House]
@@ -288,7 +288,7 @@ async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) ->
     house = house_of()
     config: Configured = house.config
     journal = JournalWriter(tmp_path, 1 << 20, config)
-    runtime = Runtime(config, TokenStore(), journal, house.link, lambda _instance, _plan: None)
+    runtime = Runtime(config, TokenStore(), journal, house.link, to_workers(lambda *_: None))
     runtime.worker_lost(0, blamed=False)
     runtime.choose_policy("srtf")
     runtime.drain()

@@ -42,6 +42,7 @@ def main() -> int:
     """Say "up" on the socket, then live as MODE says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--links-fd", type=int, default=-1)
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("descriptor", type=int, nargs="?", default=-1)
     arguments = parser.parse_args()

@@ -12,9 +12,8 @@ import pytest
 from daemon.supervisor import silence as silence_module
 from daemon.supervisor import spare as spare_module
 from daemon.supervisor import worker as worker_module
-from daemon.supervisor.child import start_child
 from daemon.supervisor.restarts import Restarts
-from daemon.supervisor.spare import Spare, Started
+from daemon.supervisor.spare import Spare, Started, with_links
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
@@ -76,7 +75,7 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, las
 
 def at_work(_device: str, *_flags: str) -> Awaitable[Started]:
     """A process that says what a worker does, and imports and loads nothing."""
-    return start_child("tests.supervisor.child_program", ["works"])
+    return with_links("tests.supervisor.child_program", ["works"])
 
 
 async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
@@ -136,7 +135,7 @@ async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
 
     async def dies(_device: str, *_flags: str) -> Started:
         started.append(len(started))
-        return await start_child("tests.supervisor.child_program", ["exits"])
+        return await with_links("tests.supervisor.child_program", ["exits"])
 
     monkeypatch.setattr(spare_module, "start_worker", dies)
     spare: Any = Spare("cpu")

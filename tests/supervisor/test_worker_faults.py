@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.supervisor import silence, step_watch, worker
-from daemon.supervisor.child import start_child
-from daemon.supervisor.spare import Started
+from daemon.supervisor.spare import Started, with_links
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -64,7 +63,7 @@ async def test_loading_that_makes_no_progress_is_ended(
     monkeypatch.setattr(worker, "LOAD_STALL_S", 0.5)
 
     async def start_stalling(_device: str) -> Started:
-        return await start_child("tests.supervisor.child_program", ["loads"])
+        return await with_links("tests.supervisor.child_program", ["loads"])
 
     monkeypatch.setattr(worker, "start_worker", start_stalling)
     told = Told(cpu_load("unread"))
@@ -85,7 +84,7 @@ async def test_one_that_is_stopped_while_it_loads_has_not_failed(
     modes = iter(["loads", "works"])
 
     async def start_next(_device: str) -> Started:
-        return await start_child("tests.supervisor.child_program", [next(modes)])
+        return await with_links("tests.supervisor.child_program", [next(modes)])
 
     monkeypatch.setattr(worker, "start_worker", start_next)
     told = Told(cpu_load("unread"))

@@ -5,87 +5,110 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from daemon.engine.families import MOVE, NONE, ByTorch
+from daemon.engine.handoff.faults import LinkFaults
+from daemon.engine.handoff.host_rows import HostRows
 from daemon.engine.handoff.ipc import IpcError, OpenedMemory, export
 from daemon.engine.handoff.layout import HandoffError, Layout, layout_of
 from daemon.engine.handoff.messages import HandoffLink, Hello, ReceiverPool, Shared, TransferWay
 from daemon.engine.handoff.movers import Movers, PeerMover, movers_of
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.ring import NUM_SLOTS, SharedRing, new_memory, slot_bytes_for
-from daemon.engine.handoff.routes import PeerRoute, RingRoute, Route
-from daemon.engine.handoff.sender import Sender
+from daemon.engine.handoff.routes import PeerRoute, RingRoute, Route, Sources
+from daemon.engine.handoff.sender import PoolCounts, Sender
+from daemon.engine.handoff.sums import BlockSums, Summer
+from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.streams import compute_stream
+from daemon.engine.streams import Stream, compute_stream
 
 log = logging.getLogger(__name__)
 
-MEETING_S = 60.0
-"""For how long an end waits for the other: it may still be loading its model."""
+MEETING_S = 30.0
+"""For how long an end waits for each word of the other."""
 _FIRST = b"H"
 
 Expected = TypeVar("Expected")
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a worker's ends of links are made of."""
+
+    cache: PagedKV
+    host: HostPool | None = None  # beside the pool
+    compute: Stream | None = None  # the steps'; None: the calling thread's current stream
+    by_torch: ByTorch = NONE
+    faults: LinkFaults = field(default_factory=LinkFaults)
+
+    @property
+    def steps(self) -> Stream:
+        """What steps are computed on."""
+        return self.compute or compute_stream(self.cache.raw.device)
+
+
 def connect_sender(
     sock: socket.socket,
-    cache: PagedKV,
+    here: Here,
     direct: bool = True,
     num_slots: int = NUM_SLOTS,
     slot_bytes: int = 0,
-    by_torch: ByTorch = NONE,
+    checked: bool = True,
 ) -> Sender:
     """The sending end over one end of a Unix socketpair, which it owns from now on.
 
-    Call it on the thread that computes: its current stream is the one of the steps. `direct`: write
-    into the receiver's pool where that is possible, by a kernel that torch has nothing like; the
-    ring's sizes are for tests. Blocks until the receiver answers; raises HandoffError where it does
-    not, or where the pools differ.
+    `direct`: write into the receiver's pool where that is possible, by a kernel that torch has
+    nothing like. The ring's sizes are for tests, and what is not checked for measuring what that
+    costs. Blocks until the receiver answers; raises HandoffError where it does not, or where the
+    pools differ.
     """
+    cache = here.cache
     layout = layout_of(cache)
-    slot_bytes = slot_bytes or slot_bytes_for(cache.block_bytes)
-    with _meeting(sock) as link, _memory(num_slots * slot_bytes) as fd:
+    slot_bytes = slot_bytes or slot_bytes_for(cache.block_bytes, cache.raw.device)
+    with _meeting(sock, here.faults) as link, _memory(num_slots * slot_bytes) as fd:
         _send_descriptors(sock, fd)
         link.send(Hello(layout, num_slots, slot_bytes))
         pool = _expect(link, ReceiverPool)
         layout.check(pool.layout)
-        memory = _opened(pool.shared, cache) if direct and MOVE not in by_torch else None
+        possible = direct and MOVE not in here.by_torch
+        memory = _opened(pool.shared, cache) if possible else None
         link.send(TransferWay(direct=memory is not None))
         route: Route
         if memory is not None:
-            route = _straight(layout, cache, memory)
+            route = _straight(layout, here, memory, checked)
         else:
-            route = RingRoute(layout, *_ring(layout, cache, fd, (num_slots, slot_bytes), by_torch))
-        counts = cache.num_blocks, pool.num_blocks
-        return Sender(link, layout, counts, compute_stream(cache.raw.device), route)
+            ring = _ring(layout, here, fd, (num_slots, slot_bytes))
+            route = RingRoute(layout, *ring, _sources(layout, here, checked))
+        num_host = here.host.num_blocks if here.host is not None else 0
+        counts = PoolCounts(cache.num_blocks, pool.num_blocks, num_host)
+        return Sender(link, layout, counts, here.steps, route, here.faults)
 
 
-def connect_receiver(sock: socket.socket, cache: PagedKV, by_torch: ByTorch = NONE) -> Receiver:
+def connect_receiver(sock: socket.socket, here: Here) -> Receiver:
     """The receiving end over the other end of the socketpair; see `connect_sender`."""
+    cache = here.cache
     layout = layout_of(cache)
-    with _meeting(sock) as link, _descriptors(sock) as (fd, process):
+    with _meeting(sock, here.faults) as link, _descriptors(sock) as (fd, process):
         hello = _expect(link, Hello)
         link.send(ReceiverPool(layout, cache.num_blocks, _shared(cache)))
         layout.check(hello.layout)
         ring = None
         if not _expect(link, TransferWay).direct:
-            ring = _ring(layout, cache, fd, (hello.num_slots, hello.slot_bytes), by_torch)
-        return Receiver(
-            link,
-            cache,
-            compute_stream(cache.raw.device),
-            ring,
-            os.dup(process) if process >= 0 else -1,
-        )
+            ring = _ring(layout, here, fd, (hello.num_slots, hello.slot_bytes))
+        kept = os.dup(process) if process >= 0 else -1
+        summer = Summer(BlockSums(layout, cache.raw.device), cache.raw)
+        return Receiver(link, cache, here.steps, ring, kept, summer, here.faults)
 
 
 @contextlib.contextmanager
-def _meeting(sock: socket.socket) -> Iterator[HandoffLink]:
+def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[HandoffLink]:
     """A link for as long as the ends meet; whatever fails closes it and is a HandoffError."""
-    sock.settimeout(MEETING_S)
     link = HandoffLink(sock)
     try:
+        faults.meet()
+        sock.settimeout(MEETING_S)
         yield link
         sock.settimeout(None)
     except BaseException as error:
@@ -136,25 +159,33 @@ def _expect(link: HandoffLink, kind: type[Expected]) -> Expected:
     raise HandoffError(f"the other end of the handoff sent {found} instead of {kind.__name__}")
 
 
-def _ring(
-    layout: Layout, cache: PagedKV, fd: int, sizes: tuple[int, int], by_torch: ByTorch
-) -> tuple[SharedRing, Movers]:
+def _ring(layout: Layout, here: Here, fd: int, sizes: tuple[int, int]) -> tuple[SharedRing, Movers]:
     """The ring in a memfd, and what moves blocks to it and back."""
-    ring = SharedRing(fd, *sizes, cache.raw.device)
+    raw = here.cache.raw
+    ring = SharedRing(fd, *sizes, raw.device)
     try:
-        return ring, movers_of(layout, cache.raw, ring.slot_bytes, by_torch)
+        return ring, movers_of(layout, raw, ring.slot_bytes, here.by_torch)
     except BaseException:
         ring.close()
         raise
 
 
-def _straight(layout: Layout, cache: PagedKV, memory: OpenedMemory) -> PeerRoute:
+def _straight(layout: Layout, here: Here, memory: OpenedMemory, checked: bool) -> PeerRoute:
     """The way into a pool that was opened."""
     try:
-        return PeerRoute(layout, memory, PeerMover(layout, cache.raw, memory.address))
+        mover = PeerMover(layout, here.cache.raw, memory.address)
+        return PeerRoute(layout, memory, mover, _sources(layout, here, checked))
     except BaseException:
         memory.close()
         raise
+
+
+def _sources(layout: Layout, here: Here, checked: bool) -> Sources:
+    """What blocks leave from."""
+    raw = here.cache.raw
+    summer = Summer(BlockSums(layout, raw.device), raw) if checked else None
+    host = HostRows(layout, here.host, here.cache) if here.host is not None else None
+    return Sources(summer, host, here.faults)
 
 
 def _shared(cache: PagedKV) -> Shared | None:

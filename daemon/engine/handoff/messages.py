@@ -16,17 +16,26 @@ DEAF_S = 10
 
 
 class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All of a transfer's blocks are in the receiver's pool; either end may use its own again."""
+    """All of a transfer's blocks are in the receiver's pool; either end may use its own again.
+
+    The receiver says how many of the first blocks arrived as they left: behind them lies rubbish.
+    """
 
     transfer: int
     elapsed_s: float  # since this end first heard of it
+    num_right: int
+    differs: bool = False  # there is rubbish behind them
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A transfer ended early: the receiver's blocks hold rubbish. No copy touches them any more."""
+    """A transfer ended early: the receiver's blocks hold rubbish, but for the first ones that it
+    says are right. No copy touches them any more.
+    """
 
     transfer: int
     reason: str
+    num_right: int = 0
+    elapsed_s: float = 0.0
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -91,6 +100,7 @@ class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     layer: int  # or WHOLE
     first: int  # among the transfer's blocks
     count: int
+    sums: Column  # int64 [count] of these parts, as they left; empty: they are not checked
 
 
 class Freed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -103,6 +113,7 @@ class Sent(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The sender has written all of a transfer into the receiver's pool itself."""
 
     transfer: int
+    sums: Column  # int64 [n] of its blocks, as they left; empty: they are not checked
 
 
 class Landed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -117,6 +128,13 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     transfer: int
 
 
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A transfer that was ordered cannot be: the receiver hears of it once, and never again."""
+
+    transfer: int
+    reason: str
+
+
 class Bye(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """This end closes, and no copy of it runs any more."""
 
@@ -124,7 +142,7 @@ class Bye(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 Greeting = Hello | ReceiverPool | TransferWay
-Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Bye
+Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Refused | Bye
 
 
 class HandoffLink:

@@ -15,7 +15,7 @@ import torch
 from daemon.engine.copies import runs
 from daemon.engine.families import MOVE, NONE, ByTorch
 from daemon.engine.handoff import rows
-from daemon.engine.handoff.layout import Layout
+from daemon.engine.handoff.layout import WHOLE, Layout
 from daemon.engine.handoff.rows import Spans
 from daemon.engine.streams import (
     CudaStream,
@@ -29,6 +29,10 @@ from daemon.wire.columns import Column
 
 DIRECT_BYTES = 1 << 20
 """Blocks of this size fill a link each on its own; smaller pieces are gathered first."""
+
+
+STAGE_BYTES = 16 << 20
+"""Of blocks that go from the host's memory to another process's GPU."""
 
 
 class Movers(Protocol):
@@ -180,7 +184,29 @@ class PeerMover:
         gpu_rows.warm_up(layout, pool.device)
         self._across = gpu_rows.across
         self._pool, self._address = pool, address
+        self._whole = layout.spans(WHOLE)
+        self._stage: torch.Tensor | None = None
         self._stream: Stream = CudaStream(torch.cuda.Stream(pool.device))
+
+    def stage(self) -> torch.Tensor:
+        """Host memory for some whole blocks, uint8 [n, block_bytes], pinned at the first call."""
+        if self._stage is None:
+            shape = max(1, STAGE_BYTES // self._pool.shape[1]), self._pool.shape[1]
+            on_gpu = self._pool.device.type == "cuda"
+            self._stage = torch.empty(shape, dtype=torch.uint8, pin_memory=on_gpu)
+        return self._stage
+
+    def push(self, rows: torch.Tensor, targets: Column) -> WorkEvent:
+        """Copy rows uint8 [n, block_bytes] of the stage to blocks `targets` of the other pool."""
+
+        def work() -> None:
+            here = rows.to(self._pool.device, non_blocking=True)
+            numbers = np.arange(len(rows), dtype=np.int32)
+            self._across(here, self._whole, numbers, self._address, targets)
+
+        self._stream.run(work)
+        ended: Any = self._stream.record()
+        return ended
 
     def across(self, spans: Spans, blocks: Column, targets: Column, after: WorkEvent) -> WorkEvent:
         """Copy spans of blocks to blocks `targets` int32 [n] of the other pool."""

@@ -7,8 +7,9 @@ import torch
 
 from daemon.engine.handoff.layout import HandoffError
 
-SLOT_BYTES = 16 << 20
-"""300 us of a PCIe 5 link: long beside the time that a message and a waking thread take."""
+SLOT_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
+"""300 us of a PCIe 5 link: long beside the time that a message and a waking thread take; what
+processors read and write by turns had better stay in their caches."""
 NUM_SLOTS = 8
 
 
@@ -51,9 +52,9 @@ class SharedRing:
         self._octets = torch.empty(0, dtype=torch.uint8)
 
 
-def slot_bytes_for(block_bytes: int) -> int:
+def slot_bytes_for(block_bytes: int, device: torch.device) -> int:
     """A slot's size: room for a block at least, whole pages."""
-    return -(-max(SLOT_BYTES, block_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return -(-max(SLOT_BYTES[device.type], block_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def new_memory(size_bytes: int) -> int:

@@ -5,10 +5,12 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from daemon.engine.handoff.faults import LinkFaults, Stage
 from daemon.engine.handoff.layout import WHOLE, HandoffError, Layout
 from daemon.engine.handoff.messages import (
     Broken,
@@ -20,9 +22,10 @@ from daemon.engine.handoff.messages import (
     Lost,
     Message,
     Opened,
+    Refused,
     Told,
 )
-from daemon.engine.handoff.routes import Route, Transfer, TransferPiece
+from daemon.engine.handoff.routes import Copied, Route, Transfer, TransferPiece
 from daemon.engine.handoff.slots import AbandonedError
 from daemon.engine.streams import Stream, WorkEvent
 from daemon.wire.columns import Column
@@ -30,6 +33,14 @@ from daemon.wire.columns import Column
 Tell = Callable[[Told], None]
 
 CLOSED = "the sender closed"
+
+
+class PoolCounts(NamedTuple):
+    """Blocks of the pools that a link joins."""
+
+    here: int
+    there: int
+    host: int = 0  # beside the pool here
 
 
 class Sender:
@@ -45,13 +56,15 @@ class Sender:
         self,
         link: HandoffLink,
         layout: Layout,
-        num_blocks: tuple[int, int],
+        counts: PoolCounts,
         compute: Stream,
         route: Route,
+        faults: LinkFaults | None = None,
     ) -> None:
-        """`num_blocks`: of this pool and of the receiver's; `start` begins the threads."""
-        self._link, self._layout, self._num_blocks = link, layout, num_blocks
+        """`start` begins the threads."""
+        self._link, self._layout, self._counts = link, layout, counts
         self._compute, self._route = compute, route
+        self._faults = faults or LinkFaults()
         self._tell: Tell = _unheard
         self._open: dict[int, Transfer] = {}
         self._reason = ""  # why the link ended
@@ -59,7 +72,7 @@ class Sender:
         self._telling = threading.Lock()
         self._layered: list[Transfer] = []  # whose layers the step computes
         self._pieces: SimpleQueue[TransferPiece | Transfer | None] = SimpleQueue()
-        self._queued: SimpleQueue[tuple[WorkEvent | None, Message | None] | None] = SimpleQueue()
+        self._queued: SimpleQueue[Copied | Message | None] = SimpleQueue()
         self._queuer, self._waiter, self._hearer = (
             threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
             for name, work in (("queue", self._queue), ("wait", self._wait), ("hear", self._hear))
@@ -85,6 +98,21 @@ class Sender:
         """
         job = self._begin(Transfer(transfer, blocks, targets, fills, 1))
         self._pieces.put(TransferPiece(job, WHOLE, self._compute.record(), last=True))
+
+    def send_host(
+        self, transfer: int, places: Column, targets: Column, fills: Column, after: WorkEvent
+    ) -> None:
+        """As `send`, of blocks at `places` int32 [n] of the host pool, once `after` is reached."""
+        job = self._begin(Transfer(transfer, places, targets, fills, 1, from_host=True))
+        self._pieces.put(TransferPiece(job, WHOLE, after, last=True))
+
+    def refuse(self, transfer: int, reason: str) -> None:
+        """Have both ends tell a transfer that cannot be as `Broken`.
+
+        Raises HandoffError once the link ended, and ValueError where the transfer is open.
+        """
+        none = np.zeros(0, np.int32)
+        self._pieces.put(self._opened(Transfer(transfer, none, none, none, 0, refused=reason)))
 
     def begin_layers(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
         """As `send`, of blocks that the next step completes: each layer once it is computed.
@@ -138,12 +166,19 @@ class Sender:
     def _begin(self, job: Transfer) -> Transfer:
         if not len(job.blocks) == len(job.targets) == len(job.fills) > 0:
             raise ValueError(f"transfer {job.number}: not as many blocks as targets and fills")
-        columns = (job.blocks, "this pool"), (job.targets, "the receiver's pool")
-        for (column, what), count in zip(columns, self._num_blocks, strict=True):
+        here, there, host = self._counts
+        source = (host, "the host pool") if job.from_host else (here, "this pool")
+        for column, (count, what) in (
+            (job.blocks, source),
+            (job.targets, (there, "the receiver's pool")),
+        ):
             if not 0 <= column.min() <= column.max() < count:
                 raise ValueError(f"transfer {job.number}: blocks beyond the {count} of {what}")
         if len(np.unique(job.targets)) < len(job.targets):
             raise ValueError(f"transfer {job.number} has a target twice")
+        return self._opened(job)
+
+    def _opened(self, job: Transfer) -> Transfer:
         with self._lock:
             if self._reason:
                 raise HandoffError(self._reason)
@@ -158,8 +193,7 @@ class Sender:
             with torch.inference_mode():
                 while (piece := self._pieces.get()) is not None:
                     if isinstance(piece, Transfer):
-                        self._announce(piece)
-                        self._queued.put((None, Cancelled(piece.number)))
+                        self._queued.put(self._last_of(piece))
                     elif not piece.transfer.cancelled:
                         self._copy(piece)
         except AbandonedError:
@@ -168,10 +202,18 @@ class Sender:
             self._end(f"the sender failed: {type(error).__name__}: {error}")
         self._queued.put(None)
 
+    def _last_of(self, job: Transfer) -> Message:
+        """What the receiver hears last of a transfer that comes to nothing."""
+        if job.refused:
+            return Refused(job.number, job.refused)
+        self._announce(job)
+        return Cancelled(job.number)
+
     def _announce(self, job: Transfer) -> None:
         """Have the receiver hear of a transfer, once: it will tell what becomes of it."""
         if not job.announced:
             job.announced = True
+            self._faults.reach(Stage.OPEN, self._link)
             self._route.begin(job.number)
             targets, fills = job.targets.astype(np.int32), job.fills.astype(np.int32)
             self._link.send(Opened(job.number, targets, fills, job.num_parts))
@@ -188,13 +230,14 @@ class Sender:
         """On a thread: wait for copies, and say so to the receiver."""
         try:
             while (queued := self._queued.get()) is not None:
-                ended, message = queued
-                if ended is not None:
-                    ended.synchronize()
+                message = queued.wait() if isinstance(queued, Copied) else queued
                 if message is not None:
+                    self._faults.reach(Stage.FILL, self._link)
                     self._link.send(message)
                 if isinstance(message, Cancelled):
                     self._finish(message.transfer, "it was cancelled")
+                elif isinstance(message, Refused):
+                    self._finish(message.transfer, message.reason)
         except Exception as error:  # noqa: BLE001 - as above
             self._end(f"the sender failed: {type(error).__name__}: {error}")
             self._queuer.join()
@@ -224,7 +267,10 @@ class Sender:
             self._route.forget(transfer)
             elapsed_s = time.perf_counter() - job.began_s
             with self._telling:
-                self._tell(Broken(transfer, reason) if reason else Done(transfer, elapsed_s))
+                if reason:
+                    self._tell(Broken(transfer, reason, elapsed_s=elapsed_s))
+                else:
+                    self._tell(Done(transfer, elapsed_s, len(job.blocks)))
 
     def _end(self, reason: str) -> None:
         """Nothing new begins; the first reason counts."""

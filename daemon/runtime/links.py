@@ -1,0 +1,117 @@
+"""The links between workers: each ordered pair of workers that are ready has one at a time.
+
+A link has a number of its own, since what a worker says arrives whenever that worker comes to it:
+a pool is never written over a link that was made for its predecessor.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from itertools import count
+
+from daemon.core.actions import Send
+from daemon.core.events import LinkChanged, TransferEnded
+from daemon.protocol.worker import LinkState, NewLink, SendBlocks, TransferOver
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
+"""Before a link that broke between two workers that live is made anew; twice as long each time."""
+
+Pair = tuple[int, int]
+"""Source and target."""
+
+
+class Links:
+    """All links of a daemon; what workers say of them goes through here."""
+
+    def __init__(
+        self,
+        hand_out: Callable[[int, NewLink, int], None],
+        dispatch: Callable[[LinkChanged | TransferEnded], None],
+    ) -> None:
+        """`hand_out(instance, message, descriptor)`: to the instance's worker."""
+        self._hand_out, self._dispatch = hand_out, dispatch
+        self._numbers = count(1)
+        self._ready: set[int] = set()
+        self._newest: dict[Pair, int] = {}
+        self._delays_s: dict[Pair, float] = {}
+        self._timers: dict[Pair, asyncio.TimerHandle] = {}
+
+    def ready(self, instance: int) -> None:
+        """A worker is ready: it gets links to and from all others that are."""
+        for other in sorted(self._ready - {instance}):
+            for pair in ((instance, other), (other, instance)):
+                self._delays_s[pair] = FIRST_DELAY_S
+                self._join(pair)
+        self._ready.add(instance)
+
+    def lost(self, instance: int) -> None:
+        """A worker is gone, and nobody can send to it or get anything from it."""
+        self._ready.discard(instance)
+
+    def order(self, action: Send) -> SendBlocks:
+        """What the source's worker is told."""
+        return SendBlocks(
+            action.transfer,
+            action.target,
+            action.blocks,
+            action.targets,
+            action.num_tokens,
+            action.from_host,
+            action.layered,
+            self._newest[action.source, action.target],
+        )
+
+    def state(self, instance: int, state: LinkState) -> None:
+        """An end of a link is up, or down."""
+        peer, sends = state.peer, state.sends
+        pair = (instance, peer) if sends else (peer, instance)
+        if state.is_up and sends:
+            way = "straight" if state.direct else "over host memory"
+            log.info("blocks can go from instance %d to %d, %s", *pair, way)
+        elif not state.is_up:
+            log.warning("link %d from instance %d to %d: %s", state.link, *pair, state.why)
+            if self._newest.get(pair) == state.link:
+                self._join_later(pair)
+        end = instance, peer, sends
+        self._dispatch(LinkChanged(time.monotonic(), *end, state.is_up, state.link))
+
+    def over(self, instance: int, over: TransferOver) -> None:
+        """A worker's end of a transfer is over."""
+        if over.why:
+            log.warning("transfer %d at instance %d: %s", over.transfer, instance, over.why)
+        answer = over.transfer, over.num_right, over.elapsed_s
+        self._dispatch(TransferEnded(time.monotonic(), instance, *answer))
+
+    def close(self) -> None:
+        """Make none anew any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _join(self, pair: Pair) -> None:
+        """Have the workers close what is there, and meet over a new link."""
+        source, target = pair
+        self._newest[pair] = number = next(self._numbers)
+        ends = socket.socketpair()
+        with ends[0], ends[1]:
+            self._hand_out(source, NewLink(target, True, number), ends[0].fileno())
+            self._hand_out(target, NewLink(source, False, number), ends[1].fileno())
+
+    def _join_later(self, pair: Pair) -> None:
+        """Both workers live, as far as is known: another link may last longer."""
+        if pair in self._timers:
+            return
+        delay_s = self._delays_s[pair]
+        self._delays_s[pair] = min(LONGEST_DELAY_S, 2 * delay_s)
+        broken = self._newest[pair]
+
+        def again() -> None:
+            del self._timers[pair]
+            if self._newest[pair] == broken and self._ready.issuperset(pair):
+                self._join(pair)
+
+        self._timers[pair] = asyncio.get_running_loop().call_later(delay_s, again)

@@ -1,0 +1,106 @@
+"""Real workers under their supervisors, joined by the runtime: killed ones are joined anew."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from daemon.core.actions import Send
+from daemon.core.events import LinkChanged, TransferEnded
+from daemon.protocol.worker import NewLink, Ready
+from daemon.runtime.links import Links
+from daemon.supervisor.spare import Spare
+from daemon.supervisor.worker import WorkerHooks, WorkerProcess
+from daemon.wire.columns import int32
+from tests.engine.process import cpu_load
+from tests.supervisor.model_folder import write_llama
+from tests.supervisor.waiting import until
+from tests.wire.descriptors import open_descriptors
+
+
+class Workers:
+    """Two instances' workers, and what their links told the Core."""
+
+    def __init__(self, folder: str, spare: Spare) -> None:
+        self.heard: list[LinkChanged | TransferEnded] = []
+        self.links = Links(self._hand, self.heard.append)
+        hooks = WorkerHooks(
+            loading=lambda *_: None,
+            ready=self._ready,
+            reply=lambda *_: None,
+            lost=lambda instance, _blamed: self.links.lost(instance),
+            hopeless=lambda *_: None,
+            link_state=self.links.state,
+            transfer_over=self.links.over,
+        )
+        load = cpu_load(folder, num_threads=1)
+        self.processes = [
+            WorkerProcess(index, f"w{index}", load, hooks, spare=spare) for index in range(2)
+        ]
+
+    def send(self, transfer: int, source: int, target: int) -> None:
+        """What an action of the Core becomes."""
+        order = self.links.order(Send(transfer, source, target, int32([3]), int32([4]), 16))
+        self.processes[source].send_blocks(order)
+
+    def ups(self) -> set[tuple[int, int, bool]]:
+        """Ends that are up."""
+        up: set[tuple[int, int, bool]] = set()
+        for event in self.heard:
+            if isinstance(event, LinkChanged):
+                end = event.instance, event.peer, event.sends
+                assert event.is_up != (end in up), "an end changes each time"
+                (up.add if event.is_up else up.discard)(end)
+        return up
+
+    def ended(self, transfer: int) -> dict[int, int]:
+        """How many blocks each end of a transfer says are right."""
+        found: dict[int, int] = {}
+        for event in self.heard:
+            if isinstance(event, TransferEnded) and event.transfer == transfer:
+                assert event.instance not in found, "once"
+                found[event.instance] = event.num_right
+        return found
+
+    def _ready(self, instance: int, _ready: Ready) -> None:
+        self.links.ready(instance)
+
+    def _hand(self, instance: int, message: NewLink, fd: int) -> None:
+        self.processes[instance].new_link(message, fd)
+
+
+ALL = {(0, 1, True), (1, 0, False), (1, 0, True), (0, 1, False)}
+
+
+async def test_workers_are_joined_and_joined_again(tmp_path: Path) -> None:
+    before = open_descriptors()
+    spare = Spare("cpu")
+    two = Workers(str(write_llama(tmp_path)), spare)
+    running = [asyncio.create_task(one.run()) for one in two.processes]
+    await until(lambda: two.ups() == ALL)
+    for transfer, (source, target) in enumerate([(0, 1), (1, 0)]):
+        two.send(transfer, source, target)
+        await until(lambda number=transfer: two.ended(number) == {0: 1, 1: 1})
+    await spare.prepare()
+    await until(lambda: spare.ready)
+    taken = spare.pid
+
+    two.processes[1].stop_sending(99)  # which is not known there
+    stopped = two.processes[1].pid
+    os.kill(stopped, signal.SIGSTOP)  # it takes nothing in
+    two.send(7, 0, 1)
+    await asyncio.sleep(0.2)
+    assert two.ended(7) == {}
+    os.kill(stopped, signal.SIGKILL)
+    await until(lambda: two.ended(7) == {0: 0} and not two.ups() & {(0, 1, True), (0, 1, False)})
+    two.heard[:] = [one for one in two.heard if isinstance(one, TransferEnded)]
+    await until(lambda: two.ups() == ALL)
+    assert two.processes[1].pid == taken, "a spare can be joined too"
+    two.send(8, 0, 1)
+    await until(lambda: two.ended(8) == {0: 1, 1: 1})
+    two.links.close()
+    assert [await one.close() for one in two.processes] == [0, 0]
+    await asyncio.wait_for(asyncio.gather(*running), 5)
+    await spare.close()
+    await asyncio.sleep(0.01)
+    assert open_descriptors() == before

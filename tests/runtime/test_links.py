@@ -1,0 +1,112 @@
+"""Links between workers: who gets which end, and what the Core hears of them."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from daemon.core.actions import Send
+from daemon.core.events import LinkChanged, TransferEnded
+from daemon.protocol.worker import LinkState, NewLink, TransferOver
+from daemon.runtime import links as links_module
+from daemon.runtime.links import Links
+from daemon.wire.columns import int32
+from tests.wire.descriptors import open_descriptors
+
+
+class Told:
+    """Links, what workers were handed, and what the Core heard."""
+
+    def __init__(self) -> None:
+        self.handed: list[tuple[int, NewLink]] = []
+        self.heard: list[LinkChanged | TransferEnded] = []
+        self.links = Links(self._hand, self.heard.append)
+
+    def _hand(self, instance: int, message: NewLink, fd: int) -> None:
+        os.fstat(fd)  # it is open
+        self.handed.append((instance, message))
+
+    def number(self, source: int, target: int) -> int:
+        """The newest link from one to another."""
+        ends = [(at, one.peer, one.sends, one.link) for at, one in self.handed]
+        return max(link for *end, link in ends if end == [source, target, True])
+
+    def says(self, instance: int, peer: int, sends: bool, is_up: bool, link: int) -> None:
+        self.links.state(instance, LinkState(peer, sends, is_up, link))
+
+    def sent_over(self, source: int, target: int) -> int:
+        """The link that an order of the Core goes over now."""
+        order = self.links.order(Send(7, source, target, int32([1]), int32([2]), 16, layered=True))
+        assert (order.transfer, order.peer, order.num_tokens) == (7, target, 16)
+        assert order.layered and not order.from_host
+        return order.link
+
+
+def two() -> Told:
+    told = Told()
+    told.links.ready(0)
+    told.links.ready(1)
+    return told
+
+
+def test_each_pair_gets_a_link_each_way() -> None:
+    before = open_descriptors()
+    told = Told()
+    told.links.ready(2)
+    assert told.handed == []
+    told.links.ready(0)
+    told.links.ready(1)
+    by_number: dict[int, list[tuple[int, int, bool]]] = {}
+    for at, message in told.handed:
+        by_number.setdefault(message.link, []).append((at, message.peer, message.sends))
+    for (a, b, sends), (c, d, takes) in by_number.values():
+        assert (a, b) == (d, c) and sends and not takes
+    pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
+    assert sorted(ends[0][:2] for ends in by_number.values()) == pairs
+    for pair in pairs:
+        assert told.sent_over(*pair) == told.number(*pair)
+    assert open_descriptors() == before, "who got an end has it, and nobody else"
+
+
+def test_the_core_hears_what_workers_say() -> None:
+    told = two()
+    number = told.number(0, 1)
+    told.says(1, 0, False, True, number)
+    told.links.over(0, TransferOver(7, 3, 0.25))
+    changed, ended = told.heard
+    assert isinstance(changed, LinkChanged) and isinstance(ended, TransferEnded)
+    assert (changed.instance, changed.peer, changed.sends) == (1, 0, False)
+    assert changed.is_up and changed.link == number
+    assert (ended.instance, ended.transfer, ended.num_right, ended.elapsed_s) == (0, 7, 3, 0.25)
+    assert abs(ended.now - time.monotonic()) < 10.0 and changed.now <= ended.now
+
+
+def test_a_successor_gets_links_of_its_own() -> None:
+    told = two()
+    old = told.number(0, 1)
+    told.links.lost(1)
+    told.links.ready(1)
+    assert told.number(0, 1) == told.sent_over(0, 1) != old
+    num_handed = len(told.handed)
+    told.says(0, 1, True, False, old)  # which it hears late
+    assert len(told.handed) == num_handed and not told.links._timers
+
+
+async def test_a_link_that_broke_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "FIRST_DELAY_S", 0.02)
+    told = two()
+    number = told.number(0, 1)
+    told.says(0, 1, True, False, number)
+    told.says(1, 0, False, False, number)
+    assert told.number(0, 1) == number
+    await asyncio.sleep(0.1)
+    newer = told.number(0, 1)
+    assert newer != number and len(told.handed) == 6, "once"
+    told.says(0, 1, True, False, newer)
+    await asyncio.sleep(0.025)
+    assert told.number(0, 1) == newer, "each time it takes longer"
+    told.links.lost(1)
+    await asyncio.sleep(0.1)
+    assert told.number(0, 1) == newer, "there is nobody to meet"
+    told.links.close()

@@ -317,7 +317,8 @@ class Admission:
                     waiting.append(slot)
                     break
                 victim = self.displacement.for_growth(self.kv, now)
-                if victim == slot and self.residency.parcels.give_up(1, table.member(slot)):
+                alone = victim == slot and table.num_running == 1
+                if alone and self.residency.parcels.give_up(1, table.member(slot), patient=False):
                     continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)

@@ -27,6 +27,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     prefill_chunk: int = 0
     depth: int = 0
     swap: str = ""
+    decode_admission: str = ""
 
 
 class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):
@@ -50,6 +51,7 @@ class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True)
     placement: str = "least_loaded"  # which instance takes a sequence: one of PLACEMENTS
     max_pause_s: float = 4.0  # of a stream that has begun, where the policy promises it
     handoff: str = HandoffMode.AUTO.value  # how prompts go to other instances
+    decode_admission: str = "greedy"  # what room is left for decodes: one of DECODE_ADMISSIONS
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=True):

@@ -69,6 +69,7 @@ class Instance:
                 limits.max_batch_tokens,
                 limits.prefill_chunk,
                 config.stages,
+                limits.decode_admission,
             ),
             self._memory(0),
             limits.swap or policy.swap,

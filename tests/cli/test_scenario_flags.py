@@ -94,6 +94,7 @@ def test_flags_alone_are_a_scenario() -> None:
             ),
             *("--max-running", "8", "--block-size", "32", "--depth", "1", "--no-noise"),
             *("--drift", "2", "--shared-prefix", "64", "--prefix-groups", "3"),
+            *("--decode-admission", "reserve_dynamic"),
             *("--link-bytes-per-s", "1e9", "--slo-gap", "3", "--n", "2", "--handoff", "layered"),
         )
     )
@@ -125,7 +126,12 @@ def test_flags_alone_are_a_scenario() -> None:
         seed=3,
         noise=False,
         limits=ScenarioLimits(
-            max_running=8, block_size=32, depth=1, swap="recompute", starve_s=2.0
+            max_running=8,
+            block_size=32,
+            depth=1,
+            swap="recompute",
+            decode_admission="reserve_dynamic",
+            starve_s=2.0,
         ),
         handoff=HandoffSpec(mode="layered"),
     )

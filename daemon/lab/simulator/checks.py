@@ -15,6 +15,7 @@ from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 MOST_SIGMA = 4.0
@@ -99,6 +100,8 @@ def _limits(scenario: Scenario) -> Iterator[str]:
             yield f"limits.{name} must be a number above 0, got {value}"
     if limits.swap not in ("", *SWAP_MODES):
         yield f"limits.swap {not_one_of(limits.swap, SWAP_MODES)}"
+    if limits.decode_admission not in DECODE_ADMISSIONS:
+        yield f"limits.decode_admission {not_one_of(limits.decode_admission, DECODE_ADMISSIONS)}"
 
 
 def _handoff(spec: HandoffSpec) -> Iterator[str]:

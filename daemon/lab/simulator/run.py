@@ -152,6 +152,7 @@ def configured(prepared: Prepared) -> Configured:
         placement=scenario.placement,
         max_pause_s=scenario.max_pause_s,
         handoff=scenario.handoff.mode,
+        decode_admission=shared.decode_admission,
     )
 
 

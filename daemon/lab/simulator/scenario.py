@@ -36,6 +36,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     prefill_chunk: int = 0
     depth: int = 0
     swap: str = ""
+    decode_admission: str = ""
     device: str = ""  # such as cuda:0,1, which the profile must be of; "": those of the profile
     parallel: str = ""  # tpN | ppN: the profile's variant of this name
 
@@ -66,6 +67,7 @@ class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix_cache: bool = _SCHEDULER.prefix_cache
     depth: int = _SCHEDULER.depth
     swap: str = _MEMORY.swap  # "": the policy's own
+    decode_admission: str = _SCHEDULER.decode_admission
     starve_s: float = _SCHEDULER.starve_s
     max_pause_s: float | None = None  # None: as `Scenario.max_pause_s` says
     exact_max_tokens: bool = (
@@ -122,4 +124,5 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             prefill_chunk=limits.prefill_chunk,
             depth=limits.depth,
             swap=limits.swap,
+            decode_admission=limits.decode_admission,
         )

@@ -175,6 +175,10 @@ FIRST = InstanceGroup(profile="any")
             for pause_s in (0.0, -1.0, float("inf"), float("nan"))
         ),
         ({"limits": ScenarioLimits(swap="so")}, "limits.swap must be one of"),
+        (
+            {"limits": ScenarioLimits(decode_admission="so")},
+            "limits.decode_admission must be one of greedy",
+        ),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"policy": "so"}, "policy must be one of"),
         ({"instance": ()}, "needs at least one"),
@@ -198,6 +202,7 @@ FIRST = InstanceGroup(profile="any")
                 ("role", "both"),
                 ("policy", "fcfs"),
                 ("swap", "never"),
+                ("decode_admission", "never"),
                 ("depth", -1),
             )
         ),

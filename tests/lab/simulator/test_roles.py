@@ -120,6 +120,25 @@ def test_a_slow_link_delays_the_answer_by_what_is_left_to_send() -> None:
     assert measure(log.requests).second_token_s == pytest.approx([STEP_S], rel=1e-5)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_prompts_leave_layer_by_layer(depth: int) -> None:
+    """However many steps are in flight, each one leaves once its prompt is computed."""
+    requests = workload([1.0 + i for i in range(5)], [104] * 5, [20] * 5)
+    plan = prepared(
+        [one()] * 2,
+        requests,
+        roles=PAIR,
+        limits=ScenarioLimits(max_batch_tokens=512, depth=depth),
+        handoff=HandoffSpec(bytes_per_s=FAST, latency_s=0.0, layer_sync_s=0.01, mode="layered"),
+    )
+    log = run(plan)
+    prefill, decode = log.instances
+    assert log.handoffs == 5 and decode.tokens >= 5 * 15
+    assert prefill.transfers == 10, "full blocks with the prompt's step, the rest later"
+    ttft_s = log.requests.first_s - log.requests.arrival_s
+    assert ttft_s == pytest.approx([STEP_S + MODEL.num_layers * 0.01] * 5)
+
+
 def test_a_worker_that_dies_in_the_middle_of_it_costs_nobody_the_answer(tmp_path: Path) -> None:
     requests = workload([1.0 + 0.3 * i for i in range(20)], [96] * 20, [12] * 20)
     fault = (

@@ -40,6 +40,7 @@ class Transfer:
     began_s: float
     source_pool: BlockPool | None
     target_pool: BlockPool | None
+    step: int = 0  # of the source, that computes a layered one
     num_right: int = -1  # of a layered one that has landed before its step has answered
 
     @property
@@ -149,6 +150,9 @@ class Transfers:
         targets = there.kv.pool.allocate(count)
         ordered = self._order(sequence, (source, target), (blocks, targets), first, now)
         ordered.ahead, ordered.layered = True, layered
+        if layered:
+            slots = self._instances[source].scheduler.slots
+            ordered.step = int(slots.last_step[sequence.slot])
         ordered.num_tokens = count * self._block_size(target)
         self._own(ordered, self._pool(source), shared=False)
         return _send(ordered)
@@ -221,8 +225,8 @@ class Transfers:
         sequence = transfer.sequence
         if sequence.slot < 0 or sequence.instance != transfer.source:
             return False
-        moving = self._instances[transfer.source].scheduler.moving
-        return not moving.has_answered(sequence)
+        admission = self._instances[transfer.source].scheduler.admission
+        return admission.answered_step < transfer.step
 
     def answered(self, instance: int) -> list[Transfer]:
         """Land the layered ones whose steps have answered, at an instance; those."""

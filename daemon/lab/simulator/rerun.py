@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from daemon.core.events import Configured, Event, PolicyChosen, Predicted
+from daemon.core.events import Configured, Event, MoveOrdered, PolicyChosen, Predicted
 from daemon.core.limits import limits_of
 from daemon.cost.profile import Profile
 from daemon.journal.reader import JournalError
@@ -26,6 +26,7 @@ from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Answers, Worker
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.nearest import not_one_of
+from daemon.request import sequence_id
 from daemon.scheduler.policies import POLICIES
 
 
@@ -124,6 +125,8 @@ def _told(
     numbers: defaultdict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         numbers[streams[row].arrival.request].append(number)
+    sequences = list(incident.streams)
+    ids = {sequences[row]: number for number, row in enumerate(rows)}
     told: list[Event] = []
     for event in incident.told:
         if isinstance(event, Predicted):
@@ -132,6 +135,10 @@ def _told(
                     msgspec.structs.replace(event, request=number)
                     for number in numbers[event.request]
                 ]
+        elif isinstance(event, MoveOrdered):
+            if event.sequence in ids:
+                again = sequence_id(ids[event.sequence], 0)
+                told.append(msgspec.structs.replace(event, sequence=again))
         elif not (other_policy and isinstance(event, PolicyChosen)):
             told.append(event)
     return told

@@ -80,7 +80,7 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("port = = 1", "not TOML"),
         (
             "[scheduler]\npolicy = 'lifo'",
-            "scheduler.policy: must be one of vllm, sarathi, splitwise",
+            "scheduler.policy: must be one of vllm, sarathi, split",
         ),
         ("[memory]\nblock_size = 24", "memory.block_size: must be a power of two from 8 to 256"),
         ("[memory]\nblock_size = 4", "memory.block_size: must be a power of two from 8 to 256"),

@@ -27,6 +27,7 @@ class Cause(IntEnum):
     RECOMPUTED = 1  # it gave way, and nothing was kept
     BEHIND_PROMPT = 2  # it had its place, and the steps computed prompts
     WORKER_LOST = 3
+    MOVED = 4  # it went to another instance, with its KV or without
 
 
 def cause_of(num_kept_tokens: int, is_lost: bool) -> Cause:

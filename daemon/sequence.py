@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from daemon.parcel import Parcel
 from daemon.pause import Cause
 from daemon.request import TRANSITIONS, State, request_of
 from daemon.story import MarkList
@@ -44,7 +45,8 @@ class Where(Enum):
     DEVICE = "device"  # it runs, and its blocks have it
     BOTH = "both"  # likewise; the host has its first blocks too, or will have when copies end
     HOST = "host"  # it waits, and the host's copy is all there is
-    RETURNING = "returning"  # it has a slot, and waits for copies from the host to its blocks
+    AWAY = "away"  # it waits, and a pool of the instance that it left has it, as its parcel
+    RETURNING = "returning"  # it has a slot, and waits for copies to its blocks
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Residence:
     parked_tokens: int = 0  # HOST: the first of its tokens, whose KV the copy has
     fetched_by: int = 0  # RETURNING: the plan that orders the copies
     fetched_s: float = 0.0  # RETURNING: when that was
+    parcel: Parcel | None = None  # AWAY, and RETURNING from there
+    transfer: int = 0  # RETURNING from its parcel: the transfer that it waits for
 
 
 @dataclass(slots=True, eq=False)

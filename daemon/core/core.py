@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
-from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.actions import Action, Deliver, Finished, Started, Submit, WakeAt
 from daemon.core.events import (
     Abort,
     Configured,
@@ -17,19 +17,27 @@ from daemon.core.events import (
     DrainBegun,
     Event,
     Finish,
+    InstanceDrained,
+    InstanceResumed,
+    LinkChanged,
+    MoveOrdered,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
+    RoleChosen,
     Sealed,
     StepDone,
     Tick,
+    TransferEnded,
     WorkerLost,
     WorkerReady,
 )
 from daemon.core.held_back import HeldBack
 from daemon.core.instance import Instance, WorkerState, able_to_hold
+from daemon.core.intake import accepted, refused
+from daemon.core.migration import Migration
 from daemon.core.snapshot import Counters
 from daemon.core.wakes import NEVER, Wakes
 from daemon.cost.finish_rate import FinishRate
@@ -37,7 +45,9 @@ from daemon.memory.hashing import split_hashes
 from daemon.pause import Cause
 from daemon.placement import PLACEMENTS
 from daemon.placement.balance import Balancer
-from daemon.request import FinishReason, State, sequence_id
+from daemon.placement.by_role import preferred
+from daemon.request import FinishReason, State
+from daemon.role import Role
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What
@@ -61,6 +71,7 @@ class Core:
         self.wake_at_s = NEVER
         self._wakes = Wakes(len(self.instances))
         self._balancer = Balancer(self.instances)
+        self.migration = Migration(self)
         self._touched = set(range(len(self.instances)))  # changed since they were last balanced
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -77,6 +88,12 @@ class Core:
             DrainBegun: self._on_drain,
             Resumed: self._on_resumed,
             Reconfigured: self._on_reconfigured,
+            LinkChanged: self.migration.on_link,
+            TransferEnded: self.migration.on_transfer,
+            MoveOrdered: self.migration.on_move,
+            RoleChosen: self.migration.on_role,
+            InstanceDrained: self.migration.on_drain_one,
+            InstanceResumed: self.migration.on_resume_one,
             Tick: self._on_tick,
         }
 
@@ -94,7 +111,8 @@ class Core:
     @property
     def idle(self) -> bool:
         """Whether no sequence lives and no step or swap copy is in flight."""
-        return not self.sequences and not any(i.scheduler.busy for i in self.instances)
+        busy = any(instance.scheduler.busy for instance in self.instances)
+        return not self.sequences and not busy and self.migration.idle
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
@@ -110,20 +128,26 @@ class Core:
                 self._plan(event.now)
         return self._actions
 
-    def _touch(self, index: int) -> Instance:
+    def touch(self, index: int) -> Instance:
         """An instance that this event changes, so that it is asked for a step and balanced."""
         self._touched.add(index)
         return self.instances[index]
 
+    def act(self, action: Action) -> None:
+        """Have the driver do something."""
+        self._actions.append(action)
+
     # Workers
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
-        self._touch(event.instance).ready(event)
+        self.touch(event.instance).ready(event)
         self._rehome(event.now)
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
-        for one in self._touch(event.instance).lost(event.now, event.blamed):
+        guilty = self.touch(event.instance).lost(event.now, event.blamed)
+        self.migration.worker_lost(event.instance)
+        for one in guilty:
             self.counters.failed += self._end_all(one.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
 
@@ -134,13 +158,13 @@ class Core:
         for instance in self.instances:
             for sequence in list(instance.scheduler.waiting):
                 if not instance.can_hold(sequence.limit):
-                    self._touch(instance.index).scheduler.withdraw(sequence)
-                    self._place(sequence, now)
+                    self.touch(instance.index).scheduler.withdraw(sequence)
+                    self.place(sequence, now)
 
     # Requests
 
     def _on_arrived(self, event: RequestArrived) -> None:
-        refusal = self._refusal(event)
+        refusal = refused(self, event)
         if refusal is not None:
             self.counters.rejected += 1
             self._actions.append(refusal)
@@ -149,7 +173,9 @@ class Core:
             self.finish_rate.resume(event.now)
         self.counters.requests += 1
         self.counters.prompt_tokens += event.num_prompt_tokens
-        sequences = [self._sequence(event, index) for index in range(event.n)]
+        first = self.num_arrivals
+        self.num_arrivals += event.n
+        sequences = [accepted(event, index, first + index) for index in range(event.n)]
         leader, followers = sequences[0], sequences[1:]
         for sequence in sequences:
             self.sequences[sequence.id] = sequence
@@ -158,7 +184,7 @@ class Core:
             self.held_back.add(leader, followers)
             for follower in followers:
                 follower.story.add(event.now, What.HELD_BACK, 0, leader.id)
-        self._place(leader, event.now)
+        self.place(leader, event.now)
 
     def _on_predicted(self, event: Predicted) -> None:
         for sequence in self._requests.get(event.request, ()):
@@ -168,49 +194,9 @@ class Core:
             sequence.high_tokens = event.high_tokens
             sequence.story.add(event.now, What.PREDICTED, event.num_tokens)
             if sequence not in self.held_back:
-                self._touch(sequence.instance).scheduler.on_prediction(sequence, event.now)
+                self.touch(sequence.instance).scheduler.on_prediction(sequence, event.now)
 
-    def _refusal(self, event: RequestArrived) -> Rejected | None:
-        """Why a request is refused; None if it is accepted."""
-
-        def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
-            return Rejected(event.request, kind, message, retry_after_s)
-
-        if self.draining:
-            return reject("draining", "the daemon takes no new requests now", 0.0)
-        length = event.num_prompt_tokens + event.max_tokens
-        able = able_to_hold(self.instances, length)
-        if not able and all(one.state is WorkerState.LOADING for one in self.instances):
-            return reject("not_ready", "the model is still loading", 1.0)
-        if length > self.config.max_len or not able:
-            return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
-        most = self.config.max_waiting
-        excess = self.num_waiting + event.n - most
-        if excess > 0 and event.n > most:
-            return reject("too_many", f"`n` is {event.n}, more than may ever wait ({most})", 0.0)
-        if excess > 0:
-            clump = min(most, self.num_running) // 2  # finishes come in clumps
-            wait_s = self.finish_rate.promise_s(event.now, excess + clump, event.n)
-            return reject("queue_full", "too many requests are waiting", wait_s)
-        return None
-
-    def _sequence(self, event: RequestArrived, index: int) -> Sequence:
-        sequence = Sequence(
-            id=sequence_id(event.request, index),
-            num_prompt_tokens=event.num_prompt_tokens,
-            max_tokens=event.max_tokens,
-            priority=event.priority,
-            arrived_s=event.now,
-            arrival=self.num_arrivals,
-            hashes=split_hashes(event.hashes),
-            prompt_cost=event.prompt_cost,
-            deadline_s=event.deadline_s,
-        )
-        sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
-        self.num_arrivals += 1
-        return sequence
-
-    def _place(self, sequence: Sequence, now: float) -> None:
+    def place(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence where placement chooses; it fails if no instance can ever hold it."""
         able = able_to_hold(self.instances, sequence.limit)
         able = able or [i for i in self.instances if i.state is not WorkerState.READY]
@@ -221,11 +207,17 @@ class Core:
             self.counters.failed += 1
             self._forget(sequence, FinishReason.ERROR, now)
             return
-        chosen = able[0].index
-        if len(able) > 1:
-            candidates = [instance.candidate() for instance in able]
-            chosen = self.placement.choose(sequence, candidates, sequence.id)
-        self._touch(chosen).scheduler.add(sequence, now)
+        self.touch(self.choose(sequence, able).index).scheduler.add(sequence, now)
+
+    def choose(self, sequence: Sequence, among: list[Instance]) -> Instance:
+        """The instance that placement chooses, by role and then by load."""
+        if len(among) == 1:
+            return among[0]
+        wanted = Role.DECODE if sequence.num_output_tokens else Role.PREFILL
+        candidates = preferred([instance.candidate() for instance in among], wanted)
+        if len(candidates) == 1:
+            return self.instances[candidates[0].instance]
+        return self.instances[self.placement.choose(sequence, candidates, sequence.id)]
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
         """Queue the streams that waited for a leader's prompt; they may share it now."""
@@ -233,15 +225,15 @@ class Core:
             return
         for follower in self.held_back.release(leader):
             home = self.instances[leader.instance]
-            if leader.instance >= 0 and home.can_hold(follower.limit):
-                self._touch(home.index).scheduler.add(follower, now)
+            if leader.instance >= 0 and home.takes(follower.limit):
+                self.touch(home.index).scheduler.add(follower, now)
             else:
-                self._place(follower, now)
+                self.place(follower, now)
 
     # Steps
 
     def _on_step_done(self, event: StepDone) -> None:
-        instance = self._touch(event.instance)
+        instance = self.touch(event.instance)
         answer = instance.answered(event)
         if answer is None:
             return
@@ -263,6 +255,8 @@ class Core:
         if num_finished := len(answer.ended) - num_failed:
             self.counters.finished += num_finished
             self.finish_rate.observe(event.now, num_finished)
+        if len(self.instances) > 1:
+            self.migration.after_step(instance, event.now)
 
     def _note_joined(self, joined: list[Sequence], now: float) -> None:
         """Note the first tokens, and the ends of pauses, that a step brought."""
@@ -286,12 +280,12 @@ class Core:
 
     def _on_copied(self, event: CopiesDone) -> None:
         counts = event.num_out, event.out_s, event.num_in, event.in_s
-        self._touch(event.instance).scheduler.on_copied(event.step, event.now, *counts)
+        self.touch(event.instance).scheduler.on_copied(event.step, event.now, *counts)
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:
             if event.instance in (-1, instance.index):
-                self._touch(instance.index).set_policy(event.policy, event.now)
+                self.touch(instance.index).set_policy(event.policy, event.now)
 
     def _plan(self, now: float) -> None:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
@@ -315,6 +309,8 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
+        if scheduler.residency.parcels.fetches:
+            self.migration.after_plan(instance, now)
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))
         if batch is None:
@@ -323,7 +319,10 @@ class Core:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
-        self._actions.append(Submit(batch, instance.submitted(batch, now)))
+        work = instance.submitted(batch, now)
+        self._actions.append(Submit(batch, work))
+        if self.migration.flips.any_open:
+            self.migration.flips.submitted(instance, work, now)
         return True
 
     # Endings
@@ -334,7 +333,7 @@ class Core:
             return
         sequence.hashes.extend(split_hashes(event.hashes))
         if sequence.state is State.RUNNING:
-            self._touch(sequence.instance).scheduler.seal(sequence)
+            self.touch(sequence.instance).scheduler.seal(sequence)
 
     def _on_finish(self, event: Finish) -> None:
         sequence = self.sequences.get(event.sequence)
@@ -360,13 +359,15 @@ class Core:
             self.held_back.remove(sequence)
             sequence.move(State.FINISHED)
         else:
-            self._touch(sequence.instance).scheduler.remove(sequence)
+            self.touch(sequence.instance).scheduler.remove(sequence)
         error = DEADLY if reason == FinishReason.ERROR else ""
         self._actions.append(Finished(sequence.id, int(reason), error))
         self._forget(sequence, reason, now)
 
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
         """Drop an ended sequence, and its request with the last of its streams."""
+        if len(self.instances) > 1:
+            self.migration.ended(sequence, reason == FinishReason.ERROR)
         self._release_followers(sequence, now)
         if sequence.paused_since_s >= 0.0:
             self.counters.note_pause(sequence.pause_cause, sequence.end_pause(now))
@@ -389,7 +390,7 @@ class Core:
     def _on_reconfigured(self, event: Reconfigured) -> None:
         self.config = event.changed(self.config)
         for instance in self.instances:
-            self._touch(instance.index).reconfigure(self.config)
+            self.touch(instance.index).reconfigure(self.config)
 
     def _on_tick(self, event: Tick) -> None:
         """Do nothing: planning follows every event, and a tick is one."""

@@ -198,6 +198,7 @@ class LinkChanged(msgspec.Struct, frozen=True, tag="Link", array_like=True):
     peer: int  # the instance at the other end
     sends: bool  # whether this is the end that blocks leave
     is_up: bool
+    link: int = 0  # its number, the same at both ends; a link that opens anew has another one
 
 
 class TransferEnded(msgspec.Struct, frozen=True, tag="Transferred", array_like=True):

@@ -16,6 +16,7 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.kv_cache import KVCache
 from daemon.placement.base import Candidate
+from daemon.role import Role
 from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Scheduler
@@ -47,6 +48,8 @@ class Instance:
         self.index = index
         self.config = config
         self.state = WorkerState.LOADING
+        self.role = config.role
+        self.drained = False  # the operator wants it idle
         self.block_bytes = 0
         self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
@@ -91,6 +94,15 @@ class Instance:
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold so long a sequence."""
         return self.state is WorkerState.READY and self.capacity_tokens >= num_tokens
+
+    def takes(self, num_tokens: int) -> bool:
+        """Whether it can hold so long a sequence, and is not to be left."""
+        return not self.drained and self.can_hold(num_tokens)
+
+    def suits(self, sequence: Sequence) -> bool:
+        """Whether its role is to compute what comes next of a sequence."""
+        other = Role.PREFILL if sequence.num_output_tokens else Role.DECODE
+        return self.role is not other
 
     @property
     def depth(self) -> int:
@@ -178,7 +190,8 @@ class Instance:
         share = taken / ledger.total if ledger.total else 1.0
         pending = self.scheduler.waiting.num_tokens
         running = self.scheduler.num_running
-        return Candidate(self.index, self.config.role, pending, running, share)
+        wait_s = self.step_time.prefill_s(pending) if pending else 0.0
+        return Candidate(self.index, self.role, pending, running, share, wait_s)
 
     def status(self) -> InstanceStatus:
         """Its part of a snapshot."""
@@ -187,7 +200,7 @@ class Instance:
         swap = self.scheduler.swap_stats()
         return InstanceStatus(
             name=self.config.name,
-            role=self.config.role,
+            role=self.role,
             device=self.config.device,
             state=self.state.value,
             policy=self.scheduler.policy.name,
@@ -213,6 +226,9 @@ class Instance:
             in_blocks=swap.num_in,
             link_s=swap.link_s,
             levels=_levels(self.scheduler),
+            drained=self.drained,
+            parcels=len(self.scheduler.residency.parcels),
+            parcel_blocks=self.scheduler.residency.parcels.num_blocks,
         )
 
     def _memory(self, num_blocks: int) -> KVCache:
@@ -243,4 +259,5 @@ def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
     ready = [one for one in instances if one.state is WorkerState.READY]
     if not ready:
         return [one for one in instances if one.state is WorkerState.LOST]
-    return [one for one in ready if one.can_hold(num_tokens)]
+    able = [one for one in ready if one.can_hold(num_tokens)]
+    return [one for one in able if not one.drained] or able

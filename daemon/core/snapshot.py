@@ -151,6 +151,11 @@ class Counters(msgspec.Struct):
         self.swaps_out += num_out
         self.swaps_in += num_in
 
+    def note_handoff(self, took_s: float) -> None:
+        """Count a sequence that went on elsewhere with its KV, `took_s` after it left."""
+        self.handoffs += 1
+        self.handoff_sum_s += took_s
+
     def note_pause(self, cause: Cause, length_s: float, num: int = 1) -> None:
         """Count `num` pauses, each of `length_s`."""
         self.pauses = one_more(self.pauses, cause, length_s, num)

@@ -14,6 +14,7 @@ from daemon.core.snapshot import (
     Mark,
     SequenceStatus,
     Story,
+    TransferStatus,
 )
 from daemon.request import State
 from daemon.sequence import Sequence, Where
@@ -24,6 +25,7 @@ _SHOWN = {
     Where.DEVICE: "gpu",
     Where.BOTH: "both",
     Where.HOST: "host",
+    Where.AWAY: "elsewhere",
     Where.RETURNING: "moving",
 }
 
@@ -38,6 +40,27 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
         waiting=core.num_waiting,
         draining=core.draining,
         counters=msgspec.structs.replace(core.counters),
+        transfers=_transfers(core, now),
+        flips=core.migration.flips.status(now),
+    )
+
+
+def _transfers(core: Core, now: float) -> tuple[TransferStatus, ...]:
+    transfers, homes = core.migration.transfers, core.instances
+    return tuple(
+        TransferStatus(
+            one.number,
+            one.sequence.id,
+            homes[one.source].config.name,
+            homes[one.target].config.name,
+            len(one.blocks),
+            len(one.blocks) * homes[one.target].block_bytes,
+            now - one.began_s,
+            transfers.links.time(one.source, one.target).predict_s(len(one.blocks)),
+            one.ahead,
+            one.from_host,
+        )
+        for one in transfers
     )
 
 

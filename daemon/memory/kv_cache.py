@@ -21,7 +21,7 @@ class KVCache:
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
         self.reservations = Reservations(self.table.held)
-        self._prefix_cache = prefix_cache
+        self.caches_prefixes = prefix_cache
         self._copy_sources: list[int] = []
         self._copy_targets: list[int] = []
 
@@ -31,7 +31,7 @@ class KVCache:
 
     def match(self, sequence: Sequence) -> list[int]:
         """The cached blocks of a sequence's prefix, which leave at least one token to compute."""
-        if not self._prefix_cache:
+        if not self.caches_prefixes:
             return []
         useful = (sequence.num_known_tokens - 1) // self.block_size
         return self.pool.cache.match(sequence.hashes[:useful])
@@ -86,7 +86,7 @@ class KVCache:
         """Name the full blocks that are computed and whose hashes are known."""
         sealed = sequence.num_sealed_blocks
         full = min(num_computed // self.block_size, len(sequence.hashes))
-        if full <= sealed or not self._prefix_cache:
+        if full <= sealed or not self.caches_prefixes:
             return
         blocks = self.table.blocks(sequence.slot)[sealed:full].tolist()
         self.pool.cache.register(sequence.hashes[sealed:full], blocks)

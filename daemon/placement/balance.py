@@ -18,8 +18,11 @@ class Home(Protocol):
     def scheduler(self) -> Scheduler:
         """Its scheduler."""
 
-    def can_hold(self, num_tokens: int) -> bool:
-        """Whether its worker lives and its whole pool could hold so long a sequence."""
+    def takes(self, num_tokens: int) -> bool:
+        """Whether it can hold so long a sequence, and is not to be left."""
+
+    def suits(self, sequence: Sequence) -> bool:
+        """Whether its role is to compute what comes next of a sequence."""
 
 
 Taker = tuple[Home, Headroom]
@@ -77,14 +80,14 @@ class Balancer:
 
 def _takers(homes: Listing[Home]) -> list[Taker]:
     """The instances where nobody waits and somebody fits, with their headroom."""
-    idle = [home for home in homes if not home.scheduler.waiting and home.can_hold(0)]
+    idle = [home for home in homes if not home.scheduler.waiting and home.takes(0)]
     return [(home, room) for home in idle if not (room := Headroom(home.scheduler)).none]
 
 
 def _moves(stuck: Iterable[Sequence], takers: list[Taker]) -> Iterator[tuple[Sequence, Home]]:
     """(sequence, its new instance) of those that move, up to the first that fits nowhere."""
     for sequence in stuck:
-        able = [taker for taker in takers if taker[0].can_hold(sequence.limit)]
+        able = [taker for taker in takers if _may_take(taker[0], sequence)]
         if not able or not _may_leave(sequence):
             continue
         taker = next((home for home, room in able if room.take(sequence)), None)
@@ -103,5 +106,11 @@ def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
 
 
 def _may_leave(sequence: Sequence) -> bool:
-    """Whether nothing ties it to its instance: it has no KV in the host and is no suspect."""
-    return not sequence.strikes and not sequence.residence.host_blocks
+    """Whether nothing ties it to its instance: nothing of its KV is kept, and it is no suspect."""
+    return not sequence.strikes and not sequence.residence.parked_tokens
+
+
+def _may_take(home: Home, sequence: Sequence) -> bool:
+    """Whether a sequence may go there: roles are preferences, and an idle instance has none."""
+    idle = not home.scheduler.num_running
+    return home.takes(sequence.limit) and (idle or home.suits(sequence))

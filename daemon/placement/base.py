@@ -18,6 +18,7 @@ class Candidate:
     num_pending_tokens: int  # known tokens of sequences that wait for it
     num_running: int
     kv_share: float  # of its blocks held, 0..1
+    wait_s: float = 0.0  # predicted time to compute the pending tokens
 
 
 class Placement(ABC):

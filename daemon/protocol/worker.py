@@ -82,6 +82,7 @@ class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     peer: int
     sends: bool  # whether blocks leave here
+    link: int  # its number: the same at both ends, and never used again
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -170,6 +171,7 @@ class LinkState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     peer: int
     sends: bool
     is_up: bool
+    link: int
     direct: bool = False  # blocks are written straight into the other's pool
     why: str = ""  # it is closed
 

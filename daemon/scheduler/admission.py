@@ -1,14 +1,12 @@
 """Admission of one instance: sequences get slots and blocks, are preempted, and are retired."""
 
-from dataclasses import dataclass
-
-import msgspec
 import numpy as np
 
 from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
-from daemon.pause import cause_of
+from daemon.pause import Cause, cause_of
 from daemon.request import State
+from daemon.scheduler.admission_plan import AdmissionPlan, PreemptionStats
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
@@ -21,38 +19,6 @@ from daemon.wire.columns import Int32, Slots, UInt8, int32
 
 _NONE = int32()
 _NO_SEQUENCES = np.zeros(0, np.int64)
-
-
-class AdmissionPlan(msgspec.Struct, frozen=True):
-    """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
-
-    leader: int  # slot whose prompt it shares, or -1
-    matched: list[int]  # device blocks of its prefix found in the cache
-    num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
-    num_blocks: int  # in all
-    num_reusable: int  # of them, those that another sequence or the cache has
-    num_reserved: int = 0  # it holds at most, which are reserved for it; 0: without a reservation
-    fetches: bool = False  # blocks have to come from host memory
-
-    @property
-    def num_new_blocks(self) -> int:
-        """Blocks that have to be there for it: to be allocated, or reserved."""
-        return max(self.num_blocks, self.num_reserved) - self.num_reusable
-
-
-@dataclass(slots=True)
-class PreemptionStats:
-    """Counts of preemptions and of what became of them."""
-
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    swaps_out: int = 0
-    swaps_in: int = 0
-
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to count."""
-        return bool(self.preemptions or self.swaps_in)
 
 
 class Admission:
@@ -71,6 +37,7 @@ class Admission:
         self.displacement = Displacement(order, residency, self.pace)
         self.suspects = Suspects()
         self.step = 0
+        self.answered_step = 0  # the newest that has answered
         self.left: list[int] = []  # slots that were vacated since the newest plan
         self.joined: list[int] = []  # slots that were taken since then
         self.num_promised = 0  # blocks that are coming, and that decodes of this plan wait for
@@ -130,6 +97,10 @@ class Admission:
         if leader >= 0:
             shared = sequence.num_prompt_tokens - 1
             return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size, reserved)
+        parcel = sequence.residence.parcel
+        if parcel is not None and parcel.instance == self.order.instance:  # it never left the pool
+            kept = parcel.blocks, parcel.num_tokens
+            return AdmissionPlan(-1, *kept, num_blocks, len(parcel.blocks), reserved)
         matched = kv.match(sequence)
         num_cached = len(matched) * kv.block_size
         parked = sequence.residence.parked_tokens
@@ -252,9 +223,14 @@ class Admission:
 
         No sequence is preempted for blocks that come anyway, only for what lacks beyond them.
         """
+        if plan.fetches and self.residency.parcels.is_coming(sequence, len(plan.matched)):
+            return False
         lacking = self._lacking(plan)
         if lacking <= 0 and not self.slots.full:
             return True
+        if not self.slots.num_running and not self.kv.pool.num_fenced:
+            self.residency.parcels.give_up(lacking, sequence)  # nothing else ever makes room
+            return self._lacking(plan) <= 0
         leaving = self.slots.leaving()
         if lacking > 0:
             beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(plan.matched)
@@ -288,7 +264,8 @@ class Admission:
         if plan.num_reserved:
             self.kv.reservations.reserve(slot, plan.num_reserved)
         sequence.move(State.RUNNING)
-        sequence.num_sealed_blocks = plan.num_reusable
+        whole = plan.num_shared_tokens // self.kv.block_size
+        sequence.num_sealed_blocks = min(plan.num_reusable, whole)
         self.joined.append(slot)
         moves_s = self.residency.copy_time.round_trip_s(len(sequence.residence.host_blocks))
         if sequence.num_output_tokens:
@@ -340,6 +317,8 @@ class Admission:
                     waiting.append(slot)
                     break
                 victim = self.displacement.for_growth(self.kv, now)
+                if victim == slot and self.residency.parcels.give_up(1, table.member(slot)):
+                    continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)
         return waiting
@@ -354,7 +333,7 @@ class Admission:
         num_valid = min(num_computed, int(table.delivered[slot]) - 1)
         self.seal(slot)
         if why is None:
-            self.residency.forget(sequence)
+            self.residency.lose(sequence)
         else:
             step_time, alone = self.order.step_time, self.order.policy.filler == PROMPTS_ALONE
             recompute_s = step_time.prefill_s if alone else step_time.chunk_s
@@ -375,6 +354,27 @@ class Admission:
         sequence.move(State.PREEMPTED)
         self.order.requeue(sequence, now)
         self.pace.pause(sequence)
+
+    def depart(self, slot: int, now: float, target: int) -> Sequence:
+        """Empty the slot of a sequence that goes on at another instance; what was computed of it
+        stays in the pool as its parcel. No step in flight computes it.
+        """
+        table = self.slots
+        sequence = table.member(slot)
+        self.seal(slot)
+        num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
+        self.residency.pack(sequence, num_valid, self.kv)
+        self._vacate([slot])
+        sequence.pause(now, Cause.MOVED)
+        sequence.waiting_since_s = now
+        sequence.move(State.PREEMPTED)
+        sequence.story.add(now, What.LEFT, num_valid, target)
+        return sequence
+
+    def let_go(self, sequence: Sequence) -> None:
+        """Watch a sequence no longer: it ends, or goes to another instance."""
+        self.suspects.remove(sequence)
+        self.pace.forget(sequence)
 
     def retire(self, slots: list[int]) -> list[Sequence]:
         """Empty the slots of sequences that have ended; the sequences."""

@@ -7,7 +7,7 @@ import msgspec
 from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.reserve import BurstReserve
-from daemon.scheduler.admission import PreemptionStats
+from daemon.scheduler.admission_plan import PreemptionStats
 from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import KindState, SeenLengths
 from daemon.scheduler.residency import Residency

@@ -120,7 +120,7 @@ class Repeats:
         starts = table.computed[order]
         if not 0 < order.size <= self._max_batch_tokens:
             return None
-        if self._admission.residency.any_returning:
+        if self._admission.residency.any_still:
             return None
         if not all_true(table.known[order] - starts == ONE):
             return None

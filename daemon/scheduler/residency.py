@@ -18,8 +18,10 @@ from daemon.memory.block_pool import Ledger
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
+from daemon.parcel import Parcel
+from daemon.scheduler.parcels import Fetch, Parcels
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence, Where
+from daemon.sequence import NEVER, Sequence, Where
 from daemon.story import What
 from daemon.wire.columns import Slots
 
@@ -44,22 +46,25 @@ class SwapStats(msgspec.Struct, frozen=True):
 class Residency:
     """The one place that changes a sequence's `Residence`, and that orders swap copies."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, instance: int = 0) -> None:
         self.mode = mode
+        self.parcels = Parcels(instance, self._move)
         self.reserve = BurstReserve()
         self.space = SwapSpace(0)
         self.copy_time = CopyTime(0.0)
         self.num_out = self.num_in = 0  # as in `SwapStats`
         self.link_s = 0.0
         self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
+        self._held: set[int] = set()  # slots that no further step computes: they are to leave
         self._num_parked_blocks = 0  # host blocks of HOST ones
 
     def reset(
         self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
     ) -> None:
         """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
+        self.parcels.reset()
         for sequence in sequences:
-            self.forget(sequence)
+            self.lose(sequence)
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
 
@@ -81,6 +86,8 @@ class Residency:
             self._num_parked_blocks -= len(residence.host_blocks)
         elif residence.where is Where.RETURNING:
             del self._returning[sequence.slot]
+            self.parcels.forget_fetch(sequence)
+        self._held.discard(sequence.slot)
         residence.where = where
         if where is Where.HOST:
             self._num_parked_blocks += len(residence.host_blocks)
@@ -94,17 +101,18 @@ class Residency:
     # On the device
 
     def on_device(self, order: Slots) -> Slots:
-        """Those of these slots whose blocks are not returning."""
-        if not self._returning:
+        """Those of these slots that steps may compute: not returning, and not to leave."""
+        if not self.any_still:
             return order
         away = np.zeros(int(order.max(initial=-1)) + 1, np.bool_)
-        away[[slot for slot in self._returning if slot < away.size]] = True
+        still = (*self._returning, *self._held)
+        away[[slot for slot in still if slot < away.size]] = True
         return order[~away[order]]
 
     @property
-    def any_returning(self) -> bool:
-        """Whether any sequence has a slot and waits for copies to its blocks."""
-        return bool(self._returning)
+    def any_still(self) -> bool:
+        """Whether any sequence has a slot and is not computed."""
+        return bool(self._returning or self._held)
 
     def is_returning(self, sequence: Sequence) -> bool:
         """Whether it has a slot and waits for copies to its blocks."""
@@ -128,10 +136,13 @@ class Residency:
         take less than `recompute_s`, computing so many tokens again, and the host has room. One
         that is on its way back has its blocks in the host still.
         """
+        residence = sequence.residence
+        if residence.parcel is not None:
+            self.lose(sequence)
+            return
         if self.mode not in SWAPPING:
             self.forget(sequence)
             return
-        residence = sequence.residence
         if residence.where is Where.RETURNING:
             residence.parked_tokens = len(residence.host_blocks) * kv.block_size
         else:
@@ -161,10 +172,24 @@ class Residency:
                 self._copy_out(sequence, rest, kv, step)
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop the KV of a sequence that ends, moves elsewhere, or is computed again."""
+        """Drop the KV of a sequence that ends or is computed again."""
+        if sequence.residence.parcel is not None:
+            self.parcels.drop(sequence)
         self._move(sequence, Where.NOWHERE)
         self.space.keep(sequence.residence, 0)
         sequence.residence.parked_tokens = 0
+
+    def lose(self, sequence: Sequence) -> None:
+        """Drop what this instance has of a waiting sequence's KV, or of one that leaves its slot;
+        a parcel elsewhere stays.
+        """
+        parcel = sequence.residence.parcel
+        if parcel is None or not parcel.blocks:
+            self.forget(sequence)
+        else:
+            self._move(sequence, Where.AWAY)
+            sequence.residence.parked_tokens = parcel.num_tokens
+            sequence.residence.transfer = 0
 
     def host_room(self) -> float:
         """Host blocks that victims may fill, copies of running sequences counted as free; infinite
@@ -173,7 +198,8 @@ class Residency:
         pool = self.space.pool
         if self.mode not in SWAPPING:
             return math.inf
-        return pool.num_blocks - pool.num_fenced - self._num_parked_blocks
+        kept = self._num_parked_blocks + self.parcels.num_places
+        return pool.num_blocks - pool.num_fenced - kept
 
     def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
         """What computing a block of a victim again adds to a step; 0 where victims are copied."""
@@ -192,6 +218,9 @@ class Residency:
         Since it computes on, only full blocks of its copy stay as they are.
         """
         residence = sequence.residence
+        if residence.parcel is not None:
+            self._open(sequence, residence.parcel, kv, fetch_from, now)
+            return
         num_kept = residence.parked_tokens // kv.block_size
         where = Where.BOTH if residence.host_blocks and num_kept else Where.DEVICE
         if fetch_from >= 0:
@@ -220,6 +249,68 @@ class Residency:
                 self._has_device(sequence)
                 sequence.swap_s += now - sequence.residence.fetched_s
                 sequence.story.add(now, What.RESTORED)
+
+    # Between instances
+
+    def hold(self, sequence: Sequence) -> None:
+        """Have no further step compute a running sequence: it is to leave."""
+        self._held.add(sequence.slot)
+
+    def release(self, sequence: Sequence) -> None:
+        """Have steps compute it again: it stays after all."""
+        self._held.discard(sequence.slot)
+
+    def pack(self, sequence: Sequence, num_valid: int, kv: KVCache) -> None:
+        """Make a parcel of a running sequence's first `num_valid` tokens, before it leaves."""
+        self.forget(sequence)
+        if num_valid:
+            blocks = kv.table.blocks(sequence.slot)[: kv.blocks_for(num_valid)].tolist()
+            kv.pool.share(blocks)
+            here = self.parcels.instance
+            self.parcels.keep(sequence, Parcel(here, kv.pool, blocks, num_valid, False))
+
+    def pack_waiting(self, sequence: Sequence) -> None:
+        """Make a parcel of what the host has of a sequence that waits, if it has anything."""
+        residence = sequence.residence
+        if residence.where is not Where.HOST:
+            return
+        num_tokens = residence.parked_tokens
+        self._move(sequence, Where.NOWHERE)
+        places, residence.host_blocks = residence.host_blocks, []
+        pool = self.space.pool
+        if residence.last_copy > self.space.done_step:
+            pool.name_in_copy(places, residence.last_copy)
+        here = self.parcels.instance
+        self.parcels.keep(sequence, Parcel(here, pool, places, num_tokens, True))
+
+    def come_home(self, sequence: Sequence) -> None:
+        """A sequence is queued here: a parcel of it in this host pool is its copy again."""
+        parcel = self.parcels.take_home(sequence)
+        if parcel is not None:
+            residence = sequence.residence
+            residence.host_blocks, residence.last_copy = parcel.blocks, 0
+            self._move(sequence, Where.HOST)
+
+    def _open(
+        self, sequence: Sequence, parcel: Parcel, kv: KVCache, fetch_from: int, now: float
+    ) -> None:
+        """A sequence with a parcel got a slot and blocks; the parcel is fetched if it is needed."""
+        residence = sequence.residence
+        if fetch_from < 0:
+            self.parcels.drop(sequence)
+            self._move(sequence, Where.DEVICE)
+            return
+        end = kv.blocks_for(parcel.num_tokens)
+        targets = kv.table.blocks(sequence.slot)[fetch_from:end].tolist()
+        self.parcels.fetches.append(Fetch(sequence, parcel, fetch_from, targets))
+        residence.fetched_by, residence.fetched_s = NEVER, now
+        self._move(sequence, Where.RETURNING)
+
+    def landed(self, sequence: Sequence) -> None:
+        """The transfer that a sequence waited for is over: its blocks have what they will have."""
+        sequence.residence.transfer = 0
+        self.parcels.drop(sequence)
+        self._move(sequence, Where.DEVICE)
 
     def awaited(self, step: int) -> int:
         """The plan whose copies the plan of `step` awaits; 0: none."""

@@ -13,10 +13,12 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
-from daemon.scheduler.admission import Admission, PreemptionStats
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import PreemptionStats
 from daemon.scheduler.counted import check_counts, count_tokens
 from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
+from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.repeat import Repeat, Repeats
@@ -40,7 +42,7 @@ class Scheduler:
     ) -> None:
         self.instance = instance
         self.slots = SlotTable(limits.max_running)
-        self.residency = Residency(swap)
+        self.residency = Residency(swap, instance)
         self.order = Order(instance, policy, self.slots)
         self.admission = Admission(self.order, kv, self.residency)
         self.waiting = self.order.waiting
@@ -49,9 +51,9 @@ class Scheduler:
         self.suspects = self.admission.suspects
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
-        self._answered_step = 0
         self._max_pause_s = 0.0
         self._repeats = Repeats(self.admission, limits.max_batch_tokens)
+        self.moving = Moving(self.admission, self._repeats)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -102,6 +104,7 @@ class Scheduler:
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence that is new here; it keeps the time since when it waited elsewhere."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
+        self.residency.come_home(sequence)
         self.suspects.add(sequence)
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
@@ -120,11 +123,10 @@ class Scheduler:
         self._end(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Remove a waiting sequence that goes to another instance."""
+        """Remove a waiting sequence that goes to another instance; its KV is its parcel."""
         self.waiting.remove(sequence)
-        self.residency.forget(sequence)
-        self.suspects.remove(sequence)
-        self.admission.pace.forget(sequence)
+        self.residency.pack_waiting(sequence)
+        self.admission.let_go(sequence)
 
     def seal(self, sequence: Sequence) -> None:
         """Name a running sequence's full blocks for the prefix cache: their hashes are known."""
@@ -189,8 +191,7 @@ class Scheduler:
         self.in_flight = InFlight()
 
     def _end(self, sequence: Sequence) -> None:
-        self.suspects.remove(sequence)
-        self.admission.pace.forget(sequence)
+        self.admission.let_go(sequence)
         sequence.move(State.FINISHED)
 
     # What the Core counts and shows
@@ -262,7 +263,7 @@ class Scheduler:
         """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
         way wait for it, and a step takes at most its stage's share of all that run.
         """
-        ready = decoding & (self.slots.last_step[order] <= self._answered_step)
+        ready = decoding & (self.slots.last_step[order] <= self.admission.answered_step)
         return order[ready][: -(-order.size // self.limits.stages)]
 
     def _copy_ahead(self, now: float) -> None:
@@ -308,7 +309,7 @@ class Scheduler:
         if counts.size:
             check_counts(flown, reasons, counts, self.in_flight.steps)
             self._repeats.forget()
-        self._answered_step = step
+        self.admission.answered_step = step
         self.kv.pool.step_done(step)
         answer = self._deliver(flown, reasons, counts)
         if self.suspects:

@@ -20,7 +20,8 @@ def check_laws(core: Core) -> None:
     """Ledgers, places and orders, at this moment."""
     seats: Counter[int] = Counter()
     for instance in core.instances:
-        _check_instance(instance, seats)
+        _check_instance(core, instance, seats)
+    _check_moves(core)
     for leader, followers in core.held_back.by_leader.items():
         assert leader in core.sequences
         for follower in followers:
@@ -62,13 +63,51 @@ def check_nothing_left(core: Core) -> None:
         assert len(instance.scheduler.waiting) == 0
 
 
-def _check_instance(instance: Instance, seats: Counter[int]) -> None:
+def _check_moves(core: Core) -> None:
+    """Who moves runs where it comes from, and who left is waited for elsewhere."""
+    for move in core.migration.moves.values():
+        assert core.sequences[move.sequence.id] is move.sequence
+    for instance in core.instances:
+        residency = instance.scheduler.residency
+        for one in residency.parcels.by_id.values():
+            assert core.sequences[one.id] is one
+            parcel = one.residence.parcel
+            assert parcel is not None and parcel.instance == instance.index
+            assert parcel.blocks and parcel.kept_in is residency.parcels.by_id
+        assert not residency.parcels.fetches, "a parcel that nobody sends"
+        coming = Counter(
+            digest
+            for one in core.migration.transfers
+            if one.target == instance.index and one.target_pool is not None
+            for digest in one.digests
+        )
+        assert coming == residency.parcels.coming
+    for sequence in core.sequences.values():
+        parcel = sequence.residence.parcel
+        if parcel is not None:
+            assert sequence.id in core.instances[parcel.instance].scheduler.residency.parcels.by_id
+
+
+def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]:
+    """The blocks of a pool that parcels and transfers own, once for each owner."""
+    parcels = [one.residence.parcel for one in instance.scheduler.residency.parcels.by_id.values()]
+    owned = [one.blocks for one in parcels if one is not None and one.from_host is from_host]
+    for one in core.migration.transfers:
+        sends = one.source == instance.index and one.source_pool is not None
+        if sends and one.from_host is from_host:
+            owned.append(one.blocks)
+        if one.target == instance.index and one.target_pool is not None and not from_host:
+            owned.append(one.targets)
+    return [block for blocks in owned for block in blocks]
+
+
+def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None:
     scheduler = instance.scheduler
     kv, slots = scheduler.kv, scheduler.slots
     kv.pool.check()
     kv.reservations.check(kv.pool.num_available)
     order = in_order(slots)
-    _check_host(instance)
+    _check_host(core, instance)
     _check_swaps(scheduler)
     _check_order(slots, order)
     if instance.state is not WorkerState.READY:
@@ -79,6 +118,7 @@ def _check_instance(instance: Instance, seats: Counter[int]) -> None:
     assert len(suspects) == len(scheduler.suspects)
     assert sorted([*order.tolist(), *slots.vacant]) == list(range(slots.max_slots))
     used = [kv.table.blocks(slot) for slot in order.tolist()]
+    used.append(_moving_blocks(core, instance, from_host=False))
     owners = np.bincount(np.concatenate([[], *used]).astype(int), minlength=kv.pool.num_blocks)
     assert np.array_equal(owners, kv.pool.owners()), "owners that are in no table"
     assert (kv.table.held[order] * kv.block_size >= slots.computed[order]).all()
@@ -133,8 +173,14 @@ def _check_swaps(scheduler: Scheduler) -> None:
             assert (one.residence.where is Where.BOTH) == bool(one.residence.host_blocks)
     for one in scheduler.waiting:
         kept = Where.HOST if one.residence.host_blocks else Where.NOWHERE
+        if one.residence.parcel is not None:
+            kept = Where.AWAY
         assert one.residence.where is kept
-        assert bool(one.residence.parked_tokens) == bool(one.residence.host_blocks)
+        assert bool(one.residence.parked_tokens) == (kept is not Where.NOWHERE)
+    for one in members:
+        waits = one.residence.transfer
+        assert bool(waits) <= (one.residence.where is Where.RETURNING)
+    assert residency._held <= {one.slot for one in members}
     returning = {one.slot: one for one in members if one.residence.where is Where.RETURNING}
     assert residency._returning == returning
     parked = sum(len(one.residence.host_blocks) for one in scheduler.waiting)
@@ -146,21 +192,26 @@ def _check_dead(scheduler: Scheduler) -> None:
     assert scheduler.kv.pool.num_blocks == scheduler.residency.space.pool.num_blocks == 0
     assert not scheduler.num_running and not scheduler.busy
     assert not scheduler.admission.left and not scheduler.admission.joined
-    assert all(one.residence.where is Where.NOWHERE for one in scheduler.waiting)
+    kept = (Where.NOWHERE, Where.AWAY)
+    assert all(one.residence.where in kept for one in scheduler.waiting)
+    assert not scheduler.residency.parcels
 
 
-def _check_host(instance: Instance) -> None:
+def _check_host(core: Core, instance: Instance) -> None:
     """Host blocks have one owner each, and parked tokens lie in them."""
     scheduler = instance.scheduler
     space, block_size = scheduler.residency.space, scheduler.kv.block_size
     space.pool.check()
     running = [one for one in scheduler.slots.members if one is not None]
     kept = [one.residence.host_blocks for one in (*running, *scheduler.waiting)]
-    owned = np.flatnonzero(space.pool.owners()).tolist()
-    assert sorted(place for places in kept for place in places) == owned
+    kept.append(_moving_blocks(core, instance, from_host=True))
+    named = [place for places in kept for place in places]
+    owners = np.bincount(np.array(named, int), minlength=space.pool.num_blocks)
+    assert np.array_equal(owners, space.pool.owners())
     for one in scheduler.waiting:
         parked = one.residence.parked_tokens
-        assert parked <= len(one.residence.host_blocks) * block_size
+        if one.residence.parcel is None:
+            assert parked <= len(one.residence.host_blocks) * block_size
         assert parked < max(1, one.num_known_tokens)
 
 
@@ -168,14 +219,16 @@ def check_nobody_idles(core: Core) -> None:
     """No instance has nothing to do while another has more waiting than it can seat, of whom the
     first that may leave could run there.
     """
-    ready = [one for one in core.instances if one.state is WorkerState.READY]
+    ready = [one for one in core.instances if one.state is WorkerState.READY and not one.drained]
     for idle in ready:
         scheduler = idle.scheduler
         if scheduler.num_running or scheduler.waiting or scheduler.suspects:
             continue
+        if scheduler.kv.pool.ledger().held:  # parcels: who is first may not fit, and goes first
+            continue
         for other in ready:
             for one in _in_vain(other.scheduler):
-                copied = one.residence.host_blocks
+                copied = one.residence.parked_tokens
                 if one.strikes or copied or idle.capacity_tokens < one.limit:
                     continue
                 plan = scheduler.admission.plan(one)

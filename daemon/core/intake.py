@@ -1,0 +1,71 @@
+"""Intake: whether a request is accepted, and the sequences that it becomes."""
+
+from typing import Protocol
+
+from daemon.core.actions import Rejected
+from daemon.core.events import Configured, RequestArrived
+from daemon.core.instance import Instance, WorkerState, able_to_hold
+from daemon.cost.finish_rate import FinishRate
+from daemon.memory.hashing import split_hashes
+from daemon.request import sequence_id
+from daemon.sequence import Sequence
+from daemon.story import What
+
+
+class House(Protocol):
+    """The part of the Core that decides on a request."""
+
+    config: Configured
+    instances: list[Instance]
+    draining: bool
+    finish_rate: FinishRate
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without a slot."""
+
+    @property
+    def num_running(self) -> int:
+        """Sequences with a slot."""
+
+
+def refused(house: House, event: RequestArrived) -> Rejected | None:
+    """Why a request is refused; None if it is accepted."""
+
+    def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
+        return Rejected(event.request, kind, message, retry_after_s)
+
+    if house.draining:
+        return reject("draining", "the daemon takes no new requests now", 0.0)
+    length = event.num_prompt_tokens + event.max_tokens
+    able = able_to_hold(house.instances, length)
+    if not able and all(one.state is WorkerState.LOADING for one in house.instances):
+        return reject("not_ready", "the model is still loading", 1.0)
+    if length > house.config.max_len or not able:
+        return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
+    most = house.config.max_waiting
+    excess = house.num_waiting + event.n - most
+    if excess > 0 and event.n > most:
+        return reject("too_many", f"`n` is {event.n}, more than may ever wait ({most})", 0.0)
+    if excess > 0:
+        clump = min(most, house.num_running) // 2  # finishes come in clumps
+        wait_s = house.finish_rate.promise_s(event.now, excess + clump, event.n)
+        return reject("queue_full", "too many requests are waiting", wait_s)
+    return None
+
+
+def accepted(event: RequestArrived, index: int, arrival: int) -> Sequence:
+    """One stream of an accepted request, before which so many arrived."""
+    sequence = Sequence(
+        id=sequence_id(event.request, index),
+        num_prompt_tokens=event.num_prompt_tokens,
+        max_tokens=event.max_tokens,
+        priority=event.priority,
+        arrived_s=event.now,
+        arrival=arrival,
+        hashes=split_hashes(event.hashes),
+        prompt_cost=event.prompt_cost,
+        deadline_s=event.deadline_s,
+    )
+    sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
+    return sequence

@@ -1,0 +1,351 @@
+"""Migration: sequences leave one instance and go on at another, with their KV.
+
+One mechanism with many uses: the handoff from prefill to decode, flips of roles, draining, orders
+of the operator. A running sequence's named blocks are copied ahead while it runs; then no further
+step takes it, it leaves its slot once the steps in flight have answered, and queues at its target,
+where admission fetches what is not there yet. One that waits just changes queues.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from daemon.core.actions import Action, CancelSend
+from daemon.core.events import (
+    InstanceDrained,
+    InstanceResumed,
+    LinkChanged,
+    MoveOrdered,
+    RoleChosen,
+    TransferEnded,
+)
+from daemon.core.flips import Flips
+from daemon.core.instance import Instance, WorkerState
+from daemon.core.snapshot import Counters
+from daemon.core.transfers import Transfer, Transfers
+from daemon.request import State
+from daemon.role import Role
+from daemon.sequence import Sequence
+from daemon.story import What
+
+AHEAD_BLOCKS = 2
+"""So many named blocks that the target lacks are worth a transfer ahead; fewer go with the rest."""
+
+
+class Host(Protocol):
+    """What migration asks of the Core."""
+
+    instances: list[Instance]
+    sequences: dict[int, Sequence]
+    counters: Counters
+
+    def touch(self, index: int) -> Instance:
+        """An instance that this event changes."""
+
+    def act(self, action: Action) -> None:
+        """Have the driver do something."""
+
+    def choose(self, sequence: Sequence, among: list[Instance]) -> Instance:
+        """The instance that placement chooses."""
+
+    def place(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence where placement chooses."""
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """A running sequence that is to go on elsewhere."""
+
+    sequence: Sequence
+    source: int
+    target: int
+    after_prompt: bool  # only once its prompt is computed: it is handed off
+    ahead: bool = True  # blocks may still be copied ahead
+    held: bool = False  # no further step takes it
+
+
+class Migration:
+    """Moves, their transfers, and the changes of roles that cause them."""
+
+    def __init__(self, core: Host) -> None:
+        self._core = core
+        self.transfers = Transfers(core.instances)
+        self.flips = Flips()
+        self.moves: dict[int, Move] = {}  # by sequence
+        self._left_s: dict[int, float] = {}  # when those that left with their KV did so
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing moves."""
+        return not self.moves and not self.transfers.open
+
+    # Events
+
+    def on_link(self, event: LinkChanged) -> None:
+        """An end of a link is up or down."""
+        if not event.is_up:
+            self.transfers.links.change(event)
+            for transfer in self.transfers.over_link(event):
+                self._ended(event.instance, transfer.number, 0, 0.0, event.now)
+        self.transfers.links.change(event)
+        self._core.touch(event.instance)
+
+    def on_transfer(self, event: TransferEnded) -> None:
+        """A transfer is over at one of its ends."""
+        told = event.transfer, event.num_right, event.elapsed_s
+        self._ended(event.instance, *told, event.now)
+
+    def on_move(self, event: MoveOrdered) -> None:
+        """The operator moves a sequence."""
+        sequence = self._core.sequences.get(event.sequence)
+        if sequence is not None and sequence.instance >= 0:
+            self.begin(sequence, event.instance, event.now)
+
+    def on_role(self, event: RoleChosen) -> None:
+        """An instance has another role from now on; what does not fit it moves away."""
+        instance = self._core.touch(event.instance)
+        if event.role is not instance.role:
+            idle = not self._is_work(event.role, instance)
+            self.flips.begin(instance, event.role, event.why, idle, event.now)
+            self._core.counters.flips += 1
+            self._replace_waiting(instance, event.now)
+            self.tidy(instance, event.now)
+            self.flips.look(instance, event.now)
+
+    def on_drain_one(self, event: InstanceDrained) -> None:
+        """Everything is to leave an instance."""
+        instance = self._core.touch(event.instance)
+        instance.drained = True
+        self.tidy(instance, event.now)
+
+    def on_resume_one(self, event: InstanceResumed) -> None:
+        """An instance is used again."""
+        self._core.touch(event.instance).drained = False
+
+    def worker_lost(self, index: int) -> None:
+        """A worker died: its ends are over, and what was to leave it waits."""
+        self.transfers.lost(index)
+        for move in list(self.moves.values()):
+            if index in (move.source, move.target):
+                self._give_up(move)
+
+    # What should be elsewhere
+
+    def tidy(self, instance: Instance, now: float) -> None:
+        """Have those move that should not stay at an instance: all, where it is drained; those that
+        decode, where it computes prompts for others.
+        """
+        if instance.state is not WorkerState.READY:
+            return
+        for sequence in list(self._misplaced(instance)):
+            if sequence.id not in self.moves:
+                target = self._target(sequence, instance)
+                if target is not None:
+                    self.begin(sequence, target.index, now, after_prompt=not instance.drained)
+
+    def _misplaced(self, instance: Instance) -> Iterable[Sequence]:
+        table = instance.scheduler.slots
+        running = [table.member(slot) for slot in table.order().tolist()]
+        if instance.drained:
+            return [*running, *instance.scheduler.waiting]
+        if instance.role is not Role.PREFILL:
+            return []
+        waiting = [one for one in instance.scheduler.waiting if one.num_output_tokens]
+        return [*running, *waiting]
+
+    def _target(self, sequence: Sequence, source: Instance) -> Instance | None:
+        """Where one that is to leave goes: where its role is, else (from one that is drained)
+        anywhere; None if there is nowhere, so that it stays.
+        """
+        able = [
+            one
+            for one in self._core.instances
+            if one is not source and one.takes(sequence.limit) and self._reaches(sequence, one)
+        ]
+        begun = sequence.num_output_tokens > 0 or not source.drained
+        wanted = (Role.DECODE if begun else Role.PREFILL, Role.MIXED)
+        fitting = [one for one in able if one.role in wanted]
+        if not fitting and source.drained:
+            fitting = able
+        return self._core.choose(sequence, fitting) if fitting else None
+
+    def _reaches(self, sequence: Sequence, target: Instance) -> bool:
+        """Whether its KV, if it has any, can go there."""
+        if sequence.slot < 0 and not sequence.residence.parked_tokens:
+            return True
+        parcel = sequence.residence.parcel
+        source = parcel.instance if parcel is not None else sequence.instance
+        return source == target.index or self.transfers.links.up(source, target.index)
+
+    def _replace_waiting(self, instance: Instance, now: float) -> None:
+        """Have prompts that wait here queue where prompts are computed, if that is elsewhere."""
+        others = (one for one in self._core.instances if one is not instance and one.takes(0))
+        if instance.role is Role.DECODE and any(one.role is not Role.DECODE for one in others):
+            for sequence in list(instance.scheduler.waiting):
+                if not sequence.num_output_tokens and not sequence.residence.parked_tokens:
+                    instance.scheduler.withdraw(sequence)
+                    self._core.place(sequence, now)
+
+    def _is_work(self, role: Role, instance: Instance) -> bool:
+        """Whether anything waits for an instance that gets this role."""
+        homes = self._core.instances
+        waiting = (sequence for one in homes for sequence in one.scheduler.waiting)
+        if role is not Role.DECODE and any(not one.num_output_tokens for one in waiting):
+            return True
+        givers = (one for one in homes if one is not instance and one.role is Role.PREFILL)
+        busy = any(one.scheduler.num_running or one.scheduler.waiting for one in givers)
+        return role is not Role.PREFILL and busy
+
+    # Moving
+
+    def begin(
+        self, sequence: Sequence, target: int, now: float, after_prompt: bool = False
+    ) -> None:
+        """Have a sequence go on at another instance, as soon as it can, or once its prompt is
+        computed.
+        """
+        if sequence.instance == target or sequence.strikes:
+            return
+        known = self.moves.pop(sequence.id, None)
+        if known is not None:
+            self._stay(known)
+        if sequence.state is State.RUNNING:
+            ways = sequence.instance, target, after_prompt
+            move = self.moves[sequence.id] = Move(sequence, *ways)
+            self._advance(move, now)
+        elif sequence.slot < 0 and sequence.instance >= 0:
+            self._core.touch(sequence.instance).scheduler.withdraw(sequence)
+            sequence.story.add(now, What.MOVED, sequence.instance)
+            self._queue(sequence, target, now)
+
+    def after_step(self, instance: Instance, now: float) -> None:
+        """A step of an instance has answered: go on with what is to leave it."""
+        if instance.drained or instance.role is Role.PREFILL:
+            self.tidy(instance, now)
+        if self.moves:
+            for move in [one for one in self.moves.values() if one.source == instance.index]:
+                self._advance(move, now)
+        self.flips.look(instance, now)
+
+    def after_plan(self, instance: Instance, now: float) -> None:
+        """A step was planned, or a sequence admitted: order what was asked of parcels."""
+        for fetch in instance.scheduler.moving.take_fetches():
+            send = self.transfers.fetch(fetch, instance.index, now)
+            if send is not None:
+                self._core.act(send)
+            else:  # the way is gone: computed again from what is here
+                first = fetch.first * instance.scheduler.kv.block_size
+                self._land(fetch.sequence, instance, first, now)
+
+    def ended(self, sequence: Sequence, is_fault: bool) -> None:
+        """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""
+        self.moves.pop(sequence.id, None)
+        self._left_s.pop(sequence.id, None)
+        for transfer in list(self.transfers):
+            if transfer.sequence is sequence:
+                if is_fault:
+                    self.transfers.taint(sequence)
+                if not transfer.ahead and transfer.source_pool is not None:
+                    self._core.act(CancelSend(transfer.number, transfer.source))
+
+    def _advance(self, move: Move, now: float) -> None:
+        """Take a move one step further."""
+        sequence, source = move.sequence, self._core.instances[move.source]
+        target = self._core.instances[move.target]
+        if sequence.instance != move.source or sequence.state is State.FINISHED:
+            del self.moves[sequence.id]
+            return
+        if not target.takes(sequence.limit):
+            self._give_up(move)
+            return
+        if sequence.state is not State.RUNNING:  # it gave way meanwhile
+            del self.moves[sequence.id]
+            self.begin(sequence, move.target, now)
+            return
+        if not move.held and self._goes_ahead(move, now):
+            return
+        if move.after_prompt and _is_prompt(source, sequence):
+            return
+        if source.scheduler.moving.may_depart(sequence):
+            del self.moves[sequence.id]
+            self._core.touch(move.source).scheduler.moving.depart(sequence, now, move.target)
+            self._left_s[sequence.id] = now
+            self._queue(sequence, move.target, now)
+        else:
+            move.held = True
+            source.scheduler.moving.hold(sequence)
+
+    def _goes_ahead(self, move: Move, now: float) -> bool:
+        """Copy named blocks ahead, if they are worth a transfer; whether any are on their way."""
+        sequence = move.sequence
+        if self.transfers.ahead_of(sequence):
+            return True
+        if not move.ahead:
+            return False
+        send = self.transfers.send_ahead(sequence, move.target, now)
+        if send is None:
+            return False
+        self._core.act(send)
+        sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)
+        move.ahead = len(send.blocks) >= AHEAD_BLOCKS  # what is little goes with the rest
+        return True
+
+    def _queue(self, sequence: Sequence, target: int, now: float) -> None:
+        instance = self._core.touch(target)
+        instance.scheduler.add(sequence, now)
+        instance.scheduler.moving.admit_early(sequence, now)
+        self.flips.received(instance)
+        self.after_plan(instance, now)
+
+    def _give_up(self, move: Move) -> None:
+        """A sequence stays where it is after all."""
+        self.moves.pop(move.sequence.id, None)
+        self._stay(move)
+
+    def _stay(self, move: Move) -> None:
+        if move.held and move.sequence.slot >= 0 and move.sequence.instance == move.source:
+            self._core.touch(move.source).scheduler.residency.release(move.sequence)
+
+    # Landing
+
+    def _ended(
+        self, instance: int, number: int, num_right: int, elapsed_s: float, now: float
+    ) -> None:
+        transfer = self.transfers.ended(instance, number, num_right, elapsed_s)
+        if transfer is None:
+            return
+        home = self._core.touch(instance)
+        sequence = transfer.sequence
+        move = self.moves.get(sequence.id)
+        if move is not None and num_right < len(transfer.blocks):
+            move.ahead = False  # what fails once goes with the rest, or is computed again
+        if instance != transfer.target:
+            return
+        self._count(transfer, num_right, home)
+        if sequence.residence.transfer == number and sequence.slot >= 0:
+            block_size = home.scheduler.kv.block_size
+            begin = transfer.first * block_size
+            whole = num_right >= len(transfer.blocks)
+            right = transfer.num_tokens if whole else num_right * block_size
+            self._land(sequence, home, begin + right, now)
+        if move is not None:
+            self._advance(move, now)
+
+    def _land(self, sequence: Sequence, home: Instance, num_tokens: int, now: float) -> None:
+        """A sequence that waited for its KV runs from now on."""
+        home.scheduler.moving.landed(sequence, num_tokens, now)
+        left_s = self._left_s.pop(sequence.id, -1.0)
+        if left_s >= 0.0:
+            self._core.counters.note_handoff(now - left_s)
+
+    def _count(self, transfer: Transfer, num_right: int, home: Instance) -> None:
+        counters = self._core.counters
+        counters.sent_blocks += num_right
+        counters.sent_bytes += num_right * home.block_bytes
+        counters.handoffs_failed += num_right < len(transfer.blocks)
+
+
+def _is_prompt(home: Instance, sequence: Sequence) -> bool:
+    """Whether a running sequence has not got its first token."""
+    delivered = int(home.scheduler.slots.delivered[sequence.slot])
+    return delivered <= sequence.num_prompt_tokens

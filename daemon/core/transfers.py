@@ -1,0 +1,277 @@
+"""Transfers: blocks on their way from one instance's pool to another's, and the links they take.
+
+A transfer owns a share of its blocks at both ends, whatever becomes of the sequence meanwhile. Each
+end lets go of its share by its own worker's answer alone: the source may be reading, the target's
+blocks may be written, until then. A worker that died has no pool any more, and its end is over.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+
+from daemon.core.actions import Send
+from daemon.core.events import LinkChanged
+from daemon.core.instance import Instance
+from daemon.cost.link_time import LinkTime
+from daemon.memory.block_pool import BlockPool
+from daemon.scheduler.parcels import Fetch
+from daemon.sequence import Sequence
+from daemon.wire.columns import int32
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Some of a sequence's blocks on their way. An end's pool is None once that end is over."""
+
+    number: int
+    sequence: Sequence
+    source: int
+    target: int
+    blocks: list[int]
+    targets: list[int]
+    digests: list[bytes]  # of the first of them, as far as they are known
+    first: int  # the number of the first in the sequence
+    num_tokens: int
+    link: int
+    ahead: bool  # nobody waits for it: what lands is cached
+    from_host: bool
+    began_s: float
+    source_pool: BlockPool | None
+    target_pool: BlockPool | None
+
+    @property
+    def over(self) -> bool:
+        """Whether both ends are."""
+        return self.source_pool is None and self.target_pool is None
+
+
+class Links:
+    """Which worker can send to which, as both ends said."""
+
+    def __init__(self) -> None:
+        # The number of each end's link that is up, by (instance, peer, whether it sends).
+        self._ends: dict[tuple[int, int, bool], int] = {}
+        self._times: dict[tuple[int, int], LinkTime] = {}
+
+    def change(self, event: LinkChanged) -> None:
+        """One end is up or down."""
+        end = (event.instance, event.peer, event.sends)
+        if event.is_up:
+            self._ends[end] = event.link
+        elif self._ends.get(end) == event.link:
+            del self._ends[end]
+
+    def lost(self, instance: int) -> None:
+        """A worker died, and with it its ends."""
+        self._ends = {end: link for end, link in self._ends.items() if end[0] != instance}
+
+    def link(self, source: int, target: int) -> int:
+        """The number of the link that way whose ends are both up; -1: there is none."""
+        link = self._ends.get((source, target, True), -1)
+        return link if link == self._ends.get((target, source, False)) else -1
+
+    def up(self, source: int, target: int) -> bool:
+        """Whether blocks can go that way."""
+        return self.link(source, target) >= 0
+
+    def time(self, source: int, target: int) -> LinkTime:
+        """How long transfers that way take, as far as it is known."""
+        return self._times.setdefault((source, target), LinkTime())
+
+    def state(self) -> list[tuple[int, int, bool, int]]:
+        """All ends that are up: (instance, peer, whether it sends, link)."""
+        return [(*end, link) for end, link in sorted(self._ends.items())]
+
+    def restore(self, ends: Listing[tuple[int, int, bool, int]]) -> None:
+        """Put it into a state."""
+        self._ends = {(instance, peer, sends): link for instance, peer, sends, link in ends}
+
+
+class Transfers:
+    """The transfers in flight, by number; a number is never used again."""
+
+    def __init__(self, instances: Listing[Instance]) -> None:
+        self._instances = instances
+        self.links = Links()
+        self.open: dict[int, Transfer] = {}
+        self.num_ordered = 0
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return iter(self.open.values())
+
+    def ahead_of(self, sequence: Sequence) -> bool:
+        """Whether blocks of a sequence are on their way ahead of it."""
+        return any(
+            one.ahead and one.sequence is sequence and one.target_pool is not None
+            for one in self.open.values()
+        )
+
+    # Ordering
+
+    def fetch(self, fetch: Fetch, target: int, now: float) -> Send | None:
+        """Send what an admitted sequence lacks of its parcel; None where no link is up."""
+        parcel, source = fetch.parcel, fetch.parcel.instance
+        if not parcel.blocks or not self.links.up(source, target):
+            return None
+        blocks = parcel.blocks[fetch.first :]
+        ordered = self._order(
+            fetch.sequence, (source, target), (blocks, fetch.targets), fetch.first, now
+        )
+        ordered.from_host = parcel.from_host
+        ordered.num_tokens = parcel.num_tokens - fetch.first * self._block_size(target)
+        residency = self._instances[source].scheduler.residency
+        pool = residency.space.pool if parcel.from_host else self._pool(source)
+        self._own(ordered, pool, shared=True)
+        fetch.sequence.residence.transfer = ordered.number
+        return _send(ordered)
+
+    def send_ahead(self, sequence: Sequence, target: int, now: float) -> Send | None:
+        """Send the named full blocks of a running sequence that the target has not; None if there
+        are none, no link is up, or the target has no room to spare for them.
+        """
+        source, there = sequence.instance, self._instances[target].scheduler
+        if not self.links.up(source, target):
+            return None
+        held = self._instances[source].scheduler.kv.table.blocks(sequence.slot)
+        digests = sequence.hashes[: sequence.num_sealed_blocks]
+        first = len(there.kv.pool.cache.match(digests))
+        while first < len(digests) and digests[first] in there.residency.parcels.coming:
+            first += 1
+        count = min(len(digests) - first, there.kv.num_unreserved - there.admission.num_spare)
+        if count <= 0:
+            return None
+        blocks = held[first : first + count].tolist()
+        targets = there.kv.pool.allocate(count)
+        ordered = self._order(sequence, (source, target), (blocks, targets), first, now)
+        ordered.ahead = True
+        ordered.num_tokens = count * self._block_size(target)
+        self._own(ordered, self._pool(source), shared=False)
+        return _send(ordered)
+
+    def _order(
+        self,
+        sequence: Sequence,
+        ends: tuple[int, int],
+        columns: tuple[list[int], list[int]],
+        first: int,
+        now: float,
+    ) -> Transfer:
+        self.num_ordered += 1
+        digests = sequence.hashes[first : first + len(columns[0])]
+        ordered = Transfer(
+            self.num_ordered,
+            sequence,
+            *ends,
+            *columns,
+            digests,
+            first,
+            num_tokens=0,
+            link=self.links.link(*ends),
+            ahead=False,
+            from_host=False,
+            began_s=now,
+            source_pool=None,
+            target_pool=None,
+        )
+        self.open[ordered.number] = ordered
+        return ordered
+
+    def _own(self, transfer: Transfer, source_pool: BlockPool, shared: bool) -> None:
+        """Own a share of the blocks at both ends; `shared`: a slot has the targets already."""
+        transfer.source_pool, transfer.target_pool = source_pool, self._pool(transfer.target)
+        source_pool.share(transfer.blocks)
+        if shared:
+            transfer.target_pool.share(transfer.targets)
+        self._coming(transfer.target).update(transfer.digests)
+
+    # Ending
+
+    def ended(
+        self, instance: int, number: int, num_right: int, elapsed_s: float
+    ) -> Transfer | None:
+        """An end is over: let go of its blocks. Returns the transfer if that is news."""
+        transfer = self.open.get(number)
+        if transfer is None:
+            return None
+        if instance == transfer.source and transfer.source_pool is not None:
+            transfer.source_pool.release(transfer.blocks, 0)
+            transfer.source_pool = None
+            if num_right:
+                link = self.links.time(transfer.source, transfer.target)
+                link.observe(len(transfer.blocks), elapsed_s)
+        elif instance == transfer.target and transfer.target_pool is not None:
+            self._land(transfer, transfer.target_pool, num_right)
+        else:
+            return None
+        if transfer.over:
+            del self.open[number]
+        return transfer
+
+    def _land(self, transfer: Transfer, pool: BlockPool, num_right: int) -> None:
+        """What is right and full is cached from now on; then let go."""
+        whole = transfer.num_tokens // self._block_size(transfer.target)
+        named = min(num_right, whole, len(transfer.digests))
+        if self._instances[transfer.target].scheduler.kv.caches_prefixes:
+            pool.cache.register(transfer.digests[:named], transfer.targets[:named])
+        self._forget_coming(transfer)
+        pool.release(transfer.targets, 0)
+        transfer.target_pool = None
+
+    def lost(self, instance: int) -> None:
+        """A worker died: its ends are over."""
+        self.links.lost(instance)
+        for transfer in list(self.open.values()):
+            if transfer.source == instance:
+                transfer.source_pool = None
+            if transfer.target == instance:
+                transfer.target_pool = None
+            if transfer.over:
+                del self.open[transfer.number]
+
+    def over_link(self, event: LinkChanged) -> list[Transfer]:
+        """Those over a link whose end at the instance that says so is not over."""
+        ends = (event.instance, event.peer) if event.sends else (event.peer, event.instance)
+        return [
+            one
+            for one in self.open.values()
+            if (one.source, one.target) == ends
+            and one.link == event.link
+            and (one.source_pool if event.sends else one.target_pool) is not None
+        ]
+
+    def taint(self, sequence: Sequence) -> None:
+        """What was computed of a sequence is not to be cached anywhere."""
+        for one in self.open.values():
+            if one.sequence is sequence:
+                self._forget_coming(one)
+                one.digests = []
+
+    def _forget_coming(self, transfer: Transfer) -> None:
+        coming = self._coming(transfer.target)
+        for digest in transfer.digests:
+            if coming[digest] <= 1:
+                del coming[digest]
+            else:
+                coming[digest] -= 1
+
+    def _coming(self, instance: int) -> Counter[bytes]:
+        return self._instances[instance].scheduler.residency.parcels.coming
+
+    def _pool(self, instance: int) -> BlockPool:
+        return self._instances[instance].scheduler.kv.pool
+
+    def _block_size(self, instance: int) -> int:
+        return self._instances[instance].scheduler.kv.block_size
+
+
+def _send(transfer: Transfer) -> Send:
+    return Send(
+        transfer.number,
+        transfer.source,
+        transfer.target,
+        int32(transfer.blocks),
+        int32(transfer.targets),
+        transfer.num_tokens,
+        transfer.from_host,
+    )

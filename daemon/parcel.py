@@ -1,0 +1,41 @@
+"""A parcel: the KV of a sequence that left an instance, in the pool where it was computed.
+
+A parcel owns its blocks, as a slot does. A transfer that reads them has a share of its own, so that
+a parcel may be dropped at any time: what is not sent is computed again.
+"""
+
+from typing import Any, Protocol
+
+
+class Pool(Protocol):
+    """The part of a block pool that a parcel needs."""
+
+    def release(self, blocks: list[int], last_step: int) -> None:
+        """Take an owner from each block."""
+
+
+class Parcel:
+    """The first `num_tokens` of a sequence, in blocks of one instance's KV pool or host pool."""
+
+    __slots__ = ("blocks", "from_host", "instance", "kept_in", "num_tokens", "pool")
+
+    def __init__(
+        self, instance: int, pool: Pool, blocks: list[int], num_tokens: int, from_host: bool
+    ) -> None:
+        """It has the blocks from now on: the caller counted it as an owner."""
+        self.instance = instance
+        self.pool = pool
+        self.blocks = blocks
+        self.num_tokens = num_tokens
+        self.from_host = from_host
+        self.kept_in: dict[int, Any] = {}  # the list of them that it stands in, by sequence
+
+    def drop(self) -> None:
+        """Let go of the blocks; nothing of the KV is here any more."""
+        blocks, self.blocks, self.num_tokens = self.blocks, [], 0
+        if blocks:
+            self.pool.release(blocks, 0)
+
+    def lose(self) -> None:
+        """The worker that had the blocks is gone, and its pool with it."""
+        self.blocks, self.num_tokens = [], 0

@@ -1,0 +1,37 @@
+"""How one sequence would be admitted, and counts of those that gave way."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+class AdmissionPlan(msgspec.Struct, frozen=True):
+    """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
+
+    leader: int  # slot whose prompt it shares, or -1
+    matched: list[int]  # device blocks of its prefix found in the cache
+    num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
+    num_blocks: int  # in all
+    num_reusable: int  # of them, those that another sequence or the cache has
+    num_reserved: int = 0  # it holds at most, which are reserved for it; 0: without a reservation
+    fetches: bool = False  # blocks have to come from host memory
+
+    @property
+    def num_new_blocks(self) -> int:
+        """Blocks that have to be there for it: to be allocated, or reserved."""
+        return max(self.num_blocks, self.num_reserved) - self.num_reusable
+
+
+@dataclass(slots=True)
+class PreemptionStats:
+    """Counts of preemptions and of what became of them."""
+
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    swaps_out: int = 0
+    swaps_in: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to count."""
+        return bool(self.preemptions or self.swaps_in)

@@ -1,0 +1,68 @@
+"""Moving: running sequences leave an instance, and others come to it with their KV."""
+
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.parcels import Fetch
+from daemon.scheduler.repeat import Repeats
+from daemon.sequence import Sequence
+from daemon.story import What
+
+
+class Moving:
+    """What a scheduler does for those that leave, and for those that come; when is decided above."""
+
+    def __init__(self, admission: Admission, repeats: Repeats) -> None:
+        self._admission = admission
+        self._slots = admission.slots
+        self._repeats = repeats
+
+    def hold(self, sequence: Sequence) -> None:
+        """Have no further step compute a running sequence, as it is to leave."""
+        self._admission.residency.hold(sequence)
+        self._repeats.forget()
+
+    def may_depart(self, sequence: Sequence) -> bool:
+        """Whether a running sequence can leave now: nothing in flight computes or brings it."""
+        slot = sequence.slot
+        answered = int(self._slots.last_step[slot]) <= self._admission.answered_step
+        return answered and not self._admission.residency.is_returning(sequence)
+
+    def depart(self, sequence: Sequence, now: float, target: int) -> None:
+        """Take out a running sequence that goes to another instance; its KV is its parcel."""
+        self._admission.depart(sequence.slot, now, target)
+        self._admission.let_go(sequence)
+
+    def admit_early(self, sequence: Sequence, now: float) -> None:
+        """Give one that brings its KV a slot and blocks between two steps, if it comes next anyway;
+        so its KV comes while the step in flight computes.
+        """
+        admission = self._admission
+        if not sequence.residence.parked_tokens or admission.next_waiting(now) is not sequence:
+            return
+        if self._slots.full or not admission.may_join():
+            return
+        plan = admission.plan(sequence)
+        num_blocks = plan.num_new_blocks + admission.num_spare
+        if admission.kv.num_lacking(plan.matched, num_blocks) <= 0 and admission.make_room(
+            sequence, plan, now
+        ):
+            admission.admit(sequence, plan, now)
+
+    def take_fetches(self) -> list[Fetch]:
+        """What sequences that were admitted since the last call need of their parcels."""
+        parcels = self._admission.residency.parcels
+        taken, parcels.fetches = parcels.fetches, []
+        return taken
+
+    def landed(self, sequence: Sequence, num_tokens: int, now: float) -> None:
+        """The transfer that a sequence waited for is over, and so many of its tokens are here."""
+        admission, slot = self._admission, sequence.slot
+        lost = int(self._slots.computed[slot]) - num_tokens
+        admission.residency.landed(sequence)
+        if lost > 0:
+            self._slots.computed[slot] = num_tokens
+            sequence.recomputed_tokens += lost
+            admission.stats.recomputed_tokens += lost
+            num_right = num_tokens // admission.kv.block_size
+            sequence.num_sealed_blocks = min(sequence.num_sealed_blocks, num_right)
+        sequence.story.add(now, What.LANDED, num_tokens)
+        admission.seal(slot)

@@ -1,0 +1,114 @@
+"""The parcels in one instance's pools: KV of sequences that left, and what comes here of others.
+
+FastServe and ALISE swap to host memory; a handoff is a swap whose host pool is another instance's.
+So a sequence that queues elsewhere has its KV here as a parcel, until it is fetched or given up.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from daemon.parcel import Parcel
+from daemon.sequence import Sequence, Where
+
+
+class Fetch(NamedTuple):
+    """What a sequence that was admitted needs of its parcel: from its block number `first` on."""
+
+    sequence: Sequence
+    parcel: Parcel
+    first: int
+    targets: list[int]  # device blocks here
+
+
+class Parcels:
+    """Who left and has its KV here; what those that came here have asked for of theirs."""
+
+    def __init__(self, instance: int, move: Callable[[Sequence, Where], None]) -> None:
+        """`move` changes where a sequence's KV is."""
+        self.instance = instance
+        self.by_id: dict[int, Sequence] = {}
+        self.fetches: list[Fetch] = []  # that nobody has ordered yet
+        self.coming: Counter[bytes] = Counter()  # digests of blocks on their way into this pool
+        self._move = move
+
+    def reset(self) -> None:
+        """The worker is gone or new: nothing is here."""
+        for sequence in list(self.by_id.values()):
+            self.drop(sequence, is_lost=True)
+        self.fetches.clear()
+        self.coming.clear()
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV pool that only wait to be fetched from elsewhere."""
+        return sum(len(one.blocks) for one in self._all() if not one.from_host)
+
+    @property
+    def num_places(self) -> int:
+        """Blocks of the host pool that do."""
+        return sum(len(one.blocks) for one in self._all() if one.from_host)
+
+    def _all(self) -> list[Parcel]:
+        parcels = (one.residence.parcel for one in self.by_id.values())
+        return [parcel for parcel in parcels if parcel is not None]
+
+    def keep(self, sequence: Sequence, parcel: Parcel) -> None:
+        """A sequence leaves, and this is its KV."""
+        sequence.residence.parcel = parcel
+        sequence.residence.parked_tokens = parcel.num_tokens
+        self._move(sequence, Where.AWAY)
+        self.by_id[sequence.id] = sequence
+        parcel.kept_in = self.by_id
+
+    def take_home(self, sequence: Sequence) -> Parcel | None:
+        """The parcel of a sequence that is queued here again, if it lies in this host pool; it is
+        none any more.
+        """
+        parcel = sequence.residence.parcel
+        if parcel is None or parcel.instance != self.instance or not parcel.from_host:
+            return None
+        sequence.residence.parcel = None
+        del self.by_id[sequence.id]
+        return parcel
+
+    def drop(self, sequence: Sequence, is_lost: bool = False) -> None:
+        """Let go of a sequence's parcel, wherever it is; who waits for it is computed again."""
+        residence = sequence.residence
+        parcel, residence.parcel = residence.parcel, None
+        if parcel is not None:
+            parcel.kept_in.pop(sequence.id, None)
+            if is_lost:
+                parcel.lose()
+            else:
+                parcel.drop()
+        if residence.where is Where.AWAY:
+            self._move(sequence, Where.NOWHERE)
+            residence.parked_tokens = 0
+
+    def give_up(self, num_blocks: int, favoured: Sequence) -> bool:
+        """Give up parcels of others that nobody fetches yet, the newest first, for so many blocks
+        of the KV pool; whether there were any.
+        """
+        dropped = False
+        for sequence in list(self.by_id.values())[::-1]:
+            parcel = sequence.residence.parcel
+            waits = sequence.residence.where is Where.AWAY and sequence is not favoured
+            if num_blocks > 0 and waits and parcel is not None and not parcel.from_host:
+                num_blocks -= len(parcel.blocks)
+                self.drop(sequence)
+                dropped = True
+        return dropped
+
+    def forget_fetch(self, sequence: Sequence) -> None:
+        """What a sequence asked for is not to be ordered any more."""
+        if self.fetches:
+            self.fetches = [one for one in self.fetches if one.sequence is not sequence]
+
+    def is_coming(self, sequence: Sequence, index: int) -> bool:
+        """Whether a sequence's block of this number is on its way into this pool."""
+        hashes = sequence.hashes
+        return bool(self.coming) and index < len(hashes) and hashes[index] in self.coming

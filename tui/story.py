@@ -43,7 +43,7 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
         case What.QUEUED:
             return f"queued on {_name(mark.amount, instances)}"
         case What.MOVED:
-            return f"moved from {_name(mark.amount, instances)}, which is full"
+            return f"moved from {_name(mark.amount, instances)}, where it waited"
         case What.SENT_AHEAD | What.LEFT | What.LANDED:
             return _move(mark, instances)
         case What.PREDICTED:

@@ -15,9 +15,9 @@ from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,
+    ChooseRole,
     Drain,
     DrainInstance,
-    Flip,
     Flipped,
     FromViewer,
     Migrate,
@@ -122,7 +122,7 @@ def flip(
 
     The daemon may take that and `timeout_s` to answer. Raises ControlError.
     """
-    return _ask(path, Flip(instance, role, wait_s), wait_s + timeout_s, Flipped)
+    return _ask(path, ChooseRole(instance, role, wait_s), wait_s + timeout_s, Flipped)
 
 
 def migrate(path: Path, sequence: int, instance: str, timeout_s: float = 2.0) -> Migrating:

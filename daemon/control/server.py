@@ -24,10 +24,10 @@ from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,
+    ChooseRole,
     Closer,
     Drain,
     DrainInstance,
-    Flip,
     Flipped,
     FromViewer,
     Migrate,
@@ -187,7 +187,7 @@ class ControlServer:
         if isinstance(message, Closer):
             viewer.send(self._closer_frame(message))
             return
-        if isinstance(message, Reload | Flip | Migrate):
+        if isinstance(message, Reload | ChooseRole | Migrate):
             viewer.send(self._framed(await self._answered(message)))
             return
         if isinstance(message, _Told):
@@ -206,12 +206,14 @@ class ControlServer:
             raise RefusalError("nothing can be changed here")
         return self._orders
 
-    async def _answered(self, order: Reload | Flip | Migrate) -> Reloaded | Flipped | Migrating:
+    async def _answered(
+        self, order: Reload | ChooseRole | Migrate
+    ) -> Reloaded | Flipped | Migrating:
         """Hand on an order that has an answer of its own, which may take its time."""
         orders = self._operator()
         self._frame_s = -math.inf
         match order:
-            case Flip(instance=instance, role=role, wait_s=wait_s):
+            case ChooseRole(instance=instance, role=role, wait_s=wait_s):
                 if not 0 <= wait_s <= FLIP_WAIT_S:
                     raise RefusalError(f"wait_s must be 0 .. {FLIP_WAIT_S}")
                 return await orders.flip(instance, role, wait_s)

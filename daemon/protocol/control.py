@@ -37,7 +37,7 @@ __all__ = [
 
 FRAME_LIMIT_BYTES = 1 << 20
 FLIP_WAIT_S = 60.0
-"""How long the answer to a `Flip` may wait for the first work of the new role."""
+"""How long the answer to a `ChooseRole` may wait for the first work of the new role."""
 
 
 class Status(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Take requests again, after a `Drain`; the answer is a `Snapshot`."""
 
 
-class Flip(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class ChooseRole(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Give an instance another role; the answer is `Flipped`."""
 
     instance: str  # its name
@@ -209,6 +209,15 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
 Closer = AskStory | AskOwners
 OneInstance = DrainInstance | ResumeInstance
 FromViewer = (
-    Status | Watch | ChoosePolicy | Reload | Drain | Resume | Flip | Migrate | OneInstance | Closer
+    Status
+    | Watch
+    | ChoosePolicy
+    | Reload
+    | Drain
+    | Resume
+    | ChooseRole
+    | Migrate
+    | OneInstance
+    | Closer
 )
 ToViewer = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Refused

@@ -35,6 +35,8 @@ def check_move(core: Core, sequence: int, target: InstanceStatus, index: int) ->
         raise RefusalError(f"sequence {sequence} is on no instance yet")
     if one.instance == index:
         raise RefusalError(f"sequence {sequence} is on {target.name} already")
+    if one.strikes:
+        raise RefusalError(f"sequence {sequence} may have ended a worker, and stays where it is")
     if target.state != READY:
         raise RefusalError(f"the worker of {target.name} is not ready: {target.state}")
     if target.drained:

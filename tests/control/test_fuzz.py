@@ -16,9 +16,9 @@ from daemon.protocol.control import (
     AskOwners,
     AskStory,
     ChoosePolicy,
+    ChooseRole,
     Drain,
     DrainInstance,
-    Flip,
     Migrate,
     Reload,
     Resume,
@@ -37,7 +37,7 @@ GOOD = [
     for message in (
         *(Status(), Watch(0.5), Reload(), Drain(), Resume()),
         *(ChoosePolicy("srtf"), AskStory(7), AskOwners(0)),
-        *(Flip("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
+        *(ChooseRole("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
         ResumeInstance("gpu0"),
     )
 ]

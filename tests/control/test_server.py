@@ -31,9 +31,9 @@ from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
 from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     ChoosePolicy,
+    ChooseRole,
     Drain,
     DrainInstance,
-    Flip,
     Flipped,
     FlipStatus,
     Migrate,
@@ -226,7 +226,7 @@ async def test_orders_between_instances_are_carried_out_and_answered(path: Path)
 @pytest.mark.parametrize("wait_s", [-0.1, 60.1, float("nan")])
 async def test_a_wait_out_of_range_is_refused(path: Path, wait_s: float) -> None:
     async with serving(path, Counted(), written := Written()):
-        said = await refusal(path, question(Flip("gpu0", "decode", wait_s)))
+        said = await refusal(path, question(ChooseRole("gpu0", "decode", wait_s)))
     assert said == "wait_s must be 0 .. 60.0" and not written.orders
 
 
@@ -284,7 +284,7 @@ async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(pa
     ):
         async with serving(path, Counted(), orders):
             asked = (
-                *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), Flip("gpu0", "decode")),
+                *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), ChooseRole("gpu0", "decode")),
                 *(Migrate(7, "gpu0"), DrainInstance("gpu0"), ResumeInstance("gpu0")),
             )
             for order in asked:

@@ -1,10 +1,9 @@
 """Orders between instances: each reaches the Core as an event, or is refused with a sentence."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+import time
+from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
 from daemon.config.load import load
@@ -17,9 +16,8 @@ from daemon.core.events import (
     MoveOrdered,
     RoleChosen,
 )
-from daemon.core.snapshot import CoreSnapshot, FlipStatus, TransferStatus
 from daemon.protocol.control import Flipped, Migrating
-from daemon.protocol.worker import Ready
+from daemon.protocol.worker import Plan, Ready
 from daemon.role import Role
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
@@ -27,85 +25,94 @@ from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import DaemonStatus
 from tests.runtime.ends import SERVED, House, generate, parts_of, until
 
-Build = Callable[..., House]
 ORDERS = (RoleChosen, MoveOrdered, InstanceDrained, InstanceResumed)
 
 
-class Ordered(ServingStatus):
-    """A status whose roles, drained instances and flips are made by hand; orders are noted."""
+class TwoCards(House):
+    """A house whose second worker takes plans and answers none."""
 
-    def __init__(self, house: House) -> None:
-        parts = parts_of(load(), house.link)
-        super().__init__(parts, "", SERVED, house.runtime, GpuWatch(()))
+    def __init__(self, **changes: object) -> None:
+        self.second: list[Plan] = []
+        super().__init__(instances=2, **changes)
+
+    def _send_plan(self, instance: int, plan: Plan) -> None:
+        if instance:
+            self.second.append(plan)
+        else:
+            super()._send_plan(instance, plan)
+
+
+class Ordered:
+    """Orders to two instances that are ready: a with 256 tokens, b with 16; one sequence is on a.
+
+    What comes of an order is the Core's; which events it got is noted.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.house = TwoCards()
+        self.runtime = self.house.runtime
+        self.core = self.runtime.core
+        parts = parts_of(load(), self.house.link)
+        self.status = ServingStatus(parts, "", SERVED, self.runtime, GpuWatch(()))
+        self.operations = Operations(parts, load, lambda: self.status)
         self.events: list[Event] = []
-        self.flips: tuple[FlipStatus, ...] = ()
-        self.drained: set[int] = set()
-        self.operations = Operations(parts, load, lambda: self)
-        self._handle = house.runtime.core.handle
-        house.runtime.core.handle = self.handle  # type: ignore[method-assign]
+        handle = self.core.handle
 
-    def handle(self, event: Event) -> list[Action]:
-        """Note an order, and hand everything else to the Core."""
-        if not isinstance(event, ORDERS):
-            return self._handle(event)
-        self.events.append(event)
-        if isinstance(event, RoleChosen):
-            name, number = "ab"[event.instance], len(self.flips) + 1
-            flip = FlipStatus(number, name, Role.MIXED, event.role, event.why, 0, -1, -1, False)
-            self.flips += (flip,)
-        return []
+        def noting(event: Event) -> list[Action]:
+            if isinstance(event, ORDERS):
+                self.events.append(event)
+            return handle(event)
 
-    def _core(self, now: float) -> CoreSnapshot:
-        core = super()._core(now)
-        instances = tuple(
-            msgspec.structs.replace(one, drained=index in self.drained)
-            for index, one in enumerate(core.instances)
-        )
-        return msgspec.structs.replace(core, instances=instances, flips=self.flips)
+        monkeypatch.setattr(self.core, "handle", noting)
 
-    def went_on(self, **changes: object) -> None:
-        """The newest flip is further."""
-        self.flips = (*self.flips[:-1], msgspec.structs.replace(self.flips[-1], **changes))
+    async def begin(self, max_tokens: int = 60, n: int = 1) -> int:
+        """Both workers are ready, and a request is on a; its last sequence."""
+        self.house.ready()
+        self.house.paused = True
+        self.house.api.send(generate(1, [1, 2, 3], max_tokens, n=n))
+        await until(lambda: bool(self.house.plans))
+        self.second_ready(4)
+        return max(self.core.sequences)
+
+    def second_ready(self, num_blocks: int) -> None:
+        """The second worker begins anew."""
+        self.runtime.worker_ready(1, Ready(num_blocks, 1, 1, 0.1, 0.001))
 
 
 @pytest.fixture
-async def ordered(house_of: Build) -> Ordered:
-    """Two instances that are ready, a with 256 tokens and b with 16; sequence 128 runs on a."""
-    house = house_of(instances=2)
-    house.ready()
-    house.paused = True
-    house.api.send(generate(1, [1, 2, 3], 60))
-    await until(lambda: bool(house.plans))
-    house.runtime.worker_ready(1, Ready(4, 1, 1, 0.1, 0.001))
-    return Ordered(house)
-
-
-def sequence_of(status: Ordered) -> int:
-    (sequence,) = status._runtime.core.sequences
-    return sequence
+async def ordered(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ordered]:
+    made = Ordered(monkeypatch)
+    yield made
+    made.house.close()
 
 
 async def test_a_flip_is_answered_when_its_first_work_was_sent(ordered: Ordered) -> None:
+    sequence = await ordered.begin(max_tokens=8)
+    await ordered.operations.flip("a", "prefill", 0.0)
     order = asyncio.create_task(ordered.operations.flip("b", "decode", 60.0))
     await asyncio.sleep(0.05)
-    assert not order.done()
-    (event,) = ordered.events
+    assert not order.done() and not ordered.house.second
+    ordered.operations.migrate(sequence, "b")
+    ordered.house.resume()
+    async with asyncio.timeout(5):
+        done = await order
+    assert ordered.house.second, "the sequence goes on there"
+    assert (done.number, done.instance, done.was, done.role) == (2, "b", "mixed", "decode")
+    assert done.flip_s >= 0.05 and not done.idle
+    event = ordered.events[1]
     assert isinstance(event, RoleChosen)
     assert (event.instance, event.role, event.why) == (1, Role.DECODE, "operator")
-    ordered.went_on(flip_s=0.02)
-    async with asyncio.timeout(5):
-        assert await order == Flipped(1, "b", Role.MIXED, Role.DECODE, 0.02, -1.0, False)
 
 
 async def test_a_flip_that_no_work_waits_for_is_answered_at_once(ordered: Ordered) -> None:
-    order = asyncio.create_task(ordered.operations.flip("a", "prefill", 60.0))
-    await asyncio.sleep(0)
-    ordered.went_on(idle=True, clear_s=0.5)
+    await ordered.begin()
     async with asyncio.timeout(5):
-        assert await order == Flipped(1, "a", Role.MIXED, Role.PREFILL, -1.0, 0.5, True)
+        done = await ordered.operations.flip("b", "prefill", 60.0)
+    assert done.idle and done.flip_s == -1.0
 
 
 async def test_a_flip_to_the_role_it_has_changes_nothing(ordered: Ordered) -> None:
+    await ordered.begin()
     same = await ordered.operations.flip("a", "mixed", 60.0)
     assert same == Flipped(0, "a", Role.MIXED, Role.MIXED, 0.0, 0.0, False)
     assert not ordered.events
@@ -115,22 +122,26 @@ async def test_a_flip_to_the_role_it_has_changes_nothing(ordered: Ordered) -> No
 async def test_a_flip_without_work_is_waited_for_no_longer_than_is_asked(
     ordered: Ordered, wait_s: float
 ) -> None:
+    await ordered.begin(max_tokens=8)
+    await ordered.operations.flip("a", "prefill", 0.0)
     async with asyncio.timeout(5):
-        late = await ordered.operations.flip("b", "prefill", wait_s)
+        late = await ordered.operations.flip("b", "decode", wait_s)
     assert (late.flip_s, late.idle) == (-1.0, False)
 
 
 async def test_a_sequence_is_ordered_elsewhere(ordered: Ordered) -> None:
-    ordered._runtime.worker_ready(1, Ready(64, 1, 1, 0.1, 0.001))
-    sequence = sequence_of(ordered)
+    sequence = await ordered.begin()
+    ordered.second_ready(64)
     assert ordered.operations.migrate(sequence, "b") == Migrating(sequence, "a", "b")
     (event,) = ordered.events
     assert isinstance(event, MoveOrdered)
     assert (event.sequence, event.instance) == (sequence, 1)
+    ordered.house.resume()
+    await until(lambda: bool(ordered.house.second))
 
 
 async def test_what_cannot_move_is_refused_with_a_sentence(ordered: Ordered) -> None:
-    migrate, sequence = ordered.operations.migrate, sequence_of(ordered)
+    migrate, sequence = ordered.operations.migrate, await ordered.begin()
     for number, name, words in (
         (sequence, "A", "unknown instance 'A'"),
         (7, "b", r"there is no sequence 7 \(any more\)"),
@@ -140,30 +151,29 @@ async def test_what_cannot_move_is_refused_with_a_sentence(ordered: Ordered) -> 
     ):  # fmt: skip
         with pytest.raises(RefusalError, match=words):
             migrate(number, name)
-    ordered.drained.add(1)
+    ordered.core.sequences[sequence].strikes = 1
+    with pytest.raises(RefusalError, match=f"sequence {sequence} may have ended a worker"):
+        migrate(sequence, "b")
+    ordered.core.sequences[sequence].strikes = 0
+    ordered.operations.drain_instance("b")
     with pytest.raises(RefusalError, match="b is drained: llmd ctl resume b comes first"):
         migrate(sequence, "b")
-    ordered._runtime.worker_lost(1, blamed=False)
+    ordered.runtime.worker_lost(1, blamed=False)
     with pytest.raises(RefusalError, match="the worker of b is not ready: lost"):
         migrate(sequence, "b")
-    assert not ordered.events
+    assert [type(one) for one in ordered.events] == [InstanceDrained]
 
 
 async def test_a_stream_that_waits_for_anothers_prompt_has_no_place_to_leave(
-    house_of: Build,
+    ordered: Ordered,
 ) -> None:
-    house = house_of(instances=2)
-    house.ready()
-    house.paused = True
-    house.api.send(generate(1, [1, 2, 3], 8, n=2))
-    await until(lambda: bool(house.plans))
-    ordered = Ordered(house)
-    held_back = max(house.runtime.core.sequences)
+    held_back = await ordered.begin(8, n=2)
     with pytest.raises(RefusalError, match=f"sequence {held_back} is on no instance yet"):
         ordered.operations.migrate(held_back, "b")
 
 
 async def test_names_are_those_that_are_known(ordered: Ordered) -> None:
+    await ordered.begin()
     with pytest.raises(RefusalError, match="unknown role 'prefil'; did you mean 'prefill'"):
         await ordered.operations.flip("a", "prefil", 60.0)
     with pytest.raises(RefusalError, match="unknown instance ''; known are a, b"):
@@ -175,23 +185,25 @@ async def test_names_are_those_that_are_known(ordered: Ordered) -> None:
 
 
 async def test_one_instance_is_drained_and_used_again_but_never_the_last(ordered: Ordered) -> None:
+    await ordered.begin()
+
+    def drained() -> list[bool]:
+        return [one.drained for one in ordered.status.snapshot().instances]
+
     ordered.operations.drain_instance("b")
-    ordered.operations.resume_instance("b")
-    drained, resumed = ordered.events
-    assert isinstance(drained, InstanceDrained) and isinstance(resumed, InstanceResumed)
-    assert drained.instance == resumed.instance == 1
-    ordered.drained.add(1)
+    assert drained() == [False, True]
     with pytest.raises(RefusalError, match="no other instance could take what is on a; llmd ctl"):
         ordered.operations.drain_instance("a")
-    ordered.drained.clear()
-    ordered._runtime.worker_lost(1, blamed=False)
+    ordered.operations.resume_instance("b")
+    assert drained() == [False, False]
+    ordered.runtime.worker_lost(1, blamed=False)
     with pytest.raises(RefusalError, match="no other instance could take"):
         ordered.operations.drain_instance("a")
-    assert len(ordered.events) == 2
+    assert [type(one) for one in ordered.events] == [InstanceDrained, InstanceResumed]
 
 
-async def test_orders_between_instances_come_too_early(house_of: Build, tmp_path: Path) -> None:
-    parts = parts_of(load(), house_of().link)
+async def test_orders_between_instances_come_too_early(ordered: Ordered) -> None:
+    parts = parts_of(load(), ordered.house.link)
     status = DaemonStatus(parts)
     early = Operations(parts, load, lambda: status)
     for order in (early.drain_instance, early.resume_instance):
@@ -203,20 +215,16 @@ async def test_orders_between_instances_come_too_early(house_of: Build, tmp_path
         early.migrate(1, "a")
 
 
-async def test_snapshots_tell_transfers_flips_and_the_slowest_steps(
-    ordered: Ordered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    going = TransferStatus(3, 128, "a", "b", 9, 9000, 0.1, 0.4, True, False)
-    whole = ordered._core(0.0)
-    monkeypatch.setattr(
-        ordered, "_core", lambda _now: msgspec.structs.replace(whole, transfers=(going,))
-    )
-    assert ordered.snapshot().transfers == (going,)
-    monkeypatch.undo()
-    runtime = ordered._runtime
+async def test_snapshots_tell_roles_flips_and_the_slowest_steps(ordered: Ordered) -> None:
+    await ordered.begin()
+    await ordered.operations.flip("b", "prefill", 0.0)
     for _ in range(10):
-        runtime.recent_steps[1].add(asyncio.get_running_loop().time(), 0.05)
-    first, second = ordered.snapshot().instances
+        ordered.runtime.recent_steps[1].add(time.monotonic(), 0.05)
+    told = ordered.status.snapshot()
+    assert [(one.number, one.instance, one.role) for one in told.flips] == [(1, "b", "prefill")]
+    assert [one.role for one in told.instances] == ["mixed", "prefill"]
+    assert told.transfers == () and told.counters.flips == 1
+    first, second = told.instances
     assert first.step_p99_s == 0.0
     assert second.step_p99_s == pytest.approx(0.05, rel=0.02)
-    assert ordered.gauges(0.0).instances[1].step_p99_s == second.step_p99_s
+    assert ordered.status.gauges(0.0).instances[1].step_p99_s == second.step_p99_s

@@ -20,7 +20,7 @@ def told(marks: Sequence[tuple[float, str]], now: float) -> Story:
         (Mark(0, What.HELD_BACK, 0, 9), "held back until 9 has computed the prompt of both"),
         (Mark(0, What.QUEUED, 1, -1), "queued on gpu1"),
         (Mark(0, What.QUEUED, 5, -1), "queued on 5"),
-        (Mark(0, What.MOVED, 1, -1), "moved from gpu1, which is full"),
+        (Mark(0, What.MOVED, 1, -1), "moved from gpu1, where it waited"),
         (Mark(0, What.SENT_AHEAD, 1, -1), "1 block of its KV sent ahead"),
         (Mark(0, What.SENT_AHEAD, 9, 1), "9 blocks of its KV sent ahead to gpu1"),
         (Mark(0, What.LEFT, 144, 1), "leaves for gpu1, takes the KV of 144 tokens along"),

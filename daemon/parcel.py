@@ -7,7 +7,7 @@ a parcel may be dropped at any time: what is not sent is computed again.
 from typing import Any, Protocol
 
 
-class Pool(Protocol):
+class _Pool(Protocol):
     """The part of a block pool that a parcel needs."""
 
     def release(self, blocks: list[int], last_step: int) -> None:
@@ -20,7 +20,7 @@ class Parcel:
     __slots__ = ("blocks", "from_host", "instance", "kept_in", "num_tokens", "pool")
 
     def __init__(
-        self, instance: int, pool: Pool, blocks: list[int], num_tokens: int, from_host: bool
+        self, instance: int, pool: _Pool, blocks: list[int], num_tokens: int, from_host: bool
     ) -> None:
         """It has the blocks from now on: the caller counted it as an owner."""
         self.instance = instance

@@ -207,13 +207,13 @@ class Core:
             self.counters.failed += 1
             self._forget(sequence, FinishReason.ERROR, now)
             return
-        self.touch(self.choose(sequence, able).index).scheduler.add(sequence, now)
+        wanted = Role.DECODE if sequence.num_output_tokens else Role.PREFILL
+        self.touch(self.choose(sequence, able, wanted).index).scheduler.add(sequence, now)
 
-    def choose(self, sequence: Sequence, among: list[Instance]) -> Instance:
+    def choose(self, sequence: Sequence, among: list[Instance], wanted: Role) -> Instance:
         """The instance that placement chooses, by role and then by load."""
         if len(among) == 1:
             return among[0]
-        wanted = Role.DECODE if sequence.num_output_tokens else Role.PREFILL
         candidates = preferred([instance.candidate() for instance in among], wanted)
         if len(candidates) == 1:
             return self.instances[candidates[0].instance]
@@ -309,7 +309,7 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        if scheduler.residency.parcels.fetches:
+        if scheduler.moving.parcels.fetches:
             self.migration.after_plan(instance, now)
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))

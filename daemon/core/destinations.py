@@ -1,7 +1,7 @@
 """Destinations: who should not stay at an instance, and where they may go."""
 
 from daemon.core.instance import Instance
-from daemon.core.transfers import Links
+from daemon.core.transfers import LinkEnds
 from daemon.role import Role
 from daemon.sequence import Sequence
 
@@ -27,10 +27,10 @@ def is_prompt(home: Instance, sequence: Sequence) -> bool:
 
 
 def destinations(
-    sequence: Sequence, source: Instance, instances: list[Instance], links: Links
-) -> list[Instance]:
-    """Where one that is to leave may go: where its role is, or, from an instance that is drained,
-    anywhere if there is no such place.
+    sequence: Sequence, source: Instance, instances: list[Instance], links: LinkEnds
+) -> tuple[list[Instance], Role]:
+    """(where one that is to leave may go, the role that is wanted there). From an instance that is
+    drained it goes anywhere if nobody has that role.
     """
     able = [
         one
@@ -38,12 +38,12 @@ def destinations(
         if one is not source and one.takes(sequence.limit) and _reaches(sequence, one, links)
     ]
     begun = sequence.num_output_tokens > 0 or not source.drained
-    wanted = (Role.DECODE if begun else Role.PREFILL, Role.MIXED)
-    fitting = [one for one in able if one.role in wanted]
-    return able if source.drained and not fitting else fitting
+    wanted = Role.DECODE if begun else Role.PREFILL
+    fitting = [one for one in able if one.role in (wanted, Role.MIXED)]
+    return (able if source.drained and not fitting else fitting), wanted
 
 
-def _reaches(sequence: Sequence, target: Instance, links: Links) -> bool:
+def _reaches(sequence: Sequence, target: Instance, links: LinkEnds) -> bool:
     """Whether its KV, if it has any, can go there."""
     if sequence.slot < 0 and not sequence.residence.parked_tokens:
         return True

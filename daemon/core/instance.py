@@ -233,8 +233,8 @@ class Instance:
             link_s=swap.link_s,
             levels=_levels(self.scheduler),
             drained=self.drained,
-            parcels=len(self.scheduler.residency.parcels),
-            parcel_blocks=self.scheduler.residency.parcels.num_blocks,
+            parcels=len(self.scheduler.moving.parcels),
+            parcel_blocks=self.scheduler.moving.parcels.num_blocks,
         )
 
     def _memory(self, num_blocks: int) -> KVCache:

@@ -24,7 +24,7 @@ from daemon.core.events import (
 from daemon.core.flips import Flips
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
-from daemon.core.transfers import Transfer, Transfers
+from daemon.core.transfers import OpenTransfer, Transfers
 from daemon.handoff import HandoffMode
 from daemon.request import State
 from daemon.role import Role
@@ -54,7 +54,7 @@ class Host(Protocol):
     def act(self, action: Action) -> None:
         """Have the driver do something."""
 
-    def choose(self, sequence: Sequence, among: list[Instance]) -> Instance:
+    def choose(self, sequence: Sequence, among: list[Instance], wanted: Role) -> Instance:
         """The instance that placement chooses."""
 
     def place(self, sequence: Sequence, now: float) -> None:
@@ -84,7 +84,7 @@ class Migration:
         self.moves: dict[int, Move] = {}  # by sequence
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
         for instance in core.instances:
-            instance.scheduler.residency.parcels.is_stuck = self._is_stuck
+            instance.scheduler.moving.parcels.is_stuck = self._is_stuck
 
     def layers(self, instance: Instance) -> bool:
         """Whether prompts of an instance may leave it layer by layer."""
@@ -167,8 +167,8 @@ class Migration:
 
     def _target(self, sequence: Sequence, source: Instance) -> Instance | None:
         """Where one that is to leave goes; None if there is nowhere, so that it stays."""
-        fitting = destinations(sequence, source, self._core.instances, self.transfers.links)
-        return self._core.choose(sequence, fitting) if fitting else None
+        fitting, wanted = destinations(sequence, source, self._core.instances, self.transfers.links)
+        return self._core.choose(sequence, fitting, wanted) if fitting else None
 
     def _replace_waiting(self, instance: Instance, now: float) -> None:
         """Have prompts that wait here queue where prompts are computed, if that is elsewhere."""
@@ -332,7 +332,7 @@ class Migration:
 
     def _stay(self, move: Move) -> None:
         if move.held and move.sequence.slot >= 0 and move.sequence.instance == move.source:
-            self._core.touch(move.source).scheduler.residency.release(move.sequence)
+            self._core.touch(move.source).scheduler.moving.stay(move.sequence)
 
     # Landing
 
@@ -366,7 +366,7 @@ class Migration:
         if left_s >= 0.0:
             self._core.counters.note_handoff(now - left_s)
 
-    def _count(self, transfer: Transfer, num_right: int, home: Instance) -> None:
+    def _count(self, transfer: OpenTransfer, num_right: int, home: Instance) -> None:
         counters = self._core.counters
         counters.sent_blocks += num_right
         counters.sent_bytes += num_right * home.block_bytes

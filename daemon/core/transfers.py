@@ -21,7 +21,7 @@ from daemon.wire.columns import int32
 
 
 @dataclass(slots=True, eq=False)
-class Transfer:
+class OpenTransfer:
     """Some of a sequence's blocks on their way. An end's pool is None once that end is over."""
 
     number: int
@@ -49,7 +49,7 @@ class Transfer:
         return self.source_pool is None and self.target_pool is None
 
 
-class Links:
+class LinkEnds:
     """Which worker can send to which, as both ends said."""
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class Transfers:
 
     def __init__(self, instances: Listing[Instance]) -> None:
         self._instances = instances
-        self.links = Links()
-        self.open: dict[int, Transfer] = {}
+        self.links = LinkEnds()
+        self.open: dict[int, OpenTransfer] = {}
         self.num_ordered = 0
 
-    def __iter__(self) -> Iterator[Transfer]:
+    def __iter__(self) -> Iterator[OpenTransfer]:
         return iter(self.open.values())
 
     def ahead_of(self, sequence: Sequence) -> bool:
@@ -123,8 +123,8 @@ class Transfers:
         )
         ordered.from_host = parcel.from_host
         ordered.num_tokens = parcel.num_tokens - fetch.first * self._block_size(target)
-        residency = self._instances[source].scheduler.residency
-        pool = residency.space.pool if parcel.from_host else self._pool(source)
+        host = self._instances[source].scheduler.moving.host_pool
+        pool = host if parcel.from_host else self._pool(source)
         self._own(ordered, pool, shared=True)
         fetch.sequence.residence.transfer = ordered.number
         return _send(ordered)
@@ -141,9 +141,9 @@ class Transfers:
         held = self._instances[source].scheduler.kv.table.blocks(sequence.slot)
         digests = sequence.hashes[: sequence.num_sealed_blocks]
         first = len(there.kv.pool.cache.match(digests))
-        while first < len(digests) and digests[first] in there.residency.parcels.coming:
+        while first < len(digests) and digests[first] in there.moving.parcels.coming:
             first += 1
-        count = min(len(digests) - first, there.kv.num_unreserved - there.admission.num_spare)
+        count = min(len(digests) - first, there.moving.num_room)
         if count < least:
             return None
         blocks = held[first : first + count].tolist()
@@ -164,10 +164,10 @@ class Transfers:
         columns: tuple[list[int], list[int]],
         first: int,
         now: float,
-    ) -> Transfer:
+    ) -> OpenTransfer:
         self.num_ordered += 1
         digests = sequence.hashes[first : first + len(columns[0])]
-        ordered = Transfer(
+        ordered = OpenTransfer(
             self.num_ordered,
             sequence,
             *ends,
@@ -186,7 +186,7 @@ class Transfers:
         self.open[ordered.number] = ordered
         return ordered
 
-    def _own(self, transfer: Transfer, source_pool: BlockPool, shared: bool) -> None:
+    def _own(self, transfer: OpenTransfer, source_pool: BlockPool, shared: bool) -> None:
         """Own a share of the blocks at both ends; `shared`: a slot has the targets already."""
         transfer.source_pool, transfer.target_pool = source_pool, self._pool(transfer.target)
         source_pool.share(transfer.blocks)
@@ -198,7 +198,7 @@ class Transfers:
 
     def ended(
         self, instance: int, number: int, num_right: int, elapsed_s: float
-    ) -> Transfer | None:
+    ) -> OpenTransfer | None:
         """An end is over: let go of its blocks. Returns the transfer if that is news."""
         transfer = self.open.get(number)
         if transfer is None:
@@ -220,15 +220,14 @@ class Transfers:
             del self.open[number]
         return transfer
 
-    def _is_computing(self, transfer: Transfer) -> bool:
+    def _is_computing(self, transfer: OpenTransfer) -> bool:
         """Whether the step that computes a layered one has not answered, so that it may fail."""
         sequence = transfer.sequence
         if sequence.slot < 0 or sequence.instance != transfer.source:
             return False
-        admission = self._instances[transfer.source].scheduler.admission
-        return admission.answered_step < transfer.step
+        return self._instances[transfer.source].scheduler.moving.answered_step < transfer.step
 
-    def answered(self, instance: int) -> list[Transfer]:
+    def answered(self, instance: int) -> list[OpenTransfer]:
         """Land the layered ones whose steps have answered, at an instance; those."""
         landed = []
         for one in list(self.open.values()):
@@ -238,7 +237,7 @@ class Transfers:
                 landed += [ended] if ended is not None else []
         return landed
 
-    def _land(self, transfer: Transfer, pool: BlockPool, num_right: int) -> None:
+    def _land(self, transfer: OpenTransfer, pool: BlockPool, num_right: int) -> None:
         """What is right and full is cached from now on; then let go."""
         whole = transfer.num_tokens // self._block_size(transfer.target)
         named = min(num_right, whole, len(transfer.digests))
@@ -262,7 +261,7 @@ class Transfers:
             if transfer.over:
                 del self.open[transfer.number]
 
-    def over_link(self, event: LinkChanged) -> list[Transfer]:
+    def over_link(self, event: LinkChanged) -> list[OpenTransfer]:
         """Those over a link whose end at the instance that says so is not over."""
         ends = (event.instance, event.peer) if event.sends else (event.peer, event.instance)
         return [
@@ -279,11 +278,11 @@ class Transfers:
             if one.sequence is sequence:
                 self._taint(one)
 
-    def _taint(self, transfer: Transfer) -> None:
+    def _taint(self, transfer: OpenTransfer) -> None:
         self._forget_coming(transfer)
         transfer.digests = []
 
-    def _forget_coming(self, transfer: Transfer) -> None:
+    def _forget_coming(self, transfer: OpenTransfer) -> None:
         coming = self._coming(transfer.target)
         for digest in transfer.digests:
             if coming[digest] <= 1:
@@ -292,7 +291,7 @@ class Transfers:
                 coming[digest] -= 1
 
     def _coming(self, instance: int) -> Counter[bytes]:
-        return self._instances[instance].scheduler.residency.parcels.coming
+        return self._instances[instance].scheduler.moving.parcels.coming
 
     def _pool(self, instance: int) -> BlockPool:
         return self._instances[instance].scheduler.kv.pool
@@ -301,7 +300,7 @@ class Transfers:
         return self._instances[instance].scheduler.kv.block_size
 
 
-def _send(transfer: Transfer) -> Send:
+def _send(transfer: OpenTransfer) -> Send:
     return Send(
         transfer.number,
         transfer.source,

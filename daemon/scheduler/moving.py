@@ -1,7 +1,8 @@
 """Moving: running sequences leave an instance, and others come to it with their KV."""
 
+from daemon.memory.block_pool import BlockPool
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.parcels import Fetch
+from daemon.scheduler.parcels import Fetch, Parcels
 from daemon.scheduler.repeat import Repeats
 from daemon.sequence import Sequence
 from daemon.story import What
@@ -15,10 +16,34 @@ class Moving:
         self._slots = admission.slots
         self._repeats = repeats
 
+    @property
+    def parcels(self) -> Parcels:
+        """Who left and has its KV here."""
+        return self._admission.residency.parcels
+
+    @property
+    def host_pool(self) -> BlockPool:
+        """The ledger of the host pool."""
+        return self._admission.residency.space.pool
+
+    @property
+    def answered_step(self) -> int:
+        """The newest step that has answered."""
+        return self._admission.answered_step
+
+    @property
+    def num_room(self) -> int:
+        """Blocks of the KV pool that what comes ahead of its sequence may take."""
+        return self._admission.kv.num_unreserved - self._admission.num_spare
+
     def hold(self, sequence: Sequence) -> None:
         """Have no further step compute a running sequence, as it is to leave."""
         self._admission.residency.hold(sequence)
         self._repeats.forget()
+
+    def stay(self, sequence: Sequence) -> None:
+        """Have steps compute it again: it stays after all."""
+        self._admission.residency.release(sequence)
 
     def has_answered(self, sequence: Sequence) -> bool:
         """Whether no step in flight computes a running sequence."""
@@ -52,7 +77,7 @@ class Moving:
 
     def take_fetches(self) -> list[Fetch]:
         """What sequences that were admitted since the last call need of their parcels."""
-        parcels = self._admission.residency.parcels
+        parcels = self.parcels
         taken, parcels.fetches = parcels.fetches, []
         return taken
 

@@ -329,3 +329,20 @@ def test_what_failed_as_it_was_computed_is_cached_nowhere() -> None:
     driver.settle()
     assert [one.scheduler.kv.pool.ledger().cached for one in driver.core.instances] == [0, 0]
     driver.check_nothing_left()
+
+
+def test_prompts_are_handed_to_decode_instances_before_mixed_ones() -> None:
+    config = configured("sarathi", 3)
+    roles = (Role.PREFILL, Role.DECODE, Role.MIXED)
+    instances = tuple(
+        msgspec.structs.replace(one, role=role)
+        for one, role in zip(config.instances, roles, strict=True)
+    )
+    driver = Driver(msgspec.structs.replace(config, instances=instances), 40)
+    driver.link_all()
+    requests = [driver.arrive([token] * 9, 12) for token in range(4)]
+    for _ in range(6):
+        driver.answer(0)
+        driver.land_all()
+    assert {home(driver, one) for one in requests} == {1}
+    driver.settle()

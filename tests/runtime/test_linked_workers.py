@@ -8,7 +8,7 @@ from pathlib import Path
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import NewLink, Ready
-from daemon.runtime.links import Links
+from daemon.runtime.links import WorkerLinks
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
@@ -23,7 +23,7 @@ class Workers:
 
     def __init__(self, folder: str, spare: Spare) -> None:
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = Links(self._hand, self.heard.append)
+        self.links = WorkerLinks(self._hand, self.heard.append)
         hooks = WorkerHooks(
             loading=lambda *_: None,
             ready=self._ready,

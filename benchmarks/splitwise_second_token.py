@@ -2,13 +2,13 @@
 
     python -m benchmarks.splitwise_second_token [--trace CODING_TRACE.csv] [--simulate]
 
-Taken from the paper: the links (400 Gbps for H100, 200 Gbps for A100), the median prompt and answer
-of its coding trace (1,500 and 13 tokens), its time between tokens without batching (Table IV), and
-the part of a layer-wise transfer that nothing hides (5 ms and 8 ms). Taken from profiles: the
-model's shape and so its bytes a token, steps, layers. What comes out: how much longer the second
-token takes, which the paper has as +64 % where the prompt goes in one piece and as +16.5 % where it
-goes layer by layer; from which length on layers pay (the paper: 512 tokens on H100); and the
-bandwidth that would explain the paper's figures.
+Taken from the paper: the links (400 Gbps for H100, 200 Gbps for A100), the lengths of its coding
+trace (the workload splitwise-code: medians 1,500 and 13 tokens, the shape around them is not the
+paper's), its time between tokens without batching (Table IV), and the part of a layer-wise transfer
+that nothing hides (5 ms and 8 ms). Taken from profiles: the model's shape and so its bytes a token,
+steps, layers. What comes out: how much longer the second token takes, which the paper has as +64 %
+where the prompt goes in one piece and as +16.5 % where it goes layer by layer; from which length on
+layers pay (the paper: 512 tokens on H100); and the bandwidth that would explain the +64 %.
 
 `--simulate` runs one prefill and one decode instance, one request at a time, through the simulator.
 There the second token need not wait: full blocks are copied ahead while the prefill instance goes
@@ -28,11 +28,12 @@ from daemon.lab.profiles.load import load_profile
 from daemon.lab.report.measures import measure
 from daemon.lab.simulator.run import prepare, run
 from daemon.lab.simulator.scenario import HandoffSpec, InstanceGroup, Scenario
+from daemon.lab.workload.build import build
 from daemon.lab.workload.traces import read_trace
 from daemon.lab.workload.workload import Workload, WorkloadSpec
 from daemon.memory.sizing import block_bytes
 
-PROMPT, ANSWER = 1500, 13
+PROMPT = 1500
 SERIALIZED, LAYERED = 0.64, 0.165
 """Of the second token without a transfer, what the paper says that each way adds."""
 
@@ -110,9 +111,10 @@ def reckoned(setup: Setup, prompts: np.ndarray) -> None:
 
 
 def lengths(trace: Path | None) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts and answers: of a trace, as far as they fit the model, else the paper's medians."""
+    """Prompts and answers that fit the model: of a trace, or with the paper's medians."""
     if trace is None:
-        return np.full(50, PROMPT, np.int32), np.full(50, ANSWER, np.int32)
+        built = build(WorkloadSpec(name="splitwise-code", requests=500, rate=1.0), 4096)
+        return built.prompt_tokens, built.output_tokens
     read = read_trace(trace)
     fits = read.within(4096)
     return read.prompt_tokens[fits][:500], read.output_tokens[fits][:500]
@@ -159,7 +161,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--trace", type=Path, help="Azure's coding trace; default: the medians")
+    parser.add_argument(
+        "--trace", type=Path, help="Azure's coding trace; default: the paper's lengths"
+    )
     parser.add_argument("--simulate", action="store_true", help="and through the simulator")
     arguments = parser.parse_args()
     prompts, answers = lengths(arguments.trace)

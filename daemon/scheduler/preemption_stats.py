@@ -15,4 +15,4 @@ class PreemptionStats:
     @property
     def any(self) -> bool:
         """Whether there is anything to count."""
-        return bool(self.preemptions or self.swaps_in)
+        return bool(self.preemptions or self.swaps_in or self.recomputed_tokens)

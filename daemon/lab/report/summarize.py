@@ -1,6 +1,7 @@
 """From a finished run to its report: every measure, vectorised."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -87,12 +88,7 @@ def summarize(run: RunLog, about: About) -> Report:
         slo_attainment=None if attained is None else _share(attained.sum(), attained.size),
         goodput_rps=None if attained is None else _share(attained.sum(), run.virtual_s),
         slo_by_class=_by_class(requests, attained, about.classes),
-        preemptions=int(requests.preemptions.sum()) if inside else None,
-        preempted_requests_fraction=(
-            _share(requests.preempted_after_first.sum(), len(requests)) if inside else None
-        ),
-        recomputed_tokens=int(requests.recomputed_tokens.sum()) if inside else None,
-        swaps=run.swaps if inside else None,
+        **_moves(run, inside),
         kv_allocated_fraction=kv[0],
         kv_written_fraction=kv[1],
         unserved_tokens_fraction=_unserved(requests),
@@ -104,10 +100,22 @@ def summarize(run: RunLog, about: About) -> Report:
         energy_per_token_j=energy_j / num_tokens if energy_j is not None and num_tokens else None,
         predictor=about.predictor,
         instances=[_instance(i, run) for i in run.instances],
-        handoffs=run.handoffs if inside else None,
-        handoffs_failed=run.handoffs_failed if inside else None,
-        sent_bytes=round(sum(i.sent_bytes for i in run.instances)) if inside else None,
     )
+
+
+def _moves(run: RunLog, inside: bool) -> dict[str, Any]:
+    """What a report says of those who gave way or went on elsewhere: nothing, seen from outside."""
+    requests = run.requests
+    moves = {
+        "preemptions": int(requests.preemptions.sum()),
+        "preempted_requests_fraction": _share(requests.preempted_after_first.sum(), len(requests)),
+        "recomputed_tokens": int(requests.recomputed_tokens.sum()),
+        "swaps": run.swaps,
+        "handoffs": run.handoffs,
+        "handoffs_failed": run.handoffs_failed,
+        "sent_bytes": round(sum(one.sent_bytes for one in run.instances)),
+    }
+    return moves if inside else dict.fromkeys(moves)
 
 
 def stats(values: npt.ArrayLike) -> Stats:

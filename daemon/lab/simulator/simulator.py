@@ -40,7 +40,7 @@ from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.scenario import WorkerFault
 from daemon.lab.simulator.traffic import Traffic
-from daemon.lab.simulator.transfers import NoLinkError, Transfers
+from daemon.lab.simulator.transfers import NoLinkError, SimulatedTransfers
 from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Computed, Worker
 from daemon.length_models.prediction import Predictor
@@ -103,10 +103,10 @@ class Simulator:
         self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
         self._wake_s = float("inf")
         self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
-        self._transfers: Transfers | None = None
+        self._transfers: SimulatedTransfers | None = None
         if machine.ways is not None and len(machine.ways) > 1:
             logs = recorder.instances
-            self._transfers = Transfers(machine.ways, self._agenda, logs, recorder.spans)
+            self._transfers = SimulatedTransfers(machine.ways, self._agenda, logs, recorder.spans)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
             Rank.COPIED: self._copied,

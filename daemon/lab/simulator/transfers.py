@@ -9,7 +9,7 @@ from daemon.core.events import LinkChanged, TransferEnded
 from daemon.lab.report.records import InstanceLog, Span
 from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.shared_links import NEVER, SharedLinks
-from daemon.lab.simulator.ways import Way, Ways
+from daemon.lab.simulator.ways import HandoffWay, Ways
 
 MEETING_S = 0.05
 """From the moment that both workers are ready until a link between them is up."""
@@ -24,7 +24,7 @@ class _Transfer:
     """One that an end has not answered yet."""
 
     sent: Send
-    way: Way
+    way: HandoffWay
     size_bytes: float
     told_s: float  # when the source heard of it; the target hears with the first byte
     # What is still to go: not before which time, and how many bytes.
@@ -47,7 +47,7 @@ class _LinkEnd(NamedTuple):
     lives: int = 0  # that the workers of both had had, when they were to meet
 
 
-class Transfers:
+class SimulatedTransfers:
     """All of one simulation. A worker's second life knows nothing of what its first one sent."""
 
     def __init__(

@@ -11,7 +11,7 @@ _NONE = LinkSpec(0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class HandoffWay:
     """What a transfer takes."""
 
     links: tuple[str, ...]
@@ -72,19 +72,21 @@ class Ways:
                     speeds[f"{one.name} {kind} in"] = link.bytes_per_s
         return speeds
 
-    def between(self, source: int, target: int, from_host: bool = False) -> Way | None:
+    def between(self, source: int, target: int, from_host: bool = False) -> HandoffWay | None:
         """From one instance's KV pool, or its host pool, to the KV pool of another."""
         here, there = self._ports[source], self._ports[target]
         if here.block_bytes != there.block_bytes:
             return None
         if from_host and there.host.bytes_per_s:
-            return Way((f"{there.name} host link in",), there.host.latency_s)
+            return HandoffWay((f"{there.name} host link in",), there.host.latency_s)
         if here.direct.bytes_per_s and there.direct.bytes_per_s:
             latency_s = max(here.direct.latency_s, there.direct.latency_s)
-            return Way((f"{here.name} link out", f"{there.name} link in"), latency_s)
+            return HandoffWay((f"{here.name} link out", f"{there.name} link in"), latency_s)
         if here.host.bytes_per_s and there.host.bytes_per_s:
             latency_s = here.host.latency_s + there.host.latency_s
-            return Way((f"{here.name} host link out", f"{there.name} host link in"), latency_s)
+            return HandoffWay(
+                (f"{here.name} host link out", f"{there.name} host link in"), latency_s
+            )
         return None
 
 

@@ -19,7 +19,7 @@ from daemon.lab.report.records import InstanceLog, Span
 from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.scenario import HandoffSpec
-from daemon.lab.simulator.transfers import MEETING_S, NoLinkError, Transfers
+from daemon.lab.simulator.transfers import MEETING_S, NoLinkError, SimulatedTransfers
 from daemon.lab.simulator.ways import Ways
 from tests.lab.simulator.made import DEVICE, phases, profile
 
@@ -59,7 +59,7 @@ class Driver:
         self.logs = [InstanceLog(f"i{number}") for number in range(num)]
         self.spans: list[Span] = []
         ways = ways_of(*[made()] * num, spec=spec)
-        self.transfers = Transfers(ways, self.agenda, self.logs, self.spans)
+        self.transfers = SimulatedTransfers(ways, self.agenda, self.logs, self.spans)
         self.told: list[LinkChanged | TransferEnded] = []
         self.now = 0.0
         for instance in range(num):

@@ -39,7 +39,7 @@ from daemon.core.events import (
 from daemon.journal.writer import JournalWriter
 from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBlocks
 from daemon.runtime.api_link import ApiLink
-from daemon.runtime.links import Links
+from daemon.runtime.links import LinkBroker
 from daemon.runtime.plans import Planner
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.columns import int32
@@ -80,7 +80,7 @@ class Runtime:
         self.empty = asyncio.Event()  # once draining: nothing lives any more
         self._journal = journal
         self._workers = workers
-        self.links = Links(workers.link, self.dispatch)
+        self.links = LinkBroker(workers.link, self.dispatch)
         self._planners = [Planner(store) for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
+from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.handoff.messages import Broken, Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
@@ -31,8 +31,8 @@ def over_host(
     """Ends with a ring of two slots, each for two blocks of `SOURCE`; `host`: a pool beside it."""
     here, there = socket.socketpair()
     with ThreadPoolExecutor(1) as other:
-        receiver = other.submit(connect_receiver, there, Here(target))
-        ours = Here(source, host)
+        receiver = other.submit(connect_receiver, there, EndPools(target))
+        ours = EndPools(source, host)
         return connect_sender(here, ours, num_slots=2, slot_bytes=4096), receiver.result()
 
 

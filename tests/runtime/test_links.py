@@ -10,7 +10,7 @@ from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import LinkState, NewLink, TransferOver
 from daemon.runtime import links as links_module
-from daemon.runtime.links import Links
+from daemon.runtime.links import LinkBroker
 from daemon.wire.columns import int32
 from tests.wire.descriptors import open_descriptors
 
@@ -21,7 +21,7 @@ class Told:
     def __init__(self) -> None:
         self.handed: list[tuple[int, NewLink]] = []
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = Links(self._hand, self.heard.append)
+        self.links = LinkBroker(self._hand, self.heard.append)
 
     def _hand(self, instance: int, message: NewLink, fd: int) -> None:
         os.fstat(fd)  # it is open

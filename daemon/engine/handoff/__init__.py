@@ -6,5 +6,6 @@ are copied beside the steps of both, in one of two ways: the sender's GPU writes
 pool (CUDA IPC), or the bytes pass through slots of host memory that both map. A transfer goes whole
 (`Sender.send`), or layer by layer while its step is computed (`Sender.begin_layers`,
 `handoff.watch`). Every block is summed where it leaves and where it arrives (`handoff.sums`). A
-worker's ends are all in its `Links`: it joins them as they come, and orders transfers with plans.
+worker's ends are all in its `WorkerLinks`: it joins them as they come, and orders transfers with
+plans.
 """

@@ -132,6 +132,11 @@ class Sequence:
         return self.num_known_tokens + int(self.outlook.room_tokens)
 
     @property
+    def predicted_length(self) -> int:
+        """Its length when it ends, as predicted, if that is to be trusted, or by its limit."""
+        return min(self.limit, self.num_known_tokens + self.remaining_tokens)
+
+    @property
     def order_key(self) -> tuple[float, int]:
         """What it is ordered by: rank, then arrival."""
         return self.rank, self.arrival

@@ -17,9 +17,9 @@ class What:
     HELD_BACK = "held back"  # other: the stream whose prompt it will share (n > 1)
     QUEUED = "queued"  # amount: the instance's index
     MOVED = "moved"  # to an instance that has room; amount: the one where it waited in vain
-    LEFT = "left"  # for the instance `other`; amount: tokens whose KV it takes along
+    SENT_AHEAD = "sent ahead"  # to where it will go on; amount: full blocks, while it still runs
+    LEFT = "left"  # with its KV; amount: tokens whose KV it takes along; other: target instance
     LANDED = "landed"  # that KV is there; amount: its tokens
-    SENT_AHEAD = "sent ahead"  # while it runs on; amount: blocks; other: the instance's index
     PREDICTED = "predicted"  # amount: output tokens
     ADMITTED = "admitted"  # amount: prompt tokens found in the prefix cache
     SHARED = "shared"  # admitted; amount: tokens shared with the stream `other`

@@ -5,10 +5,10 @@ from functools import partial
 
 from textual.app import SystemCommand
 
-from daemon.protocol.control import Snapshot
+from daemon.protocol.control import Role, Snapshot
 from tui.format import printable
 from tui.ordering import SORTS
-from tui.orders import ORDERS, OperatorOrder, policy_order
+from tui.orders import ORDERS, OperatorOrder, drain_order, flip_order, policy_order
 from tui.screens.blocks import BlocksScreen
 from tui.screens.instance import InstanceScreen
 from tui.screens.live import LiveScreen
@@ -28,6 +28,16 @@ def orders(snapshot: Snapshot, order: Callable[[OperatorOrder], object]) -> Iter
     policies = [policy_order(name) for name in snapshot.policies]
     for one in (*policies, *ORDERS):
         yield SystemCommand(one.title, one.help, partial(order, one))
+
+
+def between(
+    snapshot: Snapshot, confirm: Callable[[OperatorOrder], object]
+) -> Iterable[SystemCommand]:
+    """What can be ordered of each of several instances; a person is asked whether it is meant."""
+    for one in snapshot.instances if len(snapshot.instances) > 1 else ():
+        flips = [flip_order(one.name, role.value) for role in Role if role != one.role]
+        for order in (*flips, drain_order(one)):
+            yield SystemCommand(order.title, order.help, partial(confirm, order))
 
 
 def places(

@@ -13,16 +13,19 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from daemon.control.client import ControlError
-from daemon.protocol.control import BlockOwners, Snapshot, Story
+from daemon.protocol.control import BlockOwners, InstanceStatus, Role, Snapshot, Story
 from tui import commands
+from tui.boxes import ChoiceScreen, ConfirmScreen
 from tui.client import DaemonSource
+from tui.format import printable
 from tui.help import HelpScreen
-from tui.orders import OperatorOrder, policy_order
+from tui.orders import OperatorOrder, drain_order, flip_order, move_order, policy_order
 from tui.palette import THEME, ink
 from tui.policies import PolicyScreen
 from tui.recording import RecordingError, RecordingWriter
 from tui.replay import Replay
 from tui.screens.blocks import BlocksScreen
+from tui.screens.instances import CardsScreen
 from tui.screens.live import LiveScreen
 from tui.screens.overview import OverviewScreen
 from tui.screens.tree import TreeScreen
@@ -50,8 +53,12 @@ class LlmdTop(App[None]):
         Binding("q", "quit", "quit"),
         Binding("p", "pause", "pause"),
         Binding("t", "open('tree')", "tree"),
+        Binding("i", "open('cards')", "cards"),
         Binding("k", "open('blocks')", "KV map"),
         Binding("o", "policy", "policy"),
+        Binding("r", "flip", show=False),
+        Binding("d", "drain", show=False),
+        Binding("m", "migrate", show=False),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("comma", f"seek(-{SEEK_S})", show=False),
         Binding("full_stop", f"seek({SEEK_S})", show=False),
@@ -146,10 +153,12 @@ class LlmdTop(App[None]):
         yield SystemCommand("Pause", "hold the picture, or let it move again", self.action_pause)
         tree, blocks = partial(self.action_open, "tree"), partial(self.action_open, "blocks")
         yield SystemCommand("Tree", "instances and their sequences", tree)
+        yield SystemCommand("Cards", "instances and what moves", partial(self.action_open, "cards"))
         yield SystemCommand("KV map", "whose each block is", blocks)
         yield from commands.sorts(self.overview.sequences.sort_by)
         if self.may_order and self.watched.newest is not None:
             yield from commands.orders(self.watched.newest, self.order)
+            yield from commands.between(self.watched.newest, self.confirm)
         if self.watched.snapshot is not None:
             yield from commands.places(self.watched.snapshot, self.push_screen)
 
@@ -163,7 +172,8 @@ class LlmdTop(App[None]):
 
     async def action_open(self, name: str) -> None:
         """A screen in place of those above the overview; the overview itself if it is open."""
-        screen: LiveScreen = TreeScreen() if name == "tree" else BlocksScreen()
+        kinds = {"tree": TreeScreen, "blocks": BlocksScreen, "cards": CardsScreen}
+        screen: LiveScreen = kinds[name]()
         again = isinstance(self.screen, type(screen))
         while len(self.screen_stack) > 1:
             await self.pop_screen()
@@ -193,7 +203,12 @@ class LlmdTop(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What changes the daemon is not there where nothing may be changed."""
         del parameters
-        return self.may_order if action == "policy" else True
+        return self.may_order if action in ("policy", "flip", "drain", "migrate") else True
+
+    @property
+    def front(self) -> LiveScreen:
+        """The open screen, below a box if there is one."""
+        return next(one for one in reversed(self.screen_stack) if isinstance(one, LiveScreen))
 
     @property
     def may_order(self) -> bool:
@@ -209,6 +224,64 @@ class LlmdTop(App[None]):
 
         if self.may_order and self.watched.newest is not None:
             self.push_screen(PolicyScreen(self.watched.newest), chosen)
+
+    def action_flip(self) -> None:
+        """Choose another role for the instance that the screen is about."""
+        one = self._chosen_instance()
+        if one is None:
+            return
+        roles = [role.value for role in Role]
+
+        def chosen(place: int | None) -> None:
+            if place is not None and place >= 0:
+                self.confirm(flip_order(one.name, roles[place]))
+
+        title = f"{printable(one.name, 20)} shall be"
+        self.push_screen(ChoiceScreen(title, roles, roles.index(one.role)), chosen)
+
+    def action_drain(self) -> None:
+        """Drain that instance, or use it again."""
+        one = self._chosen_instance()
+        if one is not None:
+            self.confirm(drain_order(one))
+
+    def action_migrate(self) -> None:
+        """Choose where the sequence that the screen is about goes on."""
+        sequence, newest = self.front.chosen_sequence(), self.watched.newest
+        if sequence is None or newest is None or not self.may_order:
+            return
+        home = next((s.instance for s in newest.sequences if s.sequence == sequence), "")
+        names = [
+            one.name
+            for one in newest.instances
+            if one.name != home and one.state == "ready" and not one.drained
+        ]
+        if not names:
+            self.notify("there is no other instance that could take it", severity="warning")
+            return
+
+        def chosen(place: int | None) -> None:
+            if place is not None and place >= 0:
+                self.confirm(move_order(sequence, names[place]))
+
+        labels = [printable(name, 38) for name in names]
+        self.push_screen(ChoiceScreen(f"{sequence} goes on at", labels), chosen)
+
+    def _chosen_instance(self) -> InstanceStatus | None:
+        """The instance that the open screen is about, as it is now; where it may be changed."""
+        index, newest = self.front.chosen_instance(), self.watched.newest
+        if index is None or newest is None or not self.may_order:
+            return None
+        return newest.instances[index] if index < len(newest.instances) else None
+
+    def confirm(self, order: OperatorOrder) -> None:
+        """Carry it out if a person says that it is meant."""
+
+        def answered(meant: bool | None) -> None:
+            if meant:
+                self.order(order)
+
+        self.push_screen(ConfirmScreen(order), answered)
 
     def order(self, order: OperatorOrder) -> None:
         """Carry it out beside the loop, and tell what came of it."""

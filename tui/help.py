@@ -13,7 +13,7 @@ from tui.sequences import residency_legend
 
 KEYS = (
     ("Enter", "open the sequence or instance at the cursor; Esc: back"),
-    ("t", "tree of instances and sequences; space folds"),
+    ("i  t", "instances as cards, and what moves; tree, space folds"),
     ("k", "map of the KV blocks and their owners; n: next instance"),
     ("s  /", "next order of sequences; filter by id, state, place"),
     ("Tab", "next table; arrows and page keys move in it"),
@@ -21,7 +21,7 @@ KEYS = (
 )
 LIVE_KEYS = (
     ("p  q", "pause the picture, not the daemon; quit"),
-    ("o", "rank sequences by another policy"),
+    ("o r d m", "policy; flip or drain an instance; move a sequence"),
 )
 REPLAY_KEYS = (
     ("p  q", "stop the time, or let it go on; quit"),

@@ -37,6 +37,11 @@ def pressure_colour(fraction: float) -> str:
 
 def _state(row: InstanceRow, _width: int) -> Cell:
     sign, colour = state_look(row.one.state)
+    if row.one.drained:
+        sign, colour = state_look("draining")
+        return Cell(
+            f"{sign} drained" if row.one.state == "ready" else f"{sign} {row.one.state}", colour
+        )
     if row.one.fallbacks:
         return Cell(f"{sign} {row.one.state} {FALLBACK}", ink.warn)
     return Cell(f"{sign} {row.one.state}", colour)
@@ -62,6 +67,10 @@ def _kv_size(row: InstanceRow, _width: int) -> Cell:
 
 def _step(row: InstanceRow, _width: int) -> Cell:
     return Cell(latency(row.one.step_s if row.one.steps else None))
+
+
+def _p99(row: InstanceRow, _width: int) -> Cell:
+    return Cell(latency(row.one.step_p99_s or None), ink.muted)
 
 
 def _batch(row: InstanceRow, _width: int) -> Cell:
@@ -105,6 +114,7 @@ COLUMNS: list[Column[InstanceRow]] = [
     Column("kv", "KV used", 12, _kv, grow=20),
     Column("size", "KV pool", 8, _kv_size, rank=3),
     Column("step", "step", 7, _step),
+    Column("p99", "p99", 7, _p99, rank=2),
     Column("batch", "seq/tok", 9, _batch),
     Column("flight", "in flight", 9, lambda r, _: Cell(str(r.one.steps_in_flight)), rank=4),
 ]

@@ -4,7 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.control.client import choose_policy, drain, reload, resume
+from daemon.control.client import (
+    choose_policy,
+    drain,
+    drain_instance,
+    flip,
+    migrate,
+    reload,
+    resume,
+    resume_instance,
+)
+from daemon.protocol.control import InstanceStatus
+from tui.format import printable
 
 TIMEOUT_S = 5.0
 
@@ -25,6 +36,48 @@ def policy_order(name: str) -> OperatorOrder:
         return f"the policy is {name} now"
 
     return OperatorOrder(f"Policy: {name}", "rank sequences by it from now on", carry_out)
+
+
+def flip_order(name: str, role: str) -> OperatorOrder:
+    """Give an instance another role; what comes of it is seen on its card."""
+
+    def carry_out(path: Path) -> str:
+        done = flip(path, name, role, TIMEOUT_S, wait_s=0.0)
+        return f"{name} is {done.role}{' now' if done.number else ' already'}"
+
+    text = "It prefers other work from now on; nothing is drained and nothing computed again."
+    return OperatorOrder(f"Flip {printable(name)} to {role}", text, carry_out)
+
+
+def drain_order(one: InstanceStatus) -> OperatorOrder:
+    """Move everything away from an instance; or use it again, where that was done."""
+    name = one.name
+
+    def empty(path: Path) -> str:
+        drain_instance(path, name, TIMEOUT_S)
+        return f"{name} takes nothing new, and what is there moves away"
+
+    def use(path: Path) -> str:
+        resume_instance(path, name, TIMEOUT_S)
+        return f"{name} is used again"
+
+    if one.drained:
+        return OperatorOrder(f"Resume {printable(name)}", "It takes work again.", use)
+    text = (
+        f"{one.running + one.waiting} sequences move to others, and it idles until it is resumed."
+    )
+    return OperatorOrder(f"Drain {printable(name)}", text, empty)
+
+
+def move_order(sequence: int, name: str) -> OperatorOrder:
+    """Go on with a sequence on another instance."""
+
+    def carry_out(path: Path) -> str:
+        told = migrate(path, sequence, name, TIMEOUT_S)
+        return f"sequence {sequence} moves from {told.source} to {told.target}"
+
+    text = "Its keys and values go along; it pauses until they have landed."
+    return OperatorOrder(f"Move sequence {sequence} to {printable(name)}", text, carry_out)
 
 
 def _drain(path: Path) -> str:

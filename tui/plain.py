@@ -17,6 +17,7 @@ from tui.format import (
     size,
 )
 from tui.instances import gpu_words
+from tui.moves import TURN, flip_line, in_flight, transfer_line
 from tui.queues import has_queues, level_counts
 from tui.rates import paused
 from tui.sequences import predicted
@@ -24,6 +25,8 @@ from tui.story import cause_word
 
 LISTED_SEQUENCES = 40
 _ASCII_BAR = str.maketrans(BAR_FULL + BAR_HALF + BAR_EMPTY, "##.")
+_ASCII_MOVE = _ASCII_BAR | str.maketrans({"→": "->", "…": "...", "·": ";", TURN: "flip"})
+_MOVE_CELLS = 96
 _LEFT_COLUMNS = {"INSTANCE", "ROLE", "DEVICE", "STATE", "KV USED"}
 _LEFT_COLUMNS |= {"POLICY", "SWAP", "HOST USED", "SEQUENCES BY LEVEL"}
 
@@ -33,6 +36,8 @@ def frame(snapshot: Snapshot) -> str:
     parts = [_head(snapshot), _instances(snapshot.instances)]
     if any(has_queues(instance) for instance in snapshot.instances):
         parts.append(_queues(snapshot))
+    if snapshot.transfers or snapshot.flips:
+        parts.append(_moves(snapshot))
     if snapshot.sequences:
         parts.append(_sequences(snapshot))
     return "\n\n".join(parts)
@@ -119,7 +124,7 @@ def _fallbacks(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
 
 def _instances(instances: Sequence[InstanceStatus]) -> str:
     header = ["INSTANCE", "ROLE", "DEVICE", "STATE", "RUN", "WAIT", "KV USED", "BLOCKS"]
-    header += ["CACHED", "POOL", "STEP", "SEQ/TOK"]
+    header += ["CACHED", "POOL", "STEP", "P99", "SEQ/TOK"]
     return _table(header, [_instance(instance) for instance in instances])
 
 
@@ -130,6 +135,8 @@ def _instance(instance: InstanceStatus) -> list[str]:
     if state == "loading":
         done = percent(instance.load_fraction).strip()
         state = f"{printable(instance.load_stage) or state} {done}"
+    if instance.drained:
+        state = f"{state}, drained"
     return [
         printable(instance.name),
         instance.role,
@@ -142,6 +149,7 @@ def _instance(instance: InstanceStatus) -> list[str]:
         str(instance.kv_cached),
         size(instance.kv_blocks * instance.kv_block_bytes),
         latency(instance.step_s if instance.steps else None),
+        latency(instance.step_p99_s or None),
         f"{instance.batch_rows}/{instance.batch_tokens}",
     ]
 
@@ -166,6 +174,14 @@ def _queue(instance: InstanceStatus, uptime_s: float) -> list[str]:
         percent(share(instance.link_s, uptime_s)).strip(),
         level_counts(instance.levels) or "-",
     ]
+
+
+def _moves(snapshot: Snapshot) -> str:
+    """Transfers in flight, then flips, the newest first."""
+    lines = [transfer_line(one, _MOVE_CELLS).plain for one in snapshot.transfers[:LISTED_SEQUENCES]]
+    lines += [flip_line(one).plain for one in snapshot.flips[::-1]]
+    told = "\n".join(f"  {line.translate(_ASCII_MOVE)}".rstrip() for line in lines)
+    return f"  {in_flight(snapshot).replace('·', ';')}\n{told}"
 
 
 def _sequences(snapshot: Snapshot) -> str:

@@ -10,7 +10,10 @@ from daemon.protocol.control import Cause, FinishReason, Mark, Story, What
 from tui.format import latency
 
 ADMITTED = (What.ADMITTED, What.SHARED, What.FETCHED)
-LEFT = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)
+PREEMPTED = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)
+MOVES = (What.SENT_AHEAD, What.LEFT, What.LANDED)
+ARRIVALS = (What.LANDED, What.CHUNK, What.RESUMED, *PREEMPTED)
+"""Of these each ends a move: the KV is there, or is computed or waited for again."""
 STRETCH_LOOK = {  # character and colour
     "waiting": ("·", "muted"),
     "prefill": ("▒", "info"),
@@ -38,11 +41,11 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
         case What.HELD_BACK:
             return f"held back until {mark.other} has computed the prompt of both"
         case What.QUEUED:
-            known = mark.amount < len(instances)
-            return f"queued on {instances[mark.amount] if known else mark.amount}"
+            return f"queued on {_name(mark.amount, instances)}"
         case What.MOVED:
-            known = mark.amount < len(instances)
-            return f"moved from {instances[mark.amount] if known else mark.amount}, which is full"
+            return f"moved from {_name(mark.amount, instances)}, which is full"
+        case What.SENT_AHEAD | What.LEFT | What.LANDED:
+            return _move(mark, instances)
         case What.PREDICTED:
             return f"predicted: {mark.amount} output tokens"
         case What.ADMITTED:
@@ -78,6 +81,22 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
             return mark.what
 
 
+def _move(mark: Mark, instances: Sequence[str]) -> str:
+    """A mark of a sequence that goes on elsewhere, with its KV."""
+    tokens = f"{mark.amount} token{'' if mark.amount == 1 else 's'}"
+    if mark.what == What.LANDED:
+        return f"its KV of {tokens} has landed"
+    if mark.what == What.LEFT:
+        takes = f"takes the KV of {tokens} along" if mark.amount else "without its KV"
+        return f"leaves for {_name(mark.other, instances)}, {takes}"
+    to = f" to {_name(mark.other, instances)}" if mark.other >= 0 else ""
+    return f"{mark.amount} block{'' if mark.amount == 1 else 's'} of its KV sent ahead{to}"
+
+
+def _name(index: int, instances: Sequence[str]) -> str:
+    return instances[index] if 0 <= index < len(instances) else str(index)
+
+
 def reason(number: int) -> str:
     """Why a sequence ended, in a word."""
     try:
@@ -96,9 +115,9 @@ def cause_word(number: int) -> str:
 
 def mark_colour(what: str) -> str:
     """The ink of a mark."""
-    if what in LEFT:
+    if what in PREEMPTED:
         return "warn"
-    if what in (What.FETCHED, What.RESTORED):
+    if what in (What.FETCHED, What.RESTORED, *MOVES):
         return "extra"
     if what in (What.CHUNK, *ADMITTED):
         return "info"
@@ -112,9 +131,12 @@ def stretches(story: Story) -> list[Stretch]:
     """
     found: list[Stretch] = []
     kind, since_s = "waiting", story.marks[0].time_s if story.marks else story.time_s
-    answering = False
+    answering = away = False
     for index, mark in enumerate(story.marks):
         answering = answering or mark.what == What.FIRST
+        away = mark.what == What.LEFT or (away and mark.what not in ARRIVALS)
+        if away and mark.what in ADMITTED:
+            continue  # it has a place there, and its KV is still on the way
         after = _kind_after(mark.what, answering, _chunk_follows(story.marks, index))
         if after is None or after == kind:
             continue
@@ -129,13 +151,13 @@ def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
     """What is true after a mark; None: what was true before; "": nothing any more."""
     if what == What.FINISHED:
         return ""
-    if what in LEFT:
+    if what in PREEMPTED:
         return "preempted"
-    if what == What.FETCHED:
+    if what in (What.FETCHED, What.LEFT):
         return "moving"
     if what in (What.FIRST, What.RESUMED):
         return "decode"
-    if what in (What.ADMITTED, What.SHARED, What.CHUNK, What.RESTORED):
+    if what in (What.ADMITTED, What.SHARED, What.CHUNK, What.RESTORED, What.LANDED):
         return "decode" if answering and not chunk_follows else "prefill"
     return None
 
@@ -143,7 +165,7 @@ def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
 def _chunk_follows(marks: Sequence[Mark], index: int) -> bool:
     """Whether it computes known tokens again before it leaves its place."""
     for mark in marks[index + 1 :]:
-        if mark.what in LEFT:
+        if mark.what in (*PREEMPTED, What.LEFT):
             return False
         if mark.what == What.CHUNK:
             return True

@@ -10,7 +10,7 @@ Screen { background: $background; color: $foreground; layers: base; }
 #body { height: 1fr; }
 
 .chart, #blocks, #waiting, #loading, #instances, #queues, #sequences, #tree, #facts, #story, #life,
-#map {
+#map, #moves {
     border: round $ink-line;
     border-title-color: $ink-muted;
     border-subtitle-color: $ink-muted;
@@ -31,7 +31,9 @@ KeyedTable:focus, OwnerMap:focus {
 #instances, #queues { height: auto; max-height: 40%; }
 #sequences, #loading { height: 1fr; min-height: 4; }
 #tree, #map { height: 1fr; }
-#words { height: 1; }
+#words, #moving { height: 1; }
+#cards { height: auto; }
+#moves { height: 1fr; min-height: 3; }
 #filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
 #filter.-open { display: block; }
 
@@ -70,10 +72,14 @@ OverviewScreen.-wide #blocks { height: 2fr; }
 .-wide #waiting { height: 1fr; min-height: 4; }
 .-wide.-short #waiting { display: none; }
 
-HelpScreen, PolicyScreen { align: center middle; background: $background 60%; }
-#help, #policies {
+HelpScreen, PolicyScreen, ChoiceScreen, ConfirmScreen {
+    align: center middle; background: $background 60%;
+}
+#help, #policies, #choices, #confirm {
     width: 74; height: auto; max-height: 100%; padding: 0 2; background: $panel;
     border: round $primary; border-title-color: $primary; border-subtitle-color: $ink-muted;
 }
 #policies { width: 34; }
+#choices { width: 46; }
+#confirm { width: 56; padding: 1 2; }
 """

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from daemon import __version__
+from daemon.cli.ctl_flags import add_ctl
 from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
 from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.printed import add_printing, asks_for_all
@@ -22,7 +23,6 @@ from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import POLICIES
 
 SOCKET = "in the runtime folder, as llmd check says"
-ATTACHED = "the one of a daemon that runs here"
 EMBEDDED = "the embedded one"
 
 _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
@@ -72,7 +72,7 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="show the configuration and the memory formula")
     check.add_argument("--json", action="store_true", help="one JSON object, faults included")
     add_config_flags(check)
-    _add_ctl(commands.add_parser("ctl", help="ask or direct a running daemon"))
+    add_ctl(commands.add_parser("ctl", help="ask or direct a running daemon"))
     for name, help_text in (
         ("chat", "talk to a running daemon"),
         ("simulate", "the same scheduler on a workload, in virtual time"),
@@ -127,47 +127,6 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     )
     offer(value, [f"{key}=" for key in flatten(Config()) if "." in key])
     parser.epilog = f"{POLICIES_BELOW}\n{PLACEMENTS_BELOW}"
-
-
-def _add_ctl(parser: argparse.ArgumentParser) -> None:
-    socket_help = f"the daemon's control socket {by_default('control.socket', ATTACHED)}"
-    parser.add_argument("--socket", type=Path, metavar="PATH", help=socket_help)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
-    status.add_argument("--json", action="store_true", help="one JSON object")
-    policy = verbs.add_parser(
-        "policy",
-        help="show the policies, or change to another one",
-        description="Without a name: every policy, with a star where one is in use. With a name: "
-        "sequences are ranked by that policy from now on, and none is lost. The token budget of "
-        "a step stays as configured; what becomes of victims is the policy's own choice unless "
-        "memory.swap is set. A restarted daemon has its configured policies again.",
-    )
-    policy.epilog = POLICIES_BELOW
-    name = policy.add_argument("name", nargs="?", metavar="NAME", help="one of the policies below")
-    offer(name, tuple(POLICIES))
-    policy.add_argument(
-        "--instance",
-        metavar="NAME",
-        help="rank the sequences of this one alone (default: of all)",
-    )
-    reload = verbs.add_parser(
-        "reload",
-        help="read the configuration again",
-        description="As SIGHUP does. What can change while requests run does; what needs a "
-        "restart is named and stays; a file with a fault changes nothing.",
-    )
-    drain = verbs.add_parser(
-        "drain",
-        help="take no new requests, finish those that are here",
-        description="The daemon stays, not ready, until it is resumed or stopped.",
-    )
-    resume = verbs.add_parser("resume", help="take requests again, after drain")
-    for verb in (status, policy, reload, drain, resume):
-        # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
-        verb.add_argument(
-            "--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS, help=socket_help
-        )
 
 
 class _OneModel(argparse.Action):

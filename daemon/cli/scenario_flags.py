@@ -12,9 +12,11 @@ from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.words import add_flags, offer
 from daemon.cli.workload_flags import workload_spec
 from daemon.config.schema import SchedulerConfig
+from daemon.handoff import HANDOFF_MODES
 from daemon.lab.profiles.load import names
 from daemon.lab.simulator.scenario import (
     PAUSE_SHARE,
+    HandoffSpec,
     InstanceGroup,
     Scenario,
     ScenarioError,
@@ -24,6 +26,7 @@ from daemon.lab.simulator.scenario_file import read_scenario
 from daemon.length_models.lengths import CHOICES, KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import PLACEMENTS
+from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 _LIMITS: tuple[tuple[str, int, str, str], ...] = (
@@ -73,6 +76,12 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
     add_instance_flag(group, "each of them by its devices")
     group.add_argument(
+        "--handoff",
+        choices=HANDOFF_MODES,
+        help="how a prompt goes to another instance: once it is computed, layer by layer as it is, "
+        f"or as is sooner {_default(HandoffSpec, 'mode')}",
+    )
+    group.add_argument(
         "--n",
         type=_from(1),
         metavar="N",
@@ -102,6 +111,13 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         choices=SWAP_MODES,
         help="of those who give way: copied ahead of need, copied at need, computed again, or "
         "nobody gives way to a newcomer (default: the policy's own)",
+    )
+    group.add_argument(
+        "--decode-admission",
+        choices=DECODE_ADMISSIONS,
+        help="what a newcomer must leave room for: what it has, all that is predicted of it and of "
+        "those that run, or what they have when the first of them is done "
+        f"{_default(ScenarioLimits, 'decode_admission')}",
     )
     wait = f"wait before a promotion of mlfq {_default(ScenarioLimits, 'starve_s')}"
     pause = (
@@ -148,6 +164,8 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
     for name in ("n", "policy", "placement", "predictor", "seed"):
         if getattr(arguments, name) is not None:
             changes[name] = getattr(arguments, name)
+    if arguments.handoff is not None:
+        changes["handoff"] = msgspec.structs.replace(base.handoff, mode=arguments.handoff)
     return msgspec.structs.replace(base, **changes)
 
 
@@ -187,7 +205,8 @@ def _groups(arguments: argparse.Namespace, base: Scenario) -> tuple[InstanceGrou
 
 
 def _limits(arguments: argparse.Namespace, base: ScenarioLimits) -> ScenarioLimits:
-    names = ("swap", "starve_s", "max_pause_s", *(name.replace("-", "_") for name, *_ in _LIMITS))
+    words = "swap", "decode_admission", "starve_s", "max_pause_s"
+    names = (*words, *(name.replace("-", "_") for name, *_ in _LIMITS))
     changes = {
         name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None
     }

@@ -22,6 +22,7 @@ from daemon.memory.sizing import KV_DTYPES
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
+from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -116,6 +117,7 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("memory.kv_dtype", KV_DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
         ("scheduler.placement", tuple(PLACEMENTS)),
+        ("scheduler.decode_admission", DECODE_ADMISSIONS),
         ("engine.kernels", KERNELS),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),

@@ -15,7 +15,6 @@ _PARALLEL = re.compile(r"(?:tp|pp)([1-9][0-9]{0,3})")
 
 _ROLES = tuple(role.value for role in Role)
 _ONE_DEVICE = "an instance computes on one device so far; make each device an instance of its own"
-_NO_HANDOFF = "nothing hands sequences from one instance to another so far; use mixed"
 
 
 def parse_instance(text: str) -> InstanceSpec:
@@ -71,10 +70,8 @@ def parallel_fault(device: str, parallel: str) -> str:
 
 
 def role_fault(role: str) -> str:
-    """Why no instance can have this role; empty if one can."""
-    if role not in _ROLES:
-        return not_one_of(role, _ROLES)
-    return "" if role == Role.MIXED else f"{role!r} is not supported yet: {_NO_HANDOFF}"
+    """Why no instance has such a role; empty if one can."""
+    return "" if role in _ROLES else not_one_of(role, _ROLES)
 
 
 def engine_fault(spec: InstanceSpec) -> str:

@@ -5,16 +5,22 @@ import msgspec
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.limits import InstanceLimits, limits_of
 from daemon.memory.swap_space import SWAP_MODES
+from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 OWN_COUNTS = ("max_running", "max_batch_tokens", "prefill_chunk", "depth")
-OWN_CHOICES = {"policy": tuple(POLICIES), "swap": SWAP_MODES}
+OWN_CHOICES = {
+    "policy": tuple(POLICIES),
+    "swap": SWAP_MODES,
+    "decode_admission": DECODE_ADMISSIONS,
+}
 """The limits that one instance may have of its own, and what those of words may be."""
 
 
 def shared_limits(config: Config) -> InstanceLimits:
     """The limits of an instance that has none of its own."""
-    shared = {name: getattr(config.scheduler, name) for name in ("policy", *OWN_COUNTS)}
+    words = "policy", "decode_admission", *OWN_COUNTS
+    shared = {name: getattr(config.scheduler, name) for name in words}
     return InstanceLimits(swap=config.memory.swap, **shared)
 
 

@@ -69,6 +69,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_pause_s: float = (
         4.0  # most that a stream that has begun may pause (gittins): the SLO for gaps
     )
+    decode_admission: str = "greedy"  # greedy | reserve_static | reserve_dynamic
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,6 +98,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_chunk: int = 0
     depth: int = 0
     swap: str = ""
+    decode_admission: str = ""
     parallel: str = ""  # how several devices compute together: tpN | ppN
 
 

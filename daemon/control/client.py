@@ -11,15 +11,22 @@ import msgspec
 
 from daemon.config.paths import default_socket
 from daemon.protocol.control import (
+    FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,
     Drain,
+    DrainInstance,
+    Flip,
+    Flipped,
     FromViewer,
+    Migrate,
+    Migrating,
     Refused,
     Reload,
     Reloaded,
     Resume,
+    ResumeInstance,
     Snapshot,
     Status,
     Story,
@@ -30,10 +37,10 @@ from daemon.wire.frames import FrameError, FrameReader, inline_frame
 
 SERVICE_SOCKET = Path("/run/llmd/llmd.sock")
 
-Told = Snapshot | Story | BlockOwners | Reloaded
+Told = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating
 """What a viewer may be told; a refusal is raised instead."""
 
-Answer = TypeVar("Answer", Snapshot, Reloaded)
+Answer = TypeVar("Answer", Snapshot, Reloaded, Flipped, Migrating)
 
 _READ_BYTES = 64 * 1024
 _encode = encoder().encode
@@ -106,6 +113,31 @@ def drain(path: Path, timeout_s: float = 2.0) -> Snapshot:
 def resume(path: Path, timeout_s: float = 2.0) -> Snapshot:
     """Make the daemon take requests again; its snapshot after that. Raises ControlError."""
     return _ask(path, Resume(), timeout_s, Snapshot)
+
+
+def flip(
+    path: Path, instance: str, role: str, timeout_s: float = 2.0, wait_s: float = FLIP_WAIT_S
+) -> Flipped:
+    """Give an instance another role; its first work is waited for, `wait_s` at most.
+
+    The daemon may take that and `timeout_s` to answer. Raises ControlError.
+    """
+    return _ask(path, Flip(instance, role, wait_s), wait_s + timeout_s, Flipped)
+
+
+def migrate(path: Path, sequence: int, instance: str, timeout_s: float = 2.0) -> Migrating:
+    """Order a sequence to another instance. Raises ControlError."""
+    return _ask(path, Migrate(sequence, instance), timeout_s, Migrating)
+
+
+def drain_instance(path: Path, instance: str, timeout_s: float = 2.0) -> Snapshot:
+    """Have everything move away from an instance; a snapshot after that. Raises ControlError."""
+    return _ask(path, DrainInstance(instance), timeout_s, Snapshot)
+
+
+def resume_instance(path: Path, instance: str, timeout_s: float = 2.0) -> Snapshot:
+    """Have an instance used again; a snapshot after that. Raises ControlError."""
+    return _ask(path, ResumeInstance(instance), timeout_s, Snapshot)
 
 
 def _ask(path: Path, message: FromViewer, timeout_s: float, kind: type[Answer]) -> Answer:

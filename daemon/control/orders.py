@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from daemon.protocol.control import Reloaded
+from daemon.protocol.control import Flipped, Migrating, Reloaded
 
 
 class Orders(Protocol):
@@ -19,3 +19,15 @@ class Orders(Protocol):
 
     def resume(self) -> None:
         """Take requests again."""
+
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
+        """Give an instance another role; wait so long for the first work of the new one."""
+
+    def migrate(self, sequence: int, instance: str) -> Migrating:
+        """Go on with a sequence on another instance."""
+
+    def drain_instance(self, instance: str) -> None:
+        """Move everything away from an instance, and leave it idle."""
+
+    def resume_instance(self, instance: str) -> None:
+        """Use an instance again."""

@@ -20,15 +20,24 @@ from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace
 from daemon.nearest import unknown
 from daemon.protocol.control import (
+    FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
     ChoosePolicy,
     Closer,
     Drain,
+    DrainInstance,
+    Flip,
+    Flipped,
     FromViewer,
+    Migrate,
+    Migrating,
+    OneInstance,
     Refused,
     Reload,
+    Reloaded,
     Resume,
+    ResumeInstance,
     Snapshot,
     Story,
     ToViewer,
@@ -43,6 +52,8 @@ MAX_VIEWERS = 64
 
 _SHARE_S = 0.05  # viewers due within this time of each other get the same snapshot
 _READ_BYTES = 64 * 1024
+_Told = ChoosePolicy | Drain | Resume | OneInstance
+"""Orders whose answer is a snapshot."""
 logger = logging.getLogger(__name__)
 
 
@@ -176,10 +187,10 @@ class ControlServer:
         if isinstance(message, Closer):
             viewer.send(self._closer_frame(message))
             return
-        if isinstance(message, Reload):
-            viewer.send(self._framed(await self._operator().reload()))
+        if isinstance(message, Reload | Flip | Migrate):
+            viewer.send(self._framed(await self._answered(message)))
             return
-        if isinstance(message, ChoosePolicy | Drain | Resume):
+        if isinstance(message, _Told):
             self._carry_out(message)
         if not isinstance(message, Watch):
             viewer.send(self._current_frame())
@@ -195,7 +206,20 @@ class ControlServer:
             raise RefusalError("nothing can be changed here")
         return self._orders
 
-    def _carry_out(self, order: ChoosePolicy | Drain | Resume) -> None:
+    async def _answered(self, order: Reload | Flip | Migrate) -> Reloaded | Flipped | Migrating:
+        """Hand on an order that has an answer of its own, which may take its time."""
+        orders = self._operator()
+        self._frame_s = -math.inf
+        match order:
+            case Flip(instance=instance, role=role, wait_s=wait_s):
+                if not 0 <= wait_s <= FLIP_WAIT_S:
+                    raise RefusalError(f"wait_s must be 0 .. {FLIP_WAIT_S}")
+                return await orders.flip(instance, role, wait_s)
+            case Migrate(sequence=sequence, instance=instance):
+                return orders.migrate(sequence, instance)
+        return await orders.reload()
+
+    def _carry_out(self, order: _Told) -> None:
         """Hand the order on; snapshots from before it are old now."""
         orders = self._operator()
         match order:
@@ -207,6 +231,10 @@ class ControlServer:
                 orders.drain()
             case Resume():
                 orders.resume()
+            case DrainInstance(instance=instance):
+                orders.drain_instance(instance)
+            case ResumeInstance(instance=instance):
+                orders.resume_instance(instance)
         self._frame_s = -math.inf
 
     async def _tick(self) -> None:

@@ -8,6 +8,7 @@ from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
+from daemon.role import Role
 from daemon.scheduler import checkpoint as scheduler_checkpoint
 from daemon.scheduler.checkpoint import SchedulerState
 
@@ -37,6 +38,10 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True)
     max_waiting: int = 0  # 0, in an older journal: as configured
     starve_s: float = 0.0  # likewise
     max_pause_s: float = 0.0  # likewise
+    roles: list[tuple[Role, bool]] = []  # of each instance, and whether it is drained; likewise
+    links: list[tuple[int, int, bool, int]] = []  # ends that are up
+    num_transfers: int = 0  # that there ever were
+    num_flips: int = 0
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -54,6 +59,10 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         max_waiting=core.config.max_waiting,
         starve_s=core.config.starve_s,
         max_pause_s=core.config.max_pause_s,
+        roles=[(one.role, one.drained) for one in core.instances],
+        links=core.migration.transfers.links.state(),
+        num_transfers=core.migration.transfers.num_ordered,
+        num_flips=core.migration.flips.count,
     )
 
 
@@ -74,6 +83,11 @@ def restore(core: Core, state: Checkpoint) -> None:
     )
     for instance in core.instances:
         instance.reconfigure(core.config)
+    for instance, (role, drained) in zip(core.instances, state.roles, strict=False):
+        instance.role, instance.drained = role, drained
+    core.migration.transfers.links.restore(state.links)
+    core.migration.transfers.num_ordered = state.num_transfers
+    core.migration.flips.count = state.num_flips
 
 
 def _instance(instance: Instance) -> InstanceState:

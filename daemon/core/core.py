@@ -319,6 +319,8 @@ class Core:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
+        if len(self.instances) > 1 and self.migration.layers(instance):
+            self.migration.before_step(instance, batch, now)
         work = instance.submitted(batch, now)
         self._actions.append(Submit(batch, work))
         if self.migration.flips.any_open:

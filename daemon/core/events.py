@@ -5,6 +5,7 @@ The journal is the list of them, in order. A new Core that is given them does th
 
 import msgspec
 
+from daemon.handoff import HandoffMode
 from daemon.role import Role
 from daemon.wire.columns import Column, int32
 
@@ -26,6 +27,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     prefill_chunk: int = 0
     depth: int = 0
     swap: str = ""
+    decode_admission: str = ""
 
 
 class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):
@@ -48,6 +50,8 @@ class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True)
     starve_s: float = 0.3  # how long a sequence may wait before it is promoted (FastServe's alpha)
     placement: str = "least_loaded"  # which instance takes a sequence: one of PLACEMENTS
     max_pause_s: float = 4.0  # of a stream that has begun, where the policy promises it
+    handoff: str = HandoffMode.AUTO.value  # how prompts go to other instances
+    decode_admission: str = "greedy"  # what room is left for decodes: one of DECODE_ADMISSIONS
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=True):

@@ -28,7 +28,7 @@ class Flip:
     @property
     def over(self) -> bool:
         """Whether there is nothing more to see."""
-        return self.clear_s >= 0.0 and (self.flip_s >= 0.0 or self.idle)
+        return self.clear_s >= 0.0 and self.flip_s >= 0.0
 
 
 class Flips:
@@ -37,6 +37,7 @@ class Flips:
     def __init__(self) -> None:
         self.count = 0
         self.newest: list[Flip] = []
+        self._open: list[Flip] = []  # of them
 
     def begin(self, instance: Instance, role: Role, why: str, idle: bool, now: float) -> Flip:
         """An instance has another role from now on."""
@@ -44,32 +45,34 @@ class Flips:
         flip = Flip(self.count, instance, instance.role, role, why, now, idle)
         instance.role = role
         self.newest = [*self.newest[1 - MAX_SHOWN :], flip]
+        self._open = [one for one in self.newest if not one.over]
         return flip
 
     def received(self, instance: Instance) -> None:
         """A sequence came to an instance from another one."""
-        for flip in self._open(instance):
+        for flip in self._of(instance):
             flip.received = True
 
     def submitted(self, instance: Instance, work: StepWork, now: float) -> None:
         """A step was sent."""
-        for flip in self._open(instance):
+        for flip in self._of(instance):
             if flip.flip_s < 0.0 and _is_new(flip, work):
                 flip.flip_s = now - flip.at_s
 
     def look(self, instance: Instance, now: float) -> None:
         """See whether anything of the old role is left."""
-        for flip in self._open(instance):
+        for flip in self._of(instance):
             if flip.clear_s < 0.0 and not _is_left(flip):
                 flip.clear_s = now - flip.at_s
 
     @property
     def any_open(self) -> bool:
         """Whether any is not over."""
-        return bool(self.newest) and any(not one.over for one in self.newest)
+        return bool(self._open)
 
-    def _open(self, instance: Instance) -> list[Flip]:
-        return [one for one in self.newest if one.instance is instance and not one.over]
+    def _of(self, instance: Instance) -> list[Flip]:
+        self._open = [one for one in self._open if not one.over]
+        return [one for one in self._open if one.instance is instance]
 
     def status(self, now: float) -> tuple[FlipStatus, ...]:
         """Their part of a snapshot."""

@@ -69,6 +69,7 @@ class Instance:
                 limits.max_batch_tokens,
                 limits.prefill_chunk,
                 config.stages,
+                limits.decode_admission,
             ),
             self._memory(0),
             limits.swap or policy.swap,
@@ -182,6 +183,12 @@ class Instance:
             expected_s = self.scheduler.step_time.predict_s(self.newest_work)
             self.due_s = max(self.step_began_s, self.step_began_s + expected_s - PLAN_GAP_S)
 
+    @property
+    def wait_s(self) -> float:
+        """Predicted time to compute all that waits there."""
+        pending = self.scheduler.waiting.num_tokens
+        return self.step_time.prefill_s(pending) if pending else 0.0
+
     def candidate(self) -> Candidate:
         """What placement is told of it."""
         kv = self.scheduler.kv
@@ -190,8 +197,7 @@ class Instance:
         share = taken / ledger.total if ledger.total else 1.0
         pending = self.scheduler.waiting.num_tokens
         running = self.scheduler.num_running
-        wait_s = self.step_time.prefill_s(pending) if pending else 0.0
-        return Candidate(self.index, self.role, pending, running, share, wait_s)
+        return Candidate(self.index, self.role, pending, running, share, self.wait_s)
 
     def status(self) -> InstanceStatus:
         """Its part of a snapshot."""

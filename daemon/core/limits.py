@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 
@@ -34,6 +35,10 @@ class Said(Protocol):
     def swap(self) -> str:
         """What becomes of victims: one of SWAP_MODES."""
 
+    @property
+    def decode_admission(self) -> str:
+        """What room is left for decodes: one of DECODE_ADMISSIONS."""
+
 
 @dataclass(slots=True, frozen=True)
 class InstanceLimits:
@@ -45,6 +50,7 @@ class InstanceLimits:
     prefill_chunk: int
     depth: int  # 0: chosen from the step time
     swap: str  # "": as the policy that is in force has it
+    decode_admission: str = ""
 
 
 def limits_of(own: Said, shared: Said) -> InstanceLimits:
@@ -62,4 +68,5 @@ def limits_of(own: Said, shared: Said) -> InstanceLimits:
         prefill_chunk=min(own.prefill_chunk or shared.prefill_chunk or budget, budget),
         depth=own.depth or shared.depth,
         swap=own.swap or shared.swap,
+        decode_admission=own.decode_admission or shared.decode_admission or GREEDY,
     )

@@ -36,9 +36,12 @@ class Transfer:
     link: int
     ahead: bool  # nobody waits for it: what lands is cached
     from_host: bool
+    layered: bool  # it goes with the step that computes it
     began_s: float
     source_pool: BlockPool | None
     target_pool: BlockPool | None
+    step: int = 0  # of the source, that computes a layered one
+    num_right: int = -1  # of a layered one that has landed before its step has answered
 
     @property
     def over(self) -> bool:
@@ -126,9 +129,11 @@ class Transfers:
         fetch.sequence.residence.transfer = ordered.number
         return _send(ordered)
 
-    def send_ahead(self, sequence: Sequence, target: int, now: float) -> Send | None:
-        """Send the named full blocks of a running sequence that the target has not; None if there
-        are none, no link is up, or the target has no room to spare for them.
+    def send_ahead(
+        self, sequence: Sequence, target: int, least: int, now: float, layered: bool = False
+    ) -> Send | None:
+        """Send the named full blocks of a running sequence that the target has not; None if they
+        are fewer than `least`, no link is up, or the target has no room to spare for so many.
         """
         source, there = sequence.instance, self._instances[target].scheduler
         if not self.links.up(source, target):
@@ -139,12 +144,15 @@ class Transfers:
         while first < len(digests) and digests[first] in there.residency.parcels.coming:
             first += 1
         count = min(len(digests) - first, there.kv.num_unreserved - there.admission.num_spare)
-        if count <= 0:
+        if count < least:
             return None
         blocks = held[first : first + count].tolist()
         targets = there.kv.pool.allocate(count)
         ordered = self._order(sequence, (source, target), (blocks, targets), first, now)
-        ordered.ahead = True
+        ordered.ahead, ordered.layered = True, layered
+        if layered:
+            slots = self._instances[source].scheduler.slots
+            ordered.step = int(slots.last_step[sequence.slot])
         ordered.num_tokens = count * self._block_size(target)
         self._own(ordered, self._pool(source), shared=False)
         return _send(ordered)
@@ -170,6 +178,7 @@ class Transfers:
             link=self.links.link(*ends),
             ahead=False,
             from_host=False,
+            layered=False,
             began_s=now,
             source_pool=None,
             target_pool=None,
@@ -201,12 +210,33 @@ class Transfers:
                 link = self.links.time(transfer.source, transfer.target)
                 link.observe(len(transfer.blocks), elapsed_s)
         elif instance == transfer.target and transfer.target_pool is not None:
+            if transfer.layered and transfer.num_right < 0 and self._is_computing(transfer):
+                transfer.num_right = num_right
+                return None
             self._land(transfer, transfer.target_pool, num_right)
         else:
             return None
         if transfer.over:
             del self.open[number]
         return transfer
+
+    def _is_computing(self, transfer: Transfer) -> bool:
+        """Whether the step that computes a layered one has not answered, so that it may fail."""
+        sequence = transfer.sequence
+        if sequence.slot < 0 or sequence.instance != transfer.source:
+            return False
+        admission = self._instances[transfer.source].scheduler.admission
+        return admission.answered_step < transfer.step
+
+    def answered(self, instance: int) -> list[Transfer]:
+        """Land the layered ones whose steps have answered, at an instance; those."""
+        landed = []
+        for one in list(self.open.values()):
+            waits = one.source == instance and one.num_right >= 0 and one.target_pool is not None
+            if waits and not self._is_computing(one):
+                ended = self.ended(one.target, one.number, one.num_right, 0.0)
+                landed += [ended] if ended is not None else []
+        return landed
 
     def _land(self, transfer: Transfer, pool: BlockPool, num_right: int) -> None:
         """What is right and full is cached from now on; then let go."""
@@ -224,6 +254,9 @@ class Transfers:
         for transfer in list(self.open.values()):
             if transfer.source == instance:
                 transfer.source_pool = None
+                if transfer.num_right >= 0 and transfer.target_pool is not None:
+                    self._taint(transfer)  # nobody will ever know whether it was computed well
+                    self._land(transfer, transfer.target_pool, 0)
             if transfer.target == instance:
                 transfer.target_pool = None
             if transfer.over:
@@ -244,8 +277,11 @@ class Transfers:
         """What was computed of a sequence is not to be cached anywhere."""
         for one in self.open.values():
             if one.sequence is sequence:
-                self._forget_coming(one)
-                one.digests = []
+                self._taint(one)
+
+    def _taint(self, transfer: Transfer) -> None:
+        self._forget_coming(transfer)
+        transfer.digests = []
 
     def _forget_coming(self, transfer: Transfer) -> None:
         coming = self._coming(transfer.target)
@@ -274,4 +310,5 @@ def _send(transfer: Transfer) -> Send:
         int32(transfer.targets),
         transfer.num_tokens,
         transfer.from_host,
+        transfer.layered,
     )

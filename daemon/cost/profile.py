@@ -44,7 +44,8 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flops: float = 0.0  # dense peak in the model's dtype: MFU's denominator
     bandwidth_bytes_per_s: float = 0.0
     host_link: LinkSpec = LinkSpec(0.0)  # to host memory, one direction
-    peer_link: LinkSpec = LinkSpec(0.0)  # to a sibling device, one direction
+    peer_link: LinkSpec = LinkSpec(0.0)  # straight to a sibling device, one direction; 0: there is
+    # no such way, and what goes there passes the host links of both
     idle_w: float = 0.0
     power_w: float = 0.0  # its limit as shipped
 

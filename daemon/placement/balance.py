@@ -5,6 +5,8 @@ from collections.abc import Sequence as Listing
 from itertools import chain
 from typing import Protocol
 
+from daemon.placement.by_role import OVERFLOW_S
+from daemon.role import Role
 from daemon.scheduler.headroom import Headroom
 from daemon.scheduler.scheduler import Scheduler
 from daemon.sequence import Sequence
@@ -14,9 +16,15 @@ from daemon.story import What
 class Home(Protocol):
     """An instance as balancing sees it."""
 
+    role: Role
+
     @property
     def scheduler(self) -> Scheduler:
         """Its scheduler."""
+
+    @property
+    def wait_s(self) -> float:
+        """Predicted time to compute all that waits there."""
 
     def takes(self, num_tokens: int) -> bool:
         """Whether it can hold so long a sequence, and is not to be left."""
@@ -70,7 +78,7 @@ class Balancer:
                 takers = _takers(homes)
             if not takers:
                 break
-            for sequence, taker in list(_moves(chain([first], stuck), takers)):
+            for sequence, taker in list(_moves(chain([first], stuck), homes[giver], takers)):
                 scheduler.withdraw(sequence)
                 sequence.story.add(now, What.MOVED, scheduler.instance)
                 taker.scheduler.add(sequence, now)
@@ -84,10 +92,12 @@ def _takers(homes: Listing[Home]) -> list[Taker]:
     return [(home, room) for home in idle if not (room := Headroom(home.scheduler)).none]
 
 
-def _moves(stuck: Iterable[Sequence], takers: list[Taker]) -> Iterator[tuple[Sequence, Home]]:
+def _moves(
+    stuck: Iterable[Sequence], giver: Home, takers: list[Taker]
+) -> Iterator[tuple[Sequence, Home]]:
     """(sequence, its new instance) of those that move, up to the first that fits nowhere."""
     for sequence in stuck:
-        able = [taker for taker in takers if _may_take(taker[0], sequence)]
+        able = [taker for taker in takers if _may_take(taker[0], giver, sequence)]
         if not able or not _may_leave(sequence):
             continue
         taker = next((home for home, room in able if room.take(sequence)), None)
@@ -110,7 +120,10 @@ def _may_leave(sequence: Sequence) -> bool:
     return not sequence.strikes and not sequence.residence.parked_tokens
 
 
-def _may_take(home: Home, sequence: Sequence) -> bool:
-    """Whether a sequence may go there: roles are preferences, and an idle instance has none."""
-    idle = not home.scheduler.num_running
-    return home.takes(sequence.limit) and (idle or home.suits(sequence))
+def _may_take(home: Home, giver: Home, sequence: Sequence) -> bool:
+    """Whether a sequence may go there. Roles are preferences: an instance that is there for other
+    work takes it where the queue is too long, as Splitwise's mixed pool does.
+    """
+    if not home.takes(sequence.limit):
+        return False
+    return home.role is giver.role or home.suits(sequence) or giver.wait_s > OVERFLOW_S

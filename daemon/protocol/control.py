@@ -5,14 +5,17 @@ import msgspec
 from daemon.core.snapshot import (
     BlockOwners,
     Counters,
+    FlipStatus,
     InstanceStatus,
     Mark,
     SequenceStatus,
     Story,
+    TransferStatus,
 )
 from daemon.memory.block_pool import BlockUse
 from daemon.pause import Cause
 from daemon.request import FinishReason
+from daemon.role import Role
 from daemon.story import What
 
 # Viewers know this module and nothing of the Core.
@@ -22,14 +25,19 @@ __all__ = [
     "Cause",
     "Counters",
     "FinishReason",
+    "FlipStatus",
     "InstanceStatus",
     "Mark",
+    "Role",
     "SequenceStatus",
     "Story",
+    "TransferStatus",
     "What",
 ]
 
 FRAME_LIMIT_BYTES = 1 << 20
+FLIP_WAIT_S = 60.0
+"""How long the answer to a `Flip` may wait for the first work of the new role."""
 
 
 class Status(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -71,6 +79,57 @@ class Drain(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 class Resume(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Take requests again, after a `Drain`; the answer is a `Snapshot`."""
+
+
+class Flip(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Give an instance another role; the answer is `Flipped`."""
+
+    instance: str  # its name
+    role: str
+    wait_s: float = FLIP_WAIT_S  # for the first work of the new role: 0 .. FLIP_WAIT_S
+
+
+class Migrate(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Go on with a sequence on the instance of this name; the answer is `Migrating`."""
+
+    sequence: int
+    instance: str
+
+
+class DrainInstance(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Move everything away from one instance and leave it idle; the answer is a `Snapshot`."""
+
+    instance: str
+
+
+class ResumeInstance(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Use an instance again, after a `DrainInstance`; the answer is a `Snapshot`."""
+
+    instance: str
+
+
+class Flipped(msgspec.Struct, frozen=True, tag=True):
+    """An instance has another role. Times are seconds since it was ordered, as `FlipStatus` has.
+
+    It is told when the first work that only the new role gets was sent, or at once where there is
+    none (`idle`).
+    """
+
+    number: int  # of its `FlipStatus`; 0: it had the role already
+    instance: str
+    was: Role
+    role: Role
+    flip_s: float  # until that work was sent; -1: not within the time that the daemon waits
+    clear_s: float  # until nothing of the old role was left; -1: not yet
+    idle: bool
+
+
+class Migrating(msgspec.Struct, frozen=True, tag=True):
+    """A sequence was ordered to another instance; its story and the transfers tell the rest."""
+
+    sequence: int
+    source: str
+    target: str
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag=True):
@@ -143,8 +202,13 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     gpus: tuple[GpuStatus | None, ...] = ()  # by instance; None where it has none that can be asked
     api: ApiStatus = ApiStatus()
     journal_dropped: int = 0  # events that could not be written to the journal
+    transfers: tuple[TransferStatus, ...] = ()  # between instances, in flight, oldest first
+    flips: tuple[FlipStatus, ...] = ()  # the newest few changes of roles, oldest first
 
 
 Closer = AskStory | AskOwners
-FromViewer = Status | Watch | ChoosePolicy | Reload | Drain | Resume | Closer
-ToViewer = Snapshot | Story | BlockOwners | Reloaded | Refused
+OneInstance = DrainInstance | ResumeInstance
+FromViewer = (
+    Status | Watch | ChoosePolicy | Reload | Drain | Resume | Flip | Migrate | OneInstance | Closer
+)
+ToViewer = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Refused

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,13 +12,16 @@ from daemon.config.reload import change
 from daemon.control.server import RefusalError
 from daemon.nearest import unknown
 from daemon.protocol.api import Access, Settings
-from daemon.protocol.control import Reloaded
-from daemon.runtime import notify
+from daemon.protocol.control import Flipped, Migrating, Reloaded
+from daemon.runtime import moving, notify
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
 from daemon.runtime.threads import in_thread
 
 log = logging.getLogger(__name__)
+
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.25
+"""How soon, and later how rarely, a flip is looked at whether it is done."""
 
 
 class Operations:
@@ -63,6 +67,51 @@ class Operations:
         if not self._phase().started:
             self._phase().announce()
 
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
+        """Give an instance another role. Raises RefusalError.
+
+        Waits `wait_s` for the first work that only the new role gets; longer than that, `flip_s`
+        is told as -1. A flip to the role that it has already changes nothing.
+        """
+        runtime = self._runtime("no role can be chosen yet")
+        told = self._phase().snapshot()
+        index, chosen = moving.index_of(instance, told), moving.role_of(role)
+        was = told.instances[index].role
+        if was == chosen:
+            return Flipped(0, instance, was, chosen, 0.0, 0.0, False)
+        with self._whole():
+            runtime.choose_role(index, chosen)
+        log.info("%s was %s and is %s now", instance, was, chosen)
+        return await self._flip_done(instance, wait_s)
+
+    def migrate(self, sequence: int, instance: str) -> Migrating:
+        """Go on with a sequence on another instance. Raises RefusalError."""
+        runtime = self._runtime("nothing can be moved yet")
+        told = self._phase().snapshot()
+        index = moving.index_of(instance, told)
+        source = moving.check_move(runtime.core, sequence, told.instances[index], index)
+        with self._whole():
+            runtime.migrate(sequence, index)
+        return Migrating(sequence, told.instances[source].name, instance)
+
+    def drain_instance(self, instance: str) -> None:
+        """Move everything away from an instance, and leave it idle. Raises RefusalError."""
+        runtime = self._runtime("there is nothing to drain yet")
+        told = self._phase().snapshot()
+        index = moving.index_of(instance, told)
+        moving.check_drain(index, told)
+        with self._whole():
+            runtime.drain_instance(index)
+        log.info("%s is drained until llmd ctl resume %s", instance, instance)
+
+    def resume_instance(self, instance: str) -> None:
+        """Use an instance again. Raises RefusalError."""
+        runtime = self._runtime("there is nothing to resume yet")
+        index = moving.index_of(instance, self._phase().snapshot())
+        with self._whole():
+            runtime.resume_instance(index)
+        log.info("%s is used again", instance)
+
     async def reload(self) -> Reloaded:
         """Read the configuration again and take what can change. Raises RefusalError.
 
@@ -98,6 +147,21 @@ class Operations:
         server = config.server
         link.send(Access(config.key, server.cors_origins, server.allowed_hosts))
         link.send(Settings(server.keepalive_s, config.daemon.log_level))
+
+    async def _flip_done(self, instance: str, wait_s: float) -> Flipped:
+        """The instance's newest flip, once its first work was sent or there is none."""
+        flip = moving.newest_flip(instance, self._phase().snapshot())
+        until_s = time.monotonic() + wait_s
+        look_s = _FIRST_LOOK_S
+        while flip.flip_s < 0 and not flip.idle and not self._parts.life.stop.is_set():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            await asyncio.sleep(min(look_s, left_s))
+            look_s = min(2 * look_s, _LAST_LOOK_S)
+            told = self._phase().snapshot().flips
+            flip = next((one for one in told if one.number == flip.number), flip)
+        return moving.flipped(flip)
 
     def _take(self, read: Loaded) -> Reloaded:
         found = change(self._parts.loaded, read)

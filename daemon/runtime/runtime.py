@@ -28,9 +28,13 @@ from daemon.core.events import (
     CopiesDone,
     DrainBegun,
     Event,
+    InstanceDrained,
+    InstanceResumed,
+    MoveOrdered,
     PolicyChosen,
     Reconfigured,
     Resumed,
+    RoleChosen,
     StepDone,
     Tick,
     WorkerLost,
@@ -38,9 +42,11 @@ from daemon.core.events import (
 )
 from daemon.journal.writer import JournalWriter
 from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBlocks
+from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
 from daemon.runtime.plans import Planner
+from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.columns import int32
 
@@ -82,6 +88,7 @@ class Runtime:
         self._workers = workers
         self.links = LinkBroker(workers.link, self.dispatch)
         self._planners = [Planner(store) for _ in config.instances]
+        self.recent_steps = [RecentSteps() for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
@@ -142,6 +149,7 @@ class Runtime:
     def reply(self, instance: int, reply: Reply) -> None:
         """A worker answered a plan."""
         self.last_step_s = now = time.monotonic()
+        self.recent_steps[instance].add(now, reply.elapsed_s)
         self._api.prompt_logprobs(reply.prompts)
         answered = reply.reasons, reply.elapsed_s, reply.counts
         self.dispatch(StepDone(now, instance, reply.step, *answered), reply)
@@ -162,6 +170,22 @@ class Runtime:
         """Keep to other limits, as far as they can change while requests run."""
         limits = scheduler.max_waiting, scheduler.starve_s, scheduler.max_pause_s
         self.dispatch(Reconfigured(time.monotonic(), *limits))
+
+    def choose_role(self, instance: int, role: Role) -> None:
+        """Give an instance another role."""
+        self.dispatch(RoleChosen(time.monotonic(), instance, role))
+
+    def migrate(self, sequence: int, instance: int) -> None:
+        """Go on with a sequence on another instance."""
+        self.dispatch(MoveOrdered(time.monotonic(), sequence, instance))
+
+    def drain_instance(self, instance: int) -> None:
+        """Move everything away from an instance."""
+        self.dispatch(InstanceDrained(time.monotonic(), instance))
+
+    def resume_instance(self, instance: int) -> None:
+        """Use an instance again."""
+        self.dispatch(InstanceResumed(time.monotonic(), instance))
 
     def drain(self) -> None:
         """Take no new requests."""

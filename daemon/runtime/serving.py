@@ -125,7 +125,7 @@ class ServingStatus(DaemonStatus):
             counters=core.counters,
             waiting=core.num_waiting,
             instances=tuple(
-                self._with_fallbacks(index, msgspec.structs.replace(one.status(), block_map=no_map))
+                self._completed(index, msgspec.structs.replace(one.status(), block_map=no_map))
                 for index, one in enumerate(core.instances)
             ),
             lag_s=lag_s,
@@ -161,14 +161,17 @@ class ServingStatus(DaemonStatus):
         """The Core, and how far its workers have loaded."""
         core = snapshot(self._runtime.core, now)
         instances = tuple(
-            self._with_fallbacks(index, self._loads.shown(index, one))
+            self._completed(index, self._loads.shown(index, one))
             for index, one in enumerate(core.instances)
         )
         return msgspec.structs.replace(core, instances=instances)
 
-    def _with_fallbacks(self, index: int, one: InstanceStatus) -> InstanceStatus:
-        """An instance's status with what torch computes in place of its kernels."""
-        known = self._fallbacks.get(index)
-        if not known:
-            return one
-        return msgspec.structs.replace(one, fallbacks=tuple(sorted(known.items())))
+    def _completed(self, index: int, one: InstanceStatus) -> InstanceStatus:
+        """An instance's status with what the Core does not know of it: how long its slowest steps
+        take, and what torch computes in place of its kernels.
+        """
+        known = self._fallbacks.get(index, {})
+        p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
+        return msgspec.structs.replace(
+            one, step_p99_s=p99_s, fallbacks=tuple(sorted(known.items()))
+        )

@@ -154,6 +154,8 @@ class DaemonStatus:
             predictor=PredictorStatus(kind=config.predict.kind),
             policies=tuple(POLICIES),
             api=ApiStatus(api.up, api.num_deaths),
+            transfers=core.transfers,
+            flips=core.flips,
         )
 
     def _core(self, now: float) -> CoreSnapshot:

@@ -6,11 +6,13 @@ from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
 from daemon.pause import Cause, cause_of
 from daemon.request import State
-from daemon.scheduler.admission_plan import AdmissionPlan, PreemptionStats
+from daemon.scheduler.admission_plan import AdmissionPlan
+from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
 from daemon.scheduler.policies.base import PROMPTS_ALONE
+from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
 from daemon.sequence import Sequence
@@ -27,7 +29,7 @@ class Admission:
     `step` is the newest plan that was made; what happens here belongs to the plan after it.
     """
 
-    def __init__(self, order: Order, kv: KVCache, residency: Residency) -> None:
+    def __init__(self, order: Order, kv: KVCache, residency: Residency, decodes: str) -> None:
         self.order = order
         self.slots = order.slots
         self.waiting = order.waiting
@@ -35,6 +37,7 @@ class Admission:
         self.residency = residency
         self.pace = StreamPace(order, residency)
         self.displacement = Displacement(order, residency, self.pace)
+        self.decode_admission = DecodeAdmission(decodes, order)
         self.suspects = Suspects()
         self.step = 0
         self.answered_step = 0  # the newest that has answered
@@ -221,14 +224,18 @@ class Admission:
     def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
         """Displace others if the policy says so; whether a slot and the blocks are available then.
 
-        No sequence is preempted for blocks that come anyway, only for what lacks beyond them.
+        No sequence is preempted for blocks that come anyway, only for what lacks beyond them. One
+        that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
+        whose pause has to end is not asked for any.
         """
         if plan.fetches and self.residency.parcels.is_coming(sequence, len(plan.matched)):
             return False
         lacking = self._lacking(plan)
         if lacking <= 0 and not self.slots.full:
-            return True
-        if not self.slots.num_running and not self.kv.pool.num_fenced:
+            asked = sequence, plan.matched, plan.num_reusable, self.kv
+            if self.pace.due(now) is sequence or self.decode_admission.admits(*asked):
+                return True
+        if lacking > 0 and not self.slots.num_running and not self.kv.pool.num_fenced:
             self.residency.parcels.give_up(lacking, sequence)  # nothing else ever makes room
             return self._lacking(plan) <= 0
         leaving = self.slots.leaving()
@@ -238,9 +245,10 @@ class Admission:
             beyond = 0 if leaving.size else 1  # a slot is all that it lacks
         if beyond <= 0:
             return False
-        for slot in self._giving_way(sequence, beyond, now):
+        giving_way = self._giving_way(sequence, beyond, now)
+        for slot in giving_way:
             self.preempt(slot, What.GAVE_WAY, now, sequence.id)
-        return not self.slots.full and self._lacking(plan) <= 0
+        return bool(giving_way) and not self.slots.full and self._lacking(plan) <= 0
 
     # Admitting
 
@@ -317,7 +325,8 @@ class Admission:
                     waiting.append(slot)
                     break
                 victim = self.displacement.for_growth(self.kv, now)
-                if victim == slot and self.residency.parcels.give_up(1, table.member(slot)):
+                alone = victim == slot and table.num_running == 1
+                if alone and self.residency.parcels.give_up(1, table.member(slot), patient=False):
                     continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)

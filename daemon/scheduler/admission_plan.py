@@ -1,6 +1,4 @@
-"""How one sequence would be admitted, and counts of those that gave way."""
-
-from dataclasses import dataclass
+"""How one sequence would be admitted."""
 
 import msgspec
 
@@ -20,18 +18,3 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     def num_new_blocks(self) -> int:
         """Blocks that have to be there for it: to be allocated, or reserved."""
         return max(self.num_blocks, self.num_reserved) - self.num_reusable
-
-
-@dataclass(slots=True)
-class PreemptionStats:
-    """Counts of preemptions and of what became of them."""
-
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    swaps_out: int = 0
-    swaps_in: int = 0
-
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to count."""
-        return bool(self.preemptions or self.swaps_in)

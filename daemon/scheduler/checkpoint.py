@@ -7,9 +7,9 @@ import msgspec
 from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.reserve import BurstReserve
-from daemon.scheduler.admission_plan import PreemptionStats
 from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import KindState, SeenLengths
+from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.start_bound import StartBound

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from daemon.scheduler.policies.base import PROMPTS_ALONE
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import chunk_of
 from daemon.sequence import Sequence
@@ -16,7 +15,7 @@ class Headroom:
 
     def __init__(self, scheduler: Scheduler, later: bool = False) -> None:
         self._admission = admission = scheduler.admission
-        self._policy = policy = scheduler.policy
+        self._policy = scheduler.policy
         self._limits = limits = scheduler.limits
         slots, kv = scheduler.slots, scheduler.kv
         leaving = slots.leaving() if later else slots.order()[:0]
@@ -24,13 +23,15 @@ class Headroom:
         self._blocks = kv.num_unreserved + (admission.coming(leaving) if later else 0)
         order = slots.order()
         pending = (slots.known - slots.computed)[order]
-        num_decodes = 0 if policy.filler == PROMPTS_ALONE else int(np.count_nonzero(pending == 1))
-        self._budget = limits.max_batch_tokens - num_decodes
+        decodes = scheduler.filler.before_prompts(order[pending == 1])
+        self._budget = limits.max_batch_tokens - decodes.size
         self._first = True  # no prompt is in the step
         for slot in order[pending > 1].tolist():
             left = int(slots.known[slot] - slots.computed[slot])
             self._compute(left, slots.member(slot).prompt_cost)
         self._alone = not slots.num_running
+        staying = order[~np.isin(order, leaving)] if leaving.size else order
+        self._decode_room = admission.decode_admission.room(staying, kv)
         if admission.closed:
             self._slots = 0  # nobody joins
 
@@ -51,11 +52,18 @@ class Headroom:
         pending = sequence.num_known_tokens - plan.num_shared_tokens
         if blocks + (0 if self._alone else admission.num_spare) > self._blocks:
             return False
+        room = self._decode_room
+        if room is not None:
+            needed = room.num_needed(sequence, plan.num_reusable)
+            if needed + admission.kv.pool.idle_among(plan.matched) > self._blocks:
+                return False
         if not self._compute(pending, sequence.prompt_cost):
             return False
         self._slots -= 1
         self._blocks -= blocks
         self._alone = False
+        if room is not None:
+            room.add(sequence, plan.num_blocks)
         return True
 
     def _compute(self, pending: int, cost: int) -> bool:

@@ -8,7 +8,7 @@ from daemon.story import What
 
 
 class Moving:
-    """What a scheduler does for those that leave, and for those that come; when is decided above."""
+    """What a scheduler does for those that leave and those that come; when is decided above."""
 
     def __init__(self, admission: Admission, repeats: Repeats) -> None:
         self._admission = admission
@@ -20,11 +20,14 @@ class Moving:
         self._admission.residency.hold(sequence)
         self._repeats.forget()
 
+    def has_answered(self, sequence: Sequence) -> bool:
+        """Whether no step in flight computes a running sequence."""
+        return int(self._slots.last_step[sequence.slot]) <= self._admission.answered_step
+
     def may_depart(self, sequence: Sequence) -> bool:
         """Whether a running sequence can leave now: nothing in flight computes or brings it."""
-        slot = sequence.slot
-        answered = int(self._slots.last_step[slot]) <= self._admission.answered_step
-        return answered and not self._admission.residency.is_returning(sequence)
+        is_returning = self._admission.residency.is_returning(sequence)
+        return self.has_answered(sequence) and not is_returning
 
     def depart(self, sequence: Sequence, now: float, target: int) -> None:
         """Take out a running sequence that goes to another instance; its KV is its parcel."""

@@ -25,11 +25,14 @@ class Parcels:
     """Who left and has its KV here; what those that came here have asked for of theirs."""
 
     def __init__(self, instance: int, move: Callable[[Sequence, Where], None]) -> None:
-        """`move` changes where a sequence's KV is."""
+        """`move` changes where a sequence's KV is. `is_stuck`, which the owner of all instances
+        sets, says whether nothing runs where a sequence waits, which might make room there.
+        """
         self.instance = instance
         self.by_id: dict[int, Sequence] = {}
         self.fetches: list[Fetch] = []  # that nobody has ordered yet
         self.coming: Counter[bytes] = Counter()  # digests of blocks on their way into this pool
+        self.is_stuck: Callable[[Sequence], bool] = lambda _sequence: True
         self._move = move
 
     def reset(self) -> None:
@@ -89,15 +92,18 @@ class Parcels:
             self._move(sequence, Where.NOWHERE)
             residence.parked_tokens = 0
 
-    def give_up(self, num_blocks: int, favoured: Sequence) -> bool:
-        """Give up parcels of others that nobody fetches yet, the newest first, for so many blocks
-        of the KV pool; whether there were any.
+    def give_up(self, num_blocks: int, favoured: Sequence, patient: bool = True) -> bool:
+        """Give up parcels of others for so many blocks of the KV pool, the newest first; whether
+        there were any. `patient`: not of those that wait where something runs, as they get room
+        there in time.
         """
         dropped = False
         for sequence in list(self.by_id.values())[::-1]:
             parcel = sequence.residence.parcel
             waits = sequence.residence.where is Where.AWAY and sequence is not favoured
-            if num_blocks > 0 and waits and parcel is not None and not parcel.from_host:
+            if parcel is None or parcel.from_host or num_blocks <= 0 or not waits:
+                continue
+            if not patient or sequence.instance == self.instance or self.is_stuck(sequence):
                 num_blocks -= len(parcel.blocks)
                 self.drop(sequence)
                 dropped = True

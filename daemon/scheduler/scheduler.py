@@ -14,13 +14,13 @@ from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
 from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.admission_plan import PreemptionStats
 from daemon.scheduler.counted import check_counts, count_tokens
 from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
@@ -44,7 +44,7 @@ class Scheduler:
         self.slots = SlotTable(limits.max_running)
         self.residency = Residency(swap, instance)
         self.order = Order(instance, policy, self.slots)
-        self.admission = Admission(self.order, kv, self.residency)
+        self.admission = Admission(self.order, kv, self.residency, limits.decode_admission)
         self.waiting = self.order.waiting
         self.started = self.admission.started
         self.in_flight = InFlight()

@@ -13,7 +13,7 @@ class SlotTable:
     computed; `delivered` counts it once its step has answered; `computed` counts tokens whose KV
     is written or planned to be. `last_position` is limit - 1. `first_step` is the step of its first
     token here, if that step computed prompts; `behind_prompts_s` is how long it paused behind
-    prompts here.
+    prompts here. `predicted_end` is its length when it ends, as of its rank.
     """
 
     def __init__(self, max_slots: int) -> None:
@@ -31,6 +31,7 @@ class SlotTable:
         self.review_at = np.full(max_slots, NEVER, np.int32)  # NEVER where a slot is vacant
         self.expected: list[int] = [0] * max_slots  # length when it ends, as of its rank
         self.num_expected_tokens = 0  # of all of them
+        self.predicted_end = np.zeros(max_slots, np.int32)
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
@@ -68,6 +69,7 @@ class SlotTable:
         self.review_at[slot] = sequence.review_at
         self.rank[slot] = sequence.rank
         self._expect(slot, sequence.expected_length)
+        self.predicted_end[slot] = sequence.predicted_length
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
@@ -83,6 +85,7 @@ class SlotTable:
         self.rank[slot] = sequence.rank
         self.review_at[slot] = sequence.review_at
         self._expect(slot, sequence.expected_length)
+        self.predicted_end[slot] = sequence.predicted_length
         self._sorted = False
 
     def _expect(self, slot: int, num_tokens: int) -> None:

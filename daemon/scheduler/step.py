@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, Int32, Slots, int32
@@ -17,6 +18,7 @@ class Limits:
     max_batch_tokens: int
     prefill_chunk: int
     stages: int = 1  # of a pipeline
+    decode_admission: str = GREEDY  # one of DECODE_ADMISSIONS
 
 
 def chunk_of(

@@ -60,6 +60,10 @@ GPU = InstanceStatus(
     link_s=0.25,
     levels=(3, 2, 0),
     fallbacks=(("decode", "it was not done within 60 s"),),
+    drained=True,
+    parcels=2,
+    parcel_blocks=9,
+    step_p99_s=0.125,
 )
 SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
 PAUSES = one_more(one_more(NO_PAUSES, Cause.SWAPPED, 0.25, 3), Cause.SWAPPED, 99.0)
@@ -68,11 +72,23 @@ ELSEWHERE = frozenset(
         *("rejected", "finished", "aborted", "failed", "cached_tokens"),  # counted with answers
         *("ttft_count", "ttft_sum_s", "tpot_count", "tpot_sum_s"),  # histograms of answers
         *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum", "pauses"),  # below
+        "handoff_sum_s",
     }
 )
 """Counters that are shown in another way."""
 GAUGES = Gauges(
-    Counters(prompt_tokens=40, output_tokens=90, worker_deaths=1, pauses=PAUSES),
+    Counters(
+        prompt_tokens=40,
+        output_tokens=90,
+        worker_deaths=1,
+        pauses=PAUSES,
+        handoffs=4,
+        handoff_sum_s=0.5,
+        handoffs_failed=2,
+        sent_blocks=30,
+        sent_bytes=122_880,
+        flips=3,
+    ),
     6,
     (GPU,),
     0.003,
@@ -193,6 +209,18 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "kernel_fallback", **gpu, family="decode") == 1
     assert value(samples, "queue_level_sequences", level="0") == 3
     assert value(samples, "policy_info", policy="mlfq", swap="proactive", role="mixed") == 1
+    for counted, number in {"": 4, "_failed": 2}.items():
+        assert value(samples, f"handoffs{counted}_total", model_name=MODEL) == number
+    assert value(samples, "handoff_seconds_count") == 4
+    assert value(samples, "handoff_seconds_sum") == 0.5
+    assert value(samples, "transfer_blocks_total") == 30
+    assert value(samples, "transfer_bytes_total") == 122_880
+    assert value(samples, "flips_total") == 3
+    assert value(samples, "role_info", **gpu, role="mixed") == 1
+    assert value(samples, "engine_drained", **gpu) == 1
+    assert value(samples, "parcels", **gpu) == 2
+    assert value(samples, "parcel_blocks", **gpu) == 9
+    assert value(samples, "engine_step_p99_seconds", **gpu) == 0.125
     assert value(samples, "engine_up", **gpu) == value(samples, "ready") == 1
     assert value(samples, "device_power_watts", **gpu) == 300
     assert value(samples, "device_busy_ratio", **gpu) == 0.97
@@ -200,6 +228,7 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "http_connections") >= 1 and value(samples, "sse_streams") == 0
 
 
+MOVES = ("handoffs", "handoff_sum_s", "handoffs_failed", "sent_blocks", "sent_bytes", "flips")
 LAG = ("llmd:event_loop_lag_seconds_count", (("process", "runtime"),))
 STATES = ("free", "cached", "held", "fenced")
 
@@ -213,6 +242,7 @@ async def test_counts_never_fall_and_both_formats_agree(runtime: ScriptedRuntime
     before = counts(await scrape(http))
     for step in range(3):
         told = {"output_tokens": 99 + step, "worker_deaths": 1, "pauses": PAUSES}
+        told |= dict.fromkeys(MOVES, 999999)
         more = Counters(prompt_tokens=50 + step, **told)
         lost = msgspec.structs.replace(GPU, state="lost" if step == 1 else "ready", kv_blocks=0)
         runtime.send(Gauges(more, 0, (lost,), 0.0))

@@ -1,120 +1,17 @@
 """`llmd ctl` against a real control socket."""
 
-import asyncio
 import json
-import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
-from daemon.cli.ctl import as_text, policies, reloaded
+from daemon.cli.ctl import policies, reloaded
 from daemon.cli.main import main
-from daemon.control.server import ControlServer
-from daemon.protocol.control import (
-    Counters,
-    InstanceStatus,
-    PredictorStatus,
-    Reloaded,
-    SequenceStatus,
-    Snapshot,
-)
+from daemon.cli.status import as_text
+from daemon.protocol.control import Counters, PredictorStatus, Reloaded
 from daemon.scheduler.policies import POLICIES, meanings
-from tests.control.orders import Written
-
-CHOSEN: list[str] = []
-"""The policies chosen on the served socket, the configured one first."""
-
-
-def snapshot() -> Snapshot:
-    """Two instances, one of them loading, and one running sequence."""
-    return Snapshot(
-        version="1.2.3",
-        pid=77,
-        uptime_s=3725.0,
-        time_s=9.0,
-        status="loading weights 40 %",
-        ready=False,
-        draining=False,
-        url="http://127.0.0.1:8000",
-        model="small",
-        root="/models/small",
-        context_len=2048,
-        max_len=2048,
-        block_size=16,
-        instances=(instance("gpu0", "ready", 1.0), instance("gpu1", "loading", 0.4)),
-        sequences=(SequenceStatus(128, "decode", "gpu0", 1.5, 10, 12, 2, 64, 1, 0, 0),),
-        running=1,
-        waiting=2,
-        counters=Counters(requests=5, finished=3, rejected=1),
-    )
-
-
-def instance(name: str, state: str, fraction: float) -> InstanceStatus:
-    return InstanceStatus(
-        name=name,
-        role="mixed",
-        device="cuda:0",
-        state=state,
-        policy=CHOSEN[-1],
-        running=1,
-        waiting=2,
-        kv_blocks=4,
-        kv_free=3,
-        kv_held=1,
-        kv_cached=1,
-        kv_fenced=0,
-        kv_block_bytes=1024,
-        block_map=np.array([3, 1, 0, 0], dtype=np.uint8),
-        steps_in_flight=1,
-        steps=10,
-        step_s=0.0125,
-        batch_rows=1,
-        batch_tokens=1,
-        load_stage="weights" if state == "loading" else "",
-        load_fraction=fraction,
-    )
-
-
-class Orders(Written):
-    """Written down; a chosen policy is shown by later snapshots."""
-
-    def choose_policy(self, policy: str, instance: str = "") -> None:
-        CHOSEN.append(f"{policy} on {instance}" if instance else policy)
-
-    def drain(self) -> None:
-        CHOSEN.append("drained")
-
-    def resume(self) -> None:
-        CHOSEN.append("resumed")
-
-
-@pytest.fixture
-def socket_path() -> Iterator[Path]:
-    """A served control socket, its loop in a thread of its own since the client blocks."""
-    CHOSEN[:] = ["sarathi"]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "llmd.sock")
-        serving, ended = threading.Event(), asyncio.Event()
-        loop = asyncio.new_event_loop()
-
-        async def serve() -> None:
-            server = ControlServer(path, snapshot, Orders())
-            await server.start()
-            serving.set()
-            await ended.wait()
-            await server.close()
-
-        thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-        thread.start()
-        assert serving.wait(10)
-        yield path
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(10)
-        loop.close()
+from tests.cli.served import CHOSEN, snapshot
 
 
 def test_json_has_what_scripts_rely_on(
@@ -257,11 +154,17 @@ def test_the_help_says_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in said for name in POLICIES)
 
 
-@pytest.mark.parametrize("verb", ["status", "policy", "reload", "drain", "resume"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("status", "policy", "reload", "drain", "resume", "drain a", "resume a"),
+        *("flip a decode", "migrate 1 a"),
+    ],
+)
 def test_without_a_daemon_one_line_and_status_1(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ctl", "--socket", str(tmp_path / "none.sock"), verb]) == 1
+    assert main(["ctl", "--socket", str(tmp_path / "none.sock"), *verb.split()]) == 1
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.startswith("llmd: no llmd daemon answers at ")

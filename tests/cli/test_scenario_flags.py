@@ -9,7 +9,13 @@ import pytest
 from daemon.cli import simulate
 from daemon.cli.scenario_flags import scenario_of
 from daemon.lab.simulator.run import prepare
-from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioError, ScenarioLimits
+from daemon.lab.simulator.scenario import (
+    HandoffSpec,
+    InstanceGroup,
+    Scenario,
+    ScenarioError,
+    ScenarioLimits,
+)
 from daemon.lab.workload.workload import SloClass, WorkloadError, WorkloadSpec
 
 FILE = """
@@ -88,7 +94,8 @@ def test_flags_alone_are_a_scenario() -> None:
             ),
             *("--max-running", "8", "--block-size", "32", "--depth", "1", "--no-noise"),
             *("--drift", "2", "--shared-prefix", "64", "--prefix-groups", "3"),
-            *("--link-bytes-per-s", "1e9", "--slo-gap", "3", "--n", "2"),
+            *("--decode-admission", "reserve_dynamic"),
+            *("--link-bytes-per-s", "1e9", "--slo-gap", "3", "--n", "2", "--handoff", "layered"),
         )
     )
     assert made == Scenario(
@@ -119,8 +126,14 @@ def test_flags_alone_are_a_scenario() -> None:
         seed=3,
         noise=False,
         limits=ScenarioLimits(
-            max_running=8, block_size=32, depth=1, swap="recompute", starve_s=2.0
+            max_running=8,
+            block_size=32,
+            depth=1,
+            swap="recompute",
+            decode_admission="reserve_dynamic",
+            starve_s=2.0,
         ),
+        handoff=HandoffSpec(mode="layered"),
     )
 
 
@@ -213,7 +226,6 @@ def test_instances_by_their_devices_are_the_profiles_variants(path: Path) -> Non
         (("--instance", "cuda:0", "--instances", "2"), "--instance goes without --instances"),
         (("--instance", "cuda:0", "cuda:0"), "simulated instances share no device"),
         (("--instance", "cpu"), "'cpu': opt-13b@a100-80g is of 1 x "),
-        (("--instance", "cuda:0:prefill"), "instance.role 'prefill' is not supported yet"),
         (("--instance", "cuda:0", "--profile", "opt-13b@a100-80g-tp2"), "is of 2 x "),
     ],
 )

@@ -83,6 +83,11 @@ def test_without_swapping_there_is_none(mode: str) -> None:
     [
         ("memory.swap", "eager", "must be one of proactive, reactive, recompute, defer"),
         ("memory.host_bytes", -2, "must be at least -1"),
+        (
+            "scheduler.decode_admission",
+            "",
+            "must be one of greedy, reserve_static, reserve_dynamic",
+        ),
         ("scheduler.starve_s", 0.0, "must be above 0, got 0.0"),
         ("scheduler.starve_s", float("nan"), "must be above 0, got nan"),
         *(

@@ -78,7 +78,10 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[[instance]]\ndevice = 'cpu'\nrank = 1", "instance[0].rank: unknown key"),
         ("[[instance]]\nrole = 'mixed'", "instance[0]: object missing required field device"),
         ("port = = 1", "not TOML"),
-        ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: must be one of vllm, sarathi, orca"),
+        (
+            "[scheduler]\npolicy = 'lifo'",
+            "scheduler.policy: must be one of vllm, sarathi, split",
+        ),
         ("[memory]\nblock_size = 24", "memory.block_size: must be a power of two from 8 to 256"),
         ("[memory]\nblock_size = 4", "memory.block_size: must be a power of two from 8 to 256"),
         ("[memory]\nkv_dtype = 'int4'", "memory.kv_dtype: must be one of auto, int8, fp8"),
@@ -104,10 +107,6 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[[instance]]\ndevice = 'tpu'", "instance[0].device: must be cpu or cuda:N, got 'tpu'"),
         ("[[instance]]\ndevice = 'cuda'", "instance[0].device: must be cpu or cuda:N, got 'cuda'"),
         (
-            "[[instance]]\ndevice = 'cpu'\nrole = 'decode'",
-            "instance[0].role: 'decode' is not supported yet",
-        ),
-        (
             "[[instance]]\ndevice = 'cpu'\nrole = 'both'",
             "instance[0].role: must be one of mixed, prefill",
         ),
@@ -122,6 +121,10 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         (
             "[[instance]]\ndevice='cpu'\nswap='never'",
             "instance[0].swap: must be one of proactive",
+        ),
+        (
+            "[[instance]]\ndevice='cpu'\ndecode_admission='never'",
+            "instance[0].decode_admission: must be one of greedy, reserve_static",
         ),
         (
             "[[instance]]\ndevice='cpu'\nmax_running=-1",

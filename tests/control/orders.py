@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
-from daemon.protocol.control import Reloaded
+from daemon.protocol.control import Flipped, Migrating, Reloaded, Role
 
 RELOADED = Reloaded("llmd.toml", ("daemon.drain_s",), ("server.port",))
+
+FLIPPED = Flipped(3, "gpu0", Role.MIXED, Role.PREFILL, 0.25, -1.0, False)
 
 
 class Written:
@@ -26,6 +28,20 @@ class Written:
 
     def resume(self) -> None:
         self._note("resume")
+
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
+        self._note(f"flip {instance} to {role}")
+        return FLIPPED
+
+    def migrate(self, sequence: int, instance: str) -> Migrating:
+        self._note(f"migrate {sequence} to {instance}")
+        return Migrating(sequence, "gpu1", instance)
+
+    def drain_instance(self, instance: str) -> None:
+        self._note(f"drain {instance}")
+
+    def resume_instance(self, instance: str) -> None:
+        self._note(f"resume {instance}")
 
     def _note(self, order: str) -> None:
         self._fail()

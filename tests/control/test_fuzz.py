@@ -17,8 +17,12 @@ from daemon.protocol.control import (
     AskStory,
     ChoosePolicy,
     Drain,
+    DrainInstance,
+    Flip,
+    Migrate,
     Reload,
     Resume,
+    ResumeInstance,
     Status,
     ToViewer,
     Watch,
@@ -33,6 +37,8 @@ GOOD = [
     for message in (
         *(Status(), Watch(0.5), Reload(), Drain(), Resume()),
         *(ChoosePolicy("srtf"), AskStory(7), AskOwners(0)),
+        *(Flip("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
+        ResumeInstance("gpu0"),
     )
 ]
 DEEPEST = 32

@@ -17,10 +17,14 @@ from daemon.control.client import (
     MessageReader,
     choose_policy,
     drain,
+    drain_instance,
     fetch_snapshot,
+    flip,
+    migrate,
     question,
     reload,
     resume,
+    resume_instance,
 )
 from daemon.control.orders import Orders
 from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
@@ -28,18 +32,27 @@ from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     ChoosePolicy,
     Drain,
+    DrainInstance,
+    Flip,
+    Flipped,
+    FlipStatus,
+    Migrate,
+    Migrating,
     Refused,
     Reload,
     Resume,
+    ResumeInstance,
+    Role,
     Snapshot,
     Status,
     ToViewer,
+    TransferStatus,
     Watch,
 )
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameReader, inline_frame, memfd_frame
-from tests.control.orders import RELOADED, Written
+from tests.control.orders import FLIPPED, RELOADED, Written
 from tests.tui import scenario
 
 
@@ -195,6 +208,57 @@ async def test_each_order_is_carried_out_and_answered(path: Path) -> None:
     assert source.calls == 2 and answers[0].time_s < answers[1].time_s, "each is made after it"
 
 
+async def test_orders_between_instances_are_carried_out_and_answered(path: Path) -> None:
+    written, source = Written(), Counted()
+    async with serving(path, source, written):
+        assert await asyncio.to_thread(flip, path, "gpu0", "prefill") == FLIPPED
+        moving = await asyncio.to_thread(migrate, path, 1004, "gpu0")
+        assert moving == Migrating(1004, "gpu1", "gpu0")
+        before = source.calls
+        for order in (drain_instance, resume_instance):
+            assert (await asyncio.to_thread(order, path, "gpu0")).pid == 4242
+        assert source.calls == before + 2, "each answer was made after the order"
+    assert written.orders == [
+        *("flip gpu0 to prefill", "migrate 1004 to gpu0", "drain gpu0", "resume gpu0"),
+    ]
+
+
+@pytest.mark.parametrize("wait_s", [-0.1, 60.1, float("nan")])
+async def test_a_wait_out_of_range_is_refused(path: Path, wait_s: float) -> None:
+    async with serving(path, Counted(), written := Written()):
+        said = await refusal(path, question(Flip("gpu0", "decode", wait_s)))
+    assert said == "wait_s must be 0 .. 60.0" and not written.orders
+
+
+async def test_a_flip_that_takes_its_time_delays_no_other_viewer(path: Path) -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    class Slow(Written):
+        async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
+            begun.set()
+            await done.wait()
+            return await super().flip(instance, role, wait_s)
+
+    async with serving(path, Counted(), Slow()):
+        order = asyncio.create_task(asyncio.to_thread(flip, path, "gpu0", "prefill"))
+        await begun.wait()
+        assert (await asyncio.to_thread(fetch_snapshot, path)).pid == 4242
+        assert not order.done()
+        done.set()
+        assert await order == FLIPPED
+
+
+async def test_transfers_and_flips_cross_the_socket(path: Path) -> None:
+    going = TransferStatus(3, 1004, "gpu0", "gpu1", 9, 9000, 0.1, 0.4, True, False)
+    flipped = FlipStatus(1, "gpu0", Role.MIXED, Role.DECODE, "operator", 3.0, 0.2, -1.0, False)
+    told = msgspec.structs.replace(scenario.snapshot(1), transfers=(going,), flips=(flipped,))
+    server = ControlServer(path, lambda: told)
+    await server.start()
+    seen = await asyncio.to_thread(fetch_snapshot, path)
+    await server.close()
+    assert (seen.transfers, seen.flips) == ((going,), (flipped,))
+
+
 async def test_an_unknown_policy_is_refused_with_the_names_and_nothing_happens(path: Path) -> None:
     written = Written()
     async with serving(path, Counted(), written):
@@ -219,7 +283,11 @@ async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(pa
         (None, "nothing can be changed here"),
     ):
         async with serving(path, Counted(), orders):
-            for order in (ChoosePolicy("srtf"), Reload(), Drain(), Resume()):
+            asked = (
+                *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), Flip("gpu0", "decode")),
+                *(Migrate(7, "gpu0"), DrainInstance("gpu0"), ResumeInstance("gpu0")),
+            )
+            for order in asked:
                 assert await refusal(path, question(order)) == said
             with pytest.raises(ControlError, match=said):
                 await asyncio.to_thread(choose_policy, path, "srtf")

@@ -106,6 +106,7 @@ class Driver:
         self.numbers: set[int] = set()  # of all transfers that there ever were
         self.links: dict[tuple[int, int], int] = {}  # numbers by (source, target), both ends up
         self.num_links = 0
+        self.layered: list[Send] = []  # of the action list that is carried out
         if num_blocks:
             for instance in range(len(config.instances)):
                 self.ready(instance, num_blocks)
@@ -331,9 +332,10 @@ class Driver:
         elif isinstance(action, Send):
             assert action.transfer not in self.numbers, "a number is used again"
             self.numbers.add(action.transfer)
-            ends = self.workers[action.source], self.workers[action.target]
-            link = self.core.migration.transfers.links.link(action.source, action.target)
-            self.sendings[action.transfer] = Sending(action, *ends, link)
+            if action.layered:
+                self.layered.append(action)
+            else:
+                self._send(action)
         elif isinstance(action, CancelSend):
             assert action.transfer in self.numbers
         elif isinstance(action, Deliver):
@@ -349,6 +351,11 @@ class Driver:
                 del self.alive[sequence]
         elif isinstance(action, WakeAt):
             self.wake_at_s = action.time_s
+
+    def _send(self, action: Send) -> None:
+        ends = self.workers[action.source], self.workers[action.target]
+        link = self.core.migration.transfers.links.link(action.source, action.target)
+        self.sendings[action.transfer] = Sending(action, *ends, link)
 
     def _submit(self, action: Submit) -> None:
         batch = action.batch
@@ -366,6 +373,10 @@ class Driver:
         if self.config.instances[batch.instance].stages > 1:
             self._check_stages(batch)
         worker.submit(batch, self.truths, self.known)
+        for send in self.layered:  # they go with the step that follows them
+            assert send.source == batch.instance
+            self._send(send)
+        self.layered.clear()
         assert {worker.sequence[slot] for slot in batch.slots.tolist()} <= self.alive.keys()
 
     def _check_stages(self, batch: Batch) -> None:
@@ -422,7 +433,7 @@ class Driver:
             (one.number, end)
             for one in self.core.migration.transfers
             for end, pool in ((one.source, one.source_pool), (one.target, one.target_pool))
-            if pool is not None
+            if pool is not None and not (end == one.target and one.num_right >= 0)
         }
         assert waits == {(n, end) for n, one in self.sendings.items() for end in one.ends}
 

@@ -229,6 +229,8 @@ def check_nobody_idles(core: Core) -> None:
         for other in ready:
             for one in _in_vain(other.scheduler):
                 copied = one.residence.parked_tokens
+                if idle.role is not other.role and not idle.suits(one):
+                    continue
                 if one.strikes or copied or idle.capacity_tokens < one.limit:
                     continue
                 plan = scheduler.admission.plan(one)

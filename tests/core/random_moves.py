@@ -27,6 +27,7 @@ def begin(chance: random.Random) -> tuple[Driver, int]:
         swap=chance.choice(SWAP_MODES),
         max_pause_s=chance.choice([0.05, 4.0]),
         starve_s=0.005,
+        handoff=chance.choice(["auto", "layered", "serialized"]),
     )
     given = tuple(
         msgspec.structs.replace(one, role=chance.choice(ROLES)) for one in config.instances

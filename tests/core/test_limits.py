@@ -10,7 +10,7 @@ from daemon.core.limits import InstanceLimits, limits_of
 from daemon.role import Role
 from tests.core.driver import Driver, configured
 
-SHARED = InstanceLimits("sarathi", 8, 0, 0, 1, "")
+SHARED = InstanceLimits("sarathi", 8, 0, 0, 1, "", "greedy")
 OPEN = InstanceLimits("", 0, 0, 0, 0, "")
 
 
@@ -27,11 +27,15 @@ def with_instances(*own: dict[str, object], **changes: object) -> Configured:
 @pytest.mark.parametrize(
     ("own", "resolved"),
     [
-        ({}, ("sarathi", 8, 512, 512, 1, "")),
-        ({"policy": "vllm"}, ("vllm", 8, 2560, 2560, 1, "")),
-        ({"max_batch_tokens": 64}, ("sarathi", 8, 64, 64, 1, "")),
-        ({"prefill_chunk": 32, "swap": "defer"}, ("sarathi", 8, 512, 32, 1, "defer")),
-        ({"max_running": 2, "depth": 3}, ("sarathi", 2, 512, 512, 3, "")),
+        ({}, ("sarathi", 8, 512, 512, 1, "", "greedy")),
+        ({"policy": "vllm"}, ("vllm", 8, 2560, 2560, 1, "", "greedy")),
+        ({"max_batch_tokens": 64}, ("sarathi", 8, 64, 64, 1, "", "greedy")),
+        ({"prefill_chunk": 32, "swap": "defer"}, ("sarathi", 8, 512, 32, 1, "defer", "greedy")),
+        ({"max_running": 2, "depth": 3}, ("sarathi", 2, 512, 512, 3, "", "greedy")),
+        (
+            {"decode_admission": "reserve_static"},
+            ("sarathi", 8, 512, 512, 1, "", "reserve_static"),
+        ),
     ],
 )
 def test_an_instance_has_its_own_limits_and_else_those_of_all(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from daemon.memory.swap_space import SWAP_MODES
+from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver, configured
 
@@ -31,6 +32,7 @@ own_limits = st.fixed_dictionaries(
         "max_batch_tokens": st.integers(4, 40),
         "depth": st.integers(1, 3),
         "swap": st.sampled_from(SWAP_MODES),
+        "decode_admission": st.sampled_from(DECODE_ADMISSIONS),
     },
 )
 """What one of the instances says of its own."""
@@ -52,6 +54,7 @@ class CoreMachine(RuleBasedStateMachine):
         prefix_cache=st.booleans(),
         step_s=st.sampled_from([0.001, 0.004, 0.03]),
         swap=st.sampled_from(SWAP_MODES),
+        decode_admission=st.sampled_from(DECODE_ADMISSIONS),
         num_host_blocks=st.sampled_from([0, 6, 40, 200]),
         copy_block_s=st.sampled_from([1e-6, 1e-3]),
         max_pause_s=st.sampled_from([0.004, 0.05, 4.0]),
@@ -71,6 +74,7 @@ class CoreMachine(RuleBasedStateMachine):
         prefix_cache: bool,
         step_s: float,
         swap: str,
+        decode_admission: str,
         num_host_blocks: int,
         copy_block_s: float,
         max_pause_s: float,
@@ -88,6 +92,7 @@ class CoreMachine(RuleBasedStateMachine):
             prefix_cache=prefix_cache,
             max_len=96,
             swap=swap,
+            decode_admission=decode_admission,
             starve_s=0.005,
             max_pause_s=max_pause_s,
         )

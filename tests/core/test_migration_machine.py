@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from daemon.handoff import HANDOFF_MODES
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
@@ -37,6 +38,7 @@ class MigrationMachine(RuleBasedStateMachine):
         num_host_blocks=st.sampled_from([0, 6, 40]),
         max_pause_s=st.sampled_from([0.05, 4.0]),
         linked=st.sampled_from([True, True, True, False]),
+        handoff=st.sampled_from(HANDOFF_MODES),
     )
     def begin(
         self,
@@ -52,6 +54,7 @@ class MigrationMachine(RuleBasedStateMachine):
         num_host_blocks: int,
         max_pause_s: float,
         linked: bool,
+        handoff: str,
     ) -> None:
         config = configured(
             policy,
@@ -65,6 +68,7 @@ class MigrationMachine(RuleBasedStateMachine):
             swap=swap,
             starve_s=0.005,
             max_pause_s=max_pause_s,
+            handoff=handoff,
         )
         instances = tuple(
             msgspec.structs.replace(one, role=role)

@@ -49,6 +49,7 @@ async def test_gauges_reach_the_api_process_and_never_fall(house_of: Build) -> N
     assert first.lag_s == 0.25 and first.gpus == (GpuStatus(power_w=250.0),)
     assert (first.instances[0].running, first.waiting) == (1, 2)
     assert (third.instances[0].running, third.waiting) == (0, 0)
+    assert first.instances[0].step_p99_s == 0.0 < second.instances[0].step_p99_s
     assert third.counters.output_tokens == 14 and third.counters.worker_deaths == 1
     for before, after in ((first, second), (second, third)):
         for field in msgspec.structs.fields(Counters):

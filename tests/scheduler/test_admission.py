@@ -4,6 +4,7 @@ import numpy as np
 
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.admission import Admission
+from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.priority import Priority
 from daemon.scheduler.residency import Residency
@@ -18,7 +19,7 @@ def admission_with(num_running: int, num_fenced: int, max_running: int = 8) -> A
     """No block is available; so many come when step 1 answers."""
     kv = KVCache(BLOCKS * num_running + num_fenced + 1, 4, max_running, 400, False)
     order = Order(0, Priority(), SlotTable(max_running))
-    admission = Admission(order, kv, Residency("recompute"))
+    admission = Admission(order, kv, Residency("recompute"), GREEDY)
     for number in range(num_running):
         one = sequence(TOKENS, number)
         admission.order.enqueue(one, 0.0)

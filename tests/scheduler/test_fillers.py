@@ -17,6 +17,10 @@ class BestFit(Filler):
 
     in_order = False
 
+    def before_prompts(self, decodes: Slots) -> Slots:
+        """All of them."""
+        return decodes
+
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
         self.decode(step, decodes, now)

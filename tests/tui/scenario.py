@@ -11,13 +11,16 @@ from daemon.protocol.control import (
     BlockUse,
     Cause,
     Counters,
+    FlipStatus,
     GpuStatus,
     InstanceStatus,
     Mark,
     PredictorStatus,
+    Role,
     SequenceStatus,
     Snapshot,
     Story,
+    TransferStatus,
     What,
 )
 from daemon.wire.columns import UInt8, int32
@@ -168,6 +171,54 @@ def snapshot(
     )
 
 
+def moving(step: int, num_instances: int = 2) -> Snapshot:
+    """The busy daemon with KV on its way between its instances, and an instance flipped.
+
+    The last of several is drained and holds parcels; where there is one, nothing moves.
+    """
+    names = tuple(f"gpu{index}" for index in range(num_instances))
+    busy = snapshot(step, names=names)
+    if num_instances == 1:
+        return busy
+    roles = ("prefill", "decode", "mixed")
+    instances = [
+        msgspec.structs.replace(
+            one,
+            role=Role(roles[index % 3]),
+            step_p99_s=0.021,
+            parcels=index,
+            parcel_blocks=90 * index,
+        )
+        for index, one in enumerate(busy.instances)
+    ]
+    instances[-1] = msgspec.structs.replace(instances[-1], drained=True)
+    transfers = tuple(
+        TransferStatus(
+            *(
+                index,
+                1000 + index,
+                names[index % num_instances],
+                names[(index + 1) % num_instances],
+            ),
+            *(9 * index + 4, (9 * index + 4) * BLOCK_BYTES, 0.03 * (index + 1), 0.1 * (index != 3)),
+            *(index % 2 == 0, index == 5),
+        )
+        for index in range(2 * num_instances)
+    )
+    return msgspec.structs.replace(
+        busy,
+        instances=tuple(instances),
+        transfers=transfers,
+        flips=(
+            FlipStatus(1, names[1], Role.MIXED, Role.DECODE, "load", 95.0, 0.12, 2.5, False),
+            FlipStatus(2, names[0], Role.MIXED, Role.PREFILL, "operator", 1.5, 0.25, -1.0, False),
+        ),
+        counters=msgspec.structs.replace(
+            busy.counters, handoffs=40, handoff_sum_s=2.0, handoffs_failed=1, flips=2
+        ),
+    )
+
+
 PLACES = ("gpu", "gpu", "both", "gpu", "moving", "host")
 RATE_OUT, RATE_IN = 3, 2  # blocks swapped each half second
 
@@ -267,6 +318,26 @@ def story(sequence: int, time_s: float) -> Story:
         10.5,
         3.25,
     )
+
+
+def moved_story(sequence: int, time_s: float) -> Story:
+    """A life on two instances: the answer began on the first and goes on at the second."""
+    marks = [
+        (0.0, What.ARRIVED, 700, -1),
+        (0.0, What.QUEUED, 0, -1),
+        (0.5, What.ADMITTED, 0, -1),
+        (0.5, What.CHUNK, 700, -1),
+        (1.5, What.FIRST, 0, -1),
+        (3.0, What.SENT_AHEAD, 48, 1),
+        (4.0, What.LEFT, 790, 1),
+        (4.0, What.QUEUED, 1, -1),
+        (4.2, What.ADMITTED, 768, -1),
+        (4.5, What.LANDED, 790, -1),
+    ]
+    since_s = time_s - 6
+    told = tuple(Mark(since_s + at_s, what, amount, other) for at_s, what, amount, other in marks)
+    status = next((s for s in moving(36).sequences if s.sequence == sequence), None)
+    return Story(sequence, time_s, told, 0, status, int32([4, 5]), since_s + 1.5)
 
 
 def owners(one: Snapshot, instance: int = 0) -> BlockOwners:

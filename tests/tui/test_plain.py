@@ -103,3 +103,18 @@ def test_a_recordings_last_frame(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert main(["-1", "--replay", str(path)]) == 1
     assert f"llmd-top: {path} is damaged at byte" in capsys.readouterr().err
+
+
+def test_what_moves_is_told_in_plain_characters() -> None:
+    lines = frame(scenario.moving(10)).splitlines()
+    start = lines.index("  4 in flight, 98.4 MiB ; 40 handed over, 1 failed")
+    assert lines[start + 1].split() == [
+        *("gpu0", "->", "gpu1", "1000", "############" + "." * 28, "30", "%"),
+        *("5.62", "MiB", "ahead"),
+    ]
+    assert (
+        lines[start + 5]
+        == "  flip gpu0     mixed -> prefill operator: 250 ms, clearing ; 1.5 s ago"
+    )
+    assert any("ready, drained" in line for line in lines)
+    assert "in flight," not in frame(scenario.snapshot(10))

@@ -22,6 +22,7 @@ PICTURES = {
     "sequence": ((100, 26), ("down", "down", "enter")),
     "instance": ((100, 26), ("tab", "enter")),
     "blocks": ((80, 24), ("k", "down")),
+    "cards": ((80, 24), ("i",)),
 }
 
 
@@ -40,7 +41,7 @@ def small(one: Snapshot) -> Snapshot:
 @pytest.mark.parametrize("name", PICTURES)
 def test_picture(name: str, snap_compare: Compare) -> None:
     size, keys = PICTURES[name]
-    last = small(scenario.swapping(180))
+    last = small(scenario.moving(180) if name == "cards" else scenario.swapping(180))
     source = Scripted(*[small(scenario.swapping(step)) for step in range(100, 180, 2)], last)
     app = LlmdTop(source)
 

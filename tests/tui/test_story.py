@@ -21,6 +21,11 @@ def told(marks: Sequence[tuple[float, str]], now: float) -> Story:
         (Mark(0, What.QUEUED, 1, -1), "queued on gpu1"),
         (Mark(0, What.QUEUED, 5, -1), "queued on 5"),
         (Mark(0, What.MOVED, 1, -1), "moved from gpu1, which is full"),
+        (Mark(0, What.SENT_AHEAD, 1, -1), "1 block of its KV sent ahead"),
+        (Mark(0, What.SENT_AHEAD, 9, 1), "9 blocks of its KV sent ahead to gpu1"),
+        (Mark(0, What.LEFT, 144, 1), "leaves for gpu1, takes the KV of 144 tokens along"),
+        (Mark(0, What.LEFT, 0, 7), "leaves for 7, without its KV"),
+        (Mark(0, What.LANDED, 144, -1), "its KV of 144 tokens has landed"),
         (Mark(0, What.ADMITTED, 0, -1), "runs"),
         (Mark(0, What.ADMITTED, 1, -1), "runs, 1 token from the prefix cache"),
         (Mark(0, What.CHUNK, 1, -1), "computes 1 token"),
@@ -41,7 +46,7 @@ def test_a_mark_in_words(mark: Mark, words: str) -> None:
 
 def test_every_mark_that_a_daemon_writes_has_words() -> None:
     names = [value for name, value in vars(What).items() if name.isupper()]
-    assert len(names) == 18
+    assert len(names) == 21
     for name in names:
         words = sentence(Mark(0, name, 3, 4), Story(7, 1.0), ["gpu0"] * 4)
         assert words and (words != name or name == What.FIRST)
@@ -72,6 +77,25 @@ def test_a_short_life_and_an_ended_one() -> None:
         "waiting", "prefill", "decode", "preempted", "prefill", "decode",
     ]  # fmt: skip
     assert strip_cells([], 10) == []
+
+
+def test_a_move_is_a_stretch_until_the_kv_is_there_or_is_computed_again() -> None:
+    begun = [
+        *((0.0, What.ARRIVED), (1.0, What.ADMITTED), (1.0, What.CHUNK), (2.0, What.FIRST)),
+        *((2.5, What.SENT_AHEAD), (3.0, What.LEFT), (3.0, What.QUEUED), (3.2, What.ADMITTED)),
+    ]
+    landed = told([*begun, (3.5, What.LANDED)], 5.0)
+    assert [(one.kind, one.start_s) for one in stretches(landed)] == [
+        ("waiting", 0.0), ("prefill", 1.0), ("decode", 2.0), ("moving", 3.0), ("decode", 3.5),
+    ]  # fmt: skip
+    broken = told([*begun, (3.6, What.CHUNK), (4.0, What.RESUMED)], 5.0)
+    assert [(one.kind, one.start_s) for one in stretches(broken)][3:] == [
+        ("moving", 3.0), ("decode", 3.6),
+    ]  # fmt: skip
+    lost = told([*begun, (3.6, What.WORKER_LOST), (4.0, What.ADMITTED)], 5.0)
+    assert [(one.kind, one.start_s) for one in stretches(lost)][3:] == [
+        ("moving", 3.0), ("preempted", 3.6), ("decode", 4.0),
+    ]  # fmt: skip
 
 
 def test_neighbouring_blocks_are_joined() -> None:

@@ -41,6 +41,10 @@ class BlocksScreen(LiveScreen):
         """The keys go to the map."""
         self.map.focus()
 
+    def chosen_instance(self) -> int | None:
+        """The one that is shown."""
+        return self.instance
+
     def questions(self, watched: Watched) -> list[Closer]:
         """Whose the blocks are, once there are any."""
         pool = watched.instance(self.instance)

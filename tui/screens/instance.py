@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import ClassVar
 
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
@@ -28,6 +30,11 @@ def _share(value: float | None) -> str:
 class InstanceScreen(LiveScreen):
     """Facts at the left, charts and its blocks at the right."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "app.flip", "flip"),
+        Binding("d", "app.drain", "drain"),
+    ]
+
     def __init__(self, instance: int) -> None:
         super().__init__()
         self.instance = instance
@@ -44,6 +51,10 @@ class InstanceScreen(LiveScreen):
         yield self.facts
         charts = Container(self.step, self.running, self.used, self.link, id="grid")
         yield Container(charts, self.blocks, id="side")
+
+    def chosen_instance(self) -> int | None:
+        """This one."""
+        return self.instance
 
     def questions(self, watched: Watched) -> list[Closer]:
         """Whose the blocks under the mouse are."""
@@ -77,7 +88,8 @@ Facts = Sequence[tuple[str, str | Text]]
 def _what(one: InstanceStatus) -> Facts:
     sign, colour = state_look(one.state)
     stage = f"  {printable(one.load_stage)} {percent(one.load_fraction).strip()}"
-    state = Text(f"{sign} {one.state}{stage if one.state == 'loading' else ''}", colour)
+    drained = ", drained" if one.drained else ""
+    state = Text(f"{sign} {one.state}{stage if one.state == 'loading' else drained}", colour)
     return [
         ("state", state),
         ("role", Text(one.role, role_colour(one.role))),
@@ -91,18 +103,20 @@ def _does(one: InstanceStatus) -> Facts:
     used = share(used_blocks(one), one.kv_blocks)
     in_bytes = size(one.kv_blocks * one.kv_block_bytes)
     reserved = f", {one.kv_reserved} reserved" if one.kv_reserved else ""
+    slowest = f", p99 {latency(one.step_p99_s)}" if one.step_p99_s else ""
     levels = f"{level_bars(one.levels)} {level_counts(one.levels)}" if any(one.levels) else "–"
     return [
         ("sequences", f"{one.running} run, {one.waiting} wait"),
         ("levels", levels if one.levels else "the policy has none"),
         ("batch", f"{one.batch_rows} sequences, {one.batch_tokens} tokens"),
-        ("step", latency(one.step_s if one.steps else None)),
+        ("step", f"{latency(one.step_s if one.steps else None)}{slowest}"),
         ("steps", f"{count(one.steps)} so far, {one.steps_in_flight} in flight"),
         ("", ""),
         ("KV pool", f"{bar(used, 10)} {percent(used)} of {in_bytes}"),
         ("blocks", f"{one.kv_blocks} of {size(one.kv_block_bytes)}"),
         ("held", f"{one.kv_held}, {one.kv_fenced} fenced{reserved}"),
         ("cached", f"{one.kv_cached}, {max(0, one.kv_free - one.kv_cached)} free"),
+        *([("parcels", f"{one.parcels}, {one.parcel_blocks} blocks")] if one.parcels else []),
         ("", ""),
     ]
 

@@ -49,6 +49,14 @@ class LiveScreen(Screen[None]):
         del watched
         return []
 
+    def chosen_instance(self) -> int | None:
+        """The index of the instance that keys on this screen are about, if there is one."""
+        return None
+
+    def chosen_sequence(self) -> int | None:
+        """The sequence that they are about, if there is one."""
+        return None
+
     def compose(self) -> ComposeResult:
         """Header, banner, body, and the keys below."""
         yield self.header

@@ -17,6 +17,7 @@ from tui.format import latency, rate
 from tui.instances import InstancesTable
 from tui.keyed_table import KeyedTable
 from tui.loading import LoadingPanel, is_loading
+from tui.moves import MovesLine
 from tui.queues import QueuesTable
 from tui.screens.instance import InstanceScreen
 from tui.screens.live import LiveScreen
@@ -44,6 +45,7 @@ class OverviewScreen(LiveScreen):
         self.blocks = BlockMap()
         self.queue = WaitingLines()
         self.instances = InstancesTable()
+        self.moving = MovesLine()
         self.queues = QueuesTable()
         self.sequences = SequencesTable()
         self.loading_panel = LoadingPanel()
@@ -54,7 +56,8 @@ class OverviewScreen(LiveScreen):
         charts = Container(self.output, self.ttft, self.tpot, self.waiting, id="charts")
         yield Container(charts, self.blocks, self.queue, id="gauges")
         yield Container(
-            self.instances, self.queues, self.sequences, self.loading_panel, id="tables"
+            *(self.instances, self.moving, self.queues, self.sequences, self.loading_panel),
+            id="tables",
         )
 
     def below(self) -> Iterable[Widget]:
@@ -82,6 +85,7 @@ class OverviewScreen(LiveScreen):
         self.blocks.update_from(list(enumerate(snapshot.instances)), watched.owners)
         self.queue.update_from(snapshot)
         self.instances.update_from(snapshot)
+        self.moving.update_from(snapshot)
         self.queues.update_from(snapshot, history.links())
         self.body.set_class(self.queues.display, "-queues")
         self.sequences.update_from(snapshot)
@@ -94,6 +98,16 @@ class OverviewScreen(LiveScreen):
             self.sequences.display = shown
             if shown and not self.filter_line.has_focus:
                 self.call_after_refresh(self.sequences.focus)
+
+    def chosen_instance(self) -> int | None:
+        """The row under the cursor of the table that the keys go to."""
+        table = self.queues if self.queues.has_focus else self.instances
+        return int(table.rows[table.cursor][0]) if table.has_focus and table.rows else None
+
+    def chosen_sequence(self) -> int | None:
+        """Likewise."""
+        table = self.sequences
+        return int(table.rows[table.cursor][0]) if table.has_focus and table.rows else None
 
     def action_sort(self) -> None:
         """Sort the sequences by the next order."""

@@ -1,8 +1,10 @@
 """One sequence: how it stands, the strip of its life, and its story mark by mark."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
@@ -23,6 +25,8 @@ from tui.watched import Watched
 class SequenceScreen(LiveScreen):
     """Facts at the left, the story at the right."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "app.migrate", "move")]
+
     def __init__(self, sequence: int) -> None:
         super().__init__()
         self.sequence = sequence
@@ -41,6 +45,10 @@ class SequenceScreen(LiveScreen):
     def on_mount(self) -> None:
         """The keys go to the story."""
         self.story.focus()
+
+    def chosen_sequence(self) -> int | None:
+        """This one."""
+        return self.sequence
 
     def questions(self, watched: Watched) -> list[Closer]:
         """Its story."""

@@ -42,6 +42,19 @@ class TreeScreen(LiveScreen):
         if watched.snapshot is not None:
             self.branches.update_from(watched.snapshot)
 
+    def chosen_instance(self) -> int | None:
+        """The branch under the cursor."""
+        return self._chosen("i")
+
+    def chosen_sequence(self) -> int | None:
+        """The leaf under the cursor."""
+        return self._chosen("s")
+
+    def _chosen(self, kind: str) -> int | None:
+        rows = self.branches.rows
+        key = rows[self.branches.cursor][0] if rows else ""
+        return int(key[1:]) if key.startswith(kind) and int(key[1:]) >= 0 else None
+
     def action_fold(self, folded: bool | None = None) -> None:
         """Fold or unfold the branch under the cursor."""
         self.branches.fold(folded)

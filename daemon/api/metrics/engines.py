@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from daemon.api.metrics.devices import device_metrics
+from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.pause import BOUNDS_S, Cause, Pauses
@@ -29,6 +30,11 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "computed_tokens": ("computed_tokens", "Tokens that went through the model."),
     "recomputed_tokens": ("recomputed_tokens", "Tokens computed again after preemption."),
     "preemptions": ("num_preemptions", "Times that a running sequence gave way."),
+    "handoffs": ("handoffs", "Answers that went on at another instance with their KV."),
+    "handoffs_failed": ("handoffs_failed", "Transfers that broke off or arrived wrong."),
+    "sent_blocks": ("transfer_blocks", "KV blocks that whole transfers between instances carried."),
+    "sent_bytes": ("transfer_bytes", "The same in bytes."),
+    "flips": ("flips", "Changes of instances' roles."),
     "worker_deaths": ("worker_deaths", "Workers that died or were given up."),
 }
 """The Core's counters by field: the metric, and what it counts."""
@@ -64,6 +70,7 @@ class EngineMetrics(Collector):
         yield from self._memory(gauges.instances)
         yield from self._swapping(gauges.instances)
         yield from self._steps(gauges.instances)
+        yield from move_metrics(gauges, self._model)
         yield from device_metrics(gauges, self._model)
 
     def _counts(self, counters: Counters) -> Iterator[Metric]:

@@ -16,8 +16,9 @@ Int64 = npt.NDArray[np.int64]
 class Measures:
     """Latencies in seconds, a row for each of N requests; NaN where a request has none.
 
-    A request has a TTFT once it has a token, a longest gap once it has two and a queueing time once
-    it ran, however it ends; the other three are defined for finished requests only.
+    A request has a TTFT once it has a token, its longest gap and its second token's time once it
+    has two and a queueing time once it ran, however it ends; the other three are defined for
+    finished requests only.
     """
 
     ttft_s: Float64
@@ -26,6 +27,7 @@ class Measures:
     normalized_latency_s: Float64
     queueing_s: Float64
     longest_gap_s: Float32  # between two tokens
+    second_token_s: Float32  # after the first
 
 
 def measure(requests: RequestLog) -> Measures:
@@ -41,6 +43,7 @@ def measure(requests: RequestLog) -> Measures:
         normalized_latency_s=_quotient(jct_s, num_tokens),
         queueing_s=requests.started_s - requests.arrival_s,
         longest_gap_s=_longest(requests),
+        second_token_s=_second(requests),
     )
 
 
@@ -60,6 +63,13 @@ def _longest(requests: RequestLog) -> Float32:
     longest = np.full(len(requests), np.nan, np.float32)
     np.fmax.at(longest, requests.gap_request, requests.gap_s)
     return longest
+
+
+def _second(requests: RequestLog) -> Float32:
+    second = np.full(len(requests), np.nan, np.float32)
+    owners, first = np.unique(requests.gap_request, return_index=True)
+    second[owners] = requests.gap_s[first]  # gaps of one request are in order of time
+    return second
 
 
 def tokens_delivered(requests: RequestLog, cutoff_s: float) -> Int64:

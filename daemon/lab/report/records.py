@@ -93,6 +93,10 @@ class InstanceLog:
     energy_j: float = 0.0
     preemptions: int = 0
     swaps: int = 0
+    role: str = ""  # "": unknown
+    transfers: int = 0  # of KV to other instances
+    sent_bytes: float = 0.0  # by them
+    transfer_s: float = 0.0  # that each of them took, added up
     sample_s: list[float] = field(default_factory=list)
     sample_allocated: list[float] = field(default_factory=list)  # share of blocks held
     sample_written: list[float] = field(default_factory=list)  # share of token places stored
@@ -121,6 +125,8 @@ class RunLog:
     spans: list[Span]  # empty unless asked for
     virtual_s: float  # from the first arrival to the last event
     wall_s: float
+    handoffs: int = 0  # sequences that went on elsewhere with their KV
+    handoffs_failed: int = 0  # transfers that broke off or arrived wrong
 
     @property
     def swaps(self) -> int:

@@ -21,6 +21,7 @@ from daemon.lab.report.numbers import (
 )
 from daemon.lab.report.records import Outcome, RequestLog, RunLog
 from daemon.lab.report.report import InstanceReport, Report, Stats
+from daemon.role import Role
 
 WIDTH = 100  # characters
 
@@ -28,6 +29,7 @@ LATENCIES = {
     "TTFT": "ttft_s",
     "TPOT": "tpot_s",
     "TBT": "tbt_s",
+    "second token": "second_token_s",
     "longest gap": "longest_gap_s",
     "paused": "paused_s",
     "JCT": "jct_s",
@@ -56,6 +58,8 @@ def as_text(report: Report) -> str:
     parts = [list(_head(report)), aligned(table, gap=4), list(_facts(report))]
     if report.instances:
         parts.append(aligned(_instance_rows(report)))
+    if any(one.transfers or one.role not in ("", Role.MIXED) for one in report.instances):
+        parts.append(aligned(_role_rows(report)))
     return "\n\n".join("\n".join(wrapped(part, WIDTH)) for part in parts)
 
 
@@ -118,6 +122,10 @@ def _facts(report: Report) -> Iterator[str]:
             f"after their first token; {_count(report.recomputed_tokens)} tokens recomputed, "
             f"{_count(report.swaps)} swaps"
         )
+    if report.handoffs or report.sent_bytes:
+        sent = three_digits((report.sent_bytes or 0) / 1e9, "GB")
+        failed = f"{_count(report.handoffs_failed)} transfers broke off or arrived wrong"
+        facts["handoffs"] = f"{_count(report.handoffs)}; {sent} sent, {failed}"
     if report.kv_allocated_fraction is not None:
         facts["KV memory"] = (
             f"{percent(report.kv_allocated_fraction)} allocated, "
@@ -158,6 +166,20 @@ def _count(value: int | None) -> str:
 def _instance_rows(report: Report) -> list[list[str]]:
     head = "INSTANCE DEVICES STEPS BUSY TOKENS/STEP RUNNING MFU POWER ENERGY"
     return [head.split(), *(_instance_row(instance) for instance in report.instances)]
+
+
+def _role_rows(report: Report) -> list[list[str]]:
+    rows = [
+        [
+            printable(one.name)[:20],
+            one.role,
+            f"{one.transfers:,}",
+            three_digits(one.sent_bytes / 1e9, "GB"),
+            seconds(one.transfer_s),
+        ]
+        for one in report.instances
+    ]
+    return [["INSTANCE", "ROLE", "TRANSFERS", "SENT", "IN"], *rows]
 
 
 def _instance_row(instance: InstanceReport) -> list[str]:

@@ -32,6 +32,10 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None  # None: the device's peak is unknown
     mean_power_w: float | None
     energy_j: float | None
+    role: str = ""  # as it was configured; "": unknown
+    transfers: int = 0  # of KV to other instances
+    sent_bytes: int = 0  # by them
+    transfer_s: float = 0.0  # that they took, added up
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jct_s: Stats
     normalized_latency_s: Stats
     queueing_s: Stats
+    second_token_s: Stats = UNKNOWN  # after the first
     longest_gap_s: Stats = UNKNOWN
     paused_s: Stats = UNKNOWN
     swap_s: Stats
@@ -82,5 +87,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     energy_per_token_j: float | None
     predictor: str  # with its declared error
     instances: list[InstanceReport]
+    handoffs: int | None = None  # sequences that went on elsewhere with their KV; None: unknown
+    handoffs_failed: int | None = None  # transfers that broke off or arrived wrong
+    sent_bytes: int | None = None  # of KV, from instance to instance
     capacity_rps: float | None = None  # with --capacity
     capacity: dict[str, Any] | None = None  # how it was found: condition, N, warm-up, rates tried

@@ -79,6 +79,7 @@ def summarize(run: RunLog, about: About) -> Report:
         jct_s=stats(measures.jct_s),
         normalized_latency_s=stats(measures.normalized_latency_s),
         queueing_s=stats(measures.queueing_s),
+        second_token_s=stats(measures.second_token_s),
         longest_gap_s=stats(measures.longest_gap_s),
         paused_s=stats(requests.paused_s),
         swap_s=stats(requests.swap_s[started]),
@@ -103,6 +104,9 @@ def summarize(run: RunLog, about: About) -> Report:
         energy_per_token_j=energy_j / num_tokens if energy_j is not None and num_tokens else None,
         predictor=about.predictor,
         instances=[_instance(i, run) for i in run.instances],
+        handoffs=run.handoffs if inside else None,
+        handoffs_failed=run.handoffs_failed if inside else None,
+        sent_bytes=round(sum(i.sent_bytes for i in run.instances)) if inside else None,
     )
 
 
@@ -195,6 +199,10 @@ def _instance(log: InstanceLog, run: RunLog) -> InstanceReport:
         mfu=_mfu([log], run.virtual_s),
         mean_power_w=_per_second(energy_j, run.virtual_s),
         energy_j=energy_j,
+        role=log.role,
+        transfers=log.transfers,
+        sent_bytes=round(log.sent_bytes),
+        transfer_s=log.transfer_s,
     )
 
 

@@ -13,10 +13,14 @@ class Rank(IntEnum):
     ANSWER = 2
     LOSS = 3
     RELOAD = 4
-    ARRIVAL = 5
-    PREDICTION = 6
-    TOLD = 7
-    WAKE = 8
+    FLOWED = 5  # bytes have passed a link
+    SEND = 6  # a transfer, or what is left of it, may go
+    TRANSFERRED = 7
+    LINK = 8  # is up, or down once its transfers were answered
+    ARRIVAL = 9
+    PREDICTION = 10
+    TOLD = 11
+    WAKE = 12
 
 
 class Agenda:

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from daemon.config.instance_text import device_fault, num_devices, parallel_fault, role_fault
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS
 from daemon.cost.profile import Profile
+from daemon.handoff import HANDOFF_MODES
 from daemon.lab.simulator.links import transfer_s
 from daemon.lab.simulator.power import check_cap
-from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioError
+from daemon.lab.simulator.scenario import HandoffSpec, InstanceGroup, Scenario, ScenarioError
 from daemon.length_models.lengths import length_predictor
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 MOST_SIGMA = 4.0
@@ -32,7 +34,12 @@ _AT_LEAST = {
 
 def check(scenario: Scenario) -> None:
     """Refuse what cannot run. Raises ScenarioError, and PredictorError for an unknown predictor."""
-    for fault in (*_choices(scenario), *_limits(scenario), *_instances(scenario)):
+    for fault in (
+        *_choices(scenario),
+        *_limits(scenario),
+        *_handoff(scenario.handoff),
+        *_instances(scenario),
+    ):
         raise ScenarioError(fault)
     length_predictor(scenario.predictor)
     kind, _, sigma = scenario.predictor.partition(":")
@@ -93,6 +100,17 @@ def _limits(scenario: Scenario) -> Iterator[str]:
             yield f"limits.{name} must be a number above 0, got {value}"
     if limits.swap not in ("", *SWAP_MODES):
         yield f"limits.swap {not_one_of(limits.swap, SWAP_MODES)}"
+    if limits.decode_admission not in DECODE_ADMISSIONS:
+        yield f"limits.decode_admission {not_one_of(limits.decode_admission, DECODE_ADMISSIONS)}"
+
+
+def _handoff(spec: HandoffSpec) -> Iterator[str]:
+    for name in ("bytes_per_s", "latency_s", "layer_sync_s"):
+        value = getattr(spec, name)
+        if value is not None and not 0.0 <= value < math.inf:
+            yield f"handoff.{name} must be a number from 0 on, got {value}"
+    if spec.mode not in HANDOFF_MODES:
+        yield f"handoff.mode {not_one_of(spec.mode, HANDOFF_MODES)}"
 
 
 def _instances(scenario: Scenario) -> Iterator[str]:

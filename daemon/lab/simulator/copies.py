@@ -8,6 +8,7 @@ from daemon.cost.profile import Profile
 from daemon.lab.report.records import Span
 from daemon.lab.simulator.links import SimulatedLink, transfer_s
 from daemon.lab.simulator.pool import Pool
+from daemon.wire.columns import Int32
 
 
 class CopiesEnded(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +56,10 @@ class CopyEngine:
             end_s = max(end_s, self._in.hold(ready_s, in_s, num_in))
         self._ended_s = max(self._ended_s, end_s)
         return CopiesEnded(self._ended_s, num_out, out_s, num_in, in_s)
+
+    def arrived_s(self, places: Int32) -> float:
+        """When what was last copied to these host blocks is there."""
+        return float(self._arrives_s[places].max())
 
     def clear(self, now: float) -> None:
         """The process died: its copies are gone, as is what lay in its host memory."""

@@ -10,19 +10,24 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit
+from daemon.core.actions import Action, Deliver, Finished, Rejected, Send, Started, Submit
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
     CopiesDone,
     DrainBegun,
     Event,
+    InstanceDrained,
+    InstanceResumed,
+    MoveOrdered,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
+    RoleChosen,
     StepDone,
+    TransferEnded,
     WorkerLost,
     WorkerReady,
 )
@@ -43,6 +48,20 @@ from daemon.sequence import Sequence
 
 Happened = tuple[Event, list[Action]]
 """An event, and what the Core answered it with."""
+
+
+_TOLD = (
+    Predicted
+    | PolicyChosen
+    | DrainBegun
+    | Resumed
+    | Reconfigured
+    | RoleChosen
+    | InstanceDrained
+    | InstanceResumed
+    | MoveOrdered
+)
+"""What the Core is told from outside."""
 
 
 @dataclass(slots=True)
@@ -102,6 +121,8 @@ class Incident:
     homes: dict[int, JournalInstance] = field(default_factory=dict)
     told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
     instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
+    handoffs: int = 0
+    handoffs_failed: int = 0
     num_missing: int = 0  # events that the journal could not take
 
     @property
@@ -193,20 +214,24 @@ class _Reader:
 
     def __init__(self, incident: Incident) -> None:
         self._incident = incident
-        names = [one.name for one in incident.config.instances]
-        self._recorder = Recorder(RequestLog.empty(0), [None] * len(names), names)
+        configs = incident.config.instances
+        self._recorder = Recorder(RequestLog.empty(0), [None] * len(configs), configs)
         incident.instances = self._recorder.instances
         self._core = Core(incident.config)
         self._first: dict[int, int] = {}  # by instance: plans that were made before the journal
         self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
         self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
+        self._sending: dict[int, Send] = {}
+        self._handoffs = (0, 0)  # as the Core has counted so far, and those that failed
 
     def begin(self, core: Core) -> None:
         """A Core begins: a new one, or as a checkpoint has it, with workers that are ready."""
         self._core = core
         self._sent.clear()
         self._copying.clear()
+        self._sending.clear()
+        self._handoffs = core.counters.handoffs, core.counters.handoffs_failed
         incident = self._incident
         if not incident.streams and core.instances:
             incident.config = _as_it_stands(incident.config, core)
@@ -232,12 +257,18 @@ class _Reader:
         elif isinstance(event, WorkerLost):
             self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
             self._recorder.stopped(self._core.instances[event.instance], event.now)
-        elif isinstance(event, Predicted | PolicyChosen | DrainBegun | Resumed | Reconfigured):
+        elif isinstance(event, TransferEnded):
+            self._landed(event)
+        elif isinstance(event, _TOLD):
             incident.told.append(event)
         for action in actions:
             self._action(event.now, action)
         if isinstance(event, StepDone):
             self._answer(event)
+        before, counters = self._handoffs, self._core.counters
+        self._handoffs = counters.handoffs, counters.handoffs_failed
+        incident.handoffs += self._handoffs[0] - before[0]
+        incident.handoffs_failed += self._handoffs[1] - before[1]
 
     def _number(self, instance: int, step: int) -> int:
         """A step's number, counted from where the journal begins."""
@@ -260,6 +291,18 @@ class _Reader:
         number = self._number(event.instance, event.step)
         self._incident.swaps.append(Swap(number, sent_s, event))
 
+    def _landed(self, event: TransferEnded) -> None:
+        """A transfer is over where it went to."""
+        sent = self._sending.get(event.transfer)
+        if sent is not None and event.instance == sent.target:
+            block_size = self._incident.config.block_size
+            token_bytes = self._core.instances[sent.source].block_bytes / block_size
+            log = self._incident.instances[sent.source]
+            log.transfers += event.num_right > 0
+            log.sent_bytes += token_bytes * min(sent.num_tokens, event.num_right * block_size)
+            log.transfer_s += event.elapsed_s
+            del self._sending[event.transfer]
+
     def _action(self, now: float, action: Action) -> None:
         streams = self._incident.streams
         if isinstance(action, Submit):
@@ -269,6 +312,8 @@ class _Reader:
                 self._recorder.planned(self._core.instances[batch.instance], now)
             if batch.out_blocks.size or batch.in_blocks.size:
                 self._copying[batch.instance, batch.step] = now
+        elif isinstance(action, Send):
+            self._sending[action.transfer] = action
         elif isinstance(action, Started):
             stream = streams[action.sequence]
             stream.started_s, stream.instance = now, action.instance

@@ -7,6 +7,7 @@ from daemon.cost.work import StepWork
 from daemon.lab.simulator.copies import CopiesEnded
 from daemon.lab.simulator.journal import Incident, JournalInstance
 from daemon.lab.simulator.worker import Answers, Computed
+from daemon.wire.columns import Int32
 
 
 class RecordedWorker:
@@ -31,11 +32,11 @@ class RecordedWorker:
         self._free_s = 0.0
         self._copied_s = 0.0
 
-    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
-        """Take a plan."""
+    def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
+        """Take a plan, whose step takes so much longer."""
         other = self._mean if work.num_tokens else (0.0, 0.0)
         duration_s, elapsed_s = self._steps.get(batch.step, other)
-        self._free_s = end_s = max(now, self._free_s) + duration_s
+        self._free_s = end_s = max(now, self._free_s) + duration_s + more_s
         copies = self._copy(now, batch)
         reasons = self._answers.reasons(batch)
         # The Core learns from what the worker measured, as it did then.
@@ -54,6 +55,15 @@ class RecordedWorker:
             taken_s = swap.copied.now - swap.sent_s
         self._copied_s = max(self._copied_s, now + taken_s)
         return CopiesEnded(self._copied_s, num_out, out_s, num_in, in_s)
+
+    @property
+    def computed_s(self) -> float:
+        """When all plans that it has are computed."""
+        return self._free_s
+
+    def copied_s(self, places: Int32) -> float:
+        """When what was last copied to its host pool is there."""
+        return self._copied_s
 
     def warm_step_s(self) -> float:
         """As the real one reported."""

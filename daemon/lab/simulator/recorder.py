@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from daemon.core.events import InstanceConfig
 from daemon.core.instance import Instance
 from daemon.cost.profile import Profile
 from daemon.cost.work import StepWork
@@ -25,7 +26,7 @@ class Recorder:
         self,
         log: RequestLog,
         profiles: Sequence[Profile | None],
-        names: list[str],
+        configs: Sequence[InstanceConfig],
         n: int = 1,
     ) -> None:
         """A profile, or None where the devices are unknown: their operations are not counted.
@@ -34,11 +35,11 @@ class Recorder:
         """
         self.log = log
         self._n = n
-        self.instances = [_instance_log(*one) for one in zip(names, profiles, strict=True)]
+        self.instances = [_instance_log(*one) for one in zip(configs, profiles, strict=True)]
         self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
         self.sequences: list[Running | None] = [None] * len(log)
         self._flops = [_FlopCount(profile) for profile in profiles]
-        self._idle = [True] * len(names)
+        self._idle = [True] * len(configs)
         self._token_s: list[float] = []
         self._token_sequences: list[npt.NDArray[np.int64]] = []
 
@@ -180,8 +181,9 @@ class _FlopCount:
         return self._token * work.num_tokens + self._pair * attended
 
 
-def _instance_log(name: str, profile: Profile | None) -> InstanceLog:
-    if profile is None:
-        return InstanceLog(name)
-    devices = profile.num_devices
-    return InstanceLog(name, devices, peak_flops=profile.device.flops * devices)
+def _instance_log(config: InstanceConfig, profile: Profile | None) -> InstanceLog:
+    log = InstanceLog(config.name, role=config.role.value)
+    if profile is not None:
+        log.num_devices = profile.num_devices
+        log.peak_flops = profile.device.flops * profile.num_devices
+    return log

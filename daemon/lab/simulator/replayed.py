@@ -36,7 +36,15 @@ def replayed(incident: Incident, spans: bool = False) -> RunLog:
     ]
     tell_moves(log, instances, [stream.sequence for stream in streams])
     last_s = max(streams[-1].arrival.now, *(step.end_s for step in incident.steps), first_s)
-    return RunLog(log, instances, _spans(incident) if spans else [], last_s - first_s, 0.0)
+    return RunLog(
+        log,
+        instances,
+        _spans(incident) if spans else [],
+        last_s - first_s,
+        0.0,
+        incident.handoffs,
+        incident.handoffs_failed,
+    )
 
 
 def _spans(incident: Incident) -> list[Span]:

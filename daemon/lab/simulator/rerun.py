@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from daemon.core.events import Configured, Event, PolicyChosen, Predicted
+from daemon.core.events import Configured, Event, MoveOrdered, PolicyChosen, Predicted
 from daemon.core.limits import limits_of
 from daemon.cost.profile import Profile
 from daemon.journal.reader import JournalError
@@ -22,9 +22,11 @@ from daemon.lab.simulator.run import Options, journal_of
 from daemon.lab.simulator.scenario import ScenarioError
 from daemon.lab.simulator.simulator import Extras, Machine, Simulator
 from daemon.lab.simulator.traffic import Traffic
+from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Answers, Worker
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.nearest import not_one_of
+from daemon.request import sequence_id
 from daemon.scheduler.policies import POLICIES
 
 
@@ -54,7 +56,7 @@ def rerun(
         raise JournalError(f"{incident.source}: no answer had a token, so none can be run again")
     traffic = _traffic(incident, rows)
     names = [one.name for one in config.instances]
-    recorder = Recorder(traffic.log(), [profile] * len(names), names)
+    recorder = Recorder(traffic.log(), [profile] * len(names), config.instances)
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(seed, 1 + len(names))
     told = _told(incident, rows, bool(policy), options.predictor is not None)
@@ -123,6 +125,8 @@ def _told(
     numbers: defaultdict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         numbers[streams[row].arrival.request].append(number)
+    sequences = list(incident.streams)
+    ids = {sequences[row]: number for number, row in enumerate(rows)}
     told: list[Event] = []
     for event in incident.told:
         if isinstance(event, Predicted):
@@ -131,6 +135,10 @@ def _told(
                     msgspec.structs.replace(event, request=number)
                     for number in numbers[event.request]
                 ]
+        elif isinstance(event, MoveOrdered):
+            if event.sequence in ids:
+                again = sequence_id(ids[event.sequence], 0)
+                told.append(msgspec.structs.replace(event, sequence=again))
         elif not (other_policy and isinstance(event, PolicyChosen)):
             told.append(event)
     return told
@@ -153,6 +161,7 @@ def _machine(
     pools = [home.pool for home in homes]
     max_running = [limits_of(one, config).max_running for one in config.instances]
     workers: Sequence[Worker]
+    ways = None  # a journal does not tell what copies between instances take
     if profile is None:
         workers = [
             RecordedWorker(incident, instance, home, Answers(traffic.stops_at, slots))
@@ -160,8 +169,10 @@ def _machine(
         ]
     else:
         pools = [over_link(profile, pool) for pool in pools]
+        names = [one.name for one in config.instances]
+        ways = Ways(names, [profile] * count, pools, config.block_size)
         workers = simulated_workers(
-            [one.name for one in config.instances],
+            names,
             [profile] * count,
             [1.0] * count,
             pools,
@@ -170,4 +181,4 @@ def _machine(
             noises,
             spans=recorder.spans,
         )
-    return Machine(workers, pools, ready_s=[home.ready_s for home in homes])
+    return Machine(workers, pools, ready_s=[home.ready_s for home in homes], ways=ways)

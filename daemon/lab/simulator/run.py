@@ -20,6 +20,7 @@ from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario
 from daemon.lab.simulator.simulator import Extras, Machine, Progress, Simulator
 from daemon.lab.simulator.traffic import Traffic, traffic_of
+from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
@@ -93,9 +94,10 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         scenario.limits.exact_max_tokens,
         scenario.n,
         scenario.workload.seed,
+        named=any(instance.role is not Role.MIXED for instance in config.instances),
     )
     names = [instance.name for instance in config.instances]
-    recorder = Recorder(traffic.log(), list(prepared.profiles), names, traffic.n)
+    recorder = Recorder(traffic.log(), prepared.profiles, config.instances, traffic.n)
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(scenario.seed, 1 + len(names))
     extras = Extras(
@@ -149,6 +151,8 @@ def configured(prepared: Prepared) -> Configured:
         starve_s=limits.starve_s,
         placement=scenario.placement,
         max_pause_s=scenario.max_pause_s,
+        handoff=scenario.handoff.mode,
+        decode_admission=shared.decode_admission,
     )
 
 
@@ -171,8 +175,9 @@ def _machine(
 ) -> Machine:
     scenario, profiles, groups = prepared.scenario, prepared.profiles, prepared.groups
     pools = _pools(scenario, profiles, groups)
+    names = [instance.name for instance in config.instances]
     workers = simulated_workers(
-        [instance.name for instance in config.instances],
+        names,
         profiles,
         [group.power_cap for group in groups],
         pools,
@@ -188,4 +193,5 @@ def _machine(
         ready_s=[0.0] * len(workers),
         reload_s=[reload_s(profile) for profile in profiles] if scenario.fault else (),
         delivery_s=profiles[0].edges.delivery_s,
+        ways=Ways(names, profiles, pools, config.block_size, scenario.handoff),
     )

@@ -4,6 +4,7 @@ import msgspec
 
 from daemon.config.schema import MemoryConfig, SchedulerConfig
 from daemon.core.limits import InstanceLimits
+from daemon.handoff import HandoffMode
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.role import Role
 
@@ -35,6 +36,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     prefill_chunk: int = 0
     depth: int = 0
     swap: str = ""
+    decode_admission: str = ""
     device: str = ""  # such as cuda:0,1, which the profile must be of; "": those of the profile
     parallel: str = ""  # tpN | ppN: the profile's variant of this name
 
@@ -42,6 +44,15 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def profile_name(self) -> str:
         """The profile of what it computes on."""
         return f"{self.profile}-{self.parallel}" if self.parallel else self.profile
+
+
+class HandoffSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[handoff]`: how keys and values go from one instance to another."""
+
+    bytes_per_s: float = 0.0  # out of each instance, and into it; 0: as the profiles have it
+    latency_s: float | None = None  # None: likewise
+    layer_sync_s: float = 20e-6  # a layer's share in a step that tells when it is computed: assumed
+    mode: str = HandoffMode.AUTO.value
 
 
 class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +67,7 @@ class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix_cache: bool = _SCHEDULER.prefix_cache
     depth: int = _SCHEDULER.depth
     swap: str = _MEMORY.swap  # "": the policy's own
+    decode_admission: str = _SCHEDULER.decode_admission
     starve_s: float = _SCHEDULER.starve_s
     max_pause_s: float | None = None  # None: as `Scenario.max_pause_s` says
     exact_max_tokens: bool = (
@@ -83,6 +95,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
     noise: bool = True  # step times vary as the profile measured it
     limits: ScenarioLimits = ScenarioLimits()
+    handoff: HandoffSpec = HandoffSpec()
     fault: tuple[WorkerFault, ...] = ()
 
     @property
@@ -111,4 +124,5 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             prefill_chunk=limits.prefill_chunk,
             depth=limits.depth,
             swap=limits.swap,
+            decode_admission=limits.decode_admission,
         )

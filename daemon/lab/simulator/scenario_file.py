@@ -9,6 +9,7 @@ import msgspec
 
 from daemon.files import read_whole
 from daemon.lab.simulator.scenario import (
+    HandoffSpec,
     InstanceGroup,
     Scenario,
     ScenarioError,
@@ -19,7 +20,7 @@ from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.nearest import did_you_mean
 
 _UNKNOWN = re.compile(r"unknown field `(.+?)`")
-_KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, ScenarioLimits, WorkerFault)
+_KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, ScenarioLimits, HandoffSpec, WorkerFault)
 _NAMES = {field.name for kind in _KINDS for field in msgspec.structs.fields(kind)}
 
 

@@ -8,7 +8,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from daemon.core.actions import Action, Deliver, Finished, Rejected, Started, Submit, WakeAt
+from daemon.core.actions import (
+    Action,
+    CancelSend,
+    Deliver,
+    Finished,
+    Rejected,
+    Send,
+    Started,
+    Submit,
+    WakeAt,
+)
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
@@ -30,6 +40,8 @@ from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.scenario import WorkerFault
 from daemon.lab.simulator.traffic import Traffic
+from daemon.lab.simulator.transfers import NoLinkError, Transfers
+from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Computed, Worker
 from daemon.length_models.prediction import Predictor
 from daemon.request import FinishReason, request_of
@@ -52,6 +64,7 @@ class Machine:
     ready_s: Sequence[float]  # when each worker is ready for the first time; inf: never
     reload_s: Sequence[float] = ()  # of each one's weights, over the host link that all share
     delivery_s: float = 0.0  # from a step's answer to the client's token
+    ways: Ways | None = None  # from each to each other; None: there are none
 
 
 @dataclass(slots=True)
@@ -90,12 +103,20 @@ class Simulator:
         self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
         self._wake_s = float("inf")
         self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
+        self._transfers: Transfers | None = None
+        if machine.ways is not None and len(machine.ways) > 1:
+            logs = recorder.instances
+            self._transfers = Transfers(machine.ways, self._agenda, logs, recorder.spans)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
             Rank.COPIED: self._copied,
             Rank.ANSWER: self._answer,
             Rank.LOSS: self._loss,
             Rank.RELOAD: self._reload,
+            Rank.FLOWED: self._flowed,
+            Rank.SEND: self._due,
+            Rank.TRANSFERRED: self._transferred,
+            Rank.LINK: self._linked,
             Rank.ARRIVAL: self._arrival,
             Rank.PREDICTION: self._prediction,
             Rank.TOLD: self._told,
@@ -103,6 +124,8 @@ class Simulator:
         }
         self._carry_out: dict[type, Callable[[float, Any], None]] = {
             Submit: self._submit,
+            Send: self._send,
+            CancelSend: self._cancel,
             Deliver: self._deliver,
             Started: self._started,
             Finished: self._finished,
@@ -169,8 +192,15 @@ class Simulator:
         recorder = self._recorder
         for log, worker in zip(recorder.instances, self._machine.workers, strict=True):
             log.energy_j = worker.energy_j(virtual_s) or 0.0
+        counters = self.core.counters
         return RunLog(
-            recorder.finish(), recorder.instances, recorder.spans or [], virtual_s, wall_s
+            recorder.finish(),
+            recorder.instances,
+            recorder.spans or [],
+            virtual_s,
+            wall_s,
+            counters.handoffs,
+            counters.handoffs_failed,
         )
 
     # What happens
@@ -180,6 +210,8 @@ class Simulator:
         if life != self._lives[instance]:
             return None
         pool = self._machine.pools[instance]
+        if self._transfers is not None:
+            self._transfers.ready(now, instance)
         return WorkerReady(
             now,
             instance,
@@ -206,6 +238,8 @@ class Simulator:
         instance = fault.instance
         self._lives[instance] += 1
         self._machine.workers[instance].clear(now)
+        if self._transfers is not None:
+            self._transfers.lost(now, instance)
         restarted_s = now + fault.restart_s
         self._agenda.add(restarted_s, Rank.RELOAD, (instance, self._lives[instance]))
         return WorkerLost(now, instance)
@@ -216,6 +250,20 @@ class Simulator:
         if life == self._lives[instance]:
             loaded_s = self._host.hold(now, self._machine.reload_s[instance], instance)
             self._agenda.add(loaded_s, Rank.READY, what)
+
+    def _flowed(self, now: float, expected_s: float) -> None:
+        if self._transfers is not None:
+            self._transfers.flowed(now, expected_s)
+
+    def _due(self, now: float, transfer: int) -> None:
+        if self._transfers is not None:
+            self._transfers.due(now, transfer)
+
+    def _transferred(self, now: float, what: tuple[int, int, int]) -> Event | None:
+        return self._transfers.over(now, what) if self._transfers is not None else None
+
+    def _linked(self, now: float, what: Any) -> Event | None:
+        return self._transfers.changed(now, what) if self._transfers is not None else None
 
     def _arrival(self, now: float, request: int) -> Event:
         following = request + 1
@@ -247,7 +295,11 @@ class Simulator:
         instance = batch.instance
         worker = self._machine.workers[instance]
         life = self._lives[instance]
-        done = worker.compute(now, batch, work)
+        if self._transfers is None:
+            done = worker.compute(now, batch, work)
+        else:
+            done = worker.compute(now, batch, work, self._transfers.layers_s(instance))
+            self._transfers.planned(now, instance, done.start_s, done.end_s)
         elapsed_s = done.end_s - done.start_s
         answer = StepDone(done.end_s, instance, batch.step, done.reasons, elapsed_s)
         self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
@@ -257,6 +309,20 @@ class Simulator:
             self._agenda.add(copied_s, Rank.COPIED, (life, copied))
         if work.num_tokens:
             self._recorder.planned(self.core.instances[instance], now)
+
+    def _send(self, now: float, action: Send) -> None:
+        if self._transfers is None:
+            raise SimulationError(f"transfer {action.transfer}: there are no links")
+        worker = self._machine.workers[action.source]
+        ready_s = worker.copied_s(action.blocks) if action.from_host else worker.computed_s
+        try:
+            self._transfers.send(now, action, ready_s)
+        except NoLinkError as error:
+            raise SimulationError(str(error)) from None
+
+    def _cancel(self, now: float, action: CancelSend) -> None:
+        if self._transfers is not None:
+            self._transfers.cancel(now, action.transfer)
 
     def _deliver(self, now: float, action: Deliver) -> None:
         self._recorder.delivered(now + self._machine.delivery_s, action.sequences)

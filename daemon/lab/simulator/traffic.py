@@ -107,10 +107,12 @@ def traffic_of(
     exact_max_tokens: bool = False,
     n: int = 1,
     seed: int = 0,
+    named: bool = False,
 ) -> Traffic:
     """A workload's requests; each may fill the model's context of `max_len` tokens, unless
     `exact_max_tokens` says that clients ask for no more than they get. Of `n` answers the first is
-    the workload's; the others are as long as any of its answers, drawn by `seed`.
+    the workload's; the others are as long as any of its answers, drawn by `seed`. `named`: prompts
+    have hashes where no two of them share anything, too; instances copy named blocks alone ahead.
     """
     prompts: list[int] = workload.prompt_tokens.tolist()
     answers = _answers(workload, max_len, n, seed)
@@ -123,10 +125,10 @@ def traffic_of(
 
     def hashes(request: int) -> bytes:
         """Equal leading ids of the trace make equal blocks; the rest is the request's own."""
-        if not workload.prefixes:
+        if not workload.prefixes and not named:
             return b""
         size, prompt = workload.prefix_block, prompts[request]
-        known = [numbers[one] for one in workload.prefixes[request]]
+        known = [numbers[one] for one in workload.prefixes[request]] if workload.prefixes else []
         ids = np.repeat(np.array(known, np.int64), size)[:prompt]
         own = np.full(prompt - ids.size, -1 - request, np.int64)
         return chain_hashes(np.concatenate([ids, own]).tolist(), block_size)

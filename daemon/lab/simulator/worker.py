@@ -51,8 +51,15 @@ class Computed(msgspec.Struct, frozen=True, gc=False):
 class Worker(Protocol):
     """What the simulator asks of an instance's worker."""
 
-    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
-        """Take a plan. A worker computes plans in order."""
+    def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
+        """Take a plan, whose step takes so much longer. A worker computes plans in order."""
+
+    @property
+    def computed_s(self) -> float:
+        """When all plans that it has are computed."""
+
+    def copied_s(self, places: Int32) -> float:
+        """When what was last copied to these blocks of its host pool is there."""
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
@@ -120,8 +127,8 @@ class SimulatedWorker:
         self._stage_free_s = [0.0] * profile.pp
         self._gap_s = profile.edges.gap_s
 
-    def compute(self, now: float, batch: Batch, work: StepWork) -> Computed:
-        """Take a plan. A worker computes plans in order."""
+    def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
+        """Take a plan, whose step takes so much longer. A worker computes plans in order."""
         free = self._stage_free_s
         copies = self._copies.order(now, free[-1], batch)
         if not work.num_tokens:
@@ -129,6 +136,7 @@ class SimulatedWorker:
             done_s = max(now, free[-1])
             return Computed(done_s, done_s, 0.0, self._answers.reasons(batch), copies)
         step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
+        step_s += more_s / self._profile.pp
         start_s = max(now + self._gap_s, free[0])
         if batch.awaits and copies is not None:
             start_s = max(start_s, copies.end_s)
@@ -142,6 +150,15 @@ class SimulatedWorker:
                 end_s = free[stage] = max(handed_s, free[stage]) + step_s
         self._power.spend(work, step_s)
         return Computed(start_s, end_s, step_s, self._answers.reasons(batch), copies)
+
+    @property
+    def computed_s(self) -> float:
+        """When all plans that it has are computed."""
+        return self._stage_free_s[-1]
+
+    def copied_s(self, places: Int32) -> float:
+        """When what was last copied to these blocks of its host pool is there."""
+        return self._copies.arrived_s(places)
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""

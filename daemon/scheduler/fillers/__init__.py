@@ -3,6 +3,11 @@
 from daemon.scheduler.fillers.base import Filler
 from daemon.scheduler.fillers.mixed import Mixed
 from daemon.scheduler.fillers.prompts_alone import PromptsAlone
-from daemon.scheduler.policies.base import MIXED, PROMPTS_ALONE
+from daemon.scheduler.fillers.prompts_first import PromptsFirst
+from daemon.scheduler.policies.base import MIXED, PROMPTS_ALONE, PROMPTS_FIRST
 
-FILLERS: dict[str, type[Filler]] = {MIXED: Mixed, PROMPTS_ALONE: PromptsAlone}
+FILLERS: dict[str, type[Filler]] = {
+    MIXED: Mixed,
+    PROMPTS_ALONE: PromptsAlone,
+    PROMPTS_FIRST: PromptsFirst,
+}

@@ -32,19 +32,27 @@ class Filler(ABC):
         columns are in the policy's order.
         """
 
+    @abstractmethod
+    def before_prompts(self, decodes: Slots) -> Slots:
+        """Those of these decodes, in order, that use the budget before any prompt does."""
+
     def decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
         """Add every decode that the budget and the memory allow."""
-        slots = slots[: step.budget]
+        step.add_decodes(self.grow(slots[: step.budget], now))
+
+    def grow(self, slots: Slots, now: float) -> Slots:
+        """Those of these slots that have room for their next token, once blocks were appended, and
+        somebody gave way where there were too few.
+        """
         kv = self.admission.kv
         short = kv.needing_block(slots, self.slots.computed[slots])
         if kv.can_append(short):
             if short.size:
                 kv.append_each(short)
-            step.add_decodes(slots)
-            return
+            return slots
         waiting = self.admission.grow_or_preempt(short, now)
         stay = self.slots.sequence[slots] >= 0
-        step.add_decodes(slots[stay & ~np.isin(slots, waiting)])
+        return slots[stay & ~np.isin(slots, waiting)]
 
     def continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
         """Add further chunks of prompts that have started; they have their blocks already."""

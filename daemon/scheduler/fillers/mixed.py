@@ -29,6 +29,10 @@ class Mixed(Filler):
         self.admit_in_order(step, now)
         self.continue_prompts(step, self._still(behind, epochs))
 
+    def before_prompts(self, decodes: Slots) -> Slots:
+        """All of them."""
+        return decodes
+
     def _still(self, slots: Slots, epochs: Int32) -> Slots:
         """Those of these slots that are of these epochs: of others somebody gave way, and another
         one may have the slot.

@@ -14,3 +14,7 @@ class PromptsAlone(Filler):
         self.admit_in_order(step, now)
         if step.empty:
             self.decode(step, decodes, now)
+
+    def before_prompts(self, decodes: Slots) -> Slots:
+        """None."""
+        return decodes[:0]

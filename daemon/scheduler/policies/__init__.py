@@ -5,16 +5,32 @@ from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.scheduler.policies.orca import Orca
 from daemon.scheduler.policies.priority import Priority
+from daemon.scheduler.policies.prompt_order import PromptLjf, PromptSjf
 from daemon.scheduler.policies.sarathi import Sarathi
 from daemon.scheduler.policies.sjf import Sjf
 from daemon.scheduler.policies.speculative import Speculative
+from daemon.scheduler.policies.splitwise import Splitwise
 from daemon.scheduler.policies.srtf import Srtf
 from daemon.scheduler.policies.static import Static
 from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (Vllm, Sarathi, Orca, Static, Priority, Sjf, Srtf, Mlfq, Speculative, Gittins)
+    for policy in (
+        Vllm,
+        Sarathi,
+        Splitwise,
+        Orca,
+        Static,
+        Priority,
+        PromptSjf,
+        PromptLjf,
+        Sjf,
+        Srtf,
+        Mlfq,
+        Speculative,
+        Gittins,
+    )
 }
 
 

@@ -8,6 +8,7 @@ from daemon.sequence import NEVER, Sequence
 
 MIXED = "mixed"
 PROMPTS_ALONE = "prompts alone"
+PROMPTS_FIRST = "prompts first"
 
 
 class Policy:

@@ -122,7 +122,7 @@ def simulated(policy: str, swap: str, seed: int, num_requests: int, learn: bool)
     config = configured(run)
     edges = run.profiles[0].edges
     traffic = traffic_of(run.workload, run.max_len, scenario.limits.block_size, edges.request_s)
-    recorder = Recorder(traffic.log(), list(run.profiles), [one.name for one in config.instances])
+    recorder = Recorder(traffic.log(), run.profiles, config.instances)
     chance, *noises = chances(seed, 1 + len(config.instances))
     extras = Extras(
         predictor=length_predictor("noisy:0.4"),

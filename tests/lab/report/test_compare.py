@@ -36,7 +36,7 @@ def test_differences_are_relative_to_a() -> None:
 
 def test_every_latency_has_all_its_statistics() -> None:
     found = compare(report(), report())
-    assert len(found.rows) == 8 * 6 + 4
+    assert len(found.rows) == 9 * 6 + 4
     changed = {row.measure: row.difference for row in found.rows if row.difference != 0}
     assert changed == {"paused p50": None}  # of 0, which nothing can be relative to
 

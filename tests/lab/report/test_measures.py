@@ -59,6 +59,19 @@ def test_the_longest_gap_of_each_request() -> None:
     assert [str(one) for one in measure(log).longest_gap_s.tolist()] == ["1.0", "nan", "nan", "3.0"]
 
 
+def test_the_second_token_comes_after_the_first_gap_of_each_request() -> None:
+    log = _log([([0.0, 1.0, 1.5], 0), ([3.0], 4), ([], 0), ([1.0, 1.5, 4.0, 6.0], 0)])
+    order = np.array([2, 0, 3, 1, 4])  # of two requests whose gaps lie between each other
+    log.gap_s, log.gap_request = log.gap_s[order], log.gap_request[order]
+    assert log.gap_request.tolist() == [3, 0, 3, 0, 3]
+    assert [str(one) for one in measure(log).second_token_s.tolist()] == [
+        "1.0",
+        "nan",
+        "nan",
+        "0.5",
+    ]
+
+
 @pytest.mark.parametrize(
     ("gaps", "paused_s"),
     [

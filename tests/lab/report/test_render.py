@@ -69,6 +69,22 @@ def test_text_says_the_numbers() -> None:
     assert rows["b"] == "b 1 2 25.0 % 20.0 0.500 6.2 % 50.0 W 400 J"
 
 
+def test_text_says_who_sent_what_where_instances_have_roles() -> None:
+    run = by_hand()
+    assert "ROLE" not in as_text(summarize(run, ABOUT))
+    run.handoffs, run.handoffs_failed = 3, 1
+    first, second = run.instances
+    first.role, second.role = "prefill", "decode"
+    first.transfers, first.sent_bytes, first.transfer_s = 4, 2.5e9, 0.125
+    report = summarize(run, ABOUT)
+    text = [line.split() for line in as_text(report).splitlines()]
+    assert ["INSTANCE", "ROLE", "TRANSFERS", "SENT", "IN"] in text
+    assert ["a", "prefill", "4", "2.50", "GB", "125", "ms"] in text
+    assert ["b", "decode", "0", "0", "GB", "0", "s"] in text
+    assert "handoffs     3; 2.50 GB sent, 1 transfers broke off or arrived wrong" in as_text(report)
+    assert (report.handoffs, report.handoffs_failed, report.sent_bytes) == (3, 1, 2_500_000_000)
+
+
 def test_text_fits_and_keeps_control_characters_out() -> None:
     report = summarize(by_hand(), msgspec.structs.replace(ABOUT, label="a\x1b[31m " * 40))
     report = msgspec.structs.replace(

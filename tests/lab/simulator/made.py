@@ -1,5 +1,6 @@
 """Small models, profiles, workloads and scenarios made by hand, with numbers easy to reckon."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -97,14 +98,17 @@ def prepared(
     num_blocks: int = 1000,
     limits: ScenarioLimits | None = None,
     host_bytes: float = 64e9,
+    roles: Sequence[str] = (),
     **changes: object,
 ) -> Prepared:
-    """A scenario of one instance for each profile, each with `num_blocks` blocks."""
+    """A scenario of one instance for each profile, each with `num_blocks` blocks; without `roles`
+    all are mixed.
+    """
     limits = limits or ScenarioLimits()
     size_bytes = float(num_blocks * block_bytes(MODEL, limits.block_size, MODEL.dtype))
     groups = tuple(
-        InstanceGroup(profile=one.name, kv_bytes=size_bytes, host_bytes=host_bytes)
-        for one in profiles
+        InstanceGroup(profile=one.name, kv_bytes=size_bytes, host_bytes=host_bytes, role=role)
+        for one, role in zip(profiles, roles or ["mixed"] * len(profiles), strict=True)
     )
     scenario = Scenario(workload=WorkloadSpec(name="made"), instance=groups, limits=limits)
     scenario = msgspec.structs.replace(scenario, **{"predictor": "none", **changes})

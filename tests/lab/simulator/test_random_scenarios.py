@@ -12,7 +12,7 @@ from daemon.core.core import Core
 from daemon.cost.profile import Fit, LinkSpec, Operators, PhaseFit, Profile
 from daemon.lab.report.records import Outcome, RequestLog
 from daemon.lab.simulator.run import Options, Prepared, run
-from daemon.lab.simulator.scenario import ScenarioLimits, WorkerFault
+from daemon.lab.simulator.scenario import HandoffSpec, ScenarioLimits, WorkerFault
 from daemon.lab.workload.workload import Workload
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.policies import POLICIES
@@ -50,6 +50,17 @@ def draw_workload(chance: random.Random) -> Workload:
     return workload(arrival_s, prompts, answers, prefixes, 16, priorities)
 
 
+def draw_roles(chance: random.Random, num_instances: int) -> tuple[list[str], HandoffSpec]:
+    """Roles of all kinds or none, and links that are fast, slow, far away, or the profile's."""
+    roles = [chance.choice(["mixed", "prefill", "decode"]) for _ in range(num_instances)]
+    handoff = HandoffSpec(
+        bytes_per_s=chance.choice([0.0, 1e5, 1e7]),
+        latency_s=chance.choice([None, 0.0, 0.05]),
+        mode=chance.choice(["auto", "serialized", "layered"]),
+    )
+    return roles if chance.random() < 0.7 else ["mixed"] * num_instances, handoff
+
+
 def draw(seed: int) -> Prepared:
     """The scenario of a seed."""
     chance = random.Random(seed)
@@ -77,6 +88,7 @@ def draw(seed: int) -> Prepared:
         )
         for _ in range(chance.choice([0, 0, 1, 3]))
     ]
+    roles, handoff = draw_roles(random.Random(-seed - 1), num_instances)
     return prepared(
         [one] * num_instances,
         draw_workload(chance),
@@ -87,6 +99,8 @@ def draw(seed: int) -> Prepared:
         seed=seed,
         fault=tuple(faults),
         host_bytes=chance.choice([0.0, 30_000.0, 64e9]),
+        roles=roles,
+        handoff=handoff,
     )
 
 
@@ -139,7 +153,7 @@ def test_every_law_holds(seed: int) -> None:
 
 
 def test_the_scenarios_are_hard_enough() -> None:
-    """Among them are preemption, swaps, refusal, deaths, pipelines and shared prefixes."""
+    """Among them are preemption, swaps, refusal, deaths, pipelines, handoffs, shared prefixes."""
     plans = [draw(seed) for seed in range(80)]
     runs = [run(plan) for plan in plans]
     logs = [one.requests for one in runs]
@@ -150,4 +164,6 @@ def test_the_scenarios_are_hard_enough() -> None:
     assert sum(bool(plan.scenario.fault) for plan in plans) >= 10
     assert sum(plan.profiles[0].pp > 1 for plan in plans) >= 10
     assert sum(bool(plan.workload.prefixes) for plan in plans) >= 10
+    assert sum(one.handoffs > 0 for one in runs) >= 10
+    assert sum(one.handoffs_failed > 0 for one in runs) >= 2
     assert {plan.scenario.policy for plan in plans} == set(POLICIES)

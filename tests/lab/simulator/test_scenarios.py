@@ -17,6 +17,7 @@ from daemon.lab.simulator.checks import check
 from daemon.lab.simulator.power import PowerMeter, check_cap
 from daemon.lab.simulator.run import Options, prepare, run
 from daemon.lab.simulator.scenario import (
+    HandoffSpec,
     InstanceGroup,
     Scenario,
     ScenarioError,
@@ -174,10 +175,21 @@ FIRST = InstanceGroup(profile="any")
             for pause_s in (0.0, -1.0, float("inf"), float("nan"))
         ),
         ({"limits": ScenarioLimits(swap="so")}, "limits.swap must be one of"),
+        (
+            {"limits": ScenarioLimits(decode_admission="so")},
+            "limits.decode_admission must be one of greedy",
+        ),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"policy": "so"}, "policy must be one of"),
         ({"instance": ()}, "needs at least one"),
         ({"placement": "any"}, "placement must be one of least_loaded"),
+        ({"handoff": HandoffSpec(bytes_per_s=-1.0)}, "handoff.bytes_per_s must be a number from 0"),
+        ({"handoff": HandoffSpec(latency_s=-1.0)}, "handoff.latency_s must be a number from 0 on"),
+        (
+            {"handoff": HandoffSpec(layer_sync_s=float("nan"))},
+            "handoff.layer_sync_s must be a number from 0 on",
+        ),
+        ({"handoff": HandoffSpec(mode="lazy")}, "handoff.mode must be one of auto, serialized"),
         *(
             ({"instance": (msgspec.structs.replace(FIRST, **{name: value}),)}, f"instance.{name}")
             for name, value in (
@@ -187,9 +199,10 @@ FIRST = InstanceGroup(profile="any")
                 ("host_bytes", float("nan")),
                 ("host_bytes", -1.0),
                 ("power_cap", 0.0),
-                ("role", "prefill"),
+                ("role", "both"),
                 ("policy", "fcfs"),
                 ("swap", "never"),
+                ("decode_admission", "never"),
                 ("depth", -1),
             )
         ),

@@ -1,0 +1,89 @@
+"""The command line of `llmd ctl`: its verbs and their flags."""
+
+import argparse
+from pathlib import Path
+from typing import TypeAlias
+
+from daemon.cli.defaults import POLICIES_BELOW, by_default
+from daemon.cli.words import offer
+from daemon.protocol.control import FLIP_WAIT_S
+from daemon.role import Role
+from daemon.scheduler.policies import POLICIES
+
+ATTACHED = "the one of a daemon that runs here"
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_ctl(parser: argparse.ArgumentParser) -> None:
+    """Every verb with its flags."""
+    socket_help = f"the daemon's control socket {by_default('control.socket', ATTACHED)}"
+    parser.add_argument("--socket", type=Path, metavar="PATH", help=socket_help)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    policy = _add_policy(verbs)
+    reload = verbs.add_parser(
+        "reload",
+        help="read the configuration again",
+        description="As SIGHUP does. What can change while requests run does; what needs a "
+        "restart is named and stays; a file with a fault changes nothing.",
+    )
+    moving = _add_moving(verbs)
+    for verb in (status, policy, reload, *moving):
+        # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
+        verb.add_argument(
+            "--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS, help=socket_help
+        )
+
+
+def _add_policy(verbs: Verbs) -> argparse.ArgumentParser:
+    policy = verbs.add_parser(
+        "policy",
+        help="show the policies, or change to another one",
+        description="Without a name: every policy, with a star where one is in use. With a name: "
+        "sequences are ranked by that policy from now on, and none is lost. The token budget of "
+        "a step stays as configured; what becomes of victims is the policy's own choice unless "
+        "memory.swap is set. A restarted daemon has its configured policies again.",
+    )
+    policy.epilog = POLICIES_BELOW
+    name = policy.add_argument("name", nargs="?", metavar="NAME", help="one of the policies below")
+    offer(name, tuple(POLICIES))
+    policy.add_argument(
+        "--instance",
+        metavar="NAME",
+        help="rank the sequences of this one alone (default: of all)",
+    )
+    return policy
+
+
+def _add_moving(verbs: Verbs) -> list[argparse.ArgumentParser]:
+    """The verbs that say where work is done."""
+    drain = verbs.add_parser(
+        "drain",
+        help="take no new requests, or use an instance no more",
+        description="Without a name the daemon takes no new requests, finishes those that are "
+        "here, and stays, not ready, until it is resumed or stopped. With an instance's name "
+        "everything on it moves to others, with its KV, and it idles until it is resumed.",
+    )
+    resume = verbs.add_parser("resume", help="take requests, or use an instance again, after drain")
+    for verb in (drain, resume):
+        verb.add_argument("instance", nargs="?", metavar="INSTANCE", help="this one alone")
+    flip = verbs.add_parser(
+        "flip",
+        help="give an instance another role",
+        description="Nothing is drained and nothing computed again. Waits until the first work "
+        f"that only the new role gets was sent, for {FLIP_WAIT_S:.0f} s at most. A restarted "
+        "daemon has its configured roles again.",
+    )
+    flip.add_argument("instance", metavar="INSTANCE", help="its name")
+    roles = tuple(role.value for role in Role)
+    offer(flip.add_argument("role", metavar="ROLE", help=", ".join(roles)), roles)
+    flip.add_argument(
+        "--wait-clear", action="store_true", help="wait until nothing of the old role is left"
+    )
+    migrate = verbs.add_parser("migrate", help="go on with a sequence on another instance")
+    migrate.add_argument("sequence", metavar="SEQUENCE", help="its number, as llmd-top shows it")
+    migrate.add_argument("instance", metavar="INSTANCE", help="the one that it goes to")
+    for verb in (flip, migrate):
+        verb.add_argument("--json", action="store_true", help="one JSON object")
+    return [drain, resume, flip, migrate]

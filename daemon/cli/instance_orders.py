@@ -1,0 +1,68 @@
+"""`llmd ctl flip` and `llmd ctl migrate`: orders to move work between instances, and what came."""
+
+import argparse
+import time
+from pathlib import Path
+
+import msgspec
+
+from daemon.cli.faults import UsageError
+from daemon.cli.status import how_far
+from daemon.control.client import fetch_snapshot, flip, migrate
+from daemon.protocol.control import FLIP_WAIT_S, Flipped
+
+TIMEOUT_S = 5.0
+LOOK_S = 0.1
+"""How often a flip is looked at until it is clear."""
+
+
+def flip_text(path: Path, arguments: argparse.Namespace) -> str:
+    """Flip an instance; how fast it was. Raises ControlError."""
+    done = flip(path, arguments.instance, arguments.role, TIMEOUT_S)
+    if arguments.wait_clear:
+        done = _until_clear(path, done)
+    return _json(done) if arguments.json else flipped(done)
+
+
+def flipped(done: Flipped) -> str:
+    """A flip in words."""
+    if not done.number:
+        return f"{done.instance} is {done.role} already"
+    late = ""
+    if done.flip_s < 0 and not done.idle:
+        late = f" (the daemon waited {FLIP_WAIT_S:.0f} s for it)"
+    told = how_far(done.flip_s, done.clear_s, idle=done.idle)
+    return f"{done.instance} was {done.was} and is {done.role} now: {told}{late}"
+
+
+def migrate_text(path: Path, arguments: argparse.Namespace) -> str:
+    """Order a sequence elsewhere; from where to where. Raises ControlError and UsageError."""
+    try:
+        sequence = int(arguments.sequence)
+    except ValueError:
+        raise UsageError(f"a sequence is a number, not {arguments.sequence!r}") from None
+    told = migrate(path, sequence, arguments.instance, TIMEOUT_S)
+    if arguments.json:
+        return _json(told)
+    return f"sequence {told.sequence} moves from {told.source} to {told.target}"
+
+
+def _until_clear(path: Path, done: Flipped) -> Flipped:
+    """The flip once nothing of the old role is left there, or its instance was flipped again."""
+    while done.number and done.clear_s < 0:
+        time.sleep(LOOK_S)
+        own = [
+            one for one in fetch_snapshot(path, TIMEOUT_S).flips if one.instance == done.instance
+        ]
+        now = next((one for one in own if one.number == done.number), None)
+        if now is None:
+            break
+        done = msgspec.structs.replace(done, flip_s=now.flip_s, clear_s=now.clear_s, idle=now.idle)
+        if own[-1].number != done.number:
+            break
+    return done
+
+
+def _json(told: msgspec.Struct) -> str:
+    plain = msgspec.json.encode(msgspec.structs.asdict(told))
+    return msgspec.json.format(plain.decode(), indent=2)

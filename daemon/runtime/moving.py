@@ -1,0 +1,74 @@
+"""Why an operator's order between instances cannot be carried out, each reason as a sentence."""
+
+from daemon.control.server import RefusalError
+from daemon.core.core import Core
+from daemon.core.instance import WorkerState
+from daemon.nearest import unknown
+from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapshot
+from daemon.role import Role
+
+READY = WorkerState.READY.value
+
+
+def index_of(instance: str, told: Snapshot) -> int:
+    """The place of the instance of this name. Raises RefusalError for one that nobody knows."""
+    names = [one.name for one in told.instances]
+    if instance not in names:
+        raise RefusalError(unknown("instance", instance, names))
+    return names.index(instance)
+
+
+def role_of(role: str) -> Role:
+    """The role of this name. Raises RefusalError."""
+    roles = [one.value for one in Role]
+    if role not in roles:
+        raise RefusalError(unknown("role", role, roles))
+    return Role(role)
+
+
+def check_move(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:
+    """Where a sequence is that shall move to `target`, an instance's index. Raises RefusalError."""
+    one = core.sequences.get(sequence)
+    if one is None:
+        raise RefusalError(f"there is no sequence {sequence} (any more)")
+    if one.instance < 0:
+        raise RefusalError(f"sequence {sequence} is on no instance yet")
+    if one.instance == index:
+        raise RefusalError(f"sequence {sequence} is on {target.name} already")
+    if target.state != READY:
+        raise RefusalError(f"the worker of {target.name} is not ready: {target.state}")
+    if target.drained:
+        raise RefusalError(f"{target.name} is drained: llmd ctl resume {target.name} comes first")
+    capacity = core.instances[index].capacity_tokens
+    if one.limit > capacity:
+        raise RefusalError(
+            f"{target.name} cannot hold sequence {sequence}: it may grow to {one.limit} tokens, "
+            f"and there is room for {capacity}"
+        )
+    return one.instance
+
+
+def check_drain(index: int, told: Snapshot) -> None:
+    """Raises RefusalError if nobody would be left to take what is on the instance."""
+    others = [one for place, one in enumerate(told.instances) if place != index]
+    if not any(one.state == READY and not one.drained for one in others):
+        name = told.instances[index].name
+        raise RefusalError(
+            f"no other instance could take what is on {name}; "
+            "llmd ctl drain without a name drains the whole daemon"
+        )
+
+
+def newest_flip(instance: str, told: Snapshot) -> FlipStatus:
+    """The newest flip of an instance. Raises RefusalError where there is none."""
+    for flip in reversed(told.flips):
+        if flip.instance == instance:
+            return flip
+    raise RefusalError(f"{instance} was not flipped")
+
+
+def flipped(flip: FlipStatus) -> Flipped:
+    """How far a flip is, as an operator is told."""
+    return Flipped(
+        flip.number, flip.instance, flip.was, flip.role, flip.flip_s, flip.clear_s, flip.idle
+    )

@@ -1,0 +1,86 @@
+"""Decode admission: whether what is still to be generated has room (TetriInfer, section 3.4).
+
+Who runs takes a block more for each few tokens that it generates. By what is predicted of all that
+run, and of the one that asks, a rule reckons how many blocks they take until a moment to come; the
+newcomer is admitted if so many are there. Nothing is reserved: a block is anybody's until a token
+needs it. Where no prediction is there, or trusted, a sequence counts with its limit.
+"""
+
+import numpy as np
+
+from daemon.memory.kv_cache import KVCache
+from daemon.scheduler.order import Order
+from daemon.scheduler.slots import SlotTable
+from daemon.sequence import NEVER, Sequence
+from daemon.wire.columns import Int32, Slots, int32
+
+GREEDY = "greedy"
+RESERVE_STATIC = "reserve_static"
+RESERVE_DYNAMIC = "reserve_dynamic"
+
+DECODE_ADMISSIONS = (GREEDY, RESERVE_STATIC, RESERVE_DYNAMIC)
+"""Room for what it has; for its whole length, and those of all that run; for what all of them have
+when the first of them is done, the newcomer included, just before its blocks come back."""
+
+
+class DecodeAdmission:
+    """The rule of one instance."""
+
+    def __init__(self, rule: str, order: Order) -> None:
+        self._rule = rule
+        self._order = order
+
+    def room(self, slots: Slots, kv: KVCache) -> "DecodeRoom | None":
+        """What those in these slots are expected to take; None: nobody has to leave room for it, or
+        the policy's reservations do.
+        """
+        if self._rule == GREEDY or self._order.policy.reserve_limit:
+            return None
+        return DecodeRoom(self._rule, self._order.slots, slots, kv)
+
+    def admits(
+        self, sequence: Sequence, matched: list[int], num_reusable: int, kv: KVCache
+    ) -> bool:
+        """Whether the blocks are there that the rule asks for, where a sequence would find so many
+        of its own, those that `matched` in the cache among them.
+        """
+        room = self.room(self._order.slots.order(), kv)
+        return room is None or kv.num_lacking(matched, room.num_needed(sequence, num_reusable)) <= 0
+
+
+class DecodeRoom:
+    """The blocks that sequences beside each other are expected to take, as one rule reckons."""
+
+    def __init__(self, rule: str, table: SlotTable, slots: Slots, kv: KVCache) -> None:
+        """Those in `slots` of the table run."""
+        self._rule = rule
+        self._block = kv.block_size
+        self._known = table.known[slots]
+        self._ends = np.maximum(table.predicted_end[slots], self._known + 1)
+        self._held = kv.table.held[slots]
+
+    def num_needed(self, sequence: Sequence, num_reusable: int) -> int:
+        """Blocks that have to be there to admit one that would find so many of its own; 0: it is
+        alone, or has no token to come that needs one.
+        """
+        known, end = sequence.num_known_tokens, sequence.predicted_length
+        if not self._known.size or sequence.limit - known <= 1:
+            return 0
+        ahead = NEVER
+        if self._rule == RESERVE_DYNAMIC:
+            ahead = min(end - known, int((self._ends - self._known).min()))
+        grown = self._blocks(np.minimum(self._ends - self._known, ahead) + self._known)
+        num_taken = int((grown - self._held).clip(0).sum())
+        own = int(self._blocks(int32([known + min(end - known, ahead)]))[0])
+        return num_taken + own - num_reusable
+
+    def add(self, sequence: Sequence, num_blocks: int) -> None:
+        """One more runs, and holds so many blocks."""
+        known = sequence.num_known_tokens
+        self._known = np.append(self._known, np.int32(known))
+        self._ends = np.append(self._ends, np.int32(max(sequence.predicted_length, known + 1)))
+        self._held = np.append(self._held, np.int32(num_blocks))
+
+    def _blocks(self, num_tokens: Int32) -> Int32:
+        blocks: Int32 = -(-num_tokens // self._block)
+        return blocks

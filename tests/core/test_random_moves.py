@@ -1,0 +1,24 @@
+"""Long random lives of a few instances; see `random_moves.py`."""
+
+import pytest
+
+from tests.core.random_moves import live
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_life_with_many_moves_ends_well(seed: int) -> None:
+    live(seed, 200)
+
+
+def test_these_lives_have_what_they_are_for() -> None:
+    counters = [live(seed, 200).core.counters for seed in range(100, 108)]
+    assert sum(one.handoffs for one in counters) > 40
+    assert sum(one.handoffs_failed for one in counters) > 10
+    assert sum(one.flips for one in counters) > 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(1000, 2500))
+def test_many_more_lives_end_well(seed: int) -> None:
+    live(seed, 400)

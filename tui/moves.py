@@ -1,0 +1,177 @@
+"""What moves between instances, as lines: transfers in flight, and the newest changes of roles."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from daemon.protocol.control import FlipStatus, Snapshot, TransferStatus
+from tui.format import bar, duration, latency, percent, printable, size
+from tui.lines import Lines
+from tui.palette import drawn, ink, role_colour
+
+FRESH_S = 10.0
+"""A flip is shown where it happened for so long, and until it is clear."""
+BESIDE_CELLS = 110
+"""From here on flips are beside transfers, not below them."""
+MOVE, TURN = "⇄", "⟳"
+_NAME_CELLS = 8
+_LEAST_BAR, _MOST_BAR = 6, 40
+
+
+def is_fresh(flip: FlipStatus) -> bool:
+    """Whether it still happens, or has happened just now."""
+    return flip.age_s < FRESH_S or (flip.clear_s < 0 and not flip.idle)
+
+
+def newest_flips(snapshot: Snapshot) -> dict[str, FlipStatus]:
+    """The newest flip of each instance that is still to be shown there, by name."""
+    newest = {flip.instance: flip for flip in snapshot.flips}
+    return {name: flip for name, flip in newest.items() if is_fresh(flip)}
+
+
+def share_done(transfer: TransferStatus) -> float | None:
+    """How far a transfer should be by its age; None where nobody knows how long it takes."""
+    if not transfer.expected_s:
+        return None
+    return min(1.0, transfer.age_s / transfer.expected_s)
+
+
+def took(flip: FlipStatus) -> str:
+    """How long a flip took until its first work, or has taken so far."""
+    if flip.flip_s >= 0:
+        return latency(flip.flip_s)
+    return "no work" if flip.idle else f"{latency(flip.age_s)} …"
+
+
+def cleared(flip: FlipStatus) -> str:
+    """How long it was until nothing of the old role was left."""
+    return f"clear {latency(flip.clear_s)}" if flip.clear_s >= 0 else "clearing"
+
+
+def transfer_line(one: TransferStatus, width: int) -> Text:
+    """Source and target, whose it is, how far it is, and how much it carries."""
+    name = _NAME_CELLS
+    ends = f"{printable(one.source, name):>{name}} → {printable(one.target, name):<{name}}"
+    sort = "ahead" if one.ahead else "host" if one.from_host else "tail"
+    left = Text.assemble((ends, ink.text), (f" {one.sequence:<6} ", ink.muted), no_wrap=True)
+    right = Text.assemble((f" {size(one.num_bytes):>9}", ink.text), (f" {sort:<5}", ink.muted))
+    done = share_done(one)
+    told = percent(done).strip() if done is not None else latency(one.age_s)
+    late = bool(one.expected_s) and one.age_s > 2 * one.expected_s
+    room = width - left.cell_len - right.cell_len - 9
+    progress = Text(f" {told:>8}", ink.warn if late else ink.text)
+    if room >= _LEAST_BAR and done is not None:
+        left.append_text(drawn(bar(done, min(room, _MOST_BAR)), ink.warn if late else ink.extra))
+    elif room >= _LEAST_BAR:
+        left.append(" " * min(room, _MOST_BAR))
+    return left.append_text(progress).append_text(right)
+
+
+def flip_line(one: FlipStatus) -> Text:
+    """Which instance changed from what to what and why, how long it took, and when it was."""
+    line = Text(no_wrap=True, end="")
+    line.append(f"{TURN} ", ink.warn if is_fresh(one) else ink.faint)
+    line.append(f"{printable(one.instance, _NAME_CELLS):<{_NAME_CELLS}} ", ink.text)
+    line.append(one.was, role_colour(one.was)).append(" → ", ink.muted)
+    line.append(one.role, role_colour(one.role))
+    line.append(f" {printable(one.why, 18)}: ", ink.muted).append(took(one), ink.text)
+    line.append(f", {cleared(one)}", ink.muted)
+    return line.append(f" · {duration(one.age_s)} ago", ink.faint)
+
+
+class MovesPanel(Lines):
+    """Transfers in flight, oldest first, and flips, newest first: side by side if it is wide."""
+
+    def __init__(self) -> None:
+        super().__init__(id="moves")
+        self.border_title = "on the move"
+        self._transfers: Sequence[TransferStatus] = ()
+        self._flips: Sequence[FlipStatus] = ()
+
+    def update_from(self, snapshot: Snapshot) -> None:
+        """Show this snapshot's."""
+        self._transfers, self._flips = snapshot.transfers, snapshot.flips[::-1]
+        self.border_subtitle = in_flight(snapshot)
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """As many as fit; where flips are below transfers they keep a line or two."""
+        if width >= BESIDE_CELLS:
+            left_width = width * 11 // 20
+            left = self._moving(left_width - 2, height)
+            return _beside(left, self._flipped(height), left_width, height)
+        kept = min(len(self._flips), max(2, height - len(self._transfers)), height // 2)
+        moving = self._moving(width, height - kept)
+        return [*moving, *self._flipped(height - len(moving))] if self._flips else moving
+
+    def _moving(self, width: int, height: int) -> list[Text]:
+        if not self._transfers:
+            return [Text("nothing is being sent", ink.faint)][:height]
+        shown = self._transfers
+        if len(shown) > height:
+            shown = shown[: max(0, height - 1)]
+        lines = [transfer_line(one, width) for one in shown]
+        more = len(self._transfers) - len(shown)
+        return [*lines, Text(f"and {more} more", ink.muted)][:height] if more else lines
+
+    def _flipped(self, height: int) -> list[Text]:
+        return [flip_line(one) for one in self._flips[:height]]
+
+
+def _beside(left: list[Text], right: list[Text], left_width: int, height: int) -> list[Text]:
+    """Lines of two columns."""
+    lines = []
+    for place in range(min(height, max(len(left), len(right)))):
+        line = left[place].copy() if place < len(left) else Text(no_wrap=True, end="")
+        line.append(" " * max(0, left_width - line.cell_len))
+        lines.append(line.append_text(right[place]) if place < len(right) else line)
+    return lines
+
+
+def in_flight(snapshot: Snapshot) -> str:
+    """How much is in flight and how much was handed over so far."""
+    counters, num_bytes = snapshot.counters, sum(one.num_bytes for one in snapshot.transfers)
+    now = f"{len(snapshot.transfers)} in flight, {size(num_bytes)}"
+    return f"{now} · {counters.handoffs} handed over, {counters.handoffs_failed} failed"
+
+
+class MovesLine(Lines):
+    """One line of the overview: what moves now; hidden where nothing does."""
+
+    def __init__(self) -> None:
+        super().__init__(id="moving")
+        self.display = False
+        self._snapshot: Snapshot | None = None
+
+    def update_from(self, snapshot: Snapshot) -> None:
+        """Show this snapshot's."""
+        self._snapshot = snapshot
+        self.display = bool(snapshot.transfers or newest_flips(snapshot))
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """Flips that happen, the sum of the transfers, then one by one while they fit."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return []
+        line = Text(no_wrap=True, end="")
+        for flip in newest_flips(snapshot).values():
+            told = f"{TURN} {printable(flip.instance, _NAME_CELLS)} {flip.was} → {flip.role}"
+            _add(line, Text(f"{told} {took(flip)}", ink.warn), width)
+        if snapshot.transfers:
+            num_bytes = size(sum(one.num_bytes for one in snapshot.transfers))
+            total = f"{MOVE} {len(snapshot.transfers)} in flight, {num_bytes}"
+            _add(line, Text(total, ink.extra), width)
+        for one in snapshot.transfers:
+            done = share_done(one)
+            told = percent(done).strip() if done is not None else latency(one.age_s)
+            ends = f"{printable(one.source, _NAME_CELLS)}→{printable(one.target, _NAME_CELLS)}"
+            _add(line, Text(f"{ends} {told}", ink.text), width)
+        return [line][:height]
+
+
+def _add(line: Text, part: Text, width: int) -> None:
+    """Append a part if the line has room for it."""
+    gap = 3 if line.cell_len else 1
+    if line.cell_len + gap + part.cell_len <= width:
+        line.append(" " * gap).append_text(part)

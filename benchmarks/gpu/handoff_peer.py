@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
-from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
+from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.handoff.layout import HandoffError
 from daemon.engine.handoff.messages import Broken, Done, Lost, Told
 from daemon.engine.handoff.receiver import Receiver
@@ -147,10 +147,10 @@ class Ended:
         if join.sends:
             sizes = join.num_slots, join.slot_bytes
             self.end = connect_sender(
-                sock, Here(self.cache), join.direct, *sizes, checked=join.checked
+                sock, EndPools(self.cache), join.direct, *sizes, checked=join.checked
             )
         else:
-            self.end = connect_receiver(sock, Here(self.cache))
+            self.end = connect_receiver(sock, EndPools(self.cache))
         self.end.start(self.told.put)
 
     @property

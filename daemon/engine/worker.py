@@ -50,7 +50,7 @@ from daemon.wire.pulse import Alive, Ping
 
 if TYPE_CHECKING:
     from daemon.engine.faults import FaultyEngine
-    from daemon.engine.handoff.links import Links
+    from daemon.engine.handoff.links import WorkerLinks
     from daemon.engine.step import Engine
 
 log = logging.getLogger(__name__)
@@ -104,15 +104,15 @@ class EngineWorker:
             preload(kind)
 
     def _serve(self, load: Load) -> None:
-        from daemon.engine.handoff.links import Links
+        from daemon.engine.handoff.links import WorkerLinks
 
-        links = Links(self._links_sock, self._tell, self._faults)
+        links = WorkerLinks(self._links_sock, self._tell, self._faults)
         engine = self._load(load, links)
         CompileWatch(self._compiles).start()
         links.begin(engine)
         self._answer_plans(engine, self._faulty(engine), links)
 
-    def _load(self, load: Load, links: "Links") -> "Engine":
+    def _load(self, load: Load, links: "WorkerLinks") -> "Engine":
         began = time.perf_counter()
         import torch
 
@@ -157,7 +157,7 @@ class EngineWorker:
         return FaultyEngine(engine, self._faults)
 
     def _answer_plans(
-        self, engine: "Engine", steps: "Engine | FaultyEngine", links: "Links"
+        self, engine: "Engine", steps: "Engine | FaultyEngine", links: "WorkerLinks"
     ) -> None:
         import torch
 

@@ -24,7 +24,7 @@ Pair = tuple[int, int]
 """Source and target."""
 
 
-class WorkerLinks:
+class LinkBroker:
     """All links of a daemon; what workers say of them goes through here."""
 
     def __init__(

@@ -44,7 +44,7 @@ from daemon.journal.writer import JournalWriter
 from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBlocks
 from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
-from daemon.runtime.links import WorkerLinks
+from daemon.runtime.links import LinkBroker
 from daemon.runtime.plans import Planner
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
@@ -86,7 +86,7 @@ class Runtime:
         self.empty = asyncio.Event()  # once draining: nothing lives any more
         self._journal = journal
         self._workers = workers
-        self.links = WorkerLinks(workers.link, self.dispatch)
+        self.links = LinkBroker(workers.link, self.dispatch)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None

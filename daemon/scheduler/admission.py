@@ -191,17 +191,6 @@ class Admission:
         first = self.waiting.first
         return first if self.suspects else self.pace.next(first, self.kv, now)
 
-    def observe_backlog(self) -> None:
-        """Note what first come first served would make one wait that comes now."""
-        waiting, step_time = self.waiting, self.order.step_time
-        pool_tokens = self.kv.pool.num_blocks * self.kv.block_size
-        if not pool_tokens:  # no worker is ready
-            return
-        steps, work = waiting.left_steps, waiting.left_work
-        num_steps = max(work / pool_tokens, steps / self.slots.max_slots)
-        backlog_s = step_time.drain_s(num_steps, steps, work, waiting.num_tokens)
-        self.order.start_bound.observe(backlog_s)
-
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
         policy, kv = self.order.policy, self.kv

@@ -66,6 +66,17 @@ class Order:
         if self.policy.paces and not sequence.num_output_tokens:
             self.start_bound.watch(sequence, len(self.waiting))
 
+    def observe_backlog(self, pool_tokens: int) -> None:
+        """Note what first come first served would make one wait that comes now, where the pool
+        holds so many tokens; 0: no worker is ready.
+        """
+        waiting = self.waiting
+        if pool_tokens:
+            steps, work = waiting.left_steps, waiting.left_work
+            num_steps = max(work / pool_tokens, steps / self.slots.max_slots)
+            backlog_s = self.step_time.drain_s(num_steps, steps, work, waiting.num_tokens)
+            self.start_bound.observe(backlog_s)
+
     # Ranks
 
     def set_policy(self, policy: Policy, now: float) -> None:

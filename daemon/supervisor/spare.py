@@ -34,7 +34,7 @@ WORKER = "LLMD_WORKER"
 """Names another module to start as a worker, for tests that need no model, in test mode alone."""
 
 
-class Started(NamedTuple):
+class StartedWorker(NamedTuple):
     """A worker process, and our ends of its socketpairs."""
 
     child: Child
@@ -52,19 +52,19 @@ def worker_module() -> str:
     return in_test_mode(WORKER) or "daemon.engine.worker"
 
 
-async def start_worker(device: str, *flags: str) -> Started:
+async def start_worker(device: str, *flags: str) -> StartedWorker:
     """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
     kind = device.partition(":")[0]
     return await with_links(worker_module(), ["--device", kind, *flags])
 
 
-async def with_links(module: str, arguments: Sequence[str]) -> Started:
+async def with_links(module: str, arguments: Sequence[str]) -> StartedWorker:
     """A new process that is to get links to others."""
     # Each message is a packet of its own: its descriptor is read with it.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         flags = ["--links-fd", str(theirs.fileno()), *arguments]
-        return Started(*await start_child(module, flags, [theirs.fileno()]), ours)
+        return StartedWorker(*await start_child(module, flags, [theirs.fileno()]), ours)
     except BaseException:
         ours.close()
         raise
@@ -105,7 +105,7 @@ class Spare:
             if self._closing.is_set():
                 await self._end()
 
-    def take(self) -> Started | None:
+    def take(self) -> StartedWorker | None:
         """The process, whose owner the caller now is; None where none is ready.
 
         One that still imports is left to it: with idle time alone, on a machine that is never idle,
@@ -146,7 +146,7 @@ class Spare:
 class _Held:
     """The process in reserve: it imports, and from then on it answers."""
 
-    def __init__(self, started: Started, lost: "Callable[[_Held, str], None]") -> None:
+    def __init__(self, started: StartedWorker, lost: "Callable[[_Held, str], None]") -> None:
         self._started = started
         self.child, self._sock, _ = started
         child, sock = self.child, self._sock
@@ -170,7 +170,7 @@ class _Held:
         # One that died a moment ago may not be reaped yet, but has hung up.
         return not poll.poll(0)
 
-    def let_go(self) -> Started:
+    def let_go(self) -> StartedWorker:
         """Watch it no more."""
         self._imports.stop()
         self._pulse.stop()

@@ -31,7 +31,7 @@ from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
-from daemon.supervisor.spare import HEARS_S, Spare, Started, start_worker
+from daemon.supervisor.spare import HEARS_S, Spare, StartedWorker, start_worker
 from daemon.supervisor.step_watch import StepWatch
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
@@ -138,7 +138,7 @@ class WorkerProcess(ChildKeeper):
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
 
-    async def _start(self) -> tuple[Started, float] | None:
+    async def _start(self) -> tuple[StartedWorker, float] | None:
         """A new process, and how long it may say nothing at first.
 
         None if `close` came while it was being started and could not end it.

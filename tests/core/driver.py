@@ -23,31 +23,24 @@ from daemon.core.events import (
     Event,
     Finish,
     InstanceConfig,
-    InstanceDrained,
-    InstanceResumed,
-    LinkChanged,
-    MoveOrdered,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
-    RoleChosen,
     Sealed,
     StepDone,
     Tick,
-    TransferEnded,
     WorkerLost,
     WorkerReady,
 )
 from daemon.core.limits import limits_of
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.request import FinishReason, State, request_of, sequence_id
-from daemon.role import Role
 from daemon.wire.columns import int32
 from tests.core.laws import check_laws, check_nothing_left
-from tests.core.model_link import Sending
 from tests.core.model_worker import ModelWorker, Truth
+from tests.core.movers import Movers
 
 
 def configured(
@@ -68,7 +61,7 @@ def configured(
     return Configured(0.0, names, policy, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-class Driver:
+class Driver(Movers):
     """A Core, its workers, and what a client would have seen."""
 
     def __init__(
@@ -102,11 +95,7 @@ class Driver:
         self.prompt_lengths: list[int] = []
         self.num_tokens = 0  # delivered
         self.since_s: dict[int, float] = {}  # who waits in a queue, and since when
-        self.sendings: dict[int, Sending] = {}  # not over at both ends
-        self.numbers: set[int] = set()  # of all transfers that there ever were
-        self.links: dict[tuple[int, int], int] = {}  # numbers by (source, target), both ends up
-        self.num_links = 0
-        self.layered: list[Send] = []  # of the action list that is carried out
+        super().__init__()
         if num_blocks:
             for instance in range(len(config.instances)):
                 self.ready(instance, num_blocks)
@@ -137,72 +126,13 @@ class Driver:
         self.workers.pop(instance, None)
         for one in self.sendings.values():
             one.ends -= {instance}
-        self._clear_sendings()
+        self.clear_sendings()
         self.handle(WorkerLost(self.now, instance, blamed))
         for source, target in sorted(one for one in self.links if instance in one):
             link = self.links.pop((source, target))
             other = target if source == instance else source
             if other in self.workers:
                 self.break_link(source, target, other, link)
-
-    def link_all(self) -> None:
-        """Every two workers that live can send to each other."""
-        living = sorted(self.workers)
-        for source in living:
-            for target in living:
-                if source != target and (source, target) not in self.links:
-                    link = self.links[source, target] = self.num_links
-                    self.num_links += 1
-                    self.handle(LinkChanged(self.now, target, source, False, True, link))
-                    self.handle(LinkChanged(self.now, source, target, True, True, link))
-
-    def break_link(self, source: int, target: int, end: int, link: int) -> None:
-        """One end of a link says that it is down, having answered its transfers first."""
-        way = source, target
-        for number in [n for n, one in self.sendings.items() if (one.way, one.link) == (way, link)]:
-            self.land(number, end, 0)
-        for one in self.sendings.values():
-            if (one.way, one.link) == (way, link):  # ordered as it broke: that end never hears
-                one.ends -= {end}
-        self._clear_sendings()
-        peer = target if end == source else source
-        self.handle(LinkChanged(self.now, end, peer, end == source, False, link))
-
-    def land(self, number: int, end: int, num_right: int = 1 << 30) -> bool:
-        """A transfer is over at one end, with so many of its blocks right; whether it was open."""
-        sending = self.sendings.get(number)
-        if sending is None or end not in sending.ends:
-            return False
-        sending.ends -= {end}
-        if end == sending.way[0]:
-            sending.check_source()
-            num_right = min(num_right, len(sending.blocks))
-        else:
-            num_right = sending.land(num_right)
-        self._clear_sendings()
-        self.handle(TransferEnded(self.now, end, number, num_right, 1e-4))
-        return True
-
-    def land_all(self) -> bool:
-        """All that is on its way arrives; whether anything was."""
-        flying = [(number, end) for number, one in self.sendings.items() for end in one.ends]
-        landed = [self.land(number, end) for number, end in flying]
-        return any(landed)
-
-    def _clear_sendings(self) -> None:
-        self.sendings = {number: one for number, one in self.sendings.items() if one.ends}
-
-    def move(self, sequence: int, instance: int) -> None:
-        self.handle(MoveOrdered(self.now, sequence, instance))
-
-    def flip(self, instance: int, role: Role) -> None:
-        self.handle(RoleChosen(self.now, instance, role))
-
-    def drain_one(self, instance: int) -> None:
-        self.handle(InstanceDrained(self.now, instance))
-
-    def resume_one(self, instance: int) -> None:
-        self.handle(InstanceResumed(self.now, instance))
 
     def arrive(
         self,
@@ -335,7 +265,7 @@ class Driver:
             if action.layered:
                 self.layered.append(action)
             else:
-                self._send(action)
+                self.send(action)
         elif isinstance(action, CancelSend):
             assert action.transfer in self.numbers
         elif isinstance(action, Deliver):
@@ -351,11 +281,6 @@ class Driver:
                 del self.alive[sequence]
         elif isinstance(action, WakeAt):
             self.wake_at_s = action.time_s
-
-    def _send(self, action: Send) -> None:
-        ends = self.workers[action.source], self.workers[action.target]
-        link = self.core.migration.transfers.links.link(action.source, action.target)
-        self.sendings[action.transfer] = Sending(action, *ends, link)
 
     def _submit(self, action: Submit) -> None:
         batch = action.batch
@@ -375,7 +300,7 @@ class Driver:
         worker.submit(batch, self.truths, self.known)
         for send in self.layered:  # they go with the step that follows them
             assert send.source == batch.instance
-            self._send(send)
+            self.send(send)
         self.layered.clear()
         assert {worker.sequence[slot] for slot in batch.slots.tolist()} <= self.alive.keys()
 
@@ -423,19 +348,9 @@ class Driver:
         if not relocated:
             assert core.num_waiting <= self.most_waiting + preempted
         check_laws(core)
-        self._check_transfers()
+        self.check_transfers()
         self._check_counts()
         self._check_waits()
-
-    def _check_transfers(self) -> None:
-        """The Core waits for the ends that are open, and for no others."""
-        waits = {
-            (one.number, end)
-            for one in self.core.migration.transfers
-            for end, pool in ((one.source, one.source_pool), (one.target, one.target_pool))
-            if pool is not None and not (end == one.target and one.num_right >= 0)
-        }
-        assert waits == {(n, end) for n, one in self.sendings.items() for end in one.ends}
 
     def _check_counts(self) -> None:
         """Everybody counts once, as what it ended by, and each token once."""

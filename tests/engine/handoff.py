@@ -11,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
+from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.handoff.messages import Broken, Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
+from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import PagedKV
 from daemon.wire.columns import Int32, int32
 
@@ -24,12 +25,15 @@ SOURCE, TARGET = PoolSizes(seed=1), PoolSizes(seed=2, num_blocks=30)
 Connect = Callable[[PagedKV, PagedKV], tuple[Sender, Receiver]]
 
 
-def over_host(source: PagedKV, target: PagedKV) -> tuple[Sender, Receiver]:
-    """Ends with a ring of two slots, each for two blocks of `SOURCE`."""
+def over_host(
+    source: PagedKV, target: PagedKV, host: HostPool | None = None
+) -> tuple[Sender, Receiver]:
+    """Ends with a ring of two slots, each for two blocks of `SOURCE`; `host`: a pool beside it."""
     here, there = socket.socketpair()
     with ThreadPoolExecutor(1) as other:
-        receiver = other.submit(connect_receiver, there, Here(target))
-        return connect_sender(here, Here(source), num_slots=2, slot_bytes=4096), receiver.result()
+        receiver = other.submit(connect_receiver, there, EndPools(target))
+        ours = EndPools(source, host)
+        return connect_sender(here, ours, num_slots=2, slot_bytes=4096), receiver.result()
 
 
 class Pair:

@@ -49,6 +49,7 @@ def test_wrong_blocks_are_all_found(folder: str) -> None:
         assert still_computes(two.there)
 
 
+@pytest.mark.soak
 def test_every_third_block_is_wrong(folder: str) -> None:
     with Two(folder, "worker.link_flip:1:3") as two:
         two.joined()
@@ -56,6 +57,7 @@ def test_every_third_block_is_wrong(folder: str) -> None:
         assert rights == [2, 1, 0], "each of 1 .. 12 that is 3, 6, 9 or 12"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_link_that_breaks_midway(folder: str, stage: int) -> None:
     """Both ends answer before they say that the link is down, and take the next one."""
@@ -75,6 +77,7 @@ def test_a_link_that_breaks_midway(folder: str, stage: int) -> None:
         assert still_computes(two.here) and still_computes(two.there)
 
 
+@pytest.mark.soak
 def test_ends_that_do_not_meet(folder: str) -> None:
     with Two(folder, "worker.link_break:1:0") as two:
         two.join()
@@ -84,6 +87,7 @@ def test_ends_that_do_not_meet(folder: str) -> None:
         assert still_computes(two.here) and still_computes(two.there)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("killed", ["here", "there"])
 def test_a_killed_worker(folder: str, killed: str) -> None:
     """Its peer answers for its own end, and computes on."""

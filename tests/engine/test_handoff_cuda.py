@@ -10,8 +10,10 @@ import torch
 
 from daemon.engine.handoff import connect, gpu_rows, ipc, movers, rows
 from daemon.engine.handoff.messages import Done, Shared
-from daemon.engine.streams import CudaStream
-from tests.engine.handoff import Pair, columns, over_host
+from daemon.engine.host_pool import HostPool
+from daemon.engine.packing import pack_blocks, unpack_blocks
+from daemon.engine.streams import CudaStream, ThreadEvent
+from tests.engine.handoff import SOURCE, Pair, columns, over_host
 
 BLOCKS, TARGETS, FILLS = columns([3, 9, 4, 5, 20], [0, 7, 6, 12, 29], [4, 4, 4, 4, 2])
 
@@ -47,12 +49,12 @@ class Gpu:
         monkeypatch.setattr(connect, "export", self._export)
         monkeypatch.setattr(connect, "OpenedMemory", self._open)
 
-    def pair(self) -> Pair:
+    def pair(self, host: HostPool | None = None) -> Pair:
         def both(source: Any, target: Any) -> Any:
             for cache in (source, target):
                 cache.raw = cache.raw.as_subclass(OnGpu)
                 self.pools[cache.raw.data_ptr()] = cache.raw
-            return over_host(source, target)
+            return over_host(source, target, host)
 
         return Pair(both)
 
@@ -106,6 +108,37 @@ def test_gpus_hand_off(monkeypatch: pytest.MonkeyPatch, way: str, layered: bool)
         assert pair.target.fills[TARGETS].tolist() == FILLS.tolist()
     assert len(gpu.warm) == 2, "both ends are ready, or one, which then lets go of the memory"
     assert len(gpu.waits) == 1 + (1 if way == "straight" else 2 * 3) + 2, "steps', copies', sums'"
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("straight", [False, True])
+def test_what_lies_in_the_host_pool_goes_on(
+    monkeypatch: pytest.MonkeyPatch, straight: bool, compress: bool
+) -> None:
+    """Some blocks at a time, behind the copies that bring them to the host."""
+    gpu = Gpu(monkeypatch)
+    gpu.opened = 2 if straight else 0
+    source = SOURCE.make()
+    monkeypatch.setattr(movers, "STAGE_BYTES", 2 * source.block_bytes)
+    host, places, copied = HostPool(30, source, compress), BLOCKS, ThreadEvent()
+    host.rows.zero_()
+    with gpu.pair(host) as pair:
+        pair.sender.send_host(1, places, TARGETS, FILLS, copied)
+        values = torch.rand((30, *source.blocks.shape[1:]))
+        if compress:
+            every = torch.arange(30)
+            pack_blocks(values, every, torch.full((30,), 4), host.rows)
+            unpack_blocks(host.rows, values, every)
+        else:
+            host.rows.copy_(values.view(30, -1).view(torch.uint8))
+        copied.reach()
+        told: Any = pair.received.get(timeout=20)
+        assert isinstance(told, Done) and told.num_right == len(TARGETS)
+        pair.expected[TARGETS.tolist()] = values.view(30, -1).view(torch.uint8)[places.tolist()]
+        assert torch.equal(pair.target.raw, pair.expected)
+        assert pair.target.fills[TARGETS].tolist() == FILLS.tolist()
+        with pytest.raises(ValueError, match="beyond the 30 of the host pool"):
+            pair.sender.send_host(2, places + 20, TARGETS, FILLS, copied)
 
 
 @pytest.mark.parametrize("opened", [0, 1])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.handoff import rows
-from daemon.engine.handoff.connect import Here as Pools
+from daemon.engine.handoff.connect import EndPools as Pools
 from daemon.engine.handoff.connect import connect_receiver, connect_sender
 from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.handoff.messages import (
@@ -22,7 +22,6 @@ from daemon.engine.handoff.messages import (
     Done,
     Filled,
     HandoffLink,
-    Hello,
     Lost,
     Opened,
     TransferWay,
@@ -293,17 +292,6 @@ def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) 
     there.close()
     with pytest.raises(HandoffError, match="did not meet"):
         connect_sender(here, Pools(SOURCE.make()))
-
-
-def test_messages_survive_the_wire() -> None:
-    here, there = (HandoffLink(sock) for sock in socket.socketpair())
-    sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 1, np.array([5]))]
-    for message in sent:
-        here.send(message)
-    assert [there.receive() for _ in sent] == sent
-    here.close()
-    assert there.receive() is None
-    there.close()
 
 
 def test_layers_that_nobody_told_of_follow_the_step() -> None:

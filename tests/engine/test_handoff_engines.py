@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from daemon.engine.backend import Backend, choose
-from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
+from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.handoff.messages import Done, Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
@@ -43,8 +43,8 @@ class Ends:
         self.one, self.other = load(folder, watched(plain, self._after_layer)), load(folder, plain)
         here, there = socket.socketpair()
         with ThreadPoolExecutor(1) as threads:
-            receiver = threads.submit(connect_receiver, there, Here(self.other.cache))
-            self.sender: Sender = connect_sender(here, Here(self.one.cache))
+            receiver = threads.submit(connect_receiver, there, EndPools(self.other.cache))
+            self.sender: Sender = connect_sender(here, EndPools(self.one.cache))
             self.receiver: Receiver = receiver.result()
         self.told: SimpleQueue[Told] = SimpleQueue()
         self.sender.start(lambda _told: None)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,11 +21,13 @@ from daemon.engine.handoff import ipc, routes, rows
 from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.handoff.messages import (
     Filled,
+    HandoffLink,
+    Hello,
     Shared,
 )
 from daemon.engine.handoff.movers import GpuMovers
 from daemon.engine.handoff.ring import SharedRing, new_memory
-from daemon.engine.handoff.routes import RingRoute, Sources, Transfer, TransferPiece
+from daemon.engine.handoff.routes import Outgoing, RingRoute, Sources, TransferPiece
 from daemon.engine.handoff.slots import AbandonedError, Clearances, RingSlots
 from daemon.engine.streams import Here
 from tests.engine.handoff import SOURCE, AnyTime, Timeline
@@ -139,7 +142,7 @@ def test_a_long_piece_begins_with_little_and_grows(monkeypatch: pytest.MonkeyPat
     ring: Any = SimpleNamespace(num_slots=9, slot_bytes=4 * 1536, slot=lambda _, size: _zeros(size))
     movers: Any = SimpleNamespace(out=lambda *_: Here().record())
     layout = layout_of(SOURCE.make())
-    transfer = Transfer(1, np.arange(13), np.arange(13), np.arange(13), 1)
+    transfer = Outgoing(1, np.arange(13), np.arange(13), np.arange(13), 1)
     piece = TransferPiece(transfer, WHOLE, Here().record(), last=True)
     route = RingRoute(layout, ring, movers, Sources(None))
     said = [one.wait() for one in route.copies(piece)]
@@ -151,6 +154,17 @@ def test_a_long_piece_begins_with_little_and_grows(monkeypatch: pytest.MonkeyPat
 
 def _zeros(size: int) -> torch.Tensor:
     return torch.zeros(size, dtype=torch.uint8)
+
+
+def test_messages_survive_the_wire() -> None:
+    here, there = (HandoffLink(sock) for sock in socket.socketpair())
+    sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 1, np.array([5]))]
+    for message in sent:
+        here.send(message)
+    assert [there.receive() for _ in sent] == sent
+    here.close()
+    assert there.receive() is None
+    there.close()
 
 
 def test_memory_that_cannot_be_pinned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

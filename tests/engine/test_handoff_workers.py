@@ -115,6 +115,7 @@ def test_swapped_blocks_go_straight_on_elsewhere(two: Two) -> None:
     assert found == greedy(reference("llama"), tokens, 1 + MORE)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("changes", "from_host"), [({"kv_dtype": "int8"}, False), ({"compress": True}, True)]
 )

@@ -5,10 +5,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import NewLink, Ready
-from daemon.runtime.links import WorkerLinks
+from daemon.runtime.links import LinkBroker
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
@@ -23,7 +25,7 @@ class Workers:
 
     def __init__(self, folder: str, spare: Spare) -> None:
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = WorkerLinks(self._hand, self.heard.append)
+        self.links = LinkBroker(self._hand, self.heard.append)
         hooks = WorkerHooks(
             loading=lambda *_: None,
             ready=self._ready,
@@ -72,6 +74,7 @@ class Workers:
 ALL = {(0, 1, True), (1, 0, False), (1, 0, True), (0, 1, False)}
 
 
+@pytest.mark.soak
 async def test_workers_are_joined_and_joined_again(tmp_path: Path) -> None:
     before = open_descriptors()
     spare = Spare("cpu")

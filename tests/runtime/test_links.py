@@ -1,4 +1,4 @@
-"""WorkerLinks between workers: who gets which end, and what the Core hears of them."""
+"""Links between workers: who gets which end, and what the Core hears of them."""
 
 import asyncio
 import os
@@ -10,18 +10,18 @@ from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import LinkState, NewLink, TransferOver
 from daemon.runtime import links as links_module
-from daemon.runtime.links import WorkerLinks
+from daemon.runtime.links import LinkBroker
 from daemon.wire.columns import int32
 from tests.wire.descriptors import open_descriptors
 
 
 class Told:
-    """WorkerLinks, what workers were handed, and what the Core heard."""
+    """Links, what workers were handed, and what the Core heard."""
 
     def __init__(self) -> None:
         self.handed: list[tuple[int, NewLink]] = []
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = WorkerLinks(self._hand, self.heard.append)
+        self.links = LinkBroker(self._hand, self.heard.append)
 
     def _hand(self, instance: int, message: NewLink, fd: int) -> None:
         os.fstat(fd)  # it is open

@@ -13,7 +13,7 @@ from daemon.supervisor import silence as silence_module
 from daemon.supervisor import spare as spare_module
 from daemon.supervisor import worker as worker_module
 from daemon.supervisor.restarts import Restarts
-from daemon.supervisor.spare import Spare, Started, with_links
+from daemon.supervisor.spare import Spare, StartedWorker, with_links
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
@@ -73,7 +73,7 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, las
     assert open_descriptors() == before
 
 
-def at_work(_device: str, *_flags: str) -> Awaitable[Started]:
+def at_work(_device: str, *_flags: str) -> Awaitable[StartedWorker]:
     """A process that says what a worker does, and imports and loads nothing."""
     return with_links("tests.supervisor.child_program", ["works"])
 
@@ -133,7 +133,7 @@ async def test_one_that_dies_again_and_again_waits_for_the_next_worker(
 ) -> None:
     started: list[int] = []
 
-    async def dies(_device: str, *_flags: str) -> Started:
+    async def dies(_device: str, *_flags: str) -> StartedWorker:
         started.append(len(started))
         return await with_links("tests.supervisor.child_program", ["exits"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.supervisor import silence, step_watch, worker
-from daemon.supervisor.spare import Started, with_links
+from daemon.supervisor.spare import StartedWorker, with_links
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -62,7 +62,7 @@ async def test_loading_that_makes_no_progress_is_ended(
 ) -> None:
     monkeypatch.setattr(worker, "LOAD_STALL_S", 0.5)
 
-    async def start_stalling(_device: str) -> Started:
+    async def start_stalling(_device: str) -> StartedWorker:
         return await with_links("tests.supervisor.child_program", ["loads"])
 
     monkeypatch.setattr(worker, "start_worker", start_stalling)
@@ -83,7 +83,7 @@ async def test_one_that_is_stopped_while_it_loads_has_not_failed(
     monkeypatch.setattr(silence, "STOPPED_S", 0.5)
     modes = iter(["loads", "works"])
 
-    async def start_next(_device: str) -> Started:
+    async def start_next(_device: str) -> StartedWorker:
         return await with_links("tests.supervisor.child_program", [next(modes)])
 
     monkeypatch.setattr(worker, "start_worker", start_next)

@@ -34,7 +34,7 @@ Expected = TypeVar("Expected")
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class EndPools:
     """What a worker's ends of links are made of."""
 
     cache: PagedKV
@@ -51,7 +51,7 @@ class Here:
 
 def connect_sender(
     sock: socket.socket,
-    here: Here,
+    here: EndPools,
     direct: bool = True,
     num_slots: int = NUM_SLOTS,
     slot_bytes: int = 0,
@@ -86,7 +86,7 @@ def connect_sender(
         return Sender(link, layout, counts, here.steps, route, here.faults)
 
 
-def connect_receiver(sock: socket.socket, here: Here) -> Receiver:
+def connect_receiver(sock: socket.socket, here: EndPools) -> Receiver:
     """The receiving end over the other end of the socketpair; see `connect_sender`."""
     cache = here.cache
     layout = layout_of(cache)
@@ -159,7 +159,9 @@ def _expect(link: HandoffLink, kind: type[Expected]) -> Expected:
     raise HandoffError(f"the other end of the handoff sent {found} instead of {kind.__name__}")
 
 
-def _ring(layout: Layout, here: Here, fd: int, sizes: tuple[int, int]) -> tuple[SharedRing, Movers]:
+def _ring(
+    layout: Layout, here: EndPools, fd: int, sizes: tuple[int, int]
+) -> tuple[SharedRing, Movers]:
     """The ring in a memfd, and what moves blocks to it and back."""
     raw = here.cache.raw
     ring = SharedRing(fd, *sizes, raw.device)
@@ -170,7 +172,7 @@ def _ring(layout: Layout, here: Here, fd: int, sizes: tuple[int, int]) -> tuple[
         raise
 
 
-def _straight(layout: Layout, here: Here, memory: OpenedMemory, checked: bool) -> PeerRoute:
+def _straight(layout: Layout, here: EndPools, memory: OpenedMemory, checked: bool) -> PeerRoute:
     """The way into a pool that was opened."""
     try:
         mover = PeerMover(layout, here.cache.raw, memory.address)
@@ -180,7 +182,7 @@ def _straight(layout: Layout, here: Here, memory: OpenedMemory, checked: bool) -
         raise
 
 
-def _sources(layout: Layout, here: Here, checked: bool) -> Sources:
+def _sources(layout: Layout, here: EndPools, checked: bool) -> Sources:
     """What blocks leave from."""
     raw = here.cache.raw
     summer = Summer(BlockSums(layout, raw.device), raw) if checked else None

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daemon.engine.handoff.connect import Here
+from daemon.engine.handoff.connect import EndPools
 from daemon.engine.handoff.faults import LinkFaults
 from daemon.engine.handoff.layout import HandoffError
 from daemon.engine.handoff.sender import Sender
-from daemon.engine.handoff.way import Way
+from daemon.engine.handoff.way import LinkWay
 from daemon.protocol.worker import FromWorker, NewLink, SendBlocks, StopSending, TransferOver
 from daemon.wire.columns import Int32, decoder
 from daemon.wire.faults import Faults
@@ -30,7 +30,7 @@ NEWS_BYTES = 4096
 """More than a `NewLink` has."""
 
 
-class Links:
+class WorkerLinks:
     """All links of one worker. One thread, which computes, calls what is public here."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Links:
         self._sock, self._say = sock, say
         self._faults = LinkFaults(faults)
         self._engine: Engine | None = None
-        self._ways: dict[tuple[int, bool], Way] = {}  # by peer, and whether it sends
+        self._ways: dict[tuple[int, bool], LinkWay] = {}  # by peer, and whether it sends
         self._layered: list[Sender] = []  # which the next step tells of its layers
 
     def begin(self, engine: "Engine") -> None:
@@ -105,7 +105,7 @@ class Links:
         """On a thread: links, as they come."""
         assert self._engine is not None and self._sock is not None, "it has begun"
         swap, cache = self._engine.swap, self._engine.cache
-        here = Here(
+        here = EndPools(
             cache,
             swap.pool if swap is not None else None,
             self._engine.stream,
@@ -120,7 +120,7 @@ class Links:
             message: NewLink = decode(news)
             key = message.peer, message.sends
             if key not in self._ways:
-                self._ways[key] = Way(*key, here, self._say)
+                self._ways[key] = LinkWay(*key, here, self._say)
             self._ways[key].join(message.link, socket.socket(fileno=fds[0]))
 
 

@@ -128,7 +128,7 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     transfer: int
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Declined(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A transfer that was ordered cannot be: the receiver hears of it once, and never again."""
 
     transfer: int
@@ -142,7 +142,7 @@ class Bye(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 Greeting = Hello | ReceiverPool | TransferWay
-Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Refused | Bye
+Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Declined | Bye
 
 
 class HandoffLink:

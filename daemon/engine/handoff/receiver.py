@@ -19,6 +19,7 @@ from daemon.engine.handoff.messages import (
     Bye,
     Cancelled,
     Cleared,
+    Declined,
     Done,
     Filled,
     Freed,
@@ -27,7 +28,6 @@ from daemon.engine.handoff.messages import (
     Lost,
     Message,
     Opened,
-    Refused,
     Sent,
     Told,
 )
@@ -175,7 +175,7 @@ class Receiver:
             return self._filled(message)
         if isinstance(message, Sent):
             return self._sent(message)
-        if isinstance(message, Cancelled | Refused):
+        if isinstance(message, Cancelled | Declined):
             return _Begun(message)
         raise HandoffError(f"the sender sent {type(message).__name__}")
 
@@ -256,7 +256,7 @@ class Receiver:
             del self._open[message.transfer]
             why = "it was cancelled"
             self._tell(Broken(message.transfer, why, incoming.leading, incoming.elapsed_s))
-        elif isinstance(message, Refused):
+        elif isinstance(message, Declined):
             self._tell(Broken(message.transfer, message.reason))
 
     def _arrived(

@@ -27,7 +27,7 @@ FIRST_BYTES = 2 << 20
 
 
 @dataclass(slots=True)
-class Transfer:
+class Outgoing:
     """Blocks on their way, as the sender knows them."""
 
     number: int
@@ -47,7 +47,7 @@ class Transfer:
 class TransferPiece:
     """A layer of a transfer's blocks, or all of them, once `after` is reached."""
 
-    transfer: Transfer
+    transfer: Outgoing
     layer: int
     after: WorkEvent
     last: bool
@@ -57,7 +57,7 @@ _UNSUMMED: Int64 = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class QueuedCopy:
     """A copy that was begun, the sums of what it copies, and what the receiver is told of it."""
 
     ended: WorkEvent
@@ -100,7 +100,7 @@ class Route(Protocol):
     def begin(self, transfer: int) -> None:
         """The receiver is about to hear of a transfer."""
 
-    def copies(self, piece: TransferPiece) -> Iterator[Copied]:
+    def copies(self, piece: TransferPiece) -> Iterator[QueuedCopy]:
         """Queue a piece's copies one by one, as there is room. Raises AbandonedError."""
 
     def hear(self, message: Message) -> None:
@@ -128,7 +128,7 @@ class RingRoute:
     def begin(self, transfer: int) -> None:
         """See `Route`."""
 
-    def copies(self, piece: TransferPiece) -> Iterator[Copied]:
+    def copies(self, piece: TransferPiece) -> Iterator[QueuedCopy]:
         """See `Route`."""
         spans, part_bytes = self._layout.spans(piece.layer), self._layout.size(piece.layer)
         most, blocks = self._ring.slot_bytes // part_bytes, piece.transfer.blocks
@@ -141,10 +141,10 @@ class RingRoute:
             if piece.transfer.from_host:
                 assert self._sources.host is not None, "the sender has checked it"
                 summed = self._sources.host.out(some, slot, piece.after)
-                yield Copied(summed.ended, (summed,), told)
+                yield QueuedCopy(summed.ended, (summed,), told)
             else:
                 sums = self._sources.summed(spans, some, piece.after)
-                yield Copied(self._movers.out(spans, some, slot, piece.after), sums, told)
+                yield QueuedCopy(self._movers.out(spans, some, slot, piece.after), sums, told)
             first, count = first + len(some), 2 * count
 
     def _told(self, slot: torch.Tensor, where: tuple[int, int, int, int], sums: Int64) -> Filled:
@@ -187,22 +187,22 @@ class PeerRoute:
         """See `Route`."""
         self._clearances.ask(transfer)
 
-    def copies(self, piece: TransferPiece) -> Iterator[Copied]:
+    def copies(self, piece: TransferPiece) -> Iterator[QueuedCopy]:
         """See `Route`."""
         transfer = piece.transfer
         self._clearances.wait(transfer.number)
         told = partial(Sent, transfer.number)
         if transfer.from_host:
             ended, sums = self._from_host(piece)
-            yield Copied(ended, sums, told)
+            yield QueuedCopy(ended, sums, told)
             return
         spans = self._layout.spans(piece.layer)
         ended = self._mover.across(spans, transfer.blocks, transfer.targets, piece.after)
         if not piece.last:
-            yield Copied(ended, (), None)
+            yield QueuedCopy(ended, (), None)
             return
         whole = self._layout.spans(WHOLE)
-        yield Copied(ended, self._sources.summed(whole, transfer.blocks, piece.after), told)
+        yield QueuedCopy(ended, self._sources.summed(whole, transfer.blocks, piece.after), told)
 
     def _from_host(self, piece: TransferPiece) -> tuple[WorkEvent, tuple[Summed, ...]]:
         """Rows of the host pool, some at a time, over a stage."""

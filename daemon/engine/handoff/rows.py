@@ -19,6 +19,9 @@ Spans = Sequence[ByteSpan]
 def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor) -> None:
     """Copy spans of blocks to a slot."""
     index, rows, packed = _index(blocks, pool.device), slot.view(len(blocks), -1), 0
+    if spans[0].size == pool.shape[1]:  # whole blocks: each byte is read and written once
+        torch.index_select(pool, 0, index, out=rows)
+        return
     for start, size in spans:
         rows[:, packed : packed + size] = pool[:, start : start + size].index_select(0, index)
         packed += size

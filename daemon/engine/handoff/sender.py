@@ -16,16 +16,16 @@ from daemon.engine.handoff.messages import (
     Broken,
     Bye,
     Cancelled,
+    Declined,
     Done,
     HandoffLink,
     Landed,
     Lost,
     Message,
     Opened,
-    Refused,
     Told,
 )
-from daemon.engine.handoff.routes import Copied, Route, Transfer, TransferPiece
+from daemon.engine.handoff.routes import Outgoing, QueuedCopy, Route, TransferPiece
 from daemon.engine.handoff.slots import AbandonedError
 from daemon.engine.streams import Stream, WorkEvent
 from daemon.wire.columns import Column
@@ -66,13 +66,13 @@ class Sender:
         self._compute, self._route = compute, route
         self._faults = faults or LinkFaults()
         self._tell: Tell = _unheard
-        self._open: dict[int, Transfer] = {}
+        self._open: dict[int, Outgoing] = {}
         self._reason = ""  # why the link ended
         self._lock = threading.Lock()  # of the two above
         self._telling = threading.Lock()
-        self._layered: list[Transfer] = []  # whose layers the step computes
-        self._pieces: SimpleQueue[TransferPiece | Transfer | None] = SimpleQueue()
-        self._queued: SimpleQueue[Copied | Message | None] = SimpleQueue()
+        self._layered: list[Outgoing] = []  # whose layers the step computes
+        self._pieces: SimpleQueue[TransferPiece | Outgoing | None] = SimpleQueue()
+        self._queued: SimpleQueue[QueuedCopy | Message | None] = SimpleQueue()
         self._queuer, self._waiter, self._hearer = (
             threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
             for name, work in (("queue", self._queue), ("wait", self._wait), ("hear", self._hear))
@@ -96,14 +96,14 @@ class Sender:
         launched before are computed. Raises ValueError for
         blocks that there are not or a transfer that is open, HandoffError once the link ended.
         """
-        job = self._begin(Transfer(transfer, blocks, targets, fills, 1))
+        job = self._begin(Outgoing(transfer, blocks, targets, fills, 1))
         self._pieces.put(TransferPiece(job, WHOLE, self._compute.record(), last=True))
 
     def send_host(
         self, transfer: int, places: Column, targets: Column, fills: Column, after: WorkEvent
     ) -> None:
         """As `send`, of blocks at `places` int32 [n] of the host pool, once `after` is reached."""
-        job = self._begin(Transfer(transfer, places, targets, fills, 1, from_host=True))
+        job = self._begin(Outgoing(transfer, places, targets, fills, 1, from_host=True))
         self._pieces.put(TransferPiece(job, WHOLE, after, last=True))
 
     def refuse(self, transfer: int, reason: str) -> None:
@@ -112,7 +112,7 @@ class Sender:
         Raises HandoffError once the link ended, and ValueError where the transfer is open.
         """
         none = np.zeros(0, np.int32)
-        self._pieces.put(self._opened(Transfer(transfer, none, none, none, 0, refused=reason)))
+        self._pieces.put(self._opened(Outgoing(transfer, none, none, none, 0, refused=reason)))
 
     def begin_layers(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
         """As `send`, of blocks that the next step completes: each layer once it is computed.
@@ -121,7 +121,7 @@ class Sender:
         begins, and `after_step` behind it; if the step fails, the transfer must be cancelled.
         """
         num_parts = self._layout.num_layers
-        self._layered.append(self._begin(Transfer(transfer, blocks, targets, fills, num_parts)))
+        self._layered.append(self._begin(Outgoing(transfer, blocks, targets, fills, num_parts)))
 
     def after_layer(self, layer: int) -> None:
         """The step has launched what writes a layer's keys and values (`handoff.watch`).
@@ -153,7 +153,7 @@ class Sender:
             thread.join()
         self._link.close()
 
-    def _queue_layers(self, jobs: list[Transfer], end: int) -> None:
+    def _queue_layers(self, jobs: list[Outgoing], end: int) -> None:
         """Queue the layers up to `end` of these transfers that are not yet."""
         if not jobs:
             return
@@ -163,7 +163,7 @@ class Sender:
                 self._pieces.put(TransferPiece(job, layer, after, layer == job.num_parts - 1))
             job.num_queued = end
 
-    def _begin(self, job: Transfer) -> Transfer:
+    def _begin(self, job: Outgoing) -> Outgoing:
         if not len(job.blocks) == len(job.targets) == len(job.fills) > 0:
             raise ValueError(f"transfer {job.number}: not as many blocks as targets and fills")
         here, there, host = self._counts
@@ -178,7 +178,7 @@ class Sender:
             raise ValueError(f"transfer {job.number} has a target twice")
         return self._opened(job)
 
-    def _opened(self, job: Transfer) -> Transfer:
+    def _opened(self, job: Outgoing) -> Outgoing:
         with self._lock:
             if self._reason:
                 raise HandoffError(self._reason)
@@ -192,7 +192,7 @@ class Sender:
         try:
             with torch.inference_mode():
                 while (piece := self._pieces.get()) is not None:
-                    if isinstance(piece, Transfer):
+                    if isinstance(piece, Outgoing):
                         self._queued.put(self._last_of(piece))
                     elif not piece.transfer.cancelled:
                         self._copy(piece)
@@ -202,14 +202,14 @@ class Sender:
             self._end(f"the sender failed: {type(error).__name__}: {error}")
         self._queued.put(None)
 
-    def _last_of(self, job: Transfer) -> Message:
+    def _last_of(self, job: Outgoing) -> Message:
         """What the receiver hears last of a transfer that comes to nothing."""
         if job.refused:
-            return Refused(job.number, job.refused)
+            return Declined(job.number, job.refused)
         self._announce(job)
         return Cancelled(job.number)
 
-    def _announce(self, job: Transfer) -> None:
+    def _announce(self, job: Outgoing) -> None:
         """Have the receiver hear of a transfer, once: it will tell what becomes of it."""
         if not job.announced:
             job.announced = True
@@ -230,13 +230,13 @@ class Sender:
         """On a thread: wait for copies, and say so to the receiver."""
         try:
             while (queued := self._queued.get()) is not None:
-                message = queued.wait() if isinstance(queued, Copied) else queued
+                message = queued.wait() if isinstance(queued, QueuedCopy) else queued
                 if message is not None:
                     self._faults.reach(Stage.FILL, self._link)
                     self._link.send(message)
                 if isinstance(message, Cancelled):
                     self._finish(message.transfer, "it was cancelled")
-                elif isinstance(message, Refused):
+                elif isinstance(message, Declined):
                     self._finish(message.transfer, message.reason)
         except Exception as error:  # noqa: BLE001 - as above
             self._end(f"the sender failed: {type(error).__name__}: {error}")

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import torch
 
-from daemon.engine.handoff.connect import Here, connect_receiver, connect_sender
+from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.handoff.messages import Done, Lost, Told
 from daemon.engine.handoff.receiver import Receiver
 from daemon.engine.handoff.sender import Sender
@@ -29,7 +29,7 @@ class _Ended:
     why: str
 
 
-class Way:
+class LinkWay:
     """A thread that joins links as they come, and closes them; each follows the one before.
 
     It tells of every link that it joined, and of the end of each: then no copy over it touches
@@ -37,7 +37,7 @@ class Way:
     """
 
     def __init__(
-        self, peer: int, sends: bool, here: Here, say: Callable[[FromWorker], None]
+        self, peer: int, sends: bool, here: EndPools, say: Callable[[FromWorker], None]
     ) -> None:
         """`say` is called on threads of the way's own."""
         self._peer, self._sends, self._here = peer, sends, here

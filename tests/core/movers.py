@@ -1,0 +1,108 @@
+"""What moves between the instances of a Driver: links, transfers, and orders to move."""
+
+from daemon.core.actions import Action, Send
+from daemon.core.core import Core
+from daemon.core.events import (
+    Event,
+    InstanceDrained,
+    InstanceResumed,
+    LinkChanged,
+    MoveOrdered,
+    RoleChosen,
+    TransferEnded,
+)
+from daemon.role import Role
+from tests.core.model_link import Sending
+from tests.core.model_worker import ModelWorker
+
+
+class Movers:
+    """The part of a Driver that links its workers."""
+
+    core: Core
+    now: float
+    workers: dict[int, ModelWorker]
+
+    def __init__(self) -> None:
+        self.sendings: dict[int, Sending] = {}  # not over at both ends
+        self.numbers: set[int] = set()  # of all transfers that there ever were
+        self.links: dict[tuple[int, int], int] = {}  # numbers by (source, target), both ends up
+        self.num_links = 0
+        self.layered: list[Send] = []  # of the action list that is carried out
+
+    def handle(self, event: Event) -> list[Action]:
+        raise NotImplementedError
+
+    def link_all(self) -> None:
+        """Every two workers that live can send to each other."""
+        living = sorted(self.workers)
+        for source in living:
+            for target in living:
+                if source != target and (source, target) not in self.links:
+                    link = self.links[source, target] = self.num_links
+                    self.num_links += 1
+                    self.handle(LinkChanged(self.now, target, source, False, True, link))
+                    self.handle(LinkChanged(self.now, source, target, True, True, link))
+
+    def break_link(self, source: int, target: int, end: int, link: int) -> None:
+        """One end of a link says that it is down, having answered its transfers first."""
+        way = source, target
+        for number in [n for n, one in self.sendings.items() if (one.way, one.link) == (way, link)]:
+            self.land(number, end, 0)
+        for one in self.sendings.values():
+            if (one.way, one.link) == (way, link):  # ordered as it broke: that end never hears
+                one.ends -= {end}
+        self.clear_sendings()
+        peer = target if end == source else source
+        self.handle(LinkChanged(self.now, end, peer, end == source, False, link))
+
+    def land(self, number: int, end: int, num_right: int = 1 << 30) -> bool:
+        """A transfer is over at one end, with so many of its blocks right; whether it was open."""
+        sending = self.sendings.get(number)
+        if sending is None or end not in sending.ends:
+            return False
+        sending.ends -= {end}
+        if end == sending.way[0]:
+            sending.check_source()
+            num_right = min(num_right, len(sending.blocks))
+        else:
+            num_right = sending.land(num_right)
+        self.clear_sendings()
+        self.handle(TransferEnded(self.now, end, number, num_right, 1e-4))
+        return True
+
+    def land_all(self) -> bool:
+        """All that is on its way arrives; whether anything was."""
+        flying = [(number, end) for number, one in self.sendings.items() for end in one.ends]
+        landed = [self.land(number, end) for number, end in flying]
+        return any(landed)
+
+    def clear_sendings(self) -> None:
+        self.sendings = {number: one for number, one in self.sendings.items() if one.ends}
+
+    def move(self, sequence: int, instance: int) -> None:
+        self.handle(MoveOrdered(self.now, sequence, instance))
+
+    def flip(self, instance: int, role: Role) -> None:
+        self.handle(RoleChosen(self.now, instance, role))
+
+    def drain_one(self, instance: int) -> None:
+        self.handle(InstanceDrained(self.now, instance))
+
+    def resume_one(self, instance: int) -> None:
+        self.handle(InstanceResumed(self.now, instance))
+
+    def check_transfers(self) -> None:
+        """The Core waits for the ends that are open, and for no others."""
+        waits = {
+            (one.number, end)
+            for one in self.core.migration.transfers
+            for end, pool in ((one.source, one.source_pool), (one.target, one.target_pool))
+            if pool is not None and not (end == one.target and one.num_right >= 0)
+        }
+        assert waits == {(n, end) for n, one in self.sendings.items() for end in one.ends}
+
+    def send(self, action: Send) -> None:
+        ends = self.workers[action.source], self.workers[action.target]
+        link = self.core.migration.transfers.links.link(action.source, action.target)
+        self.sendings[action.transfer] = Sending(action, *ends, link)

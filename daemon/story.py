@@ -16,7 +16,7 @@ class What:
     ARRIVED = "arrived"  # amount: prompt tokens
     HELD_BACK = "held back"  # other: the stream whose prompt it will share (n > 1)
     QUEUED = "queued"  # amount: the instance's index
-    MOVED = "moved"  # to an instance that has room; amount: the one where it waited in vain
+    MOVED = "moved"  # from one queue to another; amount: the instance that it left
     LEFT = "left"  # for the instance `other`; amount: tokens whose KV it takes along
     LANDED = "landed"  # that KV is there; amount: its tokens
     SENT_AHEAD = "sent ahead"  # while it runs on; amount: blocks; other: the instance's index

@@ -5,7 +5,7 @@ import pytest
 from tests.core.random_moves import live
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(14))
 def test_a_life_with_many_moves_ends_well(seed: int) -> None:
     live(seed, 200)
 

@@ -32,6 +32,9 @@ LINK_SHARE = 0.5
 """Share of a step's time that copies made ahead of need may take on the link."""
 
 
+_OFF_DEVICE = (Where.NOWHERE, Where.HOST, Where.AWAY)
+
+
 class SwapStats(msgspec.Struct, frozen=True):
     """The host pool and the swap link of one instance, as counted since it began."""
 
@@ -87,7 +90,8 @@ class Residency:
         elif residence.where is Where.RETURNING:
             del self._returning[sequence.slot]
             self.parcels.forget_fetch(sequence)
-        self._held.discard(sequence.slot)
+        if where in _OFF_DEVICE:
+            self._held.discard(sequence.slot)
         residence.where = where
         if where is Where.HOST:
             self._num_parked_blocks += len(residence.host_blocks)

@@ -81,7 +81,7 @@ def test_several_devices_of_one_instance_are_refused_in_one_line(
 def test_a_wrong_configuration_is_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["serve", "--instance", "cpu:prefill"]) == 2
+    assert main(["serve", "--instance", "cpu", "--policy", "fastest"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("llmd: command line: instance[0].role: 'prefill' is not supported")
+    assert error.startswith("llmd: command line: scheduler.policy: ")
     assert error.count("\n") == 1

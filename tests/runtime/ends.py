@@ -60,12 +60,12 @@ def generate(
 
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
-    """What a single worker is told: it has nobody to send blocks to."""
-    return ToWorkers(plan, *[_nobody] * 3)
+    """What workers are told that never join the links that are made for them."""
+    return ToWorkers(plan, *[_unheard] * 3)
 
 
-def _nobody(*_told: object) -> None:
-    raise AssertionError("there is no other worker")
+def _unheard(*_told: object) -> None:
+    """They do not listen."""
 
 
 def parts_of(loaded: Loaded, link: ApiLink) -> Parts:

@@ -250,8 +250,11 @@ class Migration:
         if self.flips.any_open:
             self.flips.look(instance, now)
 
-    def after_plan(self, instance: Instance, now: float) -> None:
-        """A step was planned, or a sequence admitted: order what was asked of parcels."""
+    def after_plan(self, instance: Instance, now: float) -> bool:
+        """A step was planned, or a sequence admitted: order what was asked of parcels. Returns
+        whether any of it will not come, so that its sequence can be computed now.
+        """
+        will_run = False
         for fetch in instance.scheduler.moving.take_fetches():
             send = self.transfers.fetch(fetch, instance.index, now)
             if send is not None:
@@ -259,6 +262,8 @@ class Migration:
             else:  # the way is gone: computed again from what is here
                 first = fetch.first * instance.scheduler.kv.block_size
                 self._land(fetch.sequence, instance, first, now)
+                will_run = True
+        return will_run
 
     def ended(self, sequence: Sequence, is_fault: bool) -> None:
         """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""

@@ -130,6 +130,10 @@ class Migration:
             idle = not self._is_work(event.role, instance)
             self.flips.begin(instance, event.role, event.why, idle, event.now)
             self._core.counters.flips += 1
+            for move in [one for one in self.moves.values() if one.after_prompt]:
+                leaves_role = move.source == event.instance and event.role is not Role.PREFILL
+                if leaves_role or (move.target == event.instance and event.role is Role.PREFILL):
+                    self._give_up(move)  # it was handed off for roles that are no more
             self._replace_waiting(instance, event.now)
             self.tidy(instance, event.now)
             self.flips.look(instance, event.now)
@@ -197,7 +201,8 @@ class Migration:
         """Have a sequence go on at another instance, as soon as it can, or once its prompt is
         computed.
         """
-        if sequence.instance == target or sequence.strikes:
+        there = self._core.instances[target]
+        if sequence.instance == target or sequence.strikes or not there.takes(sequence.limit):
             return
         known = self.moves.pop(sequence.id, None)
         if known is not None:
@@ -207,6 +212,8 @@ class Migration:
             move = self.moves[sequence.id] = Move(sequence, *ways)
             self._advance(move, now)
         elif sequence.slot < 0 and sequence.instance >= 0:
+            if sequence.residence.parcel is None:
+                self._left_s.pop(sequence.id, None)  # an earlier move of it is over
             self._core.touch(sequence.instance).scheduler.withdraw(sequence)
             sequence.story.add(now, What.MOVED, sequence.instance)
             self._queue(sequence, target, now)

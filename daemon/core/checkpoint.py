@@ -42,6 +42,7 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True)
     links: list[tuple[int, int, bool, int]] = []  # ends that are up
     num_transfers: int = 0  # that there ever were
     num_flips: int = 0
+    link_times: list[tuple[int, int, tuple[float, ...]]] = []  # what was learned of the links
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -63,6 +64,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         links=core.migration.transfers.links.state(),
         num_transfers=core.migration.transfers.num_ordered,
         num_flips=core.migration.flips.count,
+        link_times=core.migration.transfers.links.learned(),
     )
 
 
@@ -86,6 +88,7 @@ def restore(core: Core, state: Checkpoint) -> None:
     for instance, (role, drained) in zip(core.instances, state.roles, strict=False):
         instance.role, instance.drained = role, drained
     core.migration.transfers.links.restore(state.links)
+    core.migration.transfers.links.restore_times(state.link_times)
     core.migration.transfers.num_ordered = state.num_transfers
     core.migration.flips.count = state.num_flips
 

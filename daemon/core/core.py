@@ -309,8 +309,9 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler = instance.scheduler
         batch = scheduler.schedule(now)
-        if scheduler.moving.parcels.fetches:
-            self.migration.after_plan(instance, now)
+        while scheduler.moving.parcels.fetches:
+            if self.migration.after_plan(instance, now) and batch is None:
+                batch = scheduler.schedule(now)  # no answer will come that asks it again
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))
         if batch is None:

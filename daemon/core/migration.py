@@ -130,6 +130,10 @@ class Migration:
             idle = not self._is_work(event.role, instance)
             self.flips.begin(instance, event.role, event.why, idle, event.now)
             self._core.counters.flips += 1
+            for move in [one for one in self.moves.values() if one.after_prompt]:
+                leaves_role = move.source == event.instance and event.role is not Role.PREFILL
+                if leaves_role or (move.target == event.instance and event.role is Role.PREFILL):
+                    self._give_up(move)  # it was handed off for roles that are no more
             self._replace_waiting(instance, event.now)
             self.tidy(instance, event.now)
             self.flips.look(instance, event.now)
@@ -197,7 +201,8 @@ class Migration:
         """Have a sequence go on at another instance, as soon as it can, or once its prompt is
         computed.
         """
-        if sequence.instance == target or sequence.strikes:
+        there = self._core.instances[target]
+        if sequence.instance == target or sequence.strikes or not there.takes(sequence.limit):
             return
         known = self.moves.pop(sequence.id, None)
         if known is not None:
@@ -207,6 +212,8 @@ class Migration:
             move = self.moves[sequence.id] = Move(sequence, *ways)
             self._advance(move, now)
         elif sequence.slot < 0 and sequence.instance >= 0:
+            if sequence.residence.parcel is None:
+                self._left_s.pop(sequence.id, None)  # an earlier move of it is over
             self._core.touch(sequence.instance).scheduler.withdraw(sequence)
             sequence.story.add(now, What.MOVED, sequence.instance)
             self._queue(sequence, target, now)
@@ -250,8 +257,11 @@ class Migration:
         if self.flips.any_open:
             self.flips.look(instance, now)
 
-    def after_plan(self, instance: Instance, now: float) -> None:
-        """A step was planned, or a sequence admitted: order what was asked of parcels."""
+    def after_plan(self, instance: Instance, now: float) -> bool:
+        """A step was planned, or a sequence admitted: order what was asked of parcels. Returns
+        whether any of it will not come, so that its sequence can be computed now.
+        """
+        will_run = False
         for fetch in instance.scheduler.moving.take_fetches():
             send = self.transfers.fetch(fetch, instance.index, now)
             if send is not None:
@@ -259,6 +269,8 @@ class Migration:
             else:  # the way is gone: computed again from what is here
                 first = fetch.first * instance.scheduler.kv.block_size
                 self._land(fetch.sequence, instance, first, now)
+                will_run = True
+        return will_run
 
     def ended(self, sequence: Sequence, is_fault: bool) -> None:
         """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""

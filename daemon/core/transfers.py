@@ -90,6 +90,14 @@ class LinkEnds:
         """Put it into a state."""
         self._ends = {(instance, peer, sends): link for instance, peer, sends, link in ends}
 
+    def learned(self) -> list[tuple[int, int, tuple[float, ...]]]:
+        """What is known of the times: (source, target, a model's state)."""
+        return [(*way, time.state()) for way, time in sorted(self._times.items())]
+
+    def restore_times(self, times: Listing[tuple[int, int, tuple[float, ...]]]) -> None:
+        """Know this of the times."""
+        self._times = {(source, target): LinkTime.restored(one) for source, target, one in times}
+
 
 class Transfers:
     """The transfers in flight, by number; a number is never used again."""

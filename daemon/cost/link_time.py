@@ -14,6 +14,17 @@ class LinkTime:
     def __init__(self) -> None:
         self._weight = self._sum_x = self._sum_y = self._sum_xx = self._sum_xy = 0.0
 
+    def state(self) -> tuple[float, ...]:
+        """All that it has learned."""
+        return self._weight, self._sum_x, self._sum_y, self._sum_xx, self._sum_xy
+
+    @classmethod
+    def restored(cls, state: tuple[float, ...]) -> "LinkTime":
+        """One that has learned this."""
+        link = cls()
+        link._weight, link._sum_x, link._sum_y, link._sum_xx, link._sum_xy = state
+        return link
+
     def observe(self, num_blocks: int, elapsed_s: float) -> None:
         """A transfer of so many blocks took so long."""
         x, y = float(num_blocks), elapsed_s

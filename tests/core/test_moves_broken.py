@@ -1,0 +1,63 @@
+"""Moves between instances that meet trouble on the way: nobody waits for ever, or moves in vain."""
+
+from daemon.core.checkpoint import checkpoint, restore
+from daemon.core.core import Core
+from daemon.request import sequence_id
+from daemon.role import Role
+from tests.core.test_migration import PROMPT, home, run_until_tokens, two
+
+
+def test_one_whose_link_is_gone_when_its_turn_comes_is_computed_again() -> None:
+    driver = two(max_running=1)
+    first, second = driver.arrive(PROMPT, 2), driver.arrive(PROMPT[::-1], 40)
+    source, target = home(driver, second), home(driver, first)
+    run_until_tokens(driver, second, 2, source)
+    driver.move(sequence_id(second, 0), target)
+    driver.land_all()
+    while driver.answer(source):
+        pass
+    assert home(driver, second) == target
+    link = driver.links.pop((source, target))
+    for end in (source, target):
+        driver.break_link(source, target, end, link)
+    driver.settle()
+    assert not driver.alive
+    driver.check_nothing_left()
+
+
+def test_one_that_waits_is_not_moved_to_where_it_cannot_run() -> None:
+    driver = two(max_running=1)
+    requests = [driver.arrive(PROMPT, 8) for _ in range(4)]
+    waiting = [one for one in requests if driver.core.sequences[one << 7].slot < 0]
+    driver.lose(1)
+    for request in waiting:
+        driver.move(sequence_id(request, 0), 1)
+        assert home(driver, request) == 0
+    driver.settle()
+    assert not driver.alive
+
+
+def test_a_prompt_stays_where_it_is_once_roles_want_it_there() -> None:
+    """The handoff was begun for roles that were changed before the prompt was computed."""
+    for flips in ([(0, Role.MIXED)], [(1, Role.PREFILL), (0, Role.DECODE)]):
+        driver = two((Role.PREFILL, Role.DECODE))
+        driver.arrive(PROMPT, 8)
+        driver.answer(0)
+        assert driver.core.migration.moves
+        for instance, role in flips:
+            driver.flip(instance, role)
+        driver.settle()
+        assert driver.core.counters.handoffs == 0
+        driver.check_nothing_left()
+
+
+def test_a_restored_core_knows_how_long_links_take() -> None:
+    """By that it chooses what goes layer by layer, so a replay would act otherwise."""
+    driver = two((Role.PREFILL, Role.DECODE))
+    driver.arrive(PROMPT, 4)
+    driver.settle()
+    core = Core(driver.config)
+    restore(core, checkpoint(driver.core, driver.now))
+    links, again = (one.migration.transfers.links for one in (driver.core, core))
+    assert links.time(0, 1).predict_s(5) > 0.0
+    assert again.time(0, 1).predict_s(5) == links.time(0, 1).predict_s(5)

@@ -161,13 +161,28 @@ class Migration:
         """Have those move that should not stay at an instance: all, where it is drained; those that
         decode, where it computes prompts for others.
         """
-        if instance.state is not WorkerState.READY:
+        if instance.state is not WorkerState.READY or not self._may_leave(instance):
             return
-        for sequence in list(misplaced(instance)):
-            if sequence.id not in self.moves:
+        for sequence in misplaced(instance):
+            known = self.moves.get(sequence.id)
+            if known is not None:
+                known.after_prompt &= not instance.drained
+            else:
                 target = self._target(sequence, instance)
                 if target is not None:
                     self.begin(sequence, target.index, now, after_prompt=not instance.drained)
+
+    def _may_leave(self, instance: Instance) -> bool:
+        """Whether there is any place for what an instance computed for others: looked at after each
+        of its steps, and before all that run there are.
+        """
+        if instance.drained:
+            return True
+        others = (one for one in self._core.instances if one is not instance and one.takes(0))
+        wanted = [one.index for one in others if one.role is not Role.PREFILL]
+        links = self.transfers.links
+        waits = len(instance.scheduler.waiting) > 0
+        return bool(wanted) and (waits or any(links.up(instance.index, one) for one in wanted))
 
     def _target(self, sequence: Sequence, source: Instance) -> Instance | None:
         """Where one that is to leave goes; None if there is nowhere, so that it stays."""

@@ -61,7 +61,7 @@ def generate(
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
     """What a single worker is told: it has nobody to send blocks to."""
-    return ToWorkers(plan, *[_nobody] * 3)
+    return ToWorkers(plan, *[_nobody] * 5)
 
 
 def _nobody(*_told: object) -> None:

@@ -161,6 +161,8 @@ class Daemon:
                 blocks=lambda instance, order: workers.told(instance).send_blocks(order),
                 stop_sending=lambda instance, number: workers.told(instance).stop_sending(number),
                 link=lambda instance, link, fd: workers.told(instance).new_link(link, fd),
+                hangs=lambda instance, why: workers.told(instance).give_up(why),
+                is_stopped=lambda instance: workers.told(instance).is_stopped,
             ),
         )
         self.phase = serving = ServingStatus(self.parts, self.phase.url, model, runtime, gpus)

@@ -14,14 +14,12 @@ from itertools import count
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import LinkState, NewLink, SendBlocks, TransferOver
+from daemon.runtime.late_ends import LateEnds, Pair, Remedies
 
 log = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 """Before a link that broke between two workers that live is made anew; twice as long each time."""
-
-Pair = tuple[int, int]
-"""Source and target."""
 
 
 class LinkBroker:
@@ -31,12 +29,18 @@ class LinkBroker:
         self,
         hand_out: Callable[[int, NewLink, int], None],
         dispatch: Callable[[LinkChanged | TransferEnded], None],
+        hangs: Callable[[int, str], None],
+        is_stopped: Callable[[int], bool],
     ) -> None:
-        """`hand_out(instance, message, descriptor)`: to the instance's worker."""
+        """`hand_out(instance, message, descriptor)`: to the instance's worker, which `hangs(
+        instance, why)` ends; `is_stopped(instance)`: by a signal.
+        """
         self._hand_out, self._dispatch = hand_out, dispatch
         self._numbers = count(1)
         self._ready: set[int] = set()
         self._newest: dict[Pair, int] = {}
+        self._leaving: dict[Pair, int] = {}  # what the Core still sends over: a newer one follows
+        self._late = LateEnds(Remedies(self._renew, hangs, is_stopped))
         self._delays_s: dict[Pair, float] = {}
         self._timers: dict[Pair, asyncio.TimerHandle] = {}
 
@@ -51,9 +55,15 @@ class LinkBroker:
     def lost(self, instance: int) -> None:
         """A worker is gone, and nobody can send to it or get anything from it."""
         self._ready.discard(instance)
+        self._late.lost(instance)
+        for pair in [one for one in self._leaving if instance in one]:
+            del self._leaving[pair]
 
     def order(self, action: Send) -> SendBlocks:
         """What the source's worker is told."""
+        pair = action.source, action.target
+        link = self._leaving.get(pair, self._newest[pair])
+        self._late.sent(action.transfer, pair, link)
         return SendBlocks(
             action.transfer,
             action.target,
@@ -62,7 +72,7 @@ class LinkBroker:
             action.num_tokens,
             action.from_host,
             action.layered,
-            self._newest[action.source, action.target],
+            link,
         )
 
     def state(self, instance: int, state: LinkState) -> None:
@@ -76,6 +86,9 @@ class LinkBroker:
             log.warning("link %d from instance %d to %d: %s", state.link, *pair, state.why)
             if self._newest.get(pair) == state.link:
                 self._join_later(pair)
+            if self._leaving.get(pair) == state.link:
+                del self._leaving[pair]
+            self._late.closed(instance, state.link)
         end = instance, peer, sends
         self._dispatch(LinkChanged(time.monotonic(), *end, state.is_up, state.link))
 
@@ -83,11 +96,13 @@ class LinkBroker:
         """A worker's end of a transfer is over."""
         if over.why:
             log.warning("transfer %d at instance %d: %s", over.transfer, instance, over.why)
+        self._late.answered(instance, over.transfer)
         answer = over.transfer, over.num_right, over.elapsed_s
         self._dispatch(TransferEnded(time.monotonic(), instance, *answer))
 
     def close(self) -> None:
         """Make none anew any more."""
+        self._late.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -100,6 +115,13 @@ class LinkBroker:
         with ends[0], ends[1]:
             self._hand_out(source, NewLink(target, True, number), ends[0].fileno())
             self._hand_out(target, NewLink(source, False, number), ends[1].fileno())
+
+    def _renew(self, pair: Pair, link: int) -> None:
+        """A link brings nothing: both ends are to close it, and to answer what is open."""
+        if self._newest.get(pair) == link and self._ready.issuperset(pair):
+            log.warning("link %d from instance %d to %d hangs: it is made anew", link, *pair)
+            self._leaving[pair] = link
+            self._join(pair)
 
     def _join_later(self, pair: Pair) -> None:
         """Both workers live, as far as is known: another link may last longer."""

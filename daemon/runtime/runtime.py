@@ -63,6 +63,8 @@ class ToWorkers(msgspec.Struct, frozen=True):
     blocks: Callable[[int, SendBlocks], None]
     stop_sending: Callable[[int, int], None]  # a transfer
     link: Callable[[int, NewLink, int], None]  # with a descriptor
+    hangs: Callable[[int, str], None]  # it is ended, and why
+    is_stopped: Callable[[int], bool]  # by a signal
 
 
 class Runtime:
@@ -86,7 +88,7 @@ class Runtime:
         self.empty = asyncio.Event()  # once draining: nothing lives any more
         self._journal = journal
         self._workers = workers
-        self.links = LinkBroker(workers.link, self.dispatch)
+        self.links = LinkBroker(workers.link, self.dispatch, workers.hangs, workers.is_stopped)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None

@@ -100,7 +100,9 @@ class WorkerProcess(ChildKeeper):
         self._progress: Silence | None = None  # of this process's loading
         self._stalled = ""  # what to say of a loading that came no further
         self._hangs = False
-        self._stopped = False  # it was, from outside, while it loaded
+        self._stopped = (
+            False  # from outside while it loaded, or its links hang: no step is to blame
+        )
         self._ready = False  # this process can compute
         self._served = False  # one of its kind could, once
         self._error = ""
@@ -183,6 +185,17 @@ class WorkerProcess(ChildKeeper):
                 socket.send_fds(self._links, [payload], [fd], socket.MSG_DONTWAIT)
             except OSError as error:
                 log.warning("worker %s takes no link: %s", self.name, error)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        return self._child is not None and self._child.stopped
+
+    def give_up(self, why: str) -> None:
+        """End it as one that hangs, but by the fault of no step."""
+        if self._ready and not self._hangs:
+            self._stopped = True
+            self._end_hanging(why)
 
     async def close(self) -> int:
         """Let it finish its step and exit, or kill it; its exit status, 0 if there is none."""

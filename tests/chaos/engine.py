@@ -40,20 +40,38 @@ class Copies(NamedTuple):
     step: int
     outs: list[tuple[int, int, Numbers]]  # device block, host block, what it held
     ins: list[tuple[int, int]]  # host block, device block
+    then: list[Callable[[], None]]  # who waits for them
+
+
+class Pools(NamedTuple):
+    """Blocks [num, block_size, 2] of the device and of the host."""
+
+    blocks: Numbers
+    host: Numbers
+
+
+def own_pools(load: Load) -> Pools:
+    """Memory that nobody else has."""
+    counts = load.num_blocks, load.num_host_blocks
+    return Pools(*(np.empty((count, load.block_size, 2), np.uint64) for count in counts))
 
 
 class ToyEngine:
     """Blocks [num_blocks, block_size, 2], block table, seats, and the host's blocks."""
 
-    def __init__(self, load: Load, copied: Callable[[Copied], None]) -> None:
+    def __init__(
+        self, load: Load, copied: Callable[[Copied], None], pools: Pools | None = None
+    ) -> None:
+        """`pools`: where blocks are kept that others copy too; else in memory of its own."""
         cache = Path(load.cache) if load.cache else default_cache()
         shape = checked_shape(Path(load.model), cache)
         self._block_size = load.block_size
         self._vocab_size, self._eos_ids = shape.vocab_size, shape.eos_token_ids
         self._load_compiler = lambda: Compiler(Path(load.model), shape.vocab_size, self._eos_ids)
         self._compiler: Compiler | None = None
-        self._blocks = np.full((load.num_blocks, load.block_size, 2), POISON, np.uint64)
-        self._host = np.full((load.num_host_blocks, load.block_size, 2), POISON, np.uint64)
+        self._blocks, self._host = pools or own_pools(load)
+        for numbers in (self._blocks, self._host):
+            numbers[:] = POISON
         max_blocks = -(-load.max_len // load.block_size) + 1
         self._table = np.full((load.max_slots, max_blocks), -1, np.int32)
         self._last = np.zeros(load.max_slots, np.int64)
@@ -67,6 +85,13 @@ class ToyEngine:
         """Whether a swap copy is on its way."""
         return bool(self._copies)
 
+    def when_copied(self, call: Callable[[], None]) -> None:
+        """Call it once all swap copies so far have ended."""
+        if self._copies:
+            self._copies[-1].then.append(call)
+        else:
+            call()
+
     def end_copies(self) -> None:
         """The oldest plan's swap copies end, and are reported."""
         ended = self._copies.popleft()
@@ -76,6 +101,8 @@ class ToyEngine:
             self._host[place] = held
         for place, block in ended.ins:
             self._blocks[block] = self._host[place]
+        for call in ended.then:
+            call()
         num_out, num_in = len(ended.outs), len(ended.ins)
         times_s = COPY_BLOCK_S * num_out, COPY_BLOCK_S * num_in
         self._copied(Copied(ended.step, num_out, times_s[0], num_in, times_s[1]))
@@ -114,7 +141,7 @@ class ToyEngine:
         for _place, block in ins:
             self._blocks[block] = POISON
         if outs or ins:
-            self._copies.append(Copies(batch.step, kept, ins))
+            self._copies.append(Copies(batch.step, kept, ins, []))
         while self._copies and (
             self._copies[0].step <= batch.awaits or self._chance.random() < 0.3
         ):

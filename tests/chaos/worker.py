@@ -9,10 +9,12 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
+from collections.abc import Callable
 
 from daemon import logs
-from daemon.protocol.worker import Failed, FromWorker, Load, Loading, Plan, Ready, ToWorker
+from daemon.protocol.worker import Failed, FromWorker, Load, Loading, Plan, Ready, Reply, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.parent import die_with_parent
@@ -31,6 +33,7 @@ class ToyWorker:
 
     def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
+        self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._encode = encoder().encode
         self._decode = decoder(ToWorker).decode
 
@@ -51,7 +54,7 @@ class ToyWorker:
         return 0
 
     def _load(self, load: Load) -> ToyEngine:
-        engine = ToyEngine(load, self._send)
+        engine = self._engine(load)
         self._send(
             Ready(
                 num_blocks=load.num_blocks,
@@ -67,16 +70,29 @@ class ToyWorker:
         )
         return engine
 
+    def _engine(self, load: Load) -> ToyEngine:
+        return ToyEngine(load, self._send)
+
     def _answer_plans(self, engine: ToyEngine) -> None:
         while True:
             while engine.copies_fly and not self._channel.wait(LINGER_S):
                 engine.end_copies()
             message = self._receive()
-            if not isinstance(message, Plan):
+            if isinstance(message, Plan):
+                self._compute(engine, message)
+            elif not self._take(message):
                 return
-            reply = engine.run(message)
-            time.sleep(reply.elapsed_s)
-            self._send(reply)
+
+    def _compute(self, engine: ToyEngine, plan: Plan) -> None:
+        self._answer(engine.run(plan))
+
+    def _answer(self, reply: Reply) -> None:
+        time.sleep(reply.elapsed_s)
+        self._send(reply)
+
+    def _take(self, message: ToWorker | None) -> bool:
+        """What is no plan; whether it was an order."""
+        return False
 
     def _receive(self) -> ToWorker | None:
         payload = self._channel.receive()
@@ -84,11 +100,13 @@ class ToyWorker:
         return message
 
     def _send(self, message: FromWorker) -> None:
-        self._channel.send(self._encode(message))
+        payload = self._encode(message)
+        with self._sending:
+            self._channel.send(payload)
 
 
-def main() -> int:
-    """Serve over the inherited socket."""
+def main(make: Callable[[BlockingChannel, int], ToyWorker]) -> int:
+    """Serve over the inherited socket; `make` is given the links' descriptor too."""
     parser = argparse.ArgumentParser(prog="tests.chaos.worker")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--links-fd", type=int, default=-1)
@@ -100,8 +118,8 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)
     die_with_parent(arguments.fd)
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-    return ToyWorker(channel).serve(arguments.spare)
+    return make(channel, arguments.links_fd).serve(arguments.spare)
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    os._exit(main(lambda channel, _links_fd: ToyWorker(channel)))

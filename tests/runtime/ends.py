@@ -61,7 +61,7 @@ def generate(
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
     """What workers are told that never join the links that are made for them."""
-    return ToWorkers(plan, *[_unheard] * 3)
+    return ToWorkers(plan, *[_unheard] * 5)
 
 
 def _unheard(*_told: object) -> None:

@@ -25,7 +25,7 @@ class Workers:
 
     def __init__(self, folder: str, spare: Spare) -> None:
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = LinkBroker(self._hand, self.heard.append)
+        self.links = LinkBroker(self._hand, self.heard.append, self._hangs, self._is_stopped)
         hooks = WorkerHooks(
             loading=lambda *_: None,
             ready=self._ready,
@@ -39,6 +39,12 @@ class Workers:
         self.processes = [
             WorkerProcess(index, f"w{index}", load, hooks, spare=spare) for index in range(2)
         ]
+
+    def _hangs(self, instance: int, why: str) -> None:
+        self.processes[instance].give_up(why)
+
+    def _is_stopped(self, instance: int) -> bool:
+        return self.processes[instance].is_stopped
 
     def send(self, transfer: int, source: int, target: int) -> None:
         """What an action of the Core becomes."""
@@ -107,3 +113,27 @@ async def test_workers_are_joined_and_joined_again(tmp_path: Path) -> None:
     await spare.close()
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stopped", [0, 1])
+async def test_a_worker_that_is_stopped_in_a_transfer_is_ended(
+    tmp_path: Path, stopped: int
+) -> None:
+    """Nothing else is asked of it, so that no step is late."""
+    spare = Spare("cpu")
+    two = Workers(str(write_llama(tmp_path)), spare)
+    running = [asyncio.create_task(one.run()) for one in two.processes]
+    await until(lambda: two.ups() == ALL)
+    pid = two.processes[stopped].pid
+    os.kill(pid, signal.SIGSTOP)
+    two.send(7, 0, 1)
+    other = 1 - stopped
+    await until(lambda: not Path(f"/proc/{pid}").exists())
+    if stopped == 1:  # the source was told of it, and answers once the other is gone
+        await until(lambda: two.ended(7) == {other: 0})
+    await until(lambda: two.processes[stopped].pid not in (0, pid))
+    two.links.close()
+    await asyncio.gather(*(one.close() for one in two.processes))
+    await asyncio.wait_for(asyncio.gather(*running), 5)
+    await spare.close()

@@ -9,9 +9,11 @@ import pytest
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import LinkState, NewLink, TransferOver
+from daemon.runtime import late_ends
 from daemon.runtime import links as links_module
 from daemon.runtime.links import LinkBroker
 from daemon.wire.columns import int32
+from tests.supervisor.waiting import until
 from tests.wire.descriptors import open_descriptors
 
 
@@ -21,11 +23,18 @@ class Told:
     def __init__(self) -> None:
         self.handed: list[tuple[int, NewLink]] = []
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = LinkBroker(self._hand, self.heard.append)
+        self.hung: list[int] = []
+        self.stopped: set[int] = set()
+        self.links = LinkBroker(
+            self._hand, self.heard.append, self._hangs, self.stopped.__contains__
+        )
 
     def _hand(self, instance: int, message: NewLink, fd: int) -> None:
         os.fstat(fd)  # it is open
         self.handed.append((instance, message))
+
+    def _hangs(self, instance: int, _why: str) -> None:
+        self.hung.append(instance)
 
     def number(self, source: int, target: int) -> int:
         """The newest link from one to another."""
@@ -50,7 +59,7 @@ def two() -> Told:
     return told
 
 
-def test_each_pair_gets_a_link_each_way() -> None:
+async def test_each_pair_gets_a_link_each_way() -> None:
     before = open_descriptors()
     told = Told()
     told.links.ready(2)
@@ -82,7 +91,7 @@ def test_the_core_hears_what_workers_say() -> None:
     assert abs(ended.now - time.monotonic()) < 10.0 and changed.now <= ended.now
 
 
-def test_a_successor_gets_links_of_its_own() -> None:
+async def test_a_successor_gets_links_of_its_own() -> None:
     told = two()
     old = told.number(0, 1)
     told.links.lost(1)
@@ -109,4 +118,53 @@ async def test_a_link_that_broke_is_made_anew(monkeypatch: pytest.MonkeyPatch) -
     told.links.lost(1)
     await asyncio.sleep(0.1)
     assert told.number(0, 1) == newer, "there is nobody to meet"
+    told.links.close()
+
+
+async def test_a_link_that_hangs_is_made_anew_and_then_who_owes_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the Core knows that the old link is down, what it orders goes nowhere else."""
+    monkeypatch.setattr(late_ends, "LIMIT_S", 0.4)
+    told = two()
+    old = told.number(0, 1)
+    assert told.sent_over(0, 1) == old
+    told.links.over(0, TransferOver(7, 1, 0.1))
+    await until(lambda: told.number(0, 1) != old)
+    newer = told.number(0, 1)
+    assert told.hung == [] and told.sent_over(0, 1) == old
+    told.says(0, 1, True, False, old)
+    assert told.sent_over(0, 1) == newer
+    told.links.over(0, TransferOver(7, 1, 0.1))
+    told.links.over(1, TransferOver(7, 1, 0.1))
+    assert told.sent_over(1, 0) == told.number(1, 0), "the other way is another link"
+    await until(lambda: 1 in told.hung)
+    told.links.lost(1)
+    told.links.close()
+
+
+async def test_ends_that_answer_in_time_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_ends, "LIMIT_S", 0.6)
+    told = two()
+    number = told.number(0, 1)
+    for _ in range(5):  # longer than the limit in all, and one is always open
+        told.sent_over(0, 1)
+        await asyncio.sleep(0.3)
+        told.links.over(0, TransferOver(7, 1, 0.1))
+    told.links.over(1, TransferOver(7, 1, 0.1))
+    await asyncio.sleep(1.5)
+    assert told.hung == [] and told.number(0, 1) == number
+    told.links.close()
+
+
+async def test_a_worker_that_is_stopped_in_a_transfer_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(late_ends, "STOPPED_S", 0.4)
+    told = two()
+    told.stopped.add(1)
+    await asyncio.sleep(0.8)
+    assert told.hung == [], "it owes nothing"
+    told.sent_over(0, 1)
+    await until(lambda: told.hung == [1])
     told.links.close()

@@ -1,0 +1,38 @@
+"""A linked toy worker that starts at once: `python -m tests.chaos.quick`, as `tests.chaos.struck`.
+
+torch takes seconds to import. So this process imports nothing: one that has imported all forks, and
+its fork serves (`tests.chaos.nursery`). This one dies of what the fork dies of.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+from daemon.wire.parent import die_with_parent
+
+NURSERY = "LLMD_TOY_NURSERY"
+"""A variable of the environment: the socket of who forks."""
+
+
+def main() -> int:
+    """Hand everything to a fork, and wait for its end."""
+    words = sys.argv
+    fd, links_fd = (int(words[words.index(flag) + 1]) for flag in ("--fd", "--links-fd"))
+    die_with_parent(fd)
+    lives, held = os.pipe()
+    told = json.dumps({"env": dict(os.environ), "spare": "--spare" in words}).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nursery:
+        nursery.connect(os.environ[NURSERY])
+        socket.send_fds(nursery, [told], [fd, links_fd, held, 2])
+    for mine in (fd, links_fd, held):
+        os.close(mine)
+    status = os.read(lives, 1)
+    if not status:  # it was killed
+        os.kill(os.getpid(), signal.SIGKILL)
+    return status[0]
+
+
+if __name__ == "__main__":
+    os._exit(main())

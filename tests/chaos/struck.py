@@ -1,0 +1,92 @@
+"""The toy worker with links, which looks for orders to kill wherever a transfer goes on.
+
+`python -m tests.chaos.struck --fd N --links-fd N --device KIND [--spare]`; see
+`tests.chaos.strikes`.
+"""
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from daemon.engine.handoff.faults import LinkFaults
+from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, ToWorker, TransferOver
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.faults import Faults, faults
+from tests.chaos.engine import ToyEngine
+from tests.chaos.linked_worker import LinkedToyWorker
+from tests.chaos.strikes import FOLDER, HOLD_S, Order, Strikes
+from tests.chaos.worker import main
+
+
+class Gate(LinkFaults):
+    """Link faults, and the moment before two ends meet."""
+
+    def __init__(self, found: Faults, strikes: Strikes) -> None:
+        super().__init__(found)
+        self._strikes = strikes
+
+    def meet(self) -> None:
+        """See `LinkFaults`."""
+        if (order := self._strikes.take("meet")) is not None:
+            self._strikes.strike(order)
+        super().meet()
+
+
+class StruckToyWorker(LinkedToyWorker):
+    """It kills itself or its peer when it is told to."""
+
+    def __init__(self, channel: BlockingChannel, links_fd: int) -> None:
+        super().__init__(channel, links_fd)
+        self._strikes = Strikes(Path(os.environ[FOLDER]))
+        self._sent: set[int] = set()  # transfers that leave here
+
+    def _engine(self, load: Load) -> ToyEngine:
+        engine = super()._engine(load)
+        self._strikes.enlist()
+        assert self._links is not None, "it has loaded"
+        self._links._faults = Gate(faults("worker.link", load.life), self._strikes)
+        return engine
+
+    def _compute(self, engine: ToyEngine, plan: Plan) -> None:
+        if (order := self._strikes.take("step")) is not None:
+            self._later(order)
+        super()._compute(engine, plan)
+
+    def _take(self, message: ToWorker | None) -> bool:
+        if isinstance(message, SendBlocks):
+            self._sent.add(message.transfer)
+            kind = "layers" if message.layered else "host" if message.from_host else "send"
+            if (order := self._strikes.take(kind)) is not None:
+                self._later(order)
+        return super()._take(message)
+
+    def _later(self, order: Order) -> None:
+        """Strike after the order's delay, beside the steps."""
+        timer = threading.Timer(order.delay_s, self._strikes.strike, [order])
+        timer.daemon = True
+        timer.start()
+
+    def _tell(self, message: FromWorker) -> None:
+        """On threads of the links'."""
+        if not isinstance(message, TransferOver) or not message.num_right:
+            super()._tell(message)
+            return
+        leaves = message.transfer in self._sent
+        order = self._strikes.take("source answers" if leaves else "target answers")
+        if order is not None:
+            time.sleep(HOLD_S)
+            self._strikes.strike(order)
+        super()._tell(message)
+        if not leaves and (order := self._strikes.take("landed")) is not None:
+            self._strikes.strike(order)
+
+
+def serve(fd: int, links_fd: int, spare: bool) -> int:
+    """Serve over these sockets; the process's exit status."""
+    return StruckToyWorker(BlockingChannel(socket.socket(fileno=fd)), links_fd).serve(spare)
+
+
+if __name__ == "__main__":
+    os._exit(main(StruckToyWorker))

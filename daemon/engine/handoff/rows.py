@@ -7,7 +7,6 @@ block_bytes], blocks int32 [n].
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from daemon.engine.handoff.layout import ByteSpan
@@ -18,22 +17,17 @@ Spans = Sequence[ByteSpan]
 
 def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor) -> None:
     """Copy spans of blocks to a slot."""
-    index, rows, packed = _index(blocks, pool.device), slot.view(len(blocks), -1), 0
-    if spans[0].size == pool.shape[1]:  # whole blocks: each byte is read and written once
-        torch.index_select(pool, 0, index, out=rows)
-        return
+    rows, packed = slot.view(len(blocks), -1), 0
     for start, size in spans:
-        rows[:, packed : packed + size] = pool[:, start : start + size].index_select(0, index)
+        for row, block in enumerate(blocks.tolist()):
+            rows[row, packed : packed + size].copy_(pool[block, start : start + size])
         packed += size
 
 
 def scatter(slot: torch.Tensor, pool: torch.Tensor, spans: Spans, blocks: Column) -> None:
-    """Copy a slot to spans of blocks."""
-    index, rows, packed = _index(blocks, pool.device), slot.view(len(blocks), -1), 0
+    """Copy a slot to spans of blocks. A copy for each: torch's indexed copies go byte by byte."""
+    rows, packed = slot.view(len(blocks), -1), 0
     for start, size in spans:
-        pool[:, start : start + size].index_copy_(0, index, rows[:, packed : packed + size])
+        for row, block in enumerate(blocks.tolist()):
+            pool[block, start : start + size].copy_(rows[row, packed : packed + size])
         packed += size
-
-
-def _index(blocks: Column, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(blocks.astype(np.int64)).to(device)

@@ -108,7 +108,7 @@ async def test_workers_killed_in_the_middle_of_transfers_cost_no_token(tmp_path:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 async def test_workers_killed_often_in_every_state(tmp_path: Path) -> None:
     chance = random.Random(seed_of(12))
     folder = toy_folder(tmp_path / "toy")
@@ -125,7 +125,7 @@ async def test_workers_killed_often_in_every_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 async def test_workers_of_the_embedded_model_killed_while_blocks_move(tmp_path: Path) -> None:
     config, seed = tmp_path / "llmd.toml", seed_of(13)
     subject = embedded(model_folder("", default_cache()), greedy_cases(EMBEDDED_NAME, 30))

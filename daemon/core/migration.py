@@ -105,11 +105,10 @@ class Migration:
 
     def on_link(self, event: LinkChanged) -> None:
         """An end of a link is up or down."""
+        self.transfers.links.change(event)
         if not event.is_up:
-            self.transfers.links.change(event)
             for transfer in self.transfers.over_link(event):
                 self._ended(event.instance, transfer.number, 0, 0.0, event.now)
-        self.transfers.links.change(event)
         self._core.touch(event.instance)
 
     def on_transfer(self, event: TransferEnded) -> None:
@@ -291,12 +290,12 @@ class Migration:
         """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""
         self.moves.pop(sequence.id, None)
         self._left_s.pop(sequence.id, None)
-        for transfer in list(self.transfers):
-            if transfer.sequence is sequence:
-                if is_fault:
-                    self.transfers.taint(sequence)
-                if not transfer.ahead and transfer.source_pool is not None:
-                    self._core.act(CancelSend(transfer.number, transfer.source))
+        if is_fault:
+            self.transfers.taint(sequence)
+        for transfer in self.transfers:
+            sends = transfer.source_pool is not None and not transfer.ahead
+            if transfer.sequence is sequence and sends:
+                self._core.act(CancelSend(transfer.number, transfer.source))
 
     def _advance(self, move: Move, now: float) -> None:
         """Take a move one step further."""

@@ -53,6 +53,7 @@ else
 fi
 "$python" -m tui.texts "$destdir/usr/share"
 place 644 systemd/llmd.service /etc/systemd/system/llmd.service
+place 644 systemd/llmd-powerd.service /etc/systemd/system/llmd-powerd.service
 place 644 systemd/llmd.sysusers.conf /usr/lib/sysusers.d/llmd.conf
 place 644 systemd/llmd.tmpfiles.conf /usr/lib/tmpfiles.d/llmd.conf
 for program in llmd llmd-top; do
@@ -72,3 +73,4 @@ if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then
   systemctl daemon-reload
 fi
 echo "installed below ${destdir:-/}; next: systemctl enable --now llmd"
+echo "where llmd shall set GPU power limits, too: systemctl enable --now llmd-powerd"

@@ -13,6 +13,7 @@ from tests.house.source import ROOT
 
 FILES = {
     "etc/llmd/llmd.toml",
+    "etc/systemd/system/llmd-powerd.service",
     "etc/systemd/system/llmd.service",
     "usr/lib/sysusers.d/llmd.conf",
     "usr/lib/tmpfiles.d/llmd.conf",
@@ -40,8 +41,9 @@ def found(folder: Path) -> set[str]:
 def test_all_is_put_in_place_and_taken_away_again(tmp_path: Path) -> None:
     make("install", tmp_path, "INSTALL_VENV=none", "PREFIX=/opt/another")
     assert found(tmp_path) == FILES
-    unit = (tmp_path / "etc/systemd/system/llmd.service").read_text()
-    assert "ExecStart=/opt/another/venv/bin/llmd serve" in unit and "/opt/llmd" not in unit
+    for name, command in (("llmd", "llmd serve"), ("llmd-powerd", "llmd-powerd --socket")):
+        unit = (tmp_path / f"etc/systemd/system/{name}.service").read_text()
+        assert f"ExecStart=/opt/another/venv/bin/{command}" in unit and "/opt/llmd" not in unit
     link = os.readlink(tmp_path / "usr/local/bin/llmd")
     assert link == "/opt/another/venv/bin/llmd", "where it will be, not where it is packed"
     config = tmp_path / "etc/llmd/llmd.toml"

@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from daemon.config.schema import DaemonConfig
+from daemon.powerd.frames import SERVICE_SOCKET
 from daemon.runtime.serving import STUCK_S
 from tests.house.source import ROOT
 
 UNIT = ROOT / "systemd" / "llmd.service"
-MOST_EXPOSED = 1.5
+HELPER = ROOT / "systemd" / "llmd-powerd.service"
+MOST_EXPOSED = {UNIT: 1.5, HELPER: 1.0}
 
 needs_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
 
 
-def values(name: str) -> list[str]:
+def values(name: str, unit: Path = UNIT) -> list[str]:
     """What a setting is set to, in order."""
-    return re.findall(rf"^{name}=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(rf"^{name}=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -30,24 +32,26 @@ def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @needs_analyze
-def test_it_is_hardly_exposed(capsys: pytest.CaptureFixture[str]) -> None:
-    done = analyze("security", "--offline=true", str(UNIT))
+@pytest.mark.parametrize("unit", MOST_EXPOSED, ids=lambda unit: unit.stem)
+def test_it_is_hardly_exposed(unit: Path) -> None:
+    done = analyze("security", "--offline=true", str(unit))
     if "nrecognized option" in done.stderr or "Unknown" in done.stderr:
         pytest.skip("this systemd-analyze rates running services only")
-    score = re.search(r"Overall exposure level for llmd.service: ([\d.]+)", done.stdout)
+    score = re.search(rf"Overall exposure level for {unit.name}: ([\d.]+)", done.stdout)
     assert score, done.stdout + done.stderr
-    assert float(score[1]) <= MOST_EXPOSED
+    assert float(score[1]) <= MOST_EXPOSED[unit]
 
 
 @needs_analyze
-def test_systemd_understands_every_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", MOST_EXPOSED, ids=lambda unit: unit.stem)
+def test_systemd_understands_every_line(tmp_path: Path, source: Path) -> None:
     """Its programs are looked for, so they are put there."""
-    text = UNIT.read_text(encoding="utf-8").replace("/opt/llmd", str(tmp_path))
-    program = tmp_path / "venv/bin/llmd"
+    text = source.read_text(encoding="utf-8").replace("/opt/llmd", str(tmp_path))
+    program = tmp_path / "venv/bin" / source.stem
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / "llmd.service"
+    unit = tmp_path / source.name
     unit.write_text(text, encoding="utf-8")
     done = analyze("verify", "--man=no", str(unit))
     mine = [line for line in done.stderr.splitlines() if "llmd" in line]
@@ -74,3 +78,36 @@ def test_reloading_waits_for_the_answer_of_the_socket_that_the_daemon_has() -> N
     assert command.endswith(
         f"llmd ctl reload --socket /run/{values('RuntimeDirectory')[0]}/llmd.sock"
     )
+
+
+def test_the_helper_has_one_right_and_the_service_none() -> None:
+    for name in ("CapabilityBoundingSet", "AmbientCapabilities"):
+        assert (values(name), values(name, HELPER)) == ([""], ["CAP_SYS_ADMIN"])
+    for name, value in (
+        ("NoNewPrivileges", "true"),
+        ("RestrictAddressFamilies", "AF_UNIX"),
+        ("IPAddressDeny", "any"),
+        ("PrivateNetwork", "true"),
+        ("DevicePolicy", "closed"),
+        ("DeviceAllow", "char-nvidia* rw"),
+        ("RestrictNamespaces", "true"),
+        ("Restart", "on-failure"),
+    ):
+        assert values(name, HELPER) == [value]
+    assert values("IPAddressAllow", HELPER) == [], "it speaks to nobody beyond its socket"
+    assert values("User", HELPER) == ["llmd-powerd"], "neither root nor the service"
+    assert "u llmd-powerd " in (ROOT / "systemd/llmd.sysusers.conf").read_text(encoding="utf-8")
+
+
+def test_the_service_reaches_the_helpers_socket_by_its_group() -> None:
+    """The folder and the socket are the group's, and a path is seen from every network."""
+    assert values("Group", HELPER) == values("Group") == ["llmd"]
+    assert values("RuntimeDirectoryMode", HELPER) == ["0750"]
+    (command,) = values("ExecStart", HELPER)
+    assert f"--socket {SERVICE_SOCKET} " in command
+    assert SERVICE_SOCKET.parent == Path("/run", *values("RuntimeDirectory", HELPER))
+    state = Path("/var/lib", *values("StateDirectory", HELPER))
+    assert f"--state {state}/" in command
+    assert values("StateDirectoryMode", HELPER) == ["0700"], "nobody else says what is restored"
+    assert "AF_UNIX" in values("RestrictAddressFamilies")[0].split()
+    assert "llmd-powerd.service" in values("After")[0].split(), "it outlives who leases from it"

@@ -1,0 +1,121 @@
+"""What llmd-powerd is asked and what it answers: a JSON object a line.
+
+A line has at most `FRAME_LIMIT_BYTES` with its end. Answers come in the order of the questions.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+FRAME_LIMIT_BYTES = 4096
+SERVICE_SOCKET = Path("/run/llmd-powerd/powerd.sock")
+"""Where the system's service listens."""
+
+_TEXT_LIMIT = 300
+
+Uuid = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9-]{1,95}\Z")]
+"""A card's UUID as NVML writes it, such as GPU-1b2c...; NVML's own buffer has 96 bytes."""
+
+Watts = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class PowerError(Exception):
+    """A card's power could not be read or limited; the text says why, for a person."""
+
+
+class PowerLostError(PowerError):
+    """llmd-powerd is not there, or did not answer; what it leased is given back by its end."""
+
+
+class LeaseCap(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="lease"
+):
+    """Keep a card at no less than so many watts while this connection lives; None: no longer."""
+
+    device: Uuid
+    watts: Watts | None
+
+
+class ReadCard(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="read"
+):
+    """Say what a card draws and what limits it."""
+
+    device: Uuid
+
+
+PowerQuestion = LeaseCap | ReadCard
+
+
+class CapInForce(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a lease: the limit that the card has now, and the limits that it can have."""
+
+    ok: bool = True
+    cap_watts: float
+    min_watts: float
+    max_watts: float
+    default_watts: float
+
+
+class CardReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a read; None is what the card does not tell."""
+
+    ok: bool = True
+    watts: float
+    cap_watts: float
+    min_watts: float
+    max_watts: float
+    default_watts: float
+    energy_j: float | None
+    """Drawn since the driver was loaded."""
+    binding: bool | None
+    """Whether the card's clocks are lower than they could be because of the limit."""
+
+
+class PowerRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to what was not done."""
+
+    ok: bool = False
+    error: str = ""
+
+
+PowerAnswer = CapInForce | CardReading | PowerRefusal
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(PowerQuestion).decode
+
+
+def frame(message: PowerAnswer) -> bytes:
+    """An answer as a line."""
+    return _encode(message) + b"\n"
+
+
+def question_frame(asked: PowerQuestion) -> bytes:
+    """A question as a line. Raises PowerError where llmd-powerd would not understand it."""
+    _check_finite(asked)  # JSON would say null, which gives a lease back
+    line = _encode(asked)
+    question_of(line)
+    return line + b"\n"
+
+
+def question_of(line: bytes) -> PowerQuestion:
+    """The question that a line is. Raises PowerError."""
+    try:
+        asked: PowerQuestion = _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PowerError(f"not understood: {error}") from error
+    _check_finite(asked)
+    return asked
+
+
+def refusal(error: PowerError) -> PowerRefusal:
+    """An error as an answer that fits into a frame, whatever it quotes."""
+    text = str(error).encode("ascii", "backslashreplace").decode("ascii")
+    return PowerRefusal(error=text[:_TEXT_LIMIT])
+
+
+def _check_finite(asked: PowerQuestion) -> None:
+    if isinstance(asked, LeaseCap) and not math.isfinite(asked.watts or 0):
+        raise PowerError("not understood: watts must be finite")

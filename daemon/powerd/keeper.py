@@ -1,0 +1,143 @@
+"""Keeps each card at the limit that its leases come to, and gives it back its own after them."""
+
+import logging
+
+from daemon.powerd.cards import CardPower, PowerCards
+from daemon.powerd.frames import CapInForce, CardReading, LeaseCap, PowerError, ReadCard
+from daemon.powerd.leases import PowerLeases, clamped_mw
+from daemon.powerd.state import SavedLimits
+
+log = logging.getLogger(__name__)
+
+
+class PowerKeeper:
+    """Leases, cards and the file of original limits; a card's limit changes nowhere else.
+
+    What cannot be done at once, since a card is lost, is kept in mind: `settle_again` tries it.
+    """
+
+    def __init__(self, cards: PowerCards, saved: SavedLimits) -> None:
+        self._cards = cards
+        self._saved = saved
+        self._leases = PowerLeases()
+        self._unsettled = set(saved.limits_mw)
+        """Cards whose limit may be another than it should be; after a crash all that had leases."""
+        self._said: dict[str, str] = {}
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there is something to try again."""
+        return bool(self._unsettled)
+
+    def lease(self, connection: int, asked: LeaseCap) -> CapInForce:
+        """Change a connection's lease; the limit in force then. Raises PowerError.
+
+        What raised is not leased, but what was given back is, whether or not the card obeys yet.
+        """
+        if asked.watts is None:
+            return _in_force(self._given_back(connection, asked.device))
+        card = self._cards.look(asked.device)
+        before = self._leases.held(connection, card.device)
+        self._leases.put(connection, card.device, asked.watts)
+        try:
+            card = self._settle(card)
+        except PowerError:
+            self._leases.put(connection, card.device, before)
+            self._unsettled.add(card.device)
+            raise
+        self._settled(card.device)
+        return _in_force(card)
+
+    def read(self, asked: ReadCard) -> CardReading:
+        """What a card draws and what limits it. Raises PowerError."""
+        card, use = self._cards.look(asked.device), self._cards.use(asked.device)
+        return CardReading(
+            watts=use.power_mw / 1000,
+            cap_watts=card.cap_mw / 1000,
+            min_watts=card.min_mw / 1000,
+            max_watts=card.max_mw / 1000,
+            default_watts=card.default_mw / 1000,
+            energy_j=None if use.energy_mj is None else use.energy_mj / 1000,
+            binding=use.binding,
+        )
+
+    def drop(self, connection: int) -> None:
+        """End a connection's leases."""
+        self._unsettled.update(self._leases.drop(connection))
+        self.settle_again()
+
+    def settle_again(self) -> None:
+        """Try what could not be done, or was not yet; what fails is said once in the log."""
+        for device in sorted(self._unsettled):
+            try:
+                self._settle(self._cards.look(device))
+            except PowerError as error:
+                self._say(device, str(error))
+            else:
+                self._settled(device)
+
+    def end(self) -> bool:
+        """End all leases; whether every card has its own limit again."""
+        self._leases.clear()
+        self._unsettled.update(self._saved.limits_mw)
+        self._said.clear()
+        self.settle_again()
+        return not self._unsettled
+
+    def _given_back(self, connection: int, device: str) -> CardPower:
+        if self._leases.held(connection, device) is not None:
+            self._leases.put(connection, device, None)
+            self._unsettled.add(device)
+        card = self._cards.look(device)
+        self._leases.put(connection, card.device, None)  # it may have been named otherwise
+        card = self._settle(card)
+        self._settled(card.device)
+        return card
+
+    def _settle(self, card: CardPower) -> CardPower:
+        """Bring a card to the limit that it should have; the card then. Raises PowerError.
+
+        The original limit is on the disk before the card is changed, and until it is restored.
+        """
+        highest = self._leases.highest(card.device)
+        original_mw = self._saved.limits_mw.get(card.device)
+        if highest is not None:
+            if original_mw is None:
+                self._saved.remember(card.device, card.cap_mw)
+                log.info("%s is leased; its own limit is %g W", card.device, card.cap_mw / 1000)
+            return self._brought(card, clamped_mw(highest, card.min_mw, card.max_mw))
+        if original_mw is None:
+            return card
+        wanted_mw = clamped_mw(original_mw / 1000, card.min_mw, card.max_mw)
+        card = self._brought(card, wanted_mw)
+        if card.cap_mw != wanted_mw:
+            text = f"it should have {wanted_mw / 1000:g} W again and has {card.cap_mw / 1000:g} W"
+            raise PowerError(f"{card.device}: {text}")
+        self._saved.forget(card.device)
+        log.info("%s has its own limit of %g W again", card.device, card.cap_mw / 1000)
+        return card
+
+    def _brought(self, card: CardPower, cap_mw: int) -> CardPower:
+        if card.cap_mw == cap_mw:
+            return card
+        self._cards.set_cap(card.device, cap_mw)
+        return self._cards.look(card.device)
+
+    def _settled(self, device: str) -> None:
+        self._unsettled.discard(device)
+        if self._said.pop(device, ""):
+            log.info("%s has the limit that it should have", device)
+
+    def _say(self, device: str, text: str) -> None:
+        if self._said.get(device) != text:
+            self._said[device] = text
+            log.error("%s; the file keeps its own limit, and it is tried again", text)
+
+
+def _in_force(card: CardPower) -> CapInForce:
+    return CapInForce(
+        cap_watts=card.cap_mw / 1000,
+        min_watts=card.min_mw / 1000,
+        max_watts=card.max_mw / 1000,
+        default_watts=card.default_mw / 1000,
+    )

@@ -1,0 +1,86 @@
+"""`llmd-powerd --socket PATH --state PATH`: started by systemd with the right to set limits."""
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from daemon.control.place import SocketPlace
+from daemon.logs import set_up
+from daemon.powerd.cards import PowerCards
+from daemon.powerd.frames import SERVICE_SOCKET, PowerError
+from daemon.powerd.keeper import PowerKeeper
+from daemon.powerd.server import PowerServer
+from daemon.powerd.state import SavedLimits
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; 0 if every card has its own limit again, else 1."""
+    given = parser().parse_args(arguments)
+    set_up("powerd")
+    try:
+        with _signalled() as stop:
+            return serve(given.socket, given.state, stop)
+    except (PowerError, OSError) as error:
+        log.error("%s", error)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="llmd-powerd",
+        description="Set GPU power limits for llmd while it asks for them, and restore them after.",
+    )
+    made.add_argument(
+        "--socket", type=Path, default=SERVICE_SOCKET, help="where to listen (%(default)s)"
+    )
+    made.add_argument(
+        "--state",
+        type=Path,
+        required=True,
+        help="the file that holds the limits which cards had before",
+    )
+    return made
+
+
+def serve(path: Path, state: Path, stop: socket.socket) -> int:
+    """Restore what a crash left, answer until `stop` can be read, restore again.
+
+    Raises PowerError or OSError where the state's file or the socket cannot be had.
+    """
+    saved = SavedLimits(state)
+    cards = PowerCards()
+    keeper = PowerKeeper(cards, saved)
+    place = SocketPlace(path)
+    try:
+        keeper.settle_again()
+        with place.take() as listener:
+            listener.listen()
+            log.info("listens at %s", path)
+            PowerServer(keeper, listener, stop).run()
+    finally:
+        whole = keeper.end()
+        place.give_back()
+        cards.close()
+        saved.close()
+    return 0 if whole else 1
+
+
+def _signalled() -> socket.socket:
+    """A socket that can be read once SIGTERM or SIGINT came."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return ours
+
+
+if __name__ == "__main__":
+    sys.exit(main())

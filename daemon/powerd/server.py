@@ -1,0 +1,164 @@
+"""llmd-powerd's loop: connections, their questions and answers, all of them bounded.
+
+One thread waits for all of them. A connection that does not read its answers is not read either.
+"""
+
+import contextlib
+import itertools
+import logging
+import selectors
+import socket
+import time
+
+from daemon.powerd.frames import (
+    FRAME_LIMIT_BYTES,
+    LeaseCap,
+    PowerAnswer,
+    PowerError,
+    frame,
+    question_of,
+    refusal,
+)
+from daemon.powerd.keeper import PowerKeeper
+
+MOST_CONNECTIONS = 16
+ANSWERS_BYTES = 16 * 1024
+"""Of answers that a connection has not read; no more of its questions are answered then."""
+RETRY_S = 2.0
+"""What could not be done with a card is tried again so often."""
+
+log = logging.getLogger(__name__)
+
+
+class PowerPeer:
+    """One connection: its number, what came in and is no whole line yet, what has to go out."""
+
+    def __init__(self, sock: socket.socket, number: int) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.number = number
+        self.received = bytearray()
+        self.answers = bytearray()
+
+    def next_line(self) -> bytes | None:
+        """The next whole line, or None. Raises PowerError where it is too long."""
+        length = self.received.find(b"\n")
+        without_end = len(self.received) if length < 0 else length
+        if without_end >= FRAME_LIMIT_BYTES:
+            raise PowerError(f"a question has at most {FRAME_LIMIT_BYTES} bytes")
+        if length < 0:
+            return None
+        line = bytes(self.received[:length])
+        del self.received[: length + 1]
+        return line
+
+    def flush(self) -> None:
+        """Send what the other side takes. Raises OSError where it is gone."""
+        with contextlib.suppress(BlockingIOError):
+            while self.answers:
+                del self.answers[: self.sock.send(self.answers)]
+
+
+class PowerServer:
+    """Answers everybody who connects, until it is told to stop."""
+
+    def __init__(self, keeper: PowerKeeper, listener: socket.socket, stop: socket.socket) -> None:
+        """`stop` ends the loop once it can be read."""
+        self._keeper = keeper
+        self._listener = listener
+        self._stop = stop
+        self._numbers = itertools.count(1)
+        self._peers: set[PowerPeer] = set()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Serve; connections are closed at the end, and their leases are still held."""
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._stop, selectors.EVENT_READ)
+        retry_s = time.monotonic() + RETRY_S
+        try:
+            while True:
+                left_s = max(0.0, retry_s - time.monotonic()) if self._keeper.unsettled else None
+                ready = self._selector.select(left_s)
+                if any(key.fileobj is self._stop for key, _ in ready):
+                    return
+                for key, _ in ready:
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._go_on(key.data)
+                if time.monotonic() >= retry_s:
+                    self._keeper.settle_again()
+                    retry_s = time.monotonic() + RETRY_S
+        finally:
+            for peer in self._peers:
+                peer.sock.close()
+            self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:
+            log.warning("a connection was not accepted: %s", error)
+            return
+        if len(self._peers) < MOST_CONNECTIONS:
+            peer = PowerPeer(sock, next(self._numbers))
+            self._peers.add(peer)
+            self._selector.register(sock, selectors.EVENT_READ, peer)
+            return
+        with sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
+            sock.send(frame(refusal(PowerError("there are too many connections"))))
+
+    def _go_on(self, peer: PowerPeer) -> None:
+        """Read where there is room for answers, answer, and send what can be sent."""
+        try:
+            if not peer.answers:
+                self._receive(peer)
+            peer.flush()
+            self._answer_lines(peer)
+        except (OSError, PowerError) as error:
+            self._close(peer, error)
+            return
+        wanted = selectors.EVENT_WRITE if peer.answers else selectors.EVENT_READ
+        if self._selector.get_key(peer.sock).events != wanted:
+            self._selector.modify(peer.sock, wanted, peer)
+
+    def _receive(self, peer: PowerPeer) -> None:
+        """Raises OSError at the end of the connection."""
+        with contextlib.suppress(BlockingIOError):
+            data = peer.sock.recv(FRAME_LIMIT_BYTES)
+            if not data:
+                raise ConnectionResetError("closed by the other side")
+            peer.received += data
+
+    def _answer_lines(self, peer: PowerPeer) -> None:
+        """Raises PowerError for a line that is too long, after an answer that says so."""
+        while len(peer.answers) < ANSWERS_BYTES:
+            try:
+                line = peer.next_line()
+            except PowerError as error:
+                peer.answers += frame(refusal(error))
+                peer.flush()
+                raise
+            if line is None:
+                return
+            peer.answers += frame(self._answer(peer.number, line))
+            peer.flush()
+
+    def _answer(self, number: int, line: bytes) -> PowerAnswer:
+        try:
+            asked = question_of(line)
+            if isinstance(asked, LeaseCap):
+                return self._keeper.lease(number, asked)
+            return self._keeper.read(asked)
+        except PowerError as error:
+            return refusal(error)
+
+    def _close(self, peer: PowerPeer, why: Exception) -> None:
+        log.debug("connection %d ends: %s", peer.number, why)
+        self._selector.unregister(peer.sock)
+        self._peers.discard(peer)
+        peer.sock.close()
+        self._keeper.drop(peer.number)

@@ -1,0 +1,135 @@
+"""The limits that cards had before anybody leased one, kept on disk before a card is changed.
+
+Whoever starts after a crash finds in this file what is to be set again.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from daemon.powerd.frames import PowerError, Uuid
+
+MOST_BYTES = 64 * 1024
+MOST_ASIDE = 100
+
+log = logging.getLogger(__name__)
+
+_Milliwatts = Annotated[int, msgspec.Meta(gt=0, le=10_000_000)]
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    limits_mw: dict[Uuid, _Milliwatts]
+
+
+class SavedLimits:
+    """Original limits by a card's UUID, in memory as they are in the file. One process has it."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock and read the file. Raises PowerError if another process has it, or it is no use.
+
+        A file that is damaged is renamed, and there are no limits then.
+        """
+        self._path = path
+        self._lock_fd = _locked(path)
+        try:
+            self._limits_mw = _read(path)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def limits_mw(self) -> Mapping[str, int]:
+        """Of each card whose limit is or may be another now."""
+        return self._limits_mw
+
+    def remember(self, device: str, limit_mw: int) -> None:
+        """Keep a card's original limit. It is on the disk afterwards, or PowerError is raised.
+
+        One that is there is never replaced: the card's limit of now may be somebody's lease.
+        """
+        if device not in self._limits_mw:
+            self._write({**self._limits_mw, device: limit_mw})
+
+    def forget(self, device: str) -> None:
+        """A card has its original limit again. Raises PowerError."""
+        if device in self._limits_mw:
+            self._write({name: mw for name, mw in self._limits_mw.items() if name != device})
+
+    def close(self) -> None:
+        """Let another process have the file."""
+        os.close(self._lock_fd)
+
+    def _write(self, limits_mw: dict[str, int]) -> None:
+        data = msgspec.json.encode(_Saved(version=1, limits_mw=limits_mw))
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self._path)
+            _sync_folder(self._path.parent)
+        except OSError as error:
+            raise PowerError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._limits_mw = limits_mw
+
+
+def _locked(path: Path) -> int:
+    """A lock on `PATH.lock`, which the kernel lets go when its holder dies."""
+    place = path.with_name(f"{path.name}.lock")
+    try:
+        fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise PowerError(f"{place} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise PowerError(f"another llmd-powerd has {path}") from error
+    return fd
+
+
+def _read(path: Path) -> dict[str, int]:
+    """What a file holds; nothing where there is none, or one that is damaged."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+        return msgspec.json.decode(data, type=_Saved).limits_mw
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _put_aside(path, error)
+        return {}
+
+
+def _put_aside(path: Path, error: Exception) -> None:
+    """Rename a damaged file, to a name that none has while there is one. Raises PowerError."""
+    names = [path.with_name(f"{path.name}.damaged-{n}") for n in range(1, MOST_ASIDE + 1)]
+    aside = next((name for name in names if not os.path.lexists(name)), names[-1])
+    try:
+        os.replace(path, aside)
+    except OSError as failure:
+        raise PowerError(f"{path} is damaged and cannot be renamed: {failure}") from failure
+    log.error(
+        "%s is damaged (%s); it is %s now. A card that had a lease may have kept its limit: "
+        "compare `nvidia-smi -q -d POWER`",
+        path,
+        error,
+        aside,
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

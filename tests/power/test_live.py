@@ -1,0 +1,96 @@
+"""A real daemon on the CPU whose instance has a made-up card: flips, orders, figures, its end."""
+
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from daemon.cli.main import main
+from tests.e2e.live import LiveDaemon
+from tests.powerd.fake_cards import MIN_MW, ORIGINAL_MW, FakeCards, needs_compiler, uuid_of
+from tests.powerd.live import Powerd
+
+pytestmark = needs_compiler
+
+CONFIG = """
+[power]
+enabled = "on"
+socket = "{socket}"
+
+[[instance]]
+device = "cpu"
+name = "one"
+role = "prefill"
+card = "{card}"
+"""
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + 20.0
+    while not happened():
+        assert time.monotonic() < limit_s
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def daemon(powerd: Powerd) -> Iterator[LiveDaemon]:
+    file = powerd.folder / "llmd.toml"
+    file.write_text(CONFIG.format(socket=powerd.path, card=uuid_of(1)), encoding="utf-8")
+    one = LiveDaemon("--config", str(file))
+    try:
+        one.wait_ready()
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.wait()
+
+
+def ctl(daemon: LiveDaemon, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """What `llmd ctl` comes to and says."""
+    status = main(["ctl", "--socket", str(daemon.socket), *words])
+    told = capsys.readouterr()
+    return status, (told.out or told.err).strip()
+
+
+def test_a_daemon_caps_by_role_and_as_it_is_told(
+    daemon: LiveDaemon, powerd: Powerd, cards: FakeCards, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait_until(lambda: cards.limits_mw()[1] == 300_000)
+
+    assert ctl(daemon, capsys, "cap", "one", "20") == (
+        0,
+        "one: 100 W instead of 20 W: its card can have 100 to 350 W",
+    )
+    assert cards.limits_mw()[1] == MIN_MW
+    _, said = ctl(daemon, capsys, "status", "--json")
+    (told,) = json.loads(said)["instances"]
+    assert (told["watts"], told["cap_watts"], told["cap_pinned"]) == (71.5, 100.0, True)
+    status, said = ctl(daemon, capsys, "cap", "one", "auto", "--json")
+    assert status == 0 and json.loads(said)["cap_watts"] == 300.0
+    assert ctl(daemon, capsys, "cap", "on", "200")[1].endswith("did you mean 'one'?")
+
+    with urllib.request.urlopen(f"{daemon.url}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    for name in ("power_watts", "power_cap_watts", "energy_joules_total"):
+        assert f'llmd:{name}{{engine="one"' in metrics
+
+    assert ctl(daemon, capsys, "cap", "one", "222") == (0, "one: 222 W")
+    assert ctl(daemon, capsys, "flip", "one", "decode")[0] == 0
+    assert cards.limits_mw()[1] == 222_000
+
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(20.0) == 0
+    wait_until(lambda: cards.limits_mw() == ORIGINAL_MW)
+
+
+@pytest.mark.soak
+def test_a_daemon_that_is_killed_leaves_no_limit(
+    powerd: Powerd, cards: FakeCards, daemon: LiveDaemon
+) -> None:
+    wait_until(lambda: cards.limits_mw()[1] == 300_000)
+    daemon.process.kill()
+    wait_until(lambda: cards.limits_mw() == ORIGINAL_MW)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 class _Pool(Protocol):
     """The part of a block pool that a parcel needs."""
 
-    def release(self, blocks: list[int], last_step: int) -> None:
+    def let_go(self, blocks: list[int]) -> None:
         """Take an owner from each block."""
 
 
@@ -34,7 +34,7 @@ class Parcel:
         """Let go of the blocks; nothing of the KV is here any more."""
         blocks, self.blocks, self.num_tokens = self.blocks, [], 0
         if blocks:
-            self.pool.release(blocks, 0)
+            self.pool.let_go(blocks)
 
     def lose(self) -> None:
         """The worker that had the blocks is gone, and its pool with it."""

@@ -12,6 +12,9 @@ from daemon.story import MarkList
 NEVER = 1 << 30
 """A token count that no sequence reaches."""
 
+UNKNOWN_TOKENS = 256
+"""The likely length of an answer of which nothing is known."""
+
 
 class TransitionError(RuntimeError):
     """A sequence was asked to move where the table of states has no arrow."""
@@ -103,6 +106,7 @@ class Sequence:
     paused_s: float = 0.0  # in its pauses that are over, but for those behind prompts
     behind_prompts_s: float = 0.0  # behind prompts; of a running sequence, before it joined
     started: bool = False
+    rebalanced: bool = False  # it went where answers had fallen short of their predictions
     strikes: int = 0  # workers that died of a step with it, since its newest token
     first_token_s: float = -1.0
     prompt_cost: int = 1  # one of its prompt tokens counts as so many of a step's budget
@@ -135,6 +139,16 @@ class Sequence:
     def predicted_length(self) -> int:
         """Its length when it ends, as predicted, if that is to be trusted, or by its limit."""
         return min(self.limit, self.num_known_tokens + self.remaining_tokens)
+
+    @property
+    def likely_length(self) -> int:
+        """Its length when it ends, as placement reckons: as was predicted, trusted or not, else as
+        answers were, else a guess. One that runs on is longer than this.
+        """
+        outputs = max(self.predicted_tokens, self.expected_tokens)
+        if outputs < 0:
+            outputs = self.num_output_tokens + (self.left.steps or UNKNOWN_TOKENS)
+        return min(self.limit, self.num_prompt_tokens + max(1, outputs))
 
     @property
     def order_key(self) -> tuple[float, int]:

@@ -6,8 +6,11 @@ It is fitted live, sees no tile effects, and errs: policies plan with it, nothin
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
 from daemon.cost.work import StepWork
+
+Float64 = npt.NDArray[np.float64]
 
 _TERMS = 5
 _WINDOW = 64
@@ -52,6 +55,16 @@ class StepTimeModel:
         if len(self._window) == _WINDOW or self._count in _EARLY_FITS:
             self._learn()
 
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """(base, a, b, c, d), as they are known."""
+        return self._terms
+
+    @property
+    def num_observed(self) -> int:
+        """Steps that it has learned from."""
+        return self._count
+
     def predict_s(self, work: StepWork) -> float:
         """Expected time of a step."""
         base, a, b, c, d = self._terms
@@ -78,6 +91,21 @@ class StepTimeModel:
     def decode_s(self, num_decodes: int, context: int) -> float:
         """Expected time of a step of decodes alone that attend to `context` tokens together."""
         return self.predict_s(StepWork(num_decodes, context))
+
+    @property
+    def decode_terms(self) -> tuple[float, float, float]:
+        """What such a step takes: alone, for each decode, and for each token of the context."""
+        return self._terms[0], self._terms[1], self._terms[2]
+
+    def saturating_tokens(self, most: int) -> int:
+        """How long a prompt has to be, up to `most`, to take as long again as a step without any:
+        longer ones keep the device busy alone (the L_m of DistServe, section 3.1).
+        """
+        base, _, _, c, d = self._terms
+        if c <= 0.0 and d <= 0.0:
+            return most
+        root = (c * c + 4.0 * d * base) ** 0.5
+        return max(1, min(most, int(2.0 * base / (c + root))))
 
     def state(self) -> tuple[float, ...]:
         """All it has learned, as plain numbers."""

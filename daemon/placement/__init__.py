@@ -1,6 +1,27 @@
 """Which instance takes a sequence: the placements, by the name that configuration uses. Pure."""
 
+from daemon.placement.aladdin import BestFit
 from daemon.placement.base import Placement
+from daemon.placement.distserve import NearSaturation
+from daemon.placement.jsq import ShortestQueue
 from daemon.placement.least_loaded import LeastLoaded
+from daemon.placement.power_of_two import PowerOfTwo
+from daemon.placement.predictive import Predictive
 
-PLACEMENTS: dict[str, type[Placement]] = {placement.name: placement for placement in (LeastLoaded,)}
+PLACEMENTS: dict[str, type[Placement]] = {
+    placement.name: placement
+    for placement in (
+        LeastLoaded,
+        ShortestQueue,
+        PowerOfTwo,
+        NearSaturation,
+        BestFit,
+        Predictive,
+    )
+}
+
+
+def meanings() -> dict[str, str]:
+    """A line for each placement, by its name: the name, and what it means."""
+    width = max(map(len, PLACEMENTS))
+    return {name: f"{name:<{width}}  {one.meaning}" for name, one in PLACEMENTS.items()}

@@ -41,8 +41,8 @@ class Balancer:
 
     A sequence moves if it would not be in the next plan of its own instance, all blocks that come
     there by themselves counted, and is in the next plan of the other: so it gains, and does not
-    move again before that plan. Sequences are taken in their order until one fits nowhere, so that
-    nobody overtakes it.
+    move again before that plan. Sequences are taken in their order; where one fits nowhere, nobody
+    overtakes it to where it might have gone.
     """
 
     def __init__(self, homes: Listing[Home]) -> None:
@@ -95,15 +95,21 @@ def _takers(homes: Listing[Home]) -> list[Taker]:
 def _moves(
     stuck: Iterable[Sequence], giver: Home, takers: list[Taker]
 ) -> Iterator[tuple[Sequence, Home]]:
-    """(sequence, its new instance) of those that move, up to the first that fits nowhere."""
+    """(sequence, its new instance) of those that move. Who finds no room keeps those behind it from
+    all instances that it may go to, and from no others.
+    """
+    left = takers
     for sequence in stuck:
-        able = [taker for taker in takers if _may_take(taker[0], giver, sequence)]
-        if not able or not _may_leave(sequence):
+        able = [taker for taker in left if _may_take(taker[0], giver, sequence)]
+        if not able or not may_leave(sequence):
             continue
         taker = next((home for home, room in able if room.take(sequence)), None)
-        if taker is None:
+        if taker is not None:
+            yield sequence, taker
+            continue
+        left = [taker for taker in left if taker not in able]
+        if not left:
             return
-        yield sequence, taker
 
 
 def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
@@ -115,7 +121,7 @@ def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
             yield sequence
 
 
-def _may_leave(sequence: Sequence) -> bool:
+def may_leave(sequence: Sequence) -> bool:
     """Whether nothing ties it to its instance: nothing of its KV is kept, and it is no suspect."""
     return not sequence.strikes and not sequence.residence.parked_tokens
 

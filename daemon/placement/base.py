@@ -3,22 +3,137 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Protocol
 
+from daemon.cost.step_time import Float64, StepTimeModel
 from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.wire.columns import Int32
 
 
 @dataclass(slots=True, frozen=True)
-class Candidate:
-    """An instance that could take the sequence, and its load."""
+class Newcomer:
+    """The sequence that is to be placed, as far as it is known."""
 
-    instance: int
-    role: Role
-    num_pending_tokens: int  # known tokens of sequences that wait for it
-    num_running: int
-    kv_share: float  # of its blocks held, 0..1
-    wait_s: float = 0.0  # predicted time to compute the pending tokens
+    sequence: int
+    num_tokens: int  # that it has
+    likely_length: int  # when it ends
+    num_outputs: int  # of its tokens, those that its client has
+    brings_kv: bool  # nothing of it has to be computed again: its KV comes along
+    now: float
+    arrived_s: float
+    first_token_s: float  # -1: not yet
+    slo_ttft_s: float
+    slo_tpot_s: float
+    hashes: Listing[bytes] = ()  # of its full blocks
+
+    @property
+    def num_left(self) -> int:
+        """Output tokens that are likely to come."""
+        return max(1, self.likely_length - self.num_tokens)
+
+
+class LoadHere(NamedTuple):
+    """Those that run, wait, or are on their way to an instance, together."""
+
+    num: int
+    prompt_tokens: int
+    likely_tokens: int  # their lengths when they end
+    num_heavy: int  # with likely long answers
+
+
+class Members(NamedTuple):
+    """Those that have slots, as columns; in no order that means anything."""
+
+    known: Int32  # tokens that each has
+    left: Int32  # steps until it is likely to end, at least one
+    outputs: Int32  # tokens that its client has
+    since_s: Float64  # since the first of them came; 0 where none did
+
+
+class Candidate(Protocol):
+    """An instance that could take the sequence, and its load. What costs more than to read a number
+    is a method, worked out when a placement asks.
+    """
+
+    @property
+    def instance(self) -> int:
+        """Its index."""
+
+    @property
+    def role(self) -> Role:
+        """What it prefers."""
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Known tokens of sequences that wait for it."""
+
+    @property
+    def wait_s(self) -> float:
+        """Predicted time to compute these."""
+
+    @property
+    def num_running(self) -> int:
+        """Sequences with a slot."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without one, those on their way to it included."""
+
+    @property
+    def kv_share(self) -> float:
+        """The share of its blocks that is held or reserved, 0..1."""
+
+    @property
+    def capacity_tokens(self) -> int:
+        """What its whole pool holds."""
+
+    @property
+    def free_tokens(self) -> int:
+        """Of that, what nobody holds and nobody has reserved."""
+
+    @property
+    def max_running(self) -> int:
+        """Its slots."""
+
+    @property
+    def step_tokens(self) -> int:
+        """The token budget of a step."""
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What its steps take."""
+
+    @property
+    def pace_s(self) -> float:
+        """The predicted time of its next step, were it one of decodes alone."""
+
+    @property
+    def transfer_s(self) -> float:
+        """How long the sequence's KV takes to it, those before it on the way; 0: none has to go."""
+
+    @property
+    def load(self) -> LoadHere:
+        """All that run, wait, or are on their way."""
+
+    def context(self) -> int:
+        """Tokens that those that run have computed."""
+
+    def shared_tokens(self) -> int:
+        """Tokens of them that are counted again for each who shares their blocks."""
+
+    def prompt_left(self) -> int:
+        """Tokens of prompts that are being computed, as far as they are not."""
+
+    def cached_tokens(self, newcomer: Newcomer) -> int:
+        """Of a newcomer's tokens, those whose KV is there."""
+
+    def members(self) -> Members:
+        """Those that run."""
+
+    def queued(self) -> tuple[Int32, Int32]:
+        """(known tokens, steps until it is likely to end) of those first in its queue, and of those
+        on their way.
+        """
 
 
 class Placement(ABC):
@@ -27,10 +142,26 @@ class Placement(ABC):
     name: ClassVar[str]
     meaning: ClassVar[str]
     """One line for help texts."""
+    looks_at_lengths: ClassVar[bool] = False
+    """Whether one that still waits is placed anew when its length is predicted."""
+    rebalances: ClassVar[bool] = False
+    """Whether those that wait are placed anew where others were longer than predicted."""
 
     @abstractmethod
-    def choose(self, sequence: Sequence, candidates: Listing[Candidate], seed: int) -> int:
+    def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The `instance` of one of the candidates, which are two or more.
 
         `seed` is all the chance there is: the Core gives each sequence another one.
         """
+
+
+def answers_there(newcomer: Newcomer, candidate: Candidate) -> bool:
+    """Whether its answer is drawn there too, if nothing changes."""
+    return newcomer.brings_kv or candidate.role is not Role.PREFILL
+
+
+def length_there(newcomer: Newcomer, candidate: Candidate) -> int:
+    """Its length when it leaves the instance."""
+    if answers_there(newcomer, candidate):
+        return newcomer.likely_length
+    return newcomer.num_tokens + 1

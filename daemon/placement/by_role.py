@@ -6,19 +6,34 @@ instance of any role serves what it is given.
 """
 
 from collections.abc import Sequence as Listing
+from typing import Protocol, TypeVar
 
-from daemon.placement.base import Candidate
 from daemon.role import Role
 
 OVERFLOW_S = 2.0
 """A queue is too long when those that wait there take so long to compute."""
 
 
-def preferred(candidates: Listing[Candidate], wanted: Role) -> list[Candidate]:
+class Ranked(Protocol):
+    """What is asked of an instance here."""
+
+    @property
+    def role(self) -> Role:
+        """What it prefers."""
+
+    @property
+    def wait_s(self) -> float:
+        """Predicted time to compute all that waits there."""
+
+
+AnyRanked = TypeVar("AnyRanked", bound=Ranked)
+
+
+def preferred(candidates: Listing[AnyRanked], wanted: Role) -> list[AnyRanked]:
     """Those of the first pool whose shortest queue is not too long; if all are, of the pool with
     the shortest queue. `wanted` is PREFILL or DECODE.
     """
-    pools: dict[Role, list[Candidate]] = {wanted: [], Role.MIXED: []}
+    pools: dict[Role, list[AnyRanked]] = {wanted: [], Role.MIXED: []}
     for one in candidates:
         pools.setdefault(one.role, []).append(one)
     filled = [pool for pool in pools.values() if pool]

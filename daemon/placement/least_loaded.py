@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence as Listing
 
-from daemon.placement.base import Candidate, Placement
-from daemon.sequence import Sequence
+from daemon.placement.base import Candidate, Newcomer, Placement
 
 
 class LeastLoaded(Placement):
@@ -12,10 +11,11 @@ class LeastLoaded(Placement):
     name = "least_loaded"
     meaning = "where the fewest tokens wait, then to the most free memory"
 
-    def choose(self, sequence: Sequence, candidates: Listing[Candidate], seed: int) -> int:
+    def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The least loaded one's index."""
-        return min(candidates, key=_load).instance
+        return min(candidates, key=load_key).instance
 
 
-def _load(one: Candidate) -> tuple[int, float, int, int]:
+def load_key(one: Candidate) -> tuple[int, float, int, int]:
+    """What instances are ordered by: the least loaded one has the lowest."""
     return one.num_pending_tokens, one.kv_share, one.num_running, one.instance

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from daemon.scheduler.gittins_index import IndexTable, index_table
-from daemon.sequence import Left, Outlook, Sequence
+from daemon.sequence import UNKNOWN_TOKENS, Left, Outlook, Sequence
 
 WINDOW = 512
 """Answers of a kind that are remembered."""
@@ -21,7 +21,7 @@ others leave room for is the guess until there are more."""
 RENEW = 16
 """An index is made anew after so many ends, or an eighth of those that it is made of."""
 
-GUESS_TOKENS = 256.0
+GUESS_TOKENS = float(UNKNOWN_TOKENS)
 """The length of answers before enough of them have ended: alike, so that the first comes first."""
 
 Kind = tuple[int, int]

@@ -90,6 +90,7 @@ class Residency:
         elif residence.where is Where.RETURNING:
             del self._returning[sequence.slot]
             self.parcels.forget_fetch(sequence)
+            residence.transfer = 0
         if where in _OFF_DEVICE:
             self._held.discard(sequence.slot)
         residence.where = where
@@ -193,7 +194,6 @@ class Residency:
         else:
             self._move(sequence, Where.AWAY)
             sequence.residence.parked_tokens = parcel.num_tokens
-            sequence.residence.transfer = 0
 
     def host_room(self) -> float:
         """Host blocks that victims may fill, copies of running sequences counted as free; infinite
@@ -312,7 +312,6 @@ class Residency:
 
     def landed(self, sequence: Sequence) -> None:
         """The transfer that a sequence waited for is over: its blocks have what they will have."""
-        sequence.residence.transfer = 0
         self.parcels.drop(sequence)
         self._move(sequence, Where.DEVICE)
 

@@ -25,7 +25,7 @@ from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
-from daemon.sequence import Sequence
+from daemon.sequence import Left, Sequence
 from daemon.story import What
 from daemon.wire.columns import ONE, Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
 
@@ -196,6 +196,10 @@ class Scheduler:
 
     # What the Core counts and shows
 
+    def left_of(self, sequence: Sequence) -> Left:
+        """What answers that ended here let expect of any sequence."""
+        return self.order.lengths.left(sequence)
+
     def take_started(self) -> list[tuple[Sequence, int]]:
         """(sequence, cached tokens) of those that started since the last call."""
         taken = list(self.started)
@@ -216,6 +220,10 @@ class Scheduler:
     def schedule(self, now: float) -> Batch | None:
         """Plan the next step; None if nothing can run and no copy is ordered."""
         self.admission.num_promised = 0
+        if not (self.slots.num_running or self.waiting or self.residency.space.has_orders):
+            self._repeats.forget()
+            self._copy_ahead(now)
+            return None
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
         plain = self.limits.stages == 1 and not self.suspects

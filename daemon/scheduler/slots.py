@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from daemon.scheduler.load_sums import LoadSums
 from daemon.sequence import NEVER, Sequence
 from daemon.wire.columns import Slots, any_true
 
@@ -13,7 +14,8 @@ class SlotTable:
     computed; `delivered` counts it once its step has answered; `computed` counts tokens whose KV
     is written or planned to be. `last_position` is limit - 1. `first_step` is the step of its first
     token here, if that step computed prompts; `behind_prompts_s` is how long it paused behind
-    prompts here. `predicted_end` is its length when it ends, as of its rank.
+    prompts here. `predicted_end` is its length when it ends, as of its rank, `likely_end`
+    the same as placement reckons. `first_s` is when its first token came; -1: not yet.
     """
 
     def __init__(self, max_slots: int) -> None:
@@ -32,6 +34,10 @@ class SlotTable:
         self.expected: list[int] = [0] * max_slots  # length when it ends, as of its rank
         self.num_expected_tokens = 0  # of all of them
         self.predicted_end = np.zeros(max_slots, np.int32)
+        self.likely_end = np.zeros(max_slots, np.int32)
+        self.prompt = np.zeros(max_slots, np.int32)
+        self.first_s = np.full(max_slots, -1.0, np.float64)
+        self.sums = LoadSums()
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
@@ -70,6 +76,10 @@ class SlotTable:
         self.rank[slot] = sequence.rank
         self._expect(slot, sequence.expected_length)
         self.predicted_end[slot] = sequence.predicted_length
+        self.prompt[slot] = sequence.num_prompt_tokens
+        self.first_s[slot] = sequence.first_token_s
+        self.likely_end[slot] = likely = sequence.likely_length
+        self.sums.add(sequence.num_prompt_tokens, likely)
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
@@ -86,11 +96,20 @@ class SlotTable:
         self.review_at[slot] = sequence.review_at
         self._expect(slot, sequence.expected_length)
         self.predicted_end[slot] = sequence.predicted_length
+        likely = sequence.likely_length
+        self.sums.remove(sequence.num_prompt_tokens, int(self.likely_end[slot]))
+        self.sums.add(sequence.num_prompt_tokens, likely)
+        self.likely_end[slot] = likely
         self._sorted = False
 
     def _expect(self, slot: int, num_tokens: int) -> None:
         self.num_expected_tokens += num_tokens - self.expected[slot]
         self.expected[slot] = num_tokens
+
+    def note_first(self, sequence: Sequence) -> None:
+        """The first token of a sequence has come, which may have ended with it."""
+        if sequence.slot >= 0:
+            self.first_s[sequence.slot] = sequence.first_token_s
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; its epoch tells late answers from those for its next sequence."""
@@ -102,6 +121,7 @@ class SlotTable:
         self.sequence[slot] = -1
         self.review_at[slot] = NEVER
         self._expect(slot, 0)
+        self.sums.remove(sequence.num_prompt_tokens, int(self.likely_end[slot]))
         self.epoch[slot] += 1
         self.departures += 1
         if slot in self._new:

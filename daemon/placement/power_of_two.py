@@ -1,0 +1,50 @@
+"""Power of two choices: of two instances that are drawn, the one with fewer long answers."""
+
+from collections.abc import Sequence as Listing
+
+from daemon.placement.base import Candidate, Newcomer, Placement, length_there
+from daemon.scheduler.load_sums import HEAVY_TOKENS
+
+
+class PowerOfTwo(Placement):
+    """TetriInfer's dispatcher (section 3.3.4): of the instances with room for the whole predicted
+    length two are drawn, and that one takes the sequence which has the lowest ratio of heavy to
+    light answers with it. Where nobody has room, two of all are drawn.
+    """
+
+    name = "power_of_two"
+    meaning = "of two instances with room that are drawn, to the one with fewer long answers"
+    looks_at_lengths = True
+
+    def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
+        """The better one of two that the seed draws."""
+        ordered = sorted(candidates, key=lambda one: one.instance)
+        able = [one for one in ordered if _has_room(newcomer, one)] or ordered
+        if len(able) > 2:
+            drawn = _mixed(seed)
+            first = drawn % len(able)
+            second = (first + 1 + (drawn >> 32) % (len(able) - 1)) % len(able)
+            able = [able[first], able[second]]
+        heavy = newcomer.likely_length - newcomer.num_tokens + newcomer.num_outputs > HEAVY_TOKENS
+        return min(able, key=lambda one: _key(one, heavy)).instance
+
+
+def _has_room(newcomer: Newcomer, one: Candidate) -> bool:
+    needed = length_there(newcomer, one) - one.cached_tokens(newcomer)
+    has_slot = one.num_running + one.num_waiting < one.max_running
+    return has_slot and one.free_tokens - one.num_pending_tokens >= needed
+
+
+def _key(one: Candidate, heavy: bool) -> tuple[float, int, int]:
+    """The share of heavy answers with it, which is ordered as their ratio to light ones."""
+    load = one.load
+    return (load.num_heavy + heavy) / (load.num + 1), load.num, one.instance
+
+
+def _mixed(seed: int) -> int:
+    """64 bits that differ much where seeds differ little (splitmix64)."""
+    mask = (1 << 64) - 1
+    value = (seed + 1) * 0x9E3779B97F4A7C15 & mask
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & mask
+    return value ^ (value >> 31)

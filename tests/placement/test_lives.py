@@ -1,0 +1,141 @@
+"""Whole lives of a Core under each placement: ledgers, orders and laws after every event."""
+
+import random
+
+import msgspec
+import pytest
+
+from daemon.core.checkpoint import checkpoint, restore
+from daemon.core.core import Core
+from daemon.core.events import PlacementChosen
+from daemon.core.moves import Move
+from daemon.placement import PLACEMENTS
+from daemon.request import sequence_id
+from daemon.role import Role
+from daemon.story import What
+from daemon.wire.columns import encoder
+from tests.core.driver import Driver, configured
+from tests.core.random_moves import begin, revive, step
+
+NAMES = sorted(PLACEMENTS)
+_encode = encoder().encode
+
+
+def live(placement: str, seed: int, num_events: int = 160) -> Driver:
+    """A random life with moves, deaths, flips and predictions; everything ends well."""
+    chance, guesses = random.Random(seed), random.Random(-seed)
+    drawn, num_blocks = begin(chance)
+    config = msgspec.structs.replace(drawn.config, placement=placement)
+    driver = Driver(config, num_blocks, drawn.step_s, drawn.num_host_blocks, 1e-6)
+    driver.link_all()
+    for _ in range(num_events):
+        step(driver, num_blocks, chance)
+        if driver.requests and guesses.random() < 0.25:
+            driver.predict(guesses.randrange(driver.requests), guesses.randint(1, 20))
+        if guesses.random() < 0.02:
+            driver.handle(PlacementChosen(driver.now, guesses.choice([placement, *NAMES])))
+    revive(driver, num_blocks)
+    for instance in range(len(driver.config.instances)):
+        driver.resume_one(instance)
+    driver.settle()
+    assert not driver.alive
+    driver.check_nothing_left()
+    return driver
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("placement", NAMES)
+def test_a_random_life_ends_well_and_is_the_same_again(placement: str, seed: int) -> None:
+    driver = live(placement, seed + 10 * NAMES.index(placement))
+    again = Core(driver.config)
+    for event, actions in zip(driver.events, driver.actions, strict=True):
+        assert _encode(again.handle(event)) == _encode(actions)
+
+
+@pytest.mark.parametrize("placement", NAMES)
+def test_a_full_daemon_is_served_to_the_end(placement: str) -> None:
+    driver = Driver(configured(instances=4, placement=placement, max_running=2), 24)
+    for number in range(40):
+        request = driver.arrive([number] * (1 + 7 * number % 40), 1 + number % 17)
+        driver.predict(request, 1 + number % 9)
+    driver.settle()
+    assert driver.core.counters.finished == 40
+    driver.check_nothing_left()
+
+
+def test_who_has_not_begun_is_placed_anew_when_its_length_is_told() -> None:
+    driver = Driver(configured(instances=2, placement="jsq", max_running=1, max_len=256), 64)
+    for answer in (120, 30):
+        driver.predict(driver.arrive([1] * 9, 120), answer)
+    driver.answer(0)
+    driver.answer(1)
+    waits = driver.arrive([3] * 9, 120)
+    assert driver.core.sequences[sequence_id(waits, 0)].instance == 1
+    driver.predict(waits, 60)
+    longer = driver.arrive([4] * 9, 120)
+    sequence = driver.core.sequences[sequence_id(longer, 0)]
+    before = sequence.instance
+    driver.predict(waits, 110)
+    driver.predict(longer, 5)
+    told = [what for _, what, _, _ in sequence.story.marks]
+    assert told.count(What.QUEUED) == 2 and (What.MOVED in told) == (sequence.instance != before)
+    driver.settle()
+    driver.check_nothing_left()
+
+
+def test_a_chosen_placement_is_used_from_then_on_and_survives_in_a_checkpoint() -> None:
+    driver = Driver(configured(instances=2), 64)
+    assert driver.core.dispatch.placement.name == "least_loaded"
+    driver.handle(PlacementChosen(driver.now, "predictive"))
+    assert driver.core.dispatch.placement.name == driver.core.config.placement == "predictive"
+    state = checkpoint(driver.core, driver.now)
+    other = Core(driver.config)
+    restore(other, state)
+    assert other.dispatch.placement.name == "predictive"
+    older = Core(driver.config)
+    restore(older, msgspec.structs.replace(state, placement=""))
+    assert older.dispatch.placement.name == "least_loaded"
+
+
+def three(handoff: str, prefix_cache: bool) -> Driver:
+    """One instance for prompts, and two for answers."""
+    config = configured(instances=3, prefill_chunk=8, handoff=handoff, prefix_cache=prefix_cache)
+    roles = (Role.PREFILL, Role.DECODE, Role.DECODE)
+    instances = tuple(
+        msgspec.structs.replace(one, role=role)
+        for one, role in zip(config.instances, roles, strict=True)
+    )
+    driver = Driver(msgspec.structs.replace(config, instances=instances), 40)
+    driver.link_all()
+    return driver
+
+
+def move_of(driver: Driver, sequence: int) -> Move:
+    found = driver.core.migration.moves.get(sequence)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("handoff", ["auto", "layered", "serialized"])
+@pytest.mark.parametrize("caches", [False, True])
+def test_where_an_answer_goes_on_is_chosen_at_the_last_chunk_if_nothing_went_before(
+    handoff: str, caches: bool
+) -> None:
+    """With the prefix cache off nothing is named, so that nothing goes ahead."""
+    driver = three(handoff=handoff, prefix_cache=caches)
+    other = sequence_id(driver.arrive([1] * 9, 60), 0)
+    while driver.core.sequences[other].instance != 1:
+        driver.answer(0)
+        driver.land_all()
+    request = sequence_id(driver.arrive(list(range(20)), 6), 0)  # chunks of 8, 8 and 4
+    driver.answer(0)
+    assert move_of(driver, request).target == 2
+    assert move_of(driver, request).sent is caches
+    driver.move(other, 2)
+    while driver.core.sequences[other].instance != 2:
+        driver.answer(1)
+        driver.land_all()
+    driver.answer(0)  # and the last chunk is planned
+    assert move_of(driver, request).target == (2 if caches else 1)
+    driver.settle()
+    driver.check_nothing_left()

@@ -9,3 +9,8 @@ class Role(StrEnum):
     MIXED = "mixed"  # prompts and answers
     PREFILL = "prefill"  # prompts, whose KV it hands over
     DECODE = "decode"  # answers to prompts that others computed
+
+
+AUTO = "auto"
+ROLES_MODES = (AUTO, Role.MIXED.value)
+"""Who gives instances their roles: the watcher; or nobody, so that they stay as configured."""

@@ -6,6 +6,7 @@ from daemon.core.core import Core
 from daemon.core.events import WorkerReady
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
+from daemon.core.watcher import WatcherState
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.role import Role
@@ -43,6 +44,8 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True)
     num_transfers: int = 0  # that there ever were
     num_flips: int = 0
     link_times: list[tuple[int, int, tuple[float, ...]]] = []  # what was learned of the links
+    placement: str = ""  # "", in an older journal: as configured
+    watcher: WatcherState | None = None  # None, in an older journal: nothing was seen yet
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -65,6 +68,8 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         num_transfers=core.migration.transfers.num_ordered,
         num_flips=core.migration.flips.count,
         link_times=core.migration.transfers.links.learned(),
+        placement=core.config.placement,
+        watcher=core.watcher.state() if core.watcher.is_known else None,
     )
 
 
@@ -82,7 +87,9 @@ def restore(core: Core, state: Checkpoint) -> None:
         max_waiting=state.max_waiting or core.config.max_waiting,
         starve_s=state.starve_s or core.config.starve_s,
         max_pause_s=state.max_pause_s or core.config.max_pause_s,
+        placement=state.placement or core.config.placement,
     )
+    core.dispatch.use(core.config.placement)
     for instance in core.instances:
         instance.reconfigure(core.config)
     for instance, (role, drained) in zip(core.instances, state.roles, strict=False):
@@ -91,6 +98,8 @@ def restore(core: Core, state: Checkpoint) -> None:
     core.migration.transfers.links.restore_times(state.link_times)
     core.migration.transfers.num_ordered = state.num_transfers
     core.migration.flips.count = state.num_flips
+    if state.watcher is not None:
+        core.watcher.restore(state.watcher)
 
 
 def _instance(instance: Instance) -> InstanceState:

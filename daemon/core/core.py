@@ -10,6 +10,8 @@ from dataclasses import astuple
 from typing import Any
 
 from daemon.core.actions import Action, Deliver, Finished, Started, Submit, WakeAt
+from daemon.core.between import handlers
+from daemon.core.dispatch import Dispatch
 from daemon.core.events import (
     Abort,
     Configured,
@@ -17,37 +19,30 @@ from daemon.core.events import (
     DrainBegun,
     Event,
     Finish,
-    InstanceDrained,
-    InstanceResumed,
-    LinkChanged,
-    MoveOrdered,
+    PlacementChosen,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
-    RoleChosen,
     Sealed,
     StepDone,
     Tick,
-    TransferEnded,
     WorkerLost,
     WorkerReady,
 )
 from daemon.core.held_back import HeldBack
-from daemon.core.instance import Instance, WorkerState, able_to_hold
+from daemon.core.instance import Instance, WorkerState
 from daemon.core.intake import accepted, refused
 from daemon.core.migration import Migration
 from daemon.core.snapshot import Counters
 from daemon.core.wakes import NEVER, Wakes
+from daemon.core.watcher import Watcher
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.pause import Cause
-from daemon.placement import PLACEMENTS
 from daemon.placement.balance import Balancer
-from daemon.placement.by_role import preferred
 from daemon.request import FinishReason, State
-from daemon.role import Role
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What
@@ -59,7 +54,6 @@ class Core:
     def __init__(self, config: Configured) -> None:
         self.config = config
         self.instances = [Instance(i, one, config) for i, one in enumerate(config.instances)]
-        self.placement = PLACEMENTS[config.placement]()
         self.sequences: dict[int, Sequence] = {}
         self.ended: deque[Sequence] = deque(maxlen=MAX_ENDED)  # newest last, for their stories
         self.held_back = HeldBack()
@@ -72,6 +66,8 @@ class Core:
         self._wakes = Wakes(len(self.instances))
         self._balancer = Balancer(self.instances)
         self.migration = Migration(self)
+        self.dispatch = Dispatch(self)
+        self.watcher = Watcher(self)
         self._touched = set(range(len(self.instances)))  # changed since they were last balanced
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -82,19 +78,15 @@ class Core:
             StepDone: self._on_step_done,
             CopiesDone: self._on_copied,
             PolicyChosen: self._on_policy_chosen,
+            PlacementChosen: self._on_placement_chosen,
             Sealed: self._on_sealed,
             Finish: self._on_finish,
             Abort: self._on_abort,
             DrainBegun: self._on_drain,
             Resumed: self._on_resumed,
             Reconfigured: self._on_reconfigured,
-            LinkChanged: self.migration.on_link,
-            TransferEnded: self.migration.on_transfer,
-            MoveOrdered: self.migration.on_move,
-            RoleChosen: self.migration.on_role,
-            InstanceDrained: self.migration.on_drain_one,
-            InstanceResumed: self.migration.on_resume_one,
             Tick: self._on_tick,
+            **handlers(self.migration, self.watcher),
         }
 
     @property
@@ -121,6 +113,8 @@ class Core:
             raise TypeError(f"the Core does not take a {type(event).__name__}")
         self._actions = []
         handler(event)
+        if event.now >= self.watcher.due_s:
+            self.watcher.look(event.now)
         self._plan(event.now)
         if len(self.instances) > 1:
             self._touched = self._balancer.balance(self._touched, event.now)
@@ -159,12 +153,14 @@ class Core:
             for sequence in list(instance.scheduler.waiting):
                 if not instance.can_hold(sequence.limit):
                     self.touch(instance.index).scheduler.withdraw(sequence)
-                    self.place(sequence, now)
+                    self.dispatch.place(sequence, now)
 
     # Requests
 
     def _on_arrived(self, event: RequestArrived) -> None:
         refusal = refused(self, event)
+        if self.watcher.on:
+            self.watcher.arrived(event, refusal is not None)
         if refusal is not None:
             self.counters.rejected += 1
             self._actions.append(refusal)
@@ -184,10 +180,10 @@ class Core:
             self.held_back.add(leader, followers)
             for follower in followers:
                 follower.story.add(event.now, What.HELD_BACK, 0, leader.id)
-        self.place(leader, event.now)
+        self.dispatch.place(leader, event.now)
 
     def _on_predicted(self, event: Predicted) -> None:
-        for sequence in self._requests.get(event.request, ()):
+        for sequence in list(self._requests.get(event.request, ())):
             if sequence.state is State.FINISHED:
                 continue
             sequence.predicted_tokens = event.num_tokens
@@ -195,29 +191,15 @@ class Core:
             sequence.story.add(event.now, What.PREDICTED, event.num_tokens)
             if sequence not in self.held_back:
                 self.touch(sequence.instance).scheduler.on_prediction(sequence, event.now)
+                self.dispatch.on_predicted(sequence, event.now)
 
-    def place(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence where placement chooses; it fails if no instance can ever hold it."""
-        able = able_to_hold(self.instances, sequence.limit)
-        able = able or [i for i in self.instances if i.state is not WorkerState.READY]
-        if not able:
-            sequence.move(State.FINISHED)
-            error = "the memory that is left cannot hold this sequence"
-            self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), error))
-            self.counters.failed += 1
-            self._forget(sequence, FinishReason.ERROR, now)
-            return
-        wanted = Role.DECODE if sequence.num_output_tokens else Role.PREFILL
-        self.touch(self.choose(sequence, able, wanted).index).scheduler.add(sequence, now)
-
-    def choose(self, sequence: Sequence, among: list[Instance], wanted: Role) -> Instance:
-        """The instance that placement chooses, by role and then by load."""
-        if len(among) == 1:
-            return among[0]
-        candidates = preferred([instance.candidate() for instance in among], wanted)
-        if len(candidates) == 1:
-            return self.instances[candidates[0].instance]
-        return self.instances[self.placement.choose(sequence, candidates, sequence.id)]
+    def unplaceable(self, sequence: Sequence, now: float) -> None:
+        """No instance can ever hold a sequence: it fails."""
+        sequence.move(State.FINISHED)
+        error = "the memory that is left cannot hold this sequence"
+        self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), error))
+        self.counters.failed += 1
+        self._forget(sequence, FinishReason.ERROR, now)
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
         """Queue the streams that waited for a leader's prompt; they may share it now."""
@@ -228,7 +210,7 @@ class Core:
             if leader.instance >= 0 and home.takes(follower.limit):
                 self.touch(home.index).scheduler.add(follower, now)
             else:
-                self.place(follower, now)
+                self.dispatch.place(follower, now)
 
     # Steps
 
@@ -245,6 +227,8 @@ class Core:
         if answer.rows.size:
             told = answer.rows, answer.sequences, answer.reasons
             self._actions.append(Deliver(event.instance, event.step, *told))
+        if self.watcher.on and answer.work.num_tokens:
+            self.watcher.stepped(answer.work, event.elapsed_s)
         if answer.joined:
             self._note_joined(answer.joined, event.now)
         for sequence, cause in zip(answer.ended, answer.causes, strict=True):
@@ -255,6 +239,8 @@ class Core:
         if num_finished := len(answer.ended) - num_failed:
             self.counters.finished += num_finished
             self.finish_rate.observe(event.now, num_finished)
+        if answer.ended:
+            self.dispatch.on_ended(instance, answer.ended, event.now)
         if len(self.instances) > 1:
             self.migration.after_step(instance, event.now)
 
@@ -263,6 +249,7 @@ class Core:
         for sequence in joined:
             if sequence.first_token_s < 0.0:
                 sequence.first_token_s = now
+                self.instances[sequence.instance].scheduler.slots.note_first(sequence)
                 self.counters.note_first(now - sequence.arrived_s)
                 sequence.story.add(now, What.FIRST)
                 self._release_followers(sequence, now)
@@ -286,6 +273,10 @@ class Core:
         for instance in self.instances:
             if event.instance in (-1, instance.index):
                 self.touch(instance.index).set_policy(event.policy, event.now)
+
+    def _on_placement_chosen(self, event: PlacementChosen) -> None:
+        self.config = event.changed(self.config)
+        self.dispatch.use(event.placement)
 
     def _plan(self, now: float) -> None:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
@@ -320,7 +311,7 @@ class Core:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
-        if len(self.instances) > 1 and self.migration.layers(instance):
+        if self.migration.hands_off(instance):
             self.migration.before_step(instance, batch, now)
         work = instance.submitted(batch, now)
         self._actions.append(Submit(batch, work))
@@ -371,6 +362,8 @@ class Core:
         """Drop an ended sequence, and its request with the last of its streams."""
         if len(self.instances) > 1:
             self.migration.ended(sequence, reason == FinishReason.ERROR)
+            if self.watcher.on:
+                self.watcher.ended(sequence, reason, now)
         self._release_followers(sequence, now)
         if sequence.paused_since_s >= 0.0:
             self.counters.note_pause(sequence.pause_cause, sequence.end_pause(now))

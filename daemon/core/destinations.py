@@ -16,8 +16,8 @@ def misplaced(instance: Instance) -> list[Sequence]:
         return [*running, *instance.scheduler.waiting]
     if instance.role is not Role.PREFILL:
         return []
-    waiting = [one for one in instance.scheduler.waiting if one.num_output_tokens]
-    return [*running, *waiting]
+    queue = instance.scheduler.waiting
+    return running + [one for one in queue if one.num_output_tokens] if queue.num_begun else running
 
 
 def is_prompt(home: Instance, sequence: Sequence) -> bool:
@@ -32,15 +32,17 @@ def destinations(
     """(where one that is to leave may go, the role that is wanted there). From an instance that is
     drained it goes anywhere if nobody has that role.
     """
-    able = [
-        one
-        for one in instances
-        if one is not source and one.takes(sequence.limit) and _reaches(sequence, one, links)
-    ]
     begun = sequence.num_output_tokens > 0 or not source.drained
     wanted = Role.DECODE if begun else Role.PREFILL
-    fitting = [one for one in able if one.role in (wanted, Role.MIXED)]
-    return (able if source.drained and not fitting else fitting), wanted
+    unfit = Role.PREFILL if begun else Role.DECODE
+    others = [one for one in instances if one is not source]
+    fitting = _able(sequence, [one for one in others if one.role is not unfit], links)
+    return (_able(sequence, others, links) if source.drained and not fitting else fitting), wanted
+
+
+def _able(sequence: Sequence, among: list[Instance], links: LinkEnds) -> list[Instance]:
+    """Those of these instances that could go on with a sequence."""
+    return [one for one in among if one.takes(sequence.limit) and _reaches(sequence, one, links)]
 
 
 def _reaches(sequence: Sequence, target: Instance, links: LinkEnds) -> bool:

@@ -52,6 +52,9 @@ class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True)
     max_pause_s: float = 4.0  # of a stream that has begun, where the policy promises it
     handoff: str = HandoffMode.AUTO.value  # how prompts go to other instances
     decode_admission: str = "greedy"  # what room is left for decodes: one of DECODE_ADMISSIONS
+    slo_ttft_s: float = 2.0  # most that a first token should take
+    slo_tpot_s: float = 0.1  # most that each later one should take, in the mean of an answer
+    roles: str = ""  # who gives instances their roles: "auto": the watcher, else nobody
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=True):
@@ -135,6 +138,17 @@ class PolicyChosen(msgspec.Struct, frozen=True, tag="PolicyChosen", array_like=T
     now: float
     policy: str
     instance: int = -1  # whose sequences; -1: all
+
+
+class PlacementChosen(msgspec.Struct, frozen=True, tag="PlacementChosen", array_like=True):
+    """The operator chose another placement; it decides on all that is placed from now on."""
+
+    now: float
+    placement: str
+
+    def changed(self, config: Configured) -> Configured:
+        """The configuration with it."""
+        return msgspec.structs.replace(config, placement=self.placement)
 
 
 class Sealed(msgspec.Struct, frozen=True, tag="Sealed", array_like=True):
@@ -236,6 +250,15 @@ class RoleChosen(msgspec.Struct, frozen=True, tag="Role", array_like=True):
     why: str = "operator"
 
 
+class RolesChosen(msgspec.Struct, frozen=True, tag="Roles", array_like=True):
+    """The operator's order on who gives instances their roles: the watcher ("auto"), for all of
+    them, or nobody ("mixed"), so that they have their configured ones again.
+    """
+
+    now: float
+    mode: str
+
+
 class InstanceDrained(msgspec.Struct, frozen=True, tag="DrainOne", array_like=True):
     """The operator's order to move everything away from an instance, and to leave it idle."""
 
@@ -278,4 +301,6 @@ Event = (
     | InstanceDrained
     | InstanceResumed
     | Tick
+    | PlacementChosen
+    | RolesChosen
 )

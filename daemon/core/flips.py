@@ -1,11 +1,14 @@
 """Flips: changes of an instance's role while it works, and how long each took to show."""
 
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
+from daemon.core.destinations import is_prompt, misplaced
 from daemon.core.instance import Instance
 from daemon.core.snapshot import FlipStatus
 from daemon.cost.work import StepWork
 from daemon.role import Role
+from daemon.sequence import Sequence
 
 MAX_SHOWN = 8
 
@@ -20,7 +23,7 @@ class Flip:
     role: Role
     why: str
     at_s: float
-    idle: bool
+    idle: bool  # nobody waits, or waited, for the new role
     received: bool = False  # a sequence that came from elsewhere
     flip_s: float = -1.0
     clear_s: float = -1.0
@@ -34,14 +37,16 @@ class Flip:
 class Flips:
     """The newest flips; those that are not over are looked at after each step of their instance."""
 
-    def __init__(self) -> None:
+    def __init__(self, instances: Listing[Instance]) -> None:
+        self._instances = instances
         self.count = 0
         self.newest: list[Flip] = []
         self._open: list[Flip] = []  # of them
 
-    def begin(self, instance: Instance, role: Role, why: str, idle: bool, now: float) -> Flip:
+    def begin(self, instance: Instance, role: Role, why: str, now: float) -> Flip:
         """An instance has another role from now on."""
         self.count += 1
+        idle = not is_work(role, instance, self._instances)
         flip = Flip(self.count, instance, instance.role, role, why, now, idle)
         instance.role = role
         self.newest = [*self.newest[1 - MAX_SHOWN :], flip]
@@ -60,10 +65,15 @@ class Flips:
                 flip.flip_s = now - flip.at_s
 
     def look(self, instance: Instance, now: float) -> None:
-        """See whether anything of the old role is left."""
+        """See whether anything of the old role is left, and whether what new ones waited for ended
+        before it came.
+        """
         for flip in self._of(instance):
             if flip.clear_s < 0.0 and not _is_left(flip):
                 flip.clear_s = now - flip.at_s
+        for flip in self._open:
+            if flip.flip_s < 0.0 and not flip.received and not flip.idle:
+                flip.idle = not is_work(flip.role, flip.instance, self._instances)
 
     @property
     def any_open(self) -> bool:
@@ -90,6 +100,26 @@ class Flips:
             )
             for one in self.newest
         )
+
+
+def is_work(role: Role, instance: Instance, instances: Listing[Instance]) -> bool:
+    """Whether somebody waits for an instance that gets this role: a prompt without a slot, or one
+    that draws tokens where prompts are computed for others.
+    """
+    if role is not Role.DECODE:
+        waiting = (sequence for one in instances for sequence in one.scheduler.waiting)
+        if any(not sequence.num_output_tokens for sequence in waiting):
+            return True
+    if role is Role.PREFILL:
+        return False
+    givers = (one for one in instances if one is not instance and one.role is Role.PREFILL)
+    return any(_draws(one, sequence) for one in givers for sequence in misplaced(one))
+
+
+def _draws(home: Instance, sequence: Sequence) -> bool:
+    if sequence.slot < 0:
+        return sequence.num_output_tokens > 0
+    return not is_prompt(home, sequence)
 
 
 def _is_new(flip: Flip, work: StepWork) -> bool:

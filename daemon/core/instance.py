@@ -15,7 +15,6 @@ from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.kv_cache import KVCache
-from daemon.placement.base import Candidate
 from daemon.role import Role
 from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.policies import POLICIES
@@ -188,16 +187,6 @@ class Instance:
         """Predicted time to compute all that waits there."""
         pending = self.scheduler.waiting.num_tokens
         return self.step_time.prefill_s(pending) if pending else 0.0
-
-    def candidate(self) -> Candidate:
-        """What placement is told of it."""
-        kv = self.scheduler.kv
-        ledger = kv.pool.ledger()
-        taken = ledger.held + kv.reservations.num_unheld
-        share = taken / ledger.total if ledger.total else 1.0
-        pending = self.scheduler.waiting.num_tokens
-        running = self.scheduler.num_running
-        return Candidate(self.index, self.role, pending, running, share, self.wait_s)
 
     def status(self) -> InstanceStatus:
         """Its part of a snapshot."""

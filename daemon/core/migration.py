@@ -6,14 +6,10 @@ step takes it, it leaves its slot once the steps in flight have answered, and qu
 where admission fetches what is not there yet. One that waits just changes queues.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
-
 from daemon.batch import Batch
-from daemon.core.actions import Action, CancelSend
+from daemon.core.actions import CancelSend
 from daemon.core.destinations import destinations, is_prompt, misplaced
 from daemon.core.events import (
-    Configured,
     InstanceDrained,
     InstanceResumed,
     LinkChanged,
@@ -22,8 +18,9 @@ from daemon.core.events import (
     TransferEnded,
 )
 from daemon.core.flips import Flips
+from daemon.core.host import Host
 from daemon.core.instance import Instance, WorkerState
-from daemon.core.snapshot import Counters
+from daemon.core.moves import Move, Moves
 from daemon.core.transfers import OpenTransfer, Transfers
 from daemon.handoff import HandoffMode
 from daemon.request import State
@@ -40,39 +37,6 @@ unhidden whatever the length, and short transfers take less (Splitwise, Figure 1
 """
 
 
-class Host(Protocol):
-    """What migration asks of the Core."""
-
-    config: Configured
-    instances: list[Instance]
-    sequences: dict[int, Sequence]
-    counters: Counters
-
-    def touch(self, index: int) -> Instance:
-        """An instance that this event changes."""
-
-    def act(self, action: Action) -> None:
-        """Have the driver do something."""
-
-    def choose(self, sequence: Sequence, among: list[Instance], wanted: Role) -> Instance:
-        """The instance that placement chooses."""
-
-    def place(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence where placement chooses."""
-
-
-@dataclass(slots=True, eq=False)
-class Move:
-    """A running sequence that is to go on elsewhere."""
-
-    sequence: Sequence
-    source: int
-    target: int
-    after_prompt: bool  # only once its prompt is computed: it is handed off
-    ahead: bool = True  # blocks may still be copied ahead
-    held: bool = False  # no further step takes it
-
-
 class Migration:
     """Moves, their transfers, and the changes of roles that cause them."""
 
@@ -80,15 +44,15 @@ class Migration:
         self._core = core
         self.transfers = Transfers(core.instances)
         self._mode = HandoffMode(core.config.handoff)
-        self.flips = Flips()
-        self.moves: dict[int, Move] = {}  # by sequence
+        self.flips = Flips(core.instances)
+        self.moves = Moves(len(core.instances))
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
         for instance in core.instances:
             instance.scheduler.moving.parcels.is_stuck = self._is_stuck
 
-    def layers(self, instance: Instance) -> bool:
-        """Whether prompts of an instance may leave it layer by layer."""
-        return instance.role is Role.PREFILL and self._mode != HandoffMode.SERIALIZED
+    def hands_off(self, instance: Instance) -> bool:
+        """Whether an instance computes prompts for others."""
+        return instance.role is Role.PREFILL and len(self._core.instances) > 1
 
     @property
     def idle(self) -> bool:
@@ -125,9 +89,8 @@ class Migration:
     def on_role(self, event: RoleChosen) -> None:
         """An instance has another role from now on; what does not fit it moves away."""
         instance = self._core.touch(event.instance)
-        if event.role is not instance.role:
-            idle = not self._is_work(event.role, instance)
-            self.flips.begin(instance, event.role, event.why, idle, event.now)
+        if event.role != instance.role:
+            self.flips.begin(instance, event.role, event.why, event.now)
             self._core.counters.flips += 1
             for move in [one for one in self.moves.values() if one.after_prompt]:
                 leaves_role = move.source == event.instance and event.role is not Role.PREFILL
@@ -160,16 +123,21 @@ class Migration:
         """Have those move that should not stay at an instance: all, where it is drained; those that
         decode, where it computes prompts for others.
         """
-        if instance.state is not WorkerState.READY or not self._may_leave(instance):
+        if instance.state is not WorkerState.READY:
             return
+        strangers = []
         for sequence in misplaced(instance):
             known = self.moves.get(sequence.id)
-            if known is not None:
-                known.after_prompt &= not instance.drained
+            if known is None:
+                strangers.append(sequence)
             else:
-                target = self._target(sequence, instance)
-                if target is not None:
-                    self.begin(sequence, target.index, now, after_prompt=not instance.drained)
+                known.after_prompt &= not instance.drained
+        if not strangers or not self._may_leave(instance):
+            return
+        for sequence in strangers:
+            target = self._target(sequence, instance, now)
+            if target is not None:
+                self.begin(sequence, target.index, now, after_prompt=not instance.drained)
 
     def _may_leave(self, instance: Instance) -> bool:
         """Whether there is any place for what an instance computed for others: looked at after each
@@ -183,10 +151,10 @@ class Migration:
         waits = len(instance.scheduler.waiting) > 0
         return bool(wanted) and (waits or any(links.up(instance.index, one) for one in wanted))
 
-    def _target(self, sequence: Sequence, source: Instance) -> Instance | None:
+    def _target(self, sequence: Sequence, source: Instance, now: float) -> Instance | None:
         """Where one that is to leave goes; None if there is nowhere, so that it stays."""
         fitting, wanted = destinations(sequence, source, self._core.instances, self.transfers.links)
-        return self._core.choose(sequence, fitting, wanted) if fitting else None
+        return self._core.dispatch.choose(sequence, fitting, wanted, now) if fitting else None
 
     def _replace_waiting(self, instance: Instance, now: float) -> None:
         """Have prompts that wait here queue where prompts are computed, if that is elsewhere."""
@@ -195,17 +163,7 @@ class Migration:
             for sequence in list(instance.scheduler.waiting):
                 if not sequence.num_output_tokens and not sequence.residence.parked_tokens:
                     instance.scheduler.withdraw(sequence)
-                    self._core.place(sequence, now)
-
-    def _is_work(self, role: Role, instance: Instance) -> bool:
-        """Whether anything waits for an instance that gets this role."""
-        homes = self._core.instances
-        waiting = (sequence for one in homes for sequence in one.scheduler.waiting)
-        if role is not Role.DECODE and any(not one.num_output_tokens for one in waiting):
-            return True
-        givers = (one for one in homes if one is not instance and one.role is Role.PREFILL)
-        busy = any(one.scheduler.num_running or one.scheduler.waiting for one in givers)
-        return role is not Role.PREFILL and busy
+                    self._core.dispatch.place(sequence, now)
 
     # Moving
 
@@ -218,12 +176,12 @@ class Migration:
         there = self._core.instances[target]
         if sequence.instance == target or sequence.strikes or not there.takes(sequence.limit):
             return
-        known = self.moves.pop(sequence.id, None)
+        known = self.moves.pop(sequence.id)
         if known is not None:
             self._stay(known)
         if sequence.state is State.RUNNING:
-            ways = sequence.instance, target, after_prompt
-            move = self.moves[sequence.id] = Move(sequence, *ways)
+            move = Move(sequence, sequence.instance, target, after_prompt)
+            self.moves.add(move)
             self._advance(move, now)
         elif sequence.slot < 0 and sequence.instance >= 0:
             if sequence.residence.parcel is None:
@@ -235,17 +193,47 @@ class Migration:
     def before_step(self, instance: Instance, batch: Batch, now: float) -> None:
         """A step was planned at an instance that computes prompts for others: what it completes of
         them goes along, layer by layer, where that is quicker.
+
+        Where an answer goes on is chosen at the last chunk of its prompt. Blocks that go ahead
+        chunk by chunk need a target before: then it is the one of the first chunk of which
+        anything goes, and only where nothing went it is chosen anew at the last.
         """
-        for slot in batch.slots[batch.counts > 1].tolist():
-            sequence = instance.scheduler.slots.member(slot)
+        for row in (batch.counts > 1).nonzero()[0].tolist():
+            sequence = instance.scheduler.slots.member(int(batch.slots[row]))
             move = self.moves.get(sequence.id)
-            if move is None and not sequence.strikes:
-                target = self._target(sequence, instance)
-                if target is not None:
-                    move = Move(sequence, instance.index, target.index, after_prompt=True)
-                    self.moves[sequence.id] = move
+            is_last = bool(batch.samples[row])
+            if is_last and move is not None:
+                self._choose_anew(move, instance, now)
+            if self._mode == HandoffMode.SERIALIZED:
+                continue
+            if move is None and (is_last or self._layers_pay(instance, sequence)):
+                move = self._handoff(sequence, instance, now)
             if move is not None and move.ahead and not self.transfers.ahead_of(sequence):
                 self._send_layers(move, now)
+
+    def _handoff(self, sequence: Sequence, source: Instance, now: float) -> Move | None:
+        target = None if sequence.strikes else self._target(sequence, source, now)
+        if target is None:
+            return None
+        move = Move(sequence, source.index, target.index, after_prompt=True)
+        self.moves.add(move)
+        return move
+
+    def _choose_anew(self, move: Move, source: Instance, now: float) -> None:
+        """Where nothing of a prompt went ahead, its answer may still go on anywhere."""
+        if move.after_prompt and not (move.sent or move.held):
+            target = self._target(move.sequence, source, now)
+            move.target = move.target if target is None else target.index
+
+    def _layers_pay(self, source: Instance, sequence: Sequence) -> bool:
+        """Whether what is computed of a prompt takes so long to send that layers go one by one."""
+        if self._mode == HandoffMode.LAYERED:
+            return True
+        links, count = self.transfers.links, sequence.num_sealed_blocks
+        homes = (one for one in self._core.instances if one is not source)
+        return any(
+            links.time(source.index, one.index).predict_s(count) > LAYERED_S for one in homes
+        )
 
     def _send_layers(self, move: Move, now: float) -> None:
         sequence = move.sequence
@@ -255,6 +243,7 @@ class Migration:
                 return
         send = self.transfers.send_ahead(sequence, move.target, 1, now, layered=True)
         if send is not None:
+            move.sent = True
             self._core.act(send)
             sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)
 
@@ -266,7 +255,7 @@ class Migration:
         if instance.drained or instance.role is Role.PREFILL:
             self.tidy(instance, now)
         if self.moves:
-            for move in [one for one in self.moves.values() if one.source == instance.index]:
+            for move in self.moves.leaving(instance.index):
                 self._advance(move, now)
         if self.flips.any_open:
             self.flips.look(instance, now)
@@ -288,13 +277,12 @@ class Migration:
 
     def ended(self, sequence: Sequence, is_fault: bool) -> None:
         """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""
-        self.moves.pop(sequence.id, None)
+        self.moves.pop(sequence.id)
         self._left_s.pop(sequence.id, None)
         if is_fault:
             self.transfers.taint(sequence)
-        for transfer in self.transfers:
-            sends = transfer.source_pool is not None and not transfer.ahead
-            if transfer.sequence is sequence and sends:
+        for transfer in self.transfers.of(sequence):
+            if transfer.source_pool is not None and not transfer.ahead:
                 self._core.act(CancelSend(transfer.number, transfer.source))
 
     def _advance(self, move: Move, now: float) -> None:
@@ -302,13 +290,13 @@ class Migration:
         sequence, source = move.sequence, self._core.instances[move.source]
         target = self._core.instances[move.target]
         if sequence.instance != move.source or sequence.state is State.FINISHED:
-            del self.moves[sequence.id]
+            self.moves.pop(sequence.id)
             return
         if not target.takes(sequence.limit):
             self._give_up(move)
             return
         if sequence.state is not State.RUNNING:  # it gave way meanwhile
-            del self.moves[sequence.id]
+            self.moves.pop(sequence.id)
             self.begin(sequence, move.target, now)
             return
         if not move.held and self._goes_ahead(move, now):
@@ -316,7 +304,7 @@ class Migration:
         if move.after_prompt and is_prompt(source, sequence):
             return
         if source.scheduler.moving.may_depart(sequence):
-            del self.moves[sequence.id]
+            self.moves.pop(sequence.id)
             self._core.touch(move.source).scheduler.moving.depart(sequence, now, move.target)
             self._left_s[sequence.id] = now
             self._queue(sequence, move.target, now)
@@ -339,6 +327,7 @@ class Migration:
         send = self.transfers.send_ahead(sequence, move.target, least, now)
         if send is None:
             return False
+        move.sent = True
         self._core.act(send)
         sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)
         move.ahead = draws_none
@@ -353,7 +342,7 @@ class Migration:
 
     def _give_up(self, move: Move) -> None:
         """A sequence stays where it is after all."""
-        self.moves.pop(move.sequence.id, None)
+        self.moves.pop(move.sequence.id)
         self._stay(move)
 
     def _stay(self, move: Move) -> None:

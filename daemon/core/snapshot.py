@@ -48,6 +48,12 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     parcel_blocks: int = 0  # of them, blocks of its KV pool
     step_p99_s: float = 0.0  # of the steps of the last minute; 0: there was none
     fallbacks: tuple[tuple[str, str], ...] = ()  # kernels that torch stands in for, and why
+    watts: float | None = None  # that its card draws; None: unknown, here and below
+    cap_watts: float | None = None  # the card's limit
+    cap_pinned: bool = False  # by an operator
+    energy_j: float | None = None  # that the card drew since the daemon reads it; cumulative
+    cap_binding_share: float | None = None  # of the newest look, in which the limit slowed the card
+    joules_per_token: float | None = None  # of the same, over all tokens that were computed
 
 
 class TransferStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -76,7 +82,32 @@ class FlipStatus(msgspec.Struct, frozen=True, array_like=True):
     age_s: float  # since it was ordered
     flip_s: float  # until the first work that only the new role gets was sent; -1: not yet
     clear_s: float  # until nothing of the old role was left; -1: not yet
-    idle: bool  # there was no such work when it was ordered
+    idle: bool  # there was no such work when it was ordered, or it ended before it came
+
+
+class RolesExpected(msgspec.Struct, frozen=True, array_like=True):
+    """What a choice of roles is expected to come to. Times are means; -1: more than can be done."""
+
+    choice: str  # "mixed", or prefill:decode
+    attainment: float  # share of answers that keep both promises
+    ttft_kept: float
+    tpot_kept: float
+    ttft_s: float
+    tpot_s: float
+    kv_share: float  # of the pools where tokens are drawn
+
+
+class RolesStatus(msgspec.Struct, frozen=True):
+    """Who gives instances their roles, and why they have these."""
+
+    mode: str = "mixed"  # "auto": the watcher does; "mixed": nobody
+    present: str = "mixed"  # the choice that is in force
+    pinned: tuple[str, ...] = ()  # names of instances that keep their roles
+    decision: str = ""  # what the last look came to
+    age_s: float = 0.0  # since it first said so
+    expected: tuple[RolesExpected, ...] = ()  # of the choices, mixed first
+    measured: float = 1.0  # share of answers that kept both promises, of the present load
+    num_measured: int = 0
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -205,3 +236,4 @@ class CoreSnapshot(msgspec.Struct, frozen=True):
     counters: Counters
     transfers: tuple[TransferStatus, ...] = ()  # in flight, oldest first
     flips: tuple[FlipStatus, ...] = ()  # the newest few, oldest first
+    roles: RolesStatus = RolesStatus()

@@ -80,7 +80,10 @@ class LinkEnds:
 
     def time(self, source: int, target: int) -> LinkTime:
         """How long transfers that way take, as far as it is known."""
-        return self._times.setdefault((source, target), LinkTime())
+        time = self._times.get((source, target))
+        if time is None:
+            time = self._times[source, target] = LinkTime()
+        return time
 
     def state(self) -> list[tuple[int, int, bool, int]]:
         """All ends that are up: (instance, peer, whether it sends, link)."""
@@ -106,17 +109,20 @@ class Transfers:
         self._instances = instances
         self.links = LinkEnds()
         self.open: dict[int, OpenTransfer] = {}
+        self._of: dict[Sequence, list[OpenTransfer]] = {}  # of them, those of each sequence
+        self._early: list[dict[int, OpenTransfer]] = [{} for _ in instances]  # see `answered`
         self.num_ordered = 0
 
     def __iter__(self) -> Iterator[OpenTransfer]:
         return iter(self.open.values())
 
+    def of(self, sequence: Sequence) -> Listing[OpenTransfer]:
+        """Those of one sequence, oldest first."""
+        return self._of.get(sequence, ())
+
     def ahead_of(self, sequence: Sequence) -> bool:
         """Whether blocks of a sequence are on their way ahead of it."""
-        return any(
-            one.ahead and one.sequence is sequence and one.target_pool is not None
-            for one in self.open.values()
-        )
+        return any(one.ahead and one.target_pool is not None for one in self.of(sequence))
 
     # Ordering
 
@@ -192,6 +198,7 @@ class Transfers:
             target_pool=None,
         )
         self.open[ordered.number] = ordered
+        self._of.setdefault(sequence, []).append(ordered)
         return ordered
 
     def _own(self, transfer: OpenTransfer, source_pool: BlockPool, shared: bool) -> None:
@@ -212,7 +219,7 @@ class Transfers:
         if transfer is None:
             return None
         if instance == transfer.source and transfer.source_pool is not None:
-            transfer.source_pool.release(transfer.blocks, 0)
+            transfer.source_pool.let_go(transfer.blocks)
             transfer.source_pool = None
             if num_right:
                 link = self.links.time(transfer.source, transfer.target)
@@ -220,13 +227,21 @@ class Transfers:
         elif instance == transfer.target and transfer.target_pool is not None:
             if transfer.layered and transfer.num_right < 0 and self._is_computing(transfer):
                 transfer.num_right = num_right
+                self._early[transfer.source][number] = transfer
                 return None
             self._land(transfer, transfer.target_pool, num_right)
         else:
             return None
         if transfer.over:
-            del self.open[number]
+            self._close(transfer)
         return transfer
+
+    def _close(self, transfer: OpenTransfer) -> None:
+        del self.open[transfer.number]
+        others = self._of[transfer.sequence]
+        others.remove(transfer)
+        if not others:
+            del self._of[transfer.sequence]
 
     def _is_computing(self, transfer: OpenTransfer) -> bool:
         """Whether the step that computes a layered one has not answered, so that it may fail."""
@@ -236,11 +251,13 @@ class Transfers:
         return self._instances[transfer.source].scheduler.moving.answered_step < transfer.step
 
     def answered(self, instance: int) -> list[OpenTransfer]:
-        """Land the layered ones whose steps have answered, at an instance; those."""
+        """Land the layered ones that came before their steps have answered, now that some have at
+        their source; those.
+        """
+        early = self._early[instance]
         landed = []
-        for one in list(self.open.values()):
-            waits = one.source == instance and one.num_right >= 0 and one.target_pool is not None
-            if waits and not self._is_computing(one):
+        for one in [early[number] for number in sorted(early)]:
+            if not self._is_computing(one):
                 ended = self.ended(one.target, one.number, one.num_right, 0.0)
                 landed += [ended] if ended is not None else []
         return landed
@@ -252,8 +269,9 @@ class Transfers:
         if self._instances[transfer.target].scheduler.kv.caches_prefixes:
             pool.cache.register(transfer.digests[:named], transfer.targets[:named])
         self._forget_coming(transfer)
-        pool.release(transfer.targets, 0)
+        pool.let_go(transfer.targets)
         transfer.target_pool = None
+        self._early[transfer.source].pop(transfer.number, None)
 
     def lost(self, instance: int) -> None:
         """A worker died: its ends are over."""
@@ -266,8 +284,9 @@ class Transfers:
                     self._land(transfer, transfer.target_pool, 0)
             if transfer.target == instance:
                 transfer.target_pool = None
+                self._early[transfer.source].pop(transfer.number, None)
             if transfer.over:
-                del self.open[transfer.number]
+                self._close(transfer)
 
     def over_link(self, event: LinkChanged) -> list[OpenTransfer]:
         """Those over a link whose end at the instance that says so is not over."""
@@ -282,9 +301,8 @@ class Transfers:
 
     def taint(self, sequence: Sequence) -> None:
         """What was computed of a sequence is not to be cached anywhere."""
-        for one in self.open.values():
-            if one.sequence is sequence:
-                self._taint(one)
+        for one in self.of(sequence):
+            self._taint(one)
 
     def _taint(self, transfer: OpenTransfer) -> None:
         self._forget_coming(transfer)

@@ -42,6 +42,7 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
         counters=msgspec.structs.replace(core.counters),
         transfers=_transfers(core, now),
         flips=core.migration.flips.status(now),
+        roles=core.watcher.status(now),
     )
 
 

@@ -122,8 +122,10 @@ class Driver(Movers):
             )
         )
 
-    def lose(self, instance: int, blamed: bool = False) -> None:
+    def lose(self, instance: int, blamed: bool = False, late: bool = False) -> None:
+        """A worker dies; `late`: the others' ends of its links have not noticed yet."""
         self.workers.pop(instance, None)
+        self.falling = [one for one in self.falling if one[2] != instance]
         for one in self.sendings.values():
             one.ends -= {instance}
         self.clear_sendings()
@@ -132,7 +134,9 @@ class Driver(Movers):
             link = self.links.pop((source, target))
             other = target if source == instance else source
             if other in self.workers:
-                self.break_link(source, target, other, link)
+                self.falling.append((source, target, other, link))
+        if not late:
+            self.fall()
 
     def arrive(
         self,
@@ -235,6 +239,7 @@ class Driver(Movers):
 
     def settle(self, rounds: int = 5000) -> None:
         """Answer steps until nothing is in flight; fails if that never comes."""
+        self.fall()
         for _ in range(rounds):
             answered = [self.answer(instance) for instance in list(self.workers)]
             answered += [self.copied(instance) for instance in list(self.workers)]

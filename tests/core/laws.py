@@ -10,6 +10,7 @@ from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.wakes import NEVER
 from daemon.request import State
+from daemon.scheduler.load_sums import is_heavy
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence, Where
@@ -67,7 +68,10 @@ def _check_moves(core: Core) -> None:
     """Who moves runs where it comes from, and who left is waited for elsewhere."""
     for move in core.migration.moves.values():
         assert core.sequences[move.sequence.id] is move.sequence
+        assert move in core.migration.moves.leaving(move.source)
     for instance in core.instances:
+        for move in core.migration.moves.leaving(instance.index):
+            assert core.migration.moves.get(move.sequence.id) is move
         residency = instance.scheduler.residency
         for one in residency.parcels.by_id.values():
             assert core.sequences[one.id] is one
@@ -82,10 +86,25 @@ def _check_moves(core: Core) -> None:
             for digest in one.digests
         )
         assert coming == residency.parcels.coming
+    _check_transfers(core)
     for sequence in core.sequences.values():
         parcel = sequence.residence.parcel
         if parcel is not None:
             assert sequence.id in core.instances[parcel.instance].scheduler.residency.parcels.by_id
+
+
+def _check_transfers(core: Core) -> None:
+    """Those of a sequence, and those that came before their steps, are found among all."""
+    transfers = core.migration.transfers
+    listed = [one for sequence in transfers._of for one in transfers.of(sequence)]
+    assert sorted(one.number for one in listed) == sorted(transfers.open)
+    assert all(one.sequence in transfers._of and not one.over for one in transfers)
+    for source, early in enumerate(transfers._early):
+        assert early == {
+            one.number: one
+            for one in transfers
+            if one.source == source and one.num_right >= 0 and one.target_pool is not None
+        }
 
 
 def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]:
@@ -109,6 +128,7 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
     order = in_order(slots)
     _check_host(core, instance)
     _check_swaps(scheduler)
+    _check_sums(scheduler)
     _check_order(slots, order)
     if instance.state is not WorkerState.READY:
         _check_dead(scheduler)
@@ -142,6 +162,9 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
         seats[one.id] += 1
     waiting = sum(one.num_known_tokens for one in scheduler.waiting)
     assert scheduler.waiting.num_tokens == waiting
+    assert scheduler.waiting.num_begun == sum(
+        one.num_output_tokens > 0 for one in scheduler.waiting
+    )
     left = [one.left for one in scheduler.waiting]
     assert scheduler.waiting.left_steps == sum(one.steps for one in left)
     assert scheduler.waiting.left_work == sum(one.work for one in left)
@@ -251,3 +274,19 @@ def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
         blocks -= scheduler.admission.plan(one).num_new_blocks
         if number >= vacant or blocks < 0 or (scheduler.suspects and not one.strikes):
             yield one
+
+
+def _check_sums(scheduler: Scheduler) -> None:
+    """What placement is told of all at once is what there is, one by one."""
+    table, waiting = scheduler.slots, scheduler.waiting
+    order = table.order()
+    sums, likely = table.sums, table.likely_end[order].tolist()
+    prompts = [table.member(slot).num_prompt_tokens for slot in order.tolist()]
+    assert table.prompt[order].tolist() == prompts
+    assert (sums.prompt_tokens, sums.likely_tokens) == (sum(prompts), sum(likely))
+    assert sums.num_heavy == sum(map(is_heavy, prompts, likely))
+    known, ends = (column.tolist() for column in waiting.columns(1 << 30))
+    assert known == [one.num_known_tokens for one in waiting]
+    prompts = [one.num_prompt_tokens for one in waiting]
+    assert (waiting.sums.prompt_tokens, waiting.sums.likely_tokens) == (sum(prompts), sum(ends))
+    assert waiting.sums.num_heavy == sum(map(is_heavy, prompts, ends))

@@ -28,6 +28,7 @@ class Movers:
         self.numbers: set[int] = set()  # of all transfers that there ever were
         self.links: dict[tuple[int, int], int] = {}  # numbers by (source, target), both ends up
         self.num_links = 0
+        self.falling: list[tuple[int, int, int, int]] = []  # ends that a death will break
         self.layered: list[Send] = []  # of the action list that is carried out
 
     def handle(self, event: Event) -> list[Action]:
@@ -35,6 +36,7 @@ class Movers:
 
     def link_all(self) -> None:
         """Every two workers that live can send to each other."""
+        self.fall()
         living = sorted(self.workers)
         for source in living:
             for target in living:
@@ -55,6 +57,13 @@ class Movers:
         self.clear_sendings()
         peer = target if end == source else source
         self.handle(LinkChanged(self.now, end, peer, end == source, False, link))
+
+    def fall(self) -> bool:
+        """Links to those that died break at their other ends too; whether there were any."""
+        falling, self.falling = self.falling, []
+        for one in falling:
+            self.break_link(*one)
+        return bool(falling)
 
     def land(self, number: int, end: int, num_right: int = 1 << 30) -> bool:
         """A transfer is over at one end, with so many of its blocks right; whether it was open."""

@@ -78,10 +78,12 @@ def seldom(driver: Driver, num_blocks: int, chance: random.Random, instance: int
         link = driver.links.pop(way)
         for end in chance.sample([source, target], 2):
             driver.break_link(source, target, end, link)
+    elif what < 0.7:
+        driver.fall()
     elif what < 0.75:
         driver.link_all()
     elif what < 0.8:
-        driver.lose(instance, chance.random() < 0.5)
+        driver.lose(instance, blamed=chance.random() < 0.5, late=chance.random() < 0.5)
     elif what < 0.9:
         revive(driver, num_blocks)
     elif alive:

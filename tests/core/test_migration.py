@@ -252,6 +252,31 @@ def test_a_flip_takes_effect_with_requests_in_flight() -> None:
     driver.check_nothing_left()
 
 
+def test_a_flip_is_idle_once_what_it_waited_for_has_ended() -> None:
+    driver = two((Role.PREFILL, Role.DECODE))
+    request = driver.arrive(PROMPT[:10], 4)
+    while home(driver, request) != 1 or driver.num_outputs(sequence_id(request, 0)) < 2:
+        driver.answer(0)
+        driver.land_all()
+        driver.answer(1)
+    driver.flip(1, Role.PREFILL)
+    driver.flip(0, Role.DECODE)
+    (_, waits) = driver.core.migration.flips.status(driver.now)
+    assert not waits.idle and waits.flip_s < 0.0
+    while driver.alive:
+        driver.answer(1)
+    (_, waits) = driver.core.migration.flips.status(driver.now)
+    assert waits.idle and waits.flip_s < 0.0
+
+
+def test_a_prompt_that_is_computed_elsewhere_is_no_work_for_one_that_draws() -> None:
+    driver = two((Role.PREFILL, Role.MIXED))
+    driver.arrive(PROMPT, 4)
+    driver.flip(1, Role.DECODE)
+    (flip,) = driver.core.migration.flips.status(driver.now)
+    assert flip.idle
+
+
 def test_a_drained_instance_is_left_idle_without_losing_a_token() -> None:
     driver = two(max_running=3)
     for length in (4, 9, 14, 22, 3):

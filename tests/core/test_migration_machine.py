@@ -153,10 +153,14 @@ class MigrationMachine(RuleBasedStateMachine):
     def abort(self, index: int) -> None:
         self.driver.abort(index % self.driver.requests)
 
-    @rule(index=indices, blamed=st.booleans())
-    def lose(self, index: int, blamed: bool) -> None:
+    @rule(index=indices, blamed=st.booleans(), late=st.booleans())
+    def lose(self, index: int, blamed: bool, late: bool) -> None:
         if index % 3 == 0:
-            self.driver.lose(self._instance(index // 3), blamed)
+            self.driver.lose(self._instance(index // 3), blamed, late)
+
+    @rule()
+    def fall(self) -> None:
+        self.driver.fall()
 
     @rule(linked=st.booleans())
     def ready(self, linked: bool) -> None:
@@ -181,7 +185,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
 
 MigrationMachine.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 120,
+    max_examples=5_000 if SOAK else 60,
     stateful_step_count=80 if SOAK else 50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -25,6 +25,28 @@ def test_one_whose_link_is_gone_when_its_turn_comes_is_computed_again() -> None:
     driver.check_nothing_left()
 
 
+def test_one_whose_transfer_and_both_ends_are_lost_waits_for_it_no_more() -> None:
+    driver = two()
+    request = driver.arrive(PROMPT, 40)
+    source = home(driver, request)
+    target = 1 - source
+    run_until_tokens(driver, request, 2, source)
+    driver.move(sequence_id(request, 0), target)
+    driver.land_all()  # what goes ahead
+    while driver.answer(source):
+        pass
+    sequence = driver.core.sequences[sequence_id(request, 0)]
+    assert sequence.residence.transfer and home(driver, request) == target
+    driver.lose(source, late=True)
+    driver.lose(target)
+    assert not sequence.residence.transfer
+    for instance in (source, target):
+        driver.ready(instance, 40)
+    driver.settle()
+    assert not driver.alive
+    driver.check_nothing_left()
+
+
 def test_one_that_waits_is_not_moved_to_where_it_cannot_run() -> None:
     driver = two(max_running=1)
     requests = [driver.arrive(PROMPT, 8) for _ in range(4)]

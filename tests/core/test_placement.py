@@ -1,46 +1,13 @@
-"""Placement: what it is told, when it is asked, and what the only one so far answers."""
+"""Placement in the Core: what it is told, and when it is asked."""
 
 from collections.abc import Sequence as Listing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from daemon.placement import PLACEMENTS
-from daemon.placement.base import Candidate, Placement
-from daemon.placement.least_loaded import LeastLoaded
+from daemon.placement.base import Candidate, Newcomer, Placement
 from daemon.request import sequence_id
-from daemon.role import Role
-from daemon.sequence import Sequence
 from tests.core.driver import Driver, configured
-
-NEWCOMER = Sequence(128, 5, 5, 0, 0.0, 0)
-
-
-def candidate(instance: int, tokens: int = 0, running: int = 0, share: float = 0.0) -> Candidate:
-    return Candidate(instance, Role.MIXED, tokens, running, share)
-
-
-@pytest.mark.parametrize(
-    ("candidates", "chosen"),
-    [
-        ([candidate(0, 9), candidate(1, 8)], 1),
-        ([candidate(0, 8, share=0.5), candidate(1, 8, share=0.4)], 1),
-        ([candidate(0, 8, running=2), candidate(1, 8, running=1)], 1),
-        ([candidate(3), candidate(2)], 2),
-    ],
-)
-def test_the_least_loaded_has_few_tokens_waiting_then_free_memory(
-    candidates: list[Candidate], chosen: int
-) -> None:
-    assert LeastLoaded().choose(NEWCOMER, candidates, 0) == chosen
-
-
-@given(st.permutations(range(4)), st.integers(0, 2**63))
-def test_neither_order_nor_seed_matters_to_it(order: list[int], seed: int) -> None:
-    loads = [candidate(0, 3, 1, 0.5), candidate(1, 3, 1, 0.4), candidate(2, 9), candidate(3, 3)]
-    assert LeastLoaded().choose(NEWCOMER, [loads[i] for i in order], seed) == 3
-
 
 Asked = list[tuple[int, tuple[int, ...], int]]
 
@@ -54,8 +21,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         name = "last"
         meaning = "to the last one"
 
-        def choose(self, sequence: Sequence, candidates: Listing[Candidate], seed: int) -> int:
-            seen.append((sequence.id, tuple(one.instance for one in candidates), seed))
+        def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
+            seen.append((newcomer.sequence, tuple(one.instance for one in candidates), seed))
             return candidates[-1].instance
 
     monkeypatch.setitem(PLACEMENTS, "last", Last)
@@ -91,3 +58,36 @@ def test_another_placement_than_the_default_gives_the_same_again(asked: Asked) -
         return list(asked)
 
     assert told() == told()
+
+
+def test_what_is_told_of_an_instance_is_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+
+    class Looks(Placement):
+        name = "looks"
+        meaning = "to the first, after a look at all"
+
+        def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
+            for one in candidates:
+                table = driver.core.instances[one.instance].scheduler.slots
+                members, (known, left) = one.members(), one.queued()
+                assert members.known.size == one.num_running == table.num_running
+                assert (members.left > 0).all() and (left > 0).all()
+                assert (members.known >= members.outputs).all()
+                assert known.size == one.num_waiting and one.num_pending_tokens == known.sum()
+                assert one.load.num == one.num_running + one.num_waiting
+                assert one.context() + one.prompt_left() <= members.known.sum()
+                assert one.capacity_tokens == 256 >= one.free_tokens >= 0
+                assert 0.0 <= one.kv_share <= 1.0 and one.pace_s >= 0.0
+                assert one.shared_tokens() >= 0
+                looked.append((one.instance, one.num_running, newcomer.likely_length))
+            return candidates[0].instance
+
+    monkeypatch.setitem(PLACEMENTS, "looks", Looks)
+    driver = Driver(configured(instances=2, placement="looks", max_running=2), 64)
+    for number in range(6):
+        driver.predict(driver.arrive([number % 2] * 20, 60 if number else 8), 40)
+        driver.answer(number % 2)
+    assert max(num for _, num, _ in looked) == 2
+    driver.settle()
+    driver.check_nothing_left()

@@ -1,0 +1,171 @@
+"""An instance as placement sees it: what it is asked for is worked out then, and not before."""
+
+from collections.abc import Sequence as Listing
+
+import numpy as np
+
+from daemon.core.instance import Instance
+from daemon.placement.base import LoadHere, Members, Newcomer
+from daemon.role import Role
+from daemon.scheduler.load_sums import is_heavy
+from daemon.sequence import Sequence
+from daemon.wire.columns import Int32, int32
+
+LOOK = 256
+"""So many of a queue are looked at one by one."""
+
+OVERRUN = 4
+"""What is longer than it was likely to be goes on for one in so many of the tokens that it has."""
+
+
+class InstanceView:
+    """One instance at one decision."""
+
+    __slots__ = (
+        "_coming",
+        "_home",
+        "_now",
+        "_scheduler",
+        "capacity_tokens",
+        "instance",
+        "num_pending_tokens",
+        "role",
+        "step_time",
+        "transfer_s",
+    )
+
+    def __init__(
+        self, home: Instance, now: float, coming: Listing[Sequence] = (), transfer_s: float = 0.0
+    ) -> None:
+        """`coming` are those that run elsewhere and are to go on here."""
+        self._home = home
+        self._now = now
+        self._coming = coming
+        self._scheduler = scheduler = home.scheduler
+        kv = scheduler.kv
+        self.instance = home.index
+        self.role = home.role
+        self.step_time = scheduler.step_time
+        self.capacity_tokens = kv.pool.num_blocks * kv.block_size
+        self.num_pending_tokens = scheduler.waiting.num_tokens
+        self.transfer_s = transfer_s
+
+    @property
+    def wait_s(self) -> float:
+        """Predicted time to compute what waits."""
+        pending = self.num_pending_tokens
+        return self.step_time.prefill_s(pending) if pending else 0.0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences with a slot."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without one, those on their way to it included."""
+        return len(self._scheduler.waiting) + len(self._coming)
+
+    @property
+    def kv_share(self) -> float:
+        """The share of its blocks that is held or reserved."""
+        kv = self._scheduler.kv
+        ledger = kv.pool.ledger()
+        taken = ledger.held + kv.reservations.num_unheld
+        return taken / ledger.total if ledger.total else 1.0
+
+    @property
+    def free_tokens(self) -> int:
+        """Of that, what nobody holds and nobody has reserved."""
+        kv = self._scheduler.kv
+        return kv.num_unreserved * kv.block_size
+
+    @property
+    def max_running(self) -> int:
+        """Its slots."""
+        return self._home.limits.max_running
+
+    @property
+    def step_tokens(self) -> int:
+        """The token budget of a step."""
+        return self._home.limits.max_batch_tokens
+
+    @property
+    def pace_s(self) -> float:
+        """The predicted time of its next step, were it one of decodes alone."""
+        home = self._home
+        if not home.scheduler.num_running:
+            return home.step_time.decode_s(0, 0)
+        return home.step_time.decode_s(
+            home.newest_work.num_decodes, home.newest_work.decode_context
+        )
+
+    @property
+    def load(self) -> LoadHere:
+        """All that run, wait, or are on their way."""
+        scheduler, coming = self._scheduler, self._coming
+        running, waiting = scheduler.slots.sums, scheduler.waiting.sums
+        num = scheduler.slots.num_running + len(scheduler.waiting)
+        prompts = running.prompt_tokens + waiting.prompt_tokens
+        likely = running.likely_tokens + waiting.likely_tokens
+        heavy = running.num_heavy + waiting.num_heavy
+        for one in coming:
+            num += 1
+            prompts += one.num_prompt_tokens
+            likely += one.likely_length
+            heavy += is_heavy(one.num_prompt_tokens, one.likely_length)
+        if self.role is Role.PREFILL:
+            likely = prompts + num
+        return LoadHere(num, prompts, likely, heavy)
+
+    def context(self) -> int:
+        """Tokens that those that run have computed."""
+        table = self._scheduler.slots
+        return int(np.add.reduce(table.computed[table.order()]))
+
+    def shared_tokens(self) -> int:
+        """Tokens of them that are counted again for each who shares their blocks."""
+        kv, order = self._scheduler.kv, self._scheduler.slots.order()
+        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.ledger().held
+        return max(0, num_twice) * kv.block_size
+
+    def prompt_left(self) -> int:
+        """Tokens of prompts that are being computed, as far as they are not."""
+        table = self._scheduler.slots
+        order = table.order()
+        pending = table.known[order] - table.computed[order]
+        return int(np.add.reduce(pending[pending > 1]))
+
+    def cached_tokens(self, newcomer: Newcomer) -> int:
+        """Of a newcomer's tokens, those whose KV is there."""
+        kv = self._scheduler.kv
+        if not kv.caches_prefixes or not newcomer.hashes:
+            return 0
+        useful = (newcomer.num_tokens - 1) // kv.block_size
+        return len(kv.pool.cache.match(newcomer.hashes[:useful])) * kv.block_size
+
+    def members(self) -> Members:
+        """Those that run."""
+        table = self._scheduler.slots
+        order = table.order()
+        known = table.known[order]
+        outputs = table.delivered[order] - table.prompt[order]
+        first_s = table.first_s[order]
+        since_s = np.where(first_s >= 0.0, self._now - first_s, 0.0)
+        if self.role is Role.PREFILL:
+            return Members(known, np.ones_like(known), outputs, since_s)
+        ahead = table.likely_end[order] - known
+        left = np.where(ahead > 0, ahead, outputs // OVERRUN + 1).astype(np.int32)
+        return Members(known, left, outputs, since_s)
+
+    def queued(self) -> tuple[Int32, Int32]:
+        """(known tokens, steps until it is likely to end) of those first in its queue, and of those
+        on their way.
+        """
+        known, likely = self._scheduler.waiting.columns(LOOK)
+        if self._coming:
+            known = np.append(known, int32([one.num_known_tokens for one in self._coming]))
+            likely = np.append(likely, int32([one.likely_length for one in self._coming]))
+        if self.role is Role.PREFILL:
+            return known, np.ones_like(known)
+        return known, np.maximum(likely - known, 1)

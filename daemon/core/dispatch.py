@@ -1,0 +1,183 @@
+"""Dispatch: which instance a sequence is queued at, at first and again."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from collections.abc import Sequence as Listing
+from itertools import islice
+from typing import Protocol
+
+from daemon.core.candidate import InstanceView
+from daemon.core.events import Configured
+from daemon.core.instance import Instance, WorkerState, able_to_hold
+from daemon.core.migration import Migration
+from daemon.core.plan_errors import early, overrun
+from daemon.placement import PLACEMENTS
+from daemon.placement.balance import may_leave
+from daemon.placement.base import Newcomer, Placement
+from daemon.placement.by_role import preferred
+from daemon.placement.rebalance import NO_ERROR, PlanError, moves
+from daemon.role import Role
+from daemon.sequence import Sequence
+from daemon.story import What
+
+LOOK = 16
+"""So many that wait at an instance are looked at when others outran their predictions."""
+
+Decide = Callable[[Sequence, Listing[Instance], Role, float], Instance]
+
+
+class Dispatched(Protocol):
+    """What dispatch asks of the Core."""
+
+    config: Configured
+    instances: list[Instance]
+    migration: Migration
+
+    def touch(self, index: int) -> Instance:
+        """An instance that this event changes."""
+
+    def unplaceable(self, sequence: Sequence, now: float) -> None:
+        """No instance can ever hold a sequence: it fails."""
+
+
+class Dispatch:
+    """Asks the placement, and queues sequences where it says."""
+
+    def __init__(self, core: Dispatched) -> None:
+        self._core = core
+        self.placement: Placement = PLACEMENTS[core.config.placement]()
+        self.decide: Decide = self._decide
+        """Chooses among two or more; a driver may put itself before it, to take the time."""
+
+    def use(self, name: str) -> None:
+        """Place by another of PLACEMENTS from now on."""
+        self.placement = PLACEMENTS[name]()
+
+    def place(self, sequence: Sequence, now: float, is_anew: bool = False) -> None:
+        """Queue a sequence where placement chooses; it fails if no instance can ever hold it.
+
+        `is_anew`: it was queued already, and comes from there.
+        """
+        instances = self._core.instances
+        able = able_to_hold(instances, sequence.limit)
+        able = able or [one for one in instances if one.state is not WorkerState.READY]
+        if not able:
+            self._core.unplaceable(sequence, now)
+            return
+        wanted = Role.DECODE if sequence.num_output_tokens else Role.PREFILL
+        chosen, left = self.choose(sequence, able, wanted, now), sequence.instance
+        if is_anew and chosen.index != left:
+            sequence.story.add(now, What.MOVED, left)
+        self._core.touch(chosen.index).scheduler.add(sequence, now)
+
+    def choose(
+        self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
+    ) -> Instance:
+        """The instance that placement chooses, by role and then by what it is told of each."""
+        return among[0] if len(among) == 1 else self.decide(sequence, among, wanted, now)
+
+    def _decide(
+        self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
+    ) -> Instance:
+        core, pool = self._core, preferred(among, wanted)
+        if len(pool) == 1:
+            return pool[0]
+        coming: defaultdict[int, list[Sequence]] = defaultdict(list)
+        for move in core.migration.moves.values():
+            if move.sequence is not sequence:
+                coming[move.target].append(move.sequence)
+        candidates = [InstanceView(one, now, coming.get(one.index, ())) for one in pool]
+        newcomer = self._newcomer(sequence, now)
+        if newcomer.brings_kv:
+            self._reckon_transfers(sequence, candidates)
+        return core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
+
+    def _newcomer(self, sequence: Sequence, now: float) -> Newcomer:
+        config, known = self._core.config, sequence.num_known_tokens
+        if sequence.slot >= 0:
+            table = self._core.instances[sequence.instance].scheduler.slots
+            known = int(table.delivered[sequence.slot])
+        outputs = known - sequence.num_prompt_tokens
+        likely = sequence.likely_length
+        if sequence.predicted_tokens < 0 and self.placement.looks_at_lengths:
+            left = self._core.instances[0].scheduler.left_of(sequence)
+            likely = sequence.num_known_tokens + left.steps
+        return Newcomer(
+            sequence=sequence.id,
+            num_tokens=known,
+            likely_length=max(known + 1, likely),
+            num_outputs=outputs,
+            brings_kv=sequence.slot >= 0 or sequence.residence.parked_tokens > 0,
+            now=now,
+            arrived_s=sequence.arrived_s,
+            first_token_s=sequence.first_token_s,
+            slo_ttft_s=config.slo_ttft_s,
+            slo_tpot_s=config.slo_tpot_s,
+            hashes=sequence.hashes,
+        )
+
+    def _reckon_transfers(self, sequence: Sequence, views: Listing[InstanceView]) -> None:
+        """How long its KV takes to each, which takes turns with what is on its way there."""
+        transfers = self._core.migration.transfers
+        parcel = sequence.residence.parcel
+        source = sequence.instance if parcel is None else parcel.instance
+        flying = Counter(one.target for one in transfers)
+        for view in views:
+            target = view.instance
+            if target != source:
+                kv = self._core.instances[target].scheduler.kv
+                link = transfers.links.time(source, target)
+                own_s = link.predict_s(kv.blocks_for(sequence.num_known_tokens))
+                view.transfer_s = own_s * (1 + flying[target])
+
+    # Again
+
+    def on_predicted(self, sequence: Sequence, now: float) -> None:
+        """Place one anew that has not begun, if that depends on its length, which is known now."""
+        if len(self._core.instances) == 1 or not self.placement.looks_at_lengths:
+            return
+        if sequence.started or sequence.slot >= 0 or not may_leave(sequence):
+            return
+        home = self._core.touch(sequence.instance)
+        home.scheduler.withdraw(sequence)
+        self.place(sequence, now, is_anew=True)
+
+    def on_ended(self, home: Instance, ended: list[Sequence], now: float) -> None:
+        """Answers ended at an instance: those that wait where others run on may come instead."""
+        if len(self._core.instances) == 1 or not self.placement.rebalances:
+            return
+        error_s = self._error_s(home, early(ended))
+        givers = [
+            (self._error_s(one), one)
+            for one in self._core.instances
+            if error_s < 0.0 and one is not home and one.scheduler.waiting
+        ]
+        for giver_s, giver in sorted(givers, key=lambda pair: (-pair[0], pair[1].index)):
+            if giver_s > 0.0 > error_s:
+                error_s = self._relieve(giver, home, giver_s, error_s, now)
+
+    def _error_s(self, home: Instance, more: PlanError = NO_ERROR) -> float:
+        here = overrun(home.scheduler.slots)
+        error = PlanError(here.tokens + more.tokens, here.num + more.num)
+        return error.seconds(home.step_time)
+
+    def _relieve(
+        self, giver: Instance, taker: Instance, giver_s: float, taker_s: float, now: float
+    ) -> float:
+        """Move who waits, as far as that lessens both errors; the taker's after that."""
+        able = [
+            one
+            for one in islice(giver.scheduler.waiting, LOOK)
+            if not (one.started or one.rebalanced) and may_leave(one)
+            if taker.takes(one.limit) and taker.suits(one)
+        ]
+        loads = [PlanError(one.likely_length, 1) for one in able]
+        costs = ((of.seconds(giver.step_time), of.seconds(taker.step_time)) for of in loads)
+        found = list(moves(giver_s, taker_s, costs))
+        for number, *_ in found:
+            sequence = able[number]
+            sequence.rebalanced = True
+            self._core.touch(giver.index).scheduler.withdraw(sequence)
+            sequence.story.add(now, What.MOVED, giver.index)
+            self._core.touch(taker.index).scheduler.add(sequence, now)
+        return found[-1][2] if found else taker_s

@@ -1,0 +1,294 @@
+"""The watcher of roles: looks at the load every few seconds, and gives instances their roles.
+
+It sees what the Core sees, in events' time, and flips through `Migration` as an operator does. An
+instance whose role was written in the configuration, or chosen by the operator, is pinned: it keeps
+that role.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from daemon.core.choices import (
+    LEAST_STEPS,
+    are_alike,
+    are_linked,
+    assigned,
+    fleet,
+    mixed,
+    present,
+    splits,
+)
+from daemon.core.events import Configured, RequestArrived, RoleChosen, RolesChosen
+from daemon.core.instance import Instance, WorkerState
+from daemon.core.migration import Migration
+from daemon.core.snapshot import Counters, RolesExpected, RolesStatus
+from daemon.core.wakes import NEVER
+from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import StepWork
+from daemon.request import FinishReason, State
+from daemon.role import AUTO, Role
+from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
+from daemon.roles.forecast import Forecast, forecast
+from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.window import LoadWindow, WindowState
+from daemon.sequence import Sequence
+
+REMEMBERED = 0.9999
+"""What one step leaves of the weight of those before it: minutes, so that many batches are seen."""
+HORIZON_S = 300.0
+MOVED_MISSES = 0.5
+"""Of the answers that a change moves, so many are taken to miss their promises; a change has to
+make up for them within the horizon."""
+
+
+class WatcherState(msgspec.Struct, frozen=True, array_like=True):
+    """All that a watcher knows."""
+
+    mode: str
+    pinned: list[int]
+    due_s: float
+    window: WindowState
+    decider: DeciderState
+    drawing: tuple[float, ...]
+    prompts: tuple[float, ...]
+    usable: list[int]
+    counted: tuple[int, int]
+    decided: Decided
+    decided_s: float
+    expected: list[Forecast]
+
+
+class WatchedCore(Protocol):
+    """What the watcher needs of the Core."""
+
+    config: Configured
+    instances: list[Instance]
+    sequences: dict[int, Sequence]
+    counters: Counters
+    migration: Migration
+
+
+class Watcher:
+    """Decides on roles where there are several instances and the configuration says so."""
+
+    def __init__(self, core: WatchedCore) -> None:
+        self._core = core
+        self.mode = core.config.roles
+        self.pinned = _pinned(core.config)
+        self.due_s = NEVER  # of the next look
+        self.news = ""  # a decision that the driver has not told
+        self._window = LoadWindow()
+        self._decider = Decider()
+        self._drawing = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
+        self._prompts = StepTimeModel(memory=REMEMBERED)  # of those without
+        self._usable: list[int] = []
+        self._counted = 0, 0  # (prompt tokens, cached ones) before the present load
+        self._decided = Decided(MIXED, "nothing was seen yet")
+        self._decided_s = core.config.now
+        self._expected: list[Forecast] = []
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is in another state than one that a configuration without it makes."""
+        return bool(self.mode or self.pinned != _pinned(self._core.config))
+
+    @property
+    def on(self) -> bool:
+        """Whether it watches."""
+        return self.mode == AUTO and len(self._core.instances) > 1
+
+    # What it is told
+
+    def on_chosen(self, event: RolesChosen) -> None:
+        """The operator has it decide, for all instances, or leave roles as configured."""
+        self.mode, self.pinned, self.due_s = event.mode, set(), NEVER
+        self._window, self._decider = LoadWindow(), Decider()
+        self._decided, self._expected = Decided(MIXED, "nothing was seen yet"), []
+        self._decided_s = event.now
+        if event.mode != AUTO:
+            for one in self._core.instances:
+                self._flip(one, one.config.role, event.now, "operator")
+
+    def on_role(self, event: RoleChosen) -> None:
+        """The operator chose an instance's role: it keeps that."""
+        self.pinned.add(event.instance)
+        self._core.migration.on_role(event)
+        if self._window.since_s >= 0.0:
+            self._decider.begin(event.now)
+
+    def arrived(self, event: RequestArrived, refused: bool) -> None:
+        """A request came."""
+        self._window.arrived(event.now, event.num_prompt_tokens, event.n)
+        if self.due_s == NEVER:
+            self.due_s = self._window.edge_s
+            self._usable = [one.index for one in self._core.instances if _is_usable(one)]
+            self._begin(event.now)
+        if refused:
+            self._decider.ended(event.now, False, self._present())
+
+    def stepped(self, work: StepWork, elapsed_s: float) -> None:
+        """A step took so long."""
+        (self._drawing if work.num_decodes else self._prompts).observe(work, elapsed_s)
+
+    def ended(self, sequence: Sequence, reason: int, now: float) -> None:
+        """An answer has ended."""
+        if reason == FinishReason.ABORT:
+            return
+        num, first_s = sequence.num_output_tokens, sequence.first_token_s
+        self._window.ended(now, sequence.arrived_s, num)
+        kept = reason != FinishReason.ERROR and first_s >= 0.0
+        if kept:
+            config = self._core.config
+            kept = first_s - sequence.arrived_s <= config.slo_ttft_s
+            kept &= now - first_s <= config.slo_tpot_s * (num - 1) or num < 2
+        self._decider.ended(sequence.arrived_s, kept, self._present())
+
+    # What it does
+
+    def look(self, now: float) -> None:
+        """Close what is past, and decide if it is time to."""
+        changed = self._window.close(now)
+        self.due_s = self._window.edge_s
+        usable = [one for one in self._core.instances if _is_usable(one)]
+        indices = [one.index for one in usable]
+        if changed or indices != self._usable:
+            self._usable = indices
+            self._begin(self._window.since_s if changed else now)
+        if not self._decider.enough(now, self._window.num_requests):
+            return
+        why_not = self._hindered(usable)
+        load = None if why_not else self._load()
+        if load is None:
+            self._say(Decided(self._present(), why_not or "no answer has ended yet"), now)
+            return
+        self._expected = self._forecasts(usable, load)
+        here = self._present()
+        moved = sum(one.scheduler.num_running for one in self._free(usable)) / 2.0
+        cost = MOVED_MISSES * moved / max(1.0, load.answer_rate * HORIZON_S)
+        decided = self._decider.look(now, here, self._expected, cost)
+        if decided.choice != here:
+            self._change(decided, usable, now)
+        self._say(decided, now)
+
+    def status(self, now: float) -> RolesStatus:
+        """Its part of a snapshot."""
+        names = [one.config.name for one in self._core.instances]
+        here = self._present()
+        measured = self._decider.measured(here)
+        return RolesStatus(
+            mode=self.mode or "mixed",
+            present=here,
+            pinned=tuple(names[one] for one in sorted(self.pinned)),
+            decision=self._decided.why if self.on else "",
+            age_s=now - self._decided_s,
+            expected=tuple(RolesExpected(*msgspec.structs.astuple(one)) for one in self._expected),
+            measured=measured.share,
+            num_measured=measured.num,
+        )
+
+    def _begin(self, since_s: float) -> None:
+        self._decider.begin(since_s)
+        counters = self._core.counters
+        self._counted = counters.prompt_tokens, counters.cached_tokens
+
+    def _free(self, usable: list[Instance]) -> list[Instance]:
+        return [one for one in usable if one.index not in self.pinned]
+
+    def _present(self) -> str:
+        usable = [one for one in self._core.instances if _is_usable(one)]
+        return present(self._free(usable), usable)
+
+    def _hindered(self, usable: list[Instance]) -> str:
+        """Why there is nothing to choose, if so."""
+        if not splits(usable, self.pinned):
+            return "no other roles are possible"
+        if not are_alike(usable):
+            return "the instances are of different kinds"
+        if not are_linked(usable, self._core.migration.transfers.links):
+            return "not all instances are linked"
+        if self._drawing.num_observed < LEAST_STEPS:
+            return "too few steps were seen"
+        return ""
+
+    def _load(self) -> OfferedLoad | None:
+        counters = self._core.counters
+        num_prompt = counters.prompt_tokens - self._counted[0]
+        num_cached = counters.cached_tokens - self._counted[1]
+        return self._window.load(self._unended(), num_cached / num_prompt if num_prompt else 0.0)
+
+    def _unended(self) -> int:
+        """Tokens of answers of the present load that have not ended."""
+        homes, since_s, total = self._core.instances, self._window.since_s, 0
+        for one in self._core.sequences.values():
+            if one.arrived_s < since_s:
+                continue
+            if one.state is State.RUNNING:
+                table = homes[one.instance].scheduler.slots
+                total += int(table.delivered[one.slot]) - one.num_prompt_tokens
+            else:
+                total += one.num_output_tokens
+        return total
+
+    def _forecasts(self, usable: list[Instance], load: OfferedLoad) -> list[Forecast]:
+        """Of mixed, then of all splits."""
+        links, config = self._core.migration.transfers.links, self._core.config
+        known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
+        promised = Promised(config.slo_ttft_s, config.slo_tpot_s)
+        first = forecast(load, known, promised, mixed(usable, self.pinned))
+        return [
+            msgspec.structs.replace(first, choice=MIXED),
+            *(forecast(load, known, promised, one) for one in splits(usable, self.pinned)),
+        ]
+
+    def _change(self, decided: Decided, usable: list[Instance], now: float) -> None:
+        for one, role in assigned(decided.choice, self._free(usable), usable):
+            self._flip(one, role, now, f"auto {decided.choice}")
+        self.news = decided.why
+
+    def _flip(self, instance: Instance, role: Role, now: float, why: str) -> None:
+        if role is not instance.role:
+            self._core.migration.on_role(RoleChosen(now, instance.index, role, why))
+
+    def _say(self, decided: Decided, now: float) -> None:
+        if decided != self._decided:
+            self._decided, self._decided_s = decided, now
+
+    # Between lives
+
+    def state(self) -> WatcherState:
+        """All that it knows."""
+        return WatcherState(
+            self.mode,
+            sorted(self.pinned),
+            self.due_s,
+            self._window.state(),
+            msgspec.convert(msgspec.to_builtins(self._decider.state), DeciderState),
+            self._drawing.state(),
+            self._prompts.state(),
+            list(self._usable),
+            self._counted,
+            self._decided,
+            self._decided_s,
+            list(self._expected),
+        )
+
+    def restore(self, state: WatcherState) -> None:
+        """Know all that this state has."""
+        self.mode, self.pinned, self.due_s = state.mode, set(state.pinned), state.due_s
+        self._window = LoadWindow.restored(state.window)
+        self._decider = Decider(msgspec.convert(msgspec.to_builtins(state.decider), DeciderState))
+        self._drawing = StepTimeModel.restored(state.drawing)
+        self._prompts = StepTimeModel.restored(state.prompts)
+        self._usable, self._counted = list(state.usable), state.counted
+        self._decided, self._decided_s = state.decided, state.decided_s
+        self._expected = list(state.expected)
+
+
+def _pinned(config: Configured) -> set[int]:
+    """The instances whose roles were written in the configuration."""
+    return {index for index, one in enumerate(config.instances) if one.role is not Role.MIXED}
+
+
+def _is_usable(one: Instance) -> bool:
+    return one.state is WorkerState.READY and not one.drained

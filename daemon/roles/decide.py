@@ -1,0 +1,200 @@
+"""When roles change: rarely, and back where what was measured is worse than what mixed would do.
+
+Each load gets one change, in its first minute: `LoadWindow` tells when it is another load. A split
+has to be better than mixed by a margin and to keep most promises; ties stay mixed.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.roles.forecast import Forecast, Split
+
+MIXED = str(Split(0, 1))
+
+FIRST_S, LAST_S = 20.0, 60.0
+"""Into a load's life a change may come in this time."""
+ENOUGH, FEW = 40, 15
+"""So many requests tell a load; once LAST_S have passed, fewer do."""
+AGREED = 2
+"""So many looks in a row must want the same kind of change."""
+MARGIN = 0.05
+"""Of attainment, what a split must gain over mixed, or over another split."""
+TIE = 0.01
+"""A split that gains no more than that over mixed gives way to it."""
+FLOOR = 0.6
+"""No split is worth a change that keeps fewer promises."""
+MEASURED = 40
+"""So many answers tell how a choice does."""
+POOR = 0.9
+"""Where fewer are kept, a late change may come: what was expected of mixed was not so."""
+WORSE = 0.03
+FIRST_REST_S, MOST_REST_S = 300.0, 4800.0
+"""After a split that was worse than mixed none is tried for so long; twice that the next time."""
+SETTLE_S = 5.0
+"""Requests that come sooner after a change are not counted for it."""
+
+
+class KeptCount(msgspec.Struct, array_like=True):
+    """Answers that ended, and those of them that kept both promises."""
+
+    num: int = 0
+    kept: int = 0
+
+    def add(self, kept: bool) -> None:
+        """One more."""
+        self.num += 1
+        self.kept += kept
+
+    @property
+    def share(self) -> float:
+        """Of those that kept them; 1 before there are any."""
+        return self.kept / self.num if self.num else 1.0
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are enough of them."""
+        return self.num >= MEASURED
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """What a look came to: the choice from now on, and why it is it."""
+
+    choice: str
+    why: str
+
+
+class DeciderState(msgspec.Struct, array_like=True):
+    """All that a decider knows."""
+
+    since_s: float = -1.0  # of the load that it looks at
+    changed_s: float = -1e9  # when it last chose anew
+    is_settled: bool = False  # this load has had its change, or needs none
+    had_late: bool = False  # and its late one
+    wanted: str = ""  # what the last looks wanted
+    num_wanted: int = 0
+    expected: float = 0.0  # of mixed, when a split was chosen
+    mixed: KeptCount = msgspec.field(default_factory=KeptCount)  # under this load
+    split: KeptCount = msgspec.field(default_factory=KeptCount)
+    rest_until_s: float = -1.0
+    rest_s: float = FIRST_REST_S
+
+
+class Decider:
+    """Looks at forecasts and at what was measured, and says what to choose."""
+
+    def __init__(self, state: DeciderState | None = None) -> None:
+        self.state = state or DeciderState()
+
+    def ended(self, arrived_s: float, kept: bool, choice: str) -> None:
+        """An answer has ended, or was refused, under a choice."""
+        state = self.state
+        if arrived_s >= max(state.since_s, state.changed_s + SETTLE_S):
+            (state.mixed if choice == MIXED else state.split).add(kept)
+
+    def measured(self, choice: str) -> KeptCount:
+        """How the choice that is in force does under this load."""
+        return self.state.mixed if choice == MIXED else self.state.split
+
+    def begin(self, since_s: float) -> None:
+        """It is another load from then on."""
+        state = self.state
+        state.since_s, state.is_settled, state.had_late = since_s, False, False
+        state.wanted, state.num_wanted = "", 0
+        state.mixed, state.split = KeptCount(), KeptCount()
+
+    def enough(self, now: float, num_requests: int) -> bool:
+        """Whether so many requests of this load tell what it is."""
+        age_s = now - self.state.since_s
+        return age_s >= FIRST_S and num_requests >= (ENOUGH if age_s < LAST_S else FEW)
+
+    def look(
+        self, now: float, present: str, forecasts: Sequence[Forecast], cost: float = 0.0
+    ) -> Decided:
+        """Choose among forecasts, of which the first is that of mixed. `cost` is what moving
+        what is under way costs, as a share of the answers to come.
+        """
+        state = self.state
+        mixed = forecasts[0]
+        if fallen := self._fallen(now, present):
+            return fallen
+        best = max(forecasts, key=lambda one: one.attainment)
+        late = self._may_be_late(present)
+        if state.is_settled and not late:
+            return Decided(present, self._words(present, forecasts, "this load is decided"))
+        if now < state.rest_until_s:
+            left_s = state.rest_until_s - now
+            return Decided(present, f"no split is tried for another {left_s:.0f} s")
+        expected = state.mixed.share if late else mixed.attainment
+        here = next((one for one in forecasts if one.choice == present), mixed)
+        wanted, why = self._wanted(here, best, expected, MARGIN + cost)
+        if wanted == present:
+            self._want("")
+            state.is_settled = now - state.since_s >= LAST_S
+            return Decided(present, self._words(present, forecasts, why))
+        self._want("mixed" if wanted == MIXED else "split")
+        if state.num_wanted < AGREED and now - state.since_s < LAST_S:
+            return Decided(present, self._words(present, forecasts, f"{wanted} is thought of"))
+        state.had_late |= state.is_settled
+        state.is_settled, state.changed_s = True, now
+        state.expected = mixed.attainment
+        state.split = KeptCount()
+        self._want("")
+        return Decided(wanted, self._words(wanted, forecasts, why))
+
+    def _wanted(
+        self, here: Forecast, best: Forecast, expected: float, margin: float
+    ) -> tuple[str, str]:
+        """(the choice that the forecasts speak for, why); `expected` is of mixed."""
+        if best.attainment < max(FLOOR, expected + margin) or best.choice == MIXED:
+            if here.choice == MIXED:
+                return MIXED, "no split is better by enough"
+            if here.attainment - expected <= TIE or here.attainment < FLOOR:
+                return MIXED, "the split is no better than mixed"
+            return here.choice, "the split is better than mixed"
+        if here.choice != MIXED and best.attainment - here.attainment < margin:
+            return here.choice, "no other split is better by enough"
+        return best.choice, f"better than mixed by {best.attainment - expected:.2f}"
+
+    def _fallen(self, now: float, present: str) -> Decided | None:
+        """Back to mixed, where a split was measured to be worse than that."""
+        state = self.state
+        if present == MIXED or not state.split.tells:
+            return None
+        expected = state.mixed.share if state.mixed.tells else state.expected
+        share, num = state.split.share, state.split.num
+        error = math.sqrt(share * (1.0 - share) / num)
+        if share + 1.5 * error >= expected - WORSE:
+            if num >= 10 * MEASURED:
+                state.rest_s = FIRST_REST_S
+            return None
+        state.rest_until_s = now + state.rest_s
+        rest_s, state.rest_s = state.rest_s, min(MOST_REST_S, 2.0 * state.rest_s)
+        state.is_settled, state.changed_s = True, now
+        return Decided(
+            MIXED,
+            f"{present} kept {share:.2f} of {num} answers, mixed was to keep {expected:.2f}; no "
+            f"split for {rest_s:.0f} s",
+        )
+
+    def _may_be_late(self, present: str) -> bool:
+        """Whether mixed does so badly that what was expected of it was not so."""
+        state = self.state
+        poor = state.mixed.tells and state.mixed.share < POOR
+        return present == MIXED and state.is_settled and not state.had_late and poor
+
+    def _want(self, what: str) -> None:
+        state = self.state
+        state.num_wanted = (
+            state.num_wanted + 1 if what and what == state.wanted else int(bool(what))
+        )
+        state.wanted = what
+
+    def _words(self, choice: str, forecasts: Sequence[Forecast], why: str) -> str:
+        """A decision in a line, with what was expected."""
+        best = max(forecasts[1:], key=lambda one: one.attainment, default=forecasts[0])
+        told = f"{choice}: {why}; expected of mixed {forecasts[0].attainment:.2f}"
+        if best is not forecasts[0]:
+            told += f", of {best.choice} {best.attainment:.2f}"
+        return told

@@ -1,0 +1,226 @@
+"""What share of answers would keep their promises: for instances that do both, and for splits.
+
+Mixed: who draws has every prompt of its instance between its steps, a prompt has every draw. Apart:
+prompts wait for prompts alone, draws for draws alone, and keys and values go from one to the other.
+"""
+
+import math
+
+import msgspec
+
+from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting
+
+COUNTED = 64
+"""So many of a load's samples are reckoned with."""
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What a step takes: its base, and what each thing in it adds."""
+
+    base_s: float
+    decode_s: float  # a row that draws
+    context_s: float  # a token that rows which draw attend to
+    prompt_s: float  # a prompt's token
+    pair_s: float  # a pair of them; see `StepWork.prompts`
+
+    def prompt_work_s(self, tokens: float) -> float:
+        """What a whole prompt adds to the steps that compute it."""
+        return self.prompt_s * tokens + self.pair_s * tokens * tokens
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Instances that are alike."""
+
+    costs: Costs  # of steps with rows that draw
+    alone: Costs  # of steps with prompts alone
+    kv_tokens: int  # that the pool of one holds
+    max_running: int  # sequences of one
+    budget_tokens: int  # of a step
+    chunk_tokens: int  # of one prompt in a step
+    transfer_s: float = 0.0  # of a prompt's KV to another instance, on average
+
+
+class Split(msgspec.Struct, frozen=True, order=True):
+    """So many instances for prompts and so many for draws; none for prompts: all do both."""
+
+    prefill: int
+    decode: int
+
+    @property
+    def together(self) -> bool:
+        """Whether prompts and draws share their instances."""
+        return not self.prefill
+
+    def __str__(self) -> str:
+        return "mixed" if self.together else f"{self.prefill}:{self.decode}"
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What is to be expected of a choice. Times are means; -1: more comes than can be done."""
+
+    choice: str  # a `Split`
+    attainment: float  # share of answers that keep both promises
+    ttft_kept: float
+    tpot_kept: float
+    ttft_s: float
+    tpot_s: float
+    kv_share: float  # of the pools where tokens are drawn
+
+
+def forecast(load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split) -> Forecast:
+    """Of one choice."""
+    prompts = _thinned(load.computed_prompts)
+    if split.together:
+        return _together(load, fleet, promised, split, prompts)
+    return _apart(load, fleet, promised, split, prompts)
+
+
+def _together(
+    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: list[float]
+) -> Forecast:
+    costs, count = fleet.costs, split.decode
+    rate = load.rate_rps / count
+    work, squares = _moments([costs.prompt_work_s(one) for one in prompts])
+    busy = rate * work
+    if busy >= 1.0:
+        return _hopeless(split)
+    # Prompts take their share of the time; the rest is left to steps of those who draw.
+    row_s = costs.decode_s + costs.context_s * load.drawn_context
+    drawn = drawing(
+        load.answer_rate,
+        load.answer_tokens,
+        costs.base_s / (1.0 - busy),
+        row_s / (1.0 - busy),
+        count,
+    )
+    if drawn.step_s == math.inf:
+        return _hopeless(split)
+    rows = drawn.num / count
+    fixed_s = costs.base_s + rows * row_s
+    room = max(1.0, fleet.budget_tokens - rows)
+    line = _line(prompts, costs, fixed_s, room, rate, 1)
+    chunk = min(room, fleet.chunk_tokens)
+    residual_s = drawn.step_s / 2.0
+    ttft = _ttft(prompts, costs, fixed_s, chunk, line, residual_s, promised.ttft_s)
+    chunk_noise = rate * drawn.step_s * squares
+    tpot = _tpot(load, drawn, chunk_noise, (0.0, 0.0), promised.tpot_s)
+    return _told(split, load, fleet, drawn, ttft, tpot)
+
+
+def _apart(
+    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: list[float]
+) -> Forecast:
+    alone, costs = fleet.alone, fleet.costs
+    room, chunk = float(fleet.budget_tokens), float(fleet.chunk_tokens)
+    line = _line(prompts, alone, alone.base_s, room, load.rate_rps, split.prefill)
+    work, _ = _moments([alone.base_s + alone.prompt_work_s(one) for one in prompts])
+    # One that comes while a step runs waits for its end first.
+    busy = min(1.0, load.rate_rps * work / split.prefill)
+    residual_s = busy * work / 2.0
+    ttft = _ttft(prompts, alone, alone.base_s, chunk, line, residual_s, promised.ttft_s)
+    row_s = costs.decode_s + costs.context_s * load.drawn_context
+    drawn = drawing(load.answer_rate, load.answer_tokens, costs.base_s, row_s, split.decode)
+    if drawn.step_s == math.inf:
+        return _hopeless(split)
+    once = _handed(
+        fleet, sum(prompts) / len(prompts), min(1.0, load.rate_rps * work / split.prefill)
+    )
+    once = once[0] - drawn.step_s, once[1]
+    tpot = _tpot(load, drawn, 0.0, once, promised.tpot_s)
+    return _told(split, load, fleet, drawn, ttft, tpot)
+
+
+def _handed(fleet: Fleet, prompt_tokens: float, busy: float) -> tuple[float, float]:
+    """What a handoff takes: (mean, deviation) of two steps where the prompt was computed, which
+    draw tokens beside other prompts while the first blocks leave, and of the transfer.
+    """
+    alone = fleet.alone
+    beside_s = alone.prompt_work_s(min(prompt_tokens, float(fleet.chunk_tokens)))
+    mean_s = 2.0 * (alone.base_s + busy * beside_s) + fleet.transfer_s
+    return mean_s, 2.0 * beside_s * math.sqrt(busy * (1.0 - busy))
+
+
+def _line(
+    prompts: list[float], costs: Costs, fixed_s: float, room: float, rate: float, servers: int
+) -> Waiting:
+    """Before prompts are computed. Those in line share steps, so that each has a part of a step's
+    fixed time.
+    """
+    works = [fixed_s * one / room + costs.prompt_work_s(one) for one in prompts]
+    return waiting(rate, *_moments(works), servers)
+
+
+def _ttft(
+    prompts: list[float],
+    costs: Costs,
+    fixed_s: float,
+    room: float,
+    line: Waiting,
+    residual_s: float,
+    limit_s: float,
+) -> tuple[float, float]:
+    """(share within the limit, mean): a step that runs, the line, and a prompt's own steps."""
+    if line.mean_s == math.inf:
+        return 0.0, -1.0
+    own = [math.ceil(one / room) * fixed_s + costs.prompt_work_s(one) for one in prompts]
+    kept = sum(line.within(limit_s - residual_s - one) for one in own) / len(own)
+    return kept, residual_s + line.overall_s + sum(own) / len(own)
+
+
+def _tpot(
+    load: OfferedLoad,
+    drawn: Drawing,
+    noise: float,
+    once: tuple[float, float],
+    limit_s: float,
+) -> tuple[float, float]:
+    """(share within the limit, mean) of answers that wait `once` more (a mean, a deviation) than
+    their tokens take; `noise` is the variance of a step's time, each step for itself.
+    """
+    lengths = _thinned(load.lengths)
+    kept = 0.0
+    for one in lengths:
+        gaps = one - 1.0
+        if gaps < 1.0:
+            kept += 1.0
+            continue
+        wander_s = drawn.deviation_s(gaps * drawn.step_s)
+        once_s, apart_s = once[0] / gaps, once[1] / gaps
+        deviation_s = math.sqrt(wander_s * wander_s + apart_s * apart_s + noise / gaps)
+        kept += below(limit_s - once_s, drawn.step_s, deviation_s)
+    return kept / len(lengths), drawn.step_s + once[0] / max(1.0, load.answer_tokens - 1.0)
+
+
+def _told(
+    split: Split,
+    load: OfferedLoad,
+    fleet: Fleet,
+    drawn: Drawing,
+    ttft: tuple[float, float],
+    tpot: tuple[float, float],
+) -> Forecast:
+    """With what memory allows: who finds no room waits, and keeps neither promise."""
+    each = load.drawn_context
+    places = split.decode * min(fleet.kv_tokens / each, float(fleet.max_running))
+    fits = below(places, drawn.num, drawn.deviation) if drawn.num < places else 0.0
+    kv_share = min(9.99, drawn.num * each / (split.decode * fleet.kv_tokens))
+    attainment = ttft[0] * tpot[0] * fits
+    return Forecast(str(split), attainment, ttft[0], tpot[0], ttft[1], tpot[1], kv_share)
+
+
+def _hopeless(split: Split) -> Forecast:
+    return Forecast(str(split), 0.0, 0.0, 0.0, -1.0, -1.0, 9.99)
+
+
+def _moments(values: list[float]) -> tuple[float, float]:
+    """(mean, mean square)."""
+    return sum(values) / len(values), sum(one * one for one in values) / len(values)
+
+
+def _thinned(values: tuple[float, ...]) -> list[float]:
+    """At most COUNTED of them, in order of size, with equal steps between."""
+    if len(values) <= COUNTED:
+        return list(values)
+    ordered = sorted(values)
+    return [ordered[int((index + 0.5) * len(ordered) / COUNTED)] for index in range(COUNTED)]

@@ -1,0 +1,61 @@
+"""What arrives, in the few numbers that a choice of roles depends on, and what was promised."""
+
+import math
+
+import msgspec
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """What every answer should keep to."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+class OfferedLoad(msgspec.Struct, frozen=True):
+    """A load that stays as it is. Samples stand for all: each is as likely as the others."""
+
+    rate_rps: float  # requests a second
+    prompts: tuple[int, ...]  # tokens, cached ones included
+    answers: tuple[int, ...]  # tokens of answers that have ended; empty: unknown
+    answer_tokens: float  # the mean, of those that have not ended too
+    answers_per_request: float = 1.0
+    cached_share: float = 0.0  # of the prompts' tokens
+
+    @property
+    def answer_rate(self) -> float:
+        """Answers a second."""
+        return self.rate_rps * self.answers_per_request
+
+    @property
+    def computed_prompts(self) -> tuple[float, ...]:
+        """Tokens of each prompt that nobody has computed before."""
+        kept = 1.0 - self.cached_share
+        return tuple(max(1.0, kept * one) for one in self.prompts)
+
+    @property
+    def prompt_tokens(self) -> float:
+        """Of a prompt, on average, cached ones included."""
+        return sum(self.prompts) / len(self.prompts)
+
+    @property
+    def lengths(self) -> tuple[float, ...]:
+        """Answers' lengths with the right mean; as if memoryless where few have ended."""
+        if len(self.answers) < _FEW:
+            return tuple(self.answer_tokens * one for one in _MEMORYLESS)
+        scale = self.answer_tokens * len(self.answers) / max(1, sum(self.answers))
+        return tuple(max(1.0, scale * one) for one in self.answers)
+
+    @property
+    def drawn_context(self) -> float:
+        """Tokens that a row of a decode step attends to, on average over steps: long answers have
+        more of them.
+        """
+        lengths = self.lengths
+        squares = sum(one * one for one in lengths) / len(lengths)
+        return self.prompt_tokens + squares / (2.0 * self.answer_tokens)
+
+
+_FEW = 20
+_MEMORYLESS = tuple(-math.log(1.0 - (index + 0.5) / 32) for index in range(32))
+"""Lengths at equal steps of an exponential distribution whose mean is 1."""

@@ -1,0 +1,96 @@
+"""Queues in closed form: waits for prompts to be computed, and batches of those who draw tokens."""
+
+import math
+
+import msgspec
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """The chance that one has to wait for `servers` servers that are offered so much work at a
+    time; 1 where it is more than they can do.
+    """
+    if offered >= servers:
+        return 1.0
+    blocked = 1.0
+    for count in range(1, servers + 1):
+        blocked = offered * blocked / (count + offered * blocked)
+    return servers * blocked / (servers - offered * (1.0 - blocked))
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A wait in line: nobody's with `1 - chance`, else exponential with a mean."""
+
+    chance: float
+    mean_s: float  # of those who wait
+
+    def within(self, limit_s: float) -> float:
+        """The share that waits no longer."""
+        if limit_s < 0.0 or self.mean_s == math.inf:
+            return 0.0
+        if self.mean_s <= 0.0:
+            return 1.0
+        return 1.0 - self.chance * math.exp(-limit_s / self.mean_s)
+
+    @property
+    def overall_s(self) -> float:
+        """The mean of all."""
+        return self.chance * self.mean_s
+
+
+def waiting(rate: float, work_s: float, work_squares: float, servers: int = 1) -> Waiting:
+    """Before `servers` servers with one line, that get `rate` jobs a second of these moments of
+    work: Pollaczek and Khinchine's formula for one, for several as Lee and Longton have it.
+    """
+    offered = rate * work_s
+    if offered >= servers:
+        return Waiting(1.0, math.inf)
+    if work_s <= 0.0:
+        return Waiting(0.0, 0.0)
+    return Waiting(erlang_c(servers, offered), work_squares / (2.0 * work_s) / (servers - offered))
+
+
+class Drawing(msgspec.Struct, frozen=True):
+    """Answers that are drawn together, a token each in every step, in a state that lasts.
+
+    A step takes `base_s` and `row_s` for each that draws; more who draw make longer steps, and so
+    everybody stays longer. The number of those who draw wanders about its mean.
+    """
+
+    step_s: float  # inf: more come than are ever done
+    num: float  # who draw, on average, at all instances
+    deviation: float  # of that number
+    per_one_s: float  # what one more of them adds to a step
+    memory_s: float  # how long the number takes to wander elsewhere
+
+    def deviation_s(self, span_s: float) -> float:
+        """Of the mean step time over a span: long ones see the number wander to both sides."""
+        if self.memory_s <= 0.0:
+            return 0.0
+        ratio = span_s / self.memory_s
+        kept = 1.0 if ratio < 1e-3 else 2.0 * (ratio - 1.0 + math.exp(-ratio)) / (ratio * ratio)
+        return self.per_one_s * self.deviation * math.sqrt(kept)
+
+
+def drawing(rate: float, tokens: float, base_s: float, row_s: float, instances: int) -> Drawing:
+    """The state of `instances` that share `rate` answers a second of so many tokens on average.
+
+    By Little's law `rate * tokens * step_s` draw. That number is taken as a birth and death
+    process, linear about its mean: departures at `num / (tokens * step_s(num))`.
+    """
+    share = rate * tokens * row_s / instances
+    if share >= 1.0:
+        return Drawing(math.inf, math.inf, math.inf, row_s / instances, math.inf)
+    step_s = base_s / (1.0 - share)
+    num = rate * tokens * step_s
+    slowness = step_s / base_s if base_s > 0.0 else 1.0
+    deviation = math.sqrt(num * slowness)
+    return Drawing(step_s, num, deviation, row_s / instances, tokens * step_s * slowness)
+
+
+def below(limit: float, mean: float, deviation: float) -> float:
+    """The share of a normal distribution that is not above a limit."""
+    if mean == math.inf:
+        return 0.0
+    if deviation <= 0.0:
+        return 1.0 if mean <= limit else 0.0
+    return 0.5 * (1.0 + math.erf((limit - mean) / (deviation * math.sqrt(2.0))))

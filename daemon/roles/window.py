@@ -1,0 +1,262 @@
+"""The observed load: counts in buckets of a few seconds, and when it became another one.
+
+All since the last change is one load. It has changed where the newest half minute, or the newest
+two, differ from what was before by more than chance explains: each of the rate, the prompts and the
+answers is tested. Then everything from before is forgotten.
+"""
+
+import math
+from collections import deque
+from itertools import pairwise
+
+import msgspec
+
+from daemon.roles.load import OfferedLoad
+
+BUCKET_S = 5.0
+RECENT = (6, 24)
+"""Buckets whose sums are compared with all that was before them."""
+LEAST_BEFORE = 6
+SURE = 4.5
+"""Standard deviations that tell a change: chance alone reaches it once in weeks."""
+LEAST_CHANGE = 0.15
+"""A smaller part of a value is no change, however sure."""
+LEAST_SAMPLES = 20
+LEAST_ARRIVALS = 10
+KEPT_SAMPLES = 256
+LEAST_SETTLE_S, SETTLED = 60.0, 3.0
+"""Answers that end are of all lengths after so long, or so many times as long as one stays."""
+SMOOTH = 0.02
+
+
+class LoadBucket(msgspec.Struct, array_like=True):
+    """What came in a stretch of time: counts, and sums of lengths and of their squares."""
+
+    span_s: float = 0.0
+    requests: int = 0
+    streams: int = 0  # answers that they ask for
+    prompt_tokens: int = 0
+    prompt_squares: int = 0
+    ended: int = 0  # answers, once those that end are of all lengths
+    answer_tokens: int = 0
+    answer_squares: int = 0
+
+    def add(self, other: "LoadBucket") -> None:
+        """Count what another one has, too."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class WindowState(msgspec.Struct, frozen=True, array_like=True):
+    """All that a window knows."""
+
+    since_s: float
+    edge_s: float
+    before: LoadBucket
+    recent: list[LoadBucket]
+    open: LoadBucket
+    prompts: list[int]
+    answers: list[int]
+    own_ended: int
+    own_tokens: int
+    stay_s: float
+
+
+class LoadWindow:
+    """Counts arrivals and ends; `since_s` is when the present load began, -1: nothing came yet."""
+
+    def __init__(self) -> None:
+        self.since_s = -1.0
+        self._edge_s = 0.0  # when the open bucket is full
+        self._before = LoadBucket()
+        self._recent: deque[LoadBucket] = deque()
+        self._open = LoadBucket()
+        self._prompts: deque[int] = deque(maxlen=KEPT_SAMPLES)
+        self._answers: deque[int] = deque(maxlen=KEPT_SAMPLES)
+        self._own_ended = self._own_tokens = 0  # of answers to requests of the present load
+        self._stay_s = 0.0  # from an arrival to the end of the answer, smoothed
+
+    @property
+    def edge_s(self) -> float:
+        """When the open bucket is full."""
+        return self._edge_s
+
+    def arrived(self, now: float, num_prompt_tokens: int, num_streams: int) -> None:
+        """A request came."""
+        if self.since_s < 0.0:
+            self._begin(now)
+        one = self._open
+        one.requests += 1
+        one.streams += num_streams
+        one.prompt_tokens += num_prompt_tokens
+        one.prompt_squares += num_prompt_tokens * num_prompt_tokens
+        self._prompts.append(num_prompt_tokens)
+
+    def ended(self, now: float, arrived_s: float, num_tokens: int) -> None:
+        """An answer has ended; one that came before the present load is none of it."""
+        if not num_tokens or self.since_s < 0.0:
+            return
+        stay_s = now - arrived_s
+        self._stay_s += (SMOOTH if self._stay_s else 1.0) * (stay_s - self._stay_s)
+        if now >= self.since_s + max(LEAST_SETTLE_S, SETTLED * self._stay_s):
+            # The first to end are the short ones: lengths are compared once that is over.
+            self._open.ended += 1
+            self._open.answer_tokens += num_tokens
+            self._open.answer_squares += num_tokens * num_tokens
+        if arrived_s >= self.since_s:
+            self._own_ended += 1
+            self._own_tokens += num_tokens
+            self._answers.append(num_tokens)
+
+    def close(self, now: float) -> bool:
+        """Close the buckets that are full; whether the load has become another one."""
+        changed = False
+        while self.since_s >= 0.0 and self._edge_s <= now:
+            self._open.span_s = BUCKET_S
+            self._recent.append(self._open)
+            self._open = LoadBucket()
+            self._edge_s += BUCKET_S
+            if self._changed():
+                self._begin(self._edge_s - BUCKET_S)
+                changed = True
+            elif len(self._recent) > RECENT[-1]:
+                self._before.add(self._recent.popleft())
+            self._skip_rest(now)
+        return changed
+
+    @property
+    def span_s(self) -> float:
+        """How long the present load has been seen, in full buckets."""
+        return self._before.span_s + len(self._recent) * BUCKET_S
+
+    @property
+    def num_requests(self) -> int:
+        """In that time."""
+        return self._before.requests + sum(one.requests for one in self._recent)
+
+    def load(self, unended_tokens: int, cached_share: float) -> OfferedLoad | None:
+        """The present load; None before there is any. `unended_tokens` were drawn so far for
+        answers of it that have not ended: with those that have, they tell the mean length as if
+        answers were memoryless, and early on it is not that of the short ones alone.
+        """
+        total = self._total()
+        if not total.requests or not self._own_ended or total.span_s <= 0.0:
+            return None
+        return OfferedLoad(
+            rate_rps=total.requests / total.span_s,
+            prompts=tuple(self._prompts),
+            answers=tuple(self._answers),
+            answer_tokens=(self._own_tokens + unended_tokens) / self._own_ended,
+            answers_per_request=total.streams / total.requests,
+            cached_share=min(1.0, max(0.0, cached_share)),
+        )
+
+    def state(self) -> WindowState:
+        """All that it knows."""
+        return WindowState(
+            self.since_s,
+            self._edge_s,
+            msgspec.structs.replace(self._before),
+            [msgspec.structs.replace(one) for one in self._recent],
+            msgspec.structs.replace(self._open),
+            list(self._prompts),
+            list(self._answers),
+            self._own_ended,
+            self._own_tokens,
+            self._stay_s,
+        )
+
+    @classmethod
+    def restored(cls, state: WindowState) -> "LoadWindow":
+        """The window whose state this was."""
+        window = cls()
+        window.since_s, window._edge_s = state.since_s, state.edge_s
+        window._before = msgspec.structs.replace(state.before)
+        window._recent.extend(msgspec.structs.replace(one) for one in state.recent)
+        window._open = msgspec.structs.replace(state.open)
+        window._prompts.extend(state.prompts)
+        window._answers.extend(state.answers)
+        window._own_ended, window._own_tokens = state.own_ended, state.own_tokens
+        window._stay_s = state.stay_s
+        return window
+
+    def _begin(self, now: float) -> None:
+        """From now on it is another load."""
+        self.since_s, self._edge_s = now, now + BUCKET_S
+        self._before, self._open = LoadBucket(), LoadBucket()
+        self._own_ended = self._own_tokens = 0
+        for one in (self._recent, self._prompts, self._answers):
+            one.clear()
+
+    def _skip_rest(self, now: float) -> None:
+        """Skip what is left of a long time in which nothing came."""
+        idle = not any(one.requests or one.ended for one in self._recent)
+        if idle and now - self._edge_s > RECENT[-1] * BUCKET_S:
+            skipped_s = BUCKET_S * math.floor((now - self._edge_s) / BUCKET_S)
+            self._before.span_s += skipped_s
+            self._edge_s += skipped_s
+
+    def _total(self) -> LoadBucket:
+        total = msgspec.structs.replace(self._before)
+        for one in self._recent:
+            total.add(one)
+        return total
+
+    def _changed(self) -> bool:
+        """Whether the newest buckets are of another load than those before."""
+        for count in RECENT:
+            older = len(self._recent) - count
+            if older < 0 or older * BUCKET_S + self._before.span_s < LEAST_BEFORE * BUCKET_S:
+                continue
+            before, newest = msgspec.structs.replace(self._before), LoadBucket()
+            for index, one in enumerate(self._recent):
+                (before if index < older else newest).add(one)
+            if _rates_differ(before, newest, self._dispersion()) or _lengths_differ(before, newest):
+                return True
+        return False
+
+    def _dispersion(self) -> float:
+        """Variance of a bucket's requests over their mean, at least 1: bursts are no change. Of
+        neighbours' differences, which a change of the mean touches once.
+        """
+        counts = [one.requests for one in self._recent]
+        mean = sum(counts) / len(counts)
+        if len(counts) < 3 or mean <= 0.0:
+            return 1.0
+        steps = [(b - a) ** 2 for a, b in pairwise(counts)]
+        return max(1.0, sum(steps) / (2.0 * len(steps)) / mean)
+
+
+def _rates_differ(before: LoadBucket, newest: LoadBucket, dispersion: float) -> bool:
+    """Whether requests come at another rate."""
+    pooled = (before.requests + newest.requests) / (before.span_s + newest.span_s)
+    expected = before.requests * newest.span_s / before.span_s
+    if max(newest.requests, expected) < LEAST_ARRIVALS:
+        return False
+    gap = newest.requests / newest.span_s - before.requests / before.span_s
+    variance = dispersion * pooled * (1.0 / before.span_s + 1.0 / newest.span_s)
+    return abs(gap) > max(SURE * math.sqrt(variance), LEAST_CHANGE * pooled)
+
+
+def _lengths_differ(before: LoadBucket, newest: LoadBucket) -> bool:
+    """Whether prompts or answers have another mean length."""
+    return _means_differ(
+        (before.requests, before.prompt_tokens, before.prompt_squares),
+        (newest.requests, newest.prompt_tokens, newest.prompt_squares),
+    ) or _means_differ(
+        (before.ended, before.answer_tokens, before.answer_squares),
+        (newest.ended, newest.answer_tokens, newest.answer_squares),
+    )
+
+
+def _means_differ(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    """Of (count, sum, sum of squares), by Welch's measure."""
+    if a[0] < LEAST_SAMPLES or b[0] < LEAST_SAMPLES:
+        return False
+    means = [total / count for count, total, _ in (a, b)]
+    variance = sum(
+        max(0.0, squares / count - mean * mean) / count
+        for (count, _, squares), mean in zip((a, b), means, strict=True)
+    )
+    gap = abs(means[1] - means[0])
+    return gap > max(SURE * math.sqrt(variance), LEAST_CHANGE * means[0])

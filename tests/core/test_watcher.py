@@ -1,0 +1,145 @@
+"""The watcher of roles in a Core: who is pinned, what is told, and nothing where it is off."""
+
+import msgspec
+import pytest
+
+from daemon.core.checkpoint import Checkpoint, checkpoint, restore
+from daemon.core.choices import assigned, mixed, present, splits
+from daemon.core.core import Core
+from daemon.core.events import Configured, RoleChosen, RolesChosen
+from daemon.core.view import snapshot
+from daemon.role import AUTO, Role
+from daemon.roles.forecast import Split
+from daemon.wire.columns import decoder, encoder
+from tests.core.driver import Driver, configured
+
+
+def watched(instances: int = 3, roles: tuple[Role, ...] = (), **changes: object) -> Driver:
+    config = configured(instances=instances, roles=AUTO, **changes)
+    given = tuple(
+        msgspec.structs.replace(one, role=role)
+        for one, role in zip(config.instances, roles or [Role.MIXED] * instances, strict=True)
+    )
+    driver = Driver(msgspec.structs.replace(config, instances=given), num_blocks=40)
+    driver.link_all()
+    return driver
+
+
+def served(driver: Driver, seconds: float, every_s: float = 0.5) -> None:
+    """Requests one after the other, each answered before the next."""
+    until_s = driver.now + seconds
+    while driver.now < until_s:
+        driver.arrive([1 + driver.requests % 7] * 9, max_tokens=4)
+        driver.settle()
+        driver.now += every_s
+
+
+def test_a_configured_role_and_a_flip_are_pinned_until_the_watcher_may_choose_all() -> None:
+    driver = watched(3, (Role.PREFILL, Role.MIXED, Role.MIXED))
+    told = snapshot(driver.core, driver.now).roles
+    assert told.mode == "auto" and told.pinned == ("a",)
+    driver.handle(RoleChosen(driver.now, 2, Role.DECODE))
+    assert snapshot(driver.core, driver.now).roles.pinned == ("a", "c")
+    driver.handle(RoleChosen(driver.now, 1, Role.MIXED))
+    assert snapshot(driver.core, driver.now).roles.pinned == ("a", "b", "c")
+    assert driver.core.counters.flips == 1, "the same role again is no flip"
+    driver.handle(RolesChosen(driver.now, AUTO))
+    assert snapshot(driver.core, driver.now).roles.pinned == ()
+    assert [one.role for one in driver.core.instances] == [Role.PREFILL, Role.MIXED, Role.DECODE]
+
+
+def test_mixed_gives_back_the_configured_roles() -> None:
+    driver = watched(2, (Role.PREFILL, Role.MIXED))
+    driver.handle(RoleChosen(driver.now, 1, Role.DECODE))
+    driver.handle(RolesChosen(driver.now, "mixed"))
+    assert [one.role for one in driver.core.instances] == [Role.PREFILL, Role.MIXED]
+    assert not driver.core.watcher.on
+    assert snapshot(driver.core, driver.now).roles.mode == "mixed"
+
+
+def test_what_arrives_is_looked_at_and_a_light_load_stays_mixed() -> None:
+    driver = watched()
+    served(driver, 70.0)
+    told = snapshot(driver.core, driver.now).roles
+    assert driver.core.counters.flips == 0
+    assert [one.choice for one in told.expected] == ["mixed", "1:2", "2:1"]
+    assert told.expected[0].attainment > 0.9
+    assert "decided" in told.decision and told.num_measured > 100 and told.measured == 1.0
+
+
+def test_without_links_there_is_nothing_to_choose() -> None:
+    driver = watched()
+    for source, target in list(driver.links):
+        driver.break_link(source, target, source, driver.links.pop((source, target)))
+    served(driver, 30.0)
+    told = snapshot(driver.core, driver.now).roles
+    assert told.decision == "not all instances are linked" and not told.expected
+
+
+def test_refused_and_failed_requests_keep_no_promise() -> None:
+    driver = watched(2, max_waiting=0)
+    driver.now = 1.0
+    driver.arrive([1] * 9, max_tokens=4)
+    assert snapshot(driver.core, driver.now).roles.num_measured == 1
+    assert snapshot(driver.core, driver.now).roles.measured == 0.0
+
+
+def test_it_is_off_in_old_journals_and_with_one_instance() -> None:
+    fields = msgspec.structs.fields(Configured)
+    assert fields[-1].name == "roles" and fields[-1].default == ""
+    assert not Driver(configured(instances=2), num_blocks=40).core.watcher.on
+    assert not watched(1).core.watcher.on
+    idle = Driver(configured(instances=2), num_blocks=40)
+    assert checkpoint(idle.core, idle.now).watcher is None
+
+
+def test_a_core_from_a_checkpoint_does_the_same_again() -> None:
+    driver = watched(3)
+    served(driver, 25.0)
+    written = encoder().encode(checkpoint(driver.core, driver.now))
+    again = Core(driver.config)
+    restore(again, decoder(Checkpoint).decode(written))
+    assert encoder().encode(checkpoint(again, driver.now)) == written
+    first = len(driver.events)
+    served(driver, 20.0)
+    driver.handle(RoleChosen(driver.now, 0, Role.DECODE))
+    served(driver, 30.0, 0.2)
+    for event, actions in zip(driver.events[first:], driver.actions[first:], strict=True):
+        assert encoder().encode(again.handle(event)) == encoder().encode(actions)
+    told = [snapshot(core, driver.now).roles for core in (driver.core, again)]
+    assert told[0] == told[1]
+
+
+def test_choices_count_pinned_instances() -> None:
+    driver = watched(4, (Role.PREFILL, Role.MIXED, Role.MIXED, Role.DECODE))
+    homes, pinned = driver.core.instances, driver.core.watcher.pinned
+    assert pinned == {0, 3}
+    assert splits(homes, pinned) == [Split(1, 3), Split(2, 2), Split(3, 1)]
+    assert mixed(homes, pinned) == Split(1, 1), "what placement makes of it"
+    assert present(homes[1:3], homes) == "mixed"
+    driver.core.watcher.pinned.clear()
+    assert splits(homes, set()) == [Split(1, 3), Split(2, 2), Split(3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "changed"),
+    [
+        ("1:3", {1: Role.DECODE, 2: Role.DECODE, 3: Role.DECODE, 0: Role.PREFILL}),
+        ("3:1", {3: Role.DECODE, 0: Role.PREFILL, 1: Role.PREFILL, 2: Role.PREFILL}),
+        ("mixed", {}),
+    ],
+)
+def test_who_becomes_what_with_new_decode_instances_first(
+    choice: str, changed: dict[int, Role]
+) -> None:
+    homes = watched(4).core.instances
+    assert [(one.index, role) for one, role in assigned(choice, homes, homes)] == [*changed.items()]
+
+
+def test_a_split_changes_as_few_as_it_can() -> None:
+    driver = watched(4)
+    homes = driver.core.instances
+    for index, role in enumerate((Role.DECODE, Role.PREFILL, Role.DECODE, Role.DECODE)):
+        homes[index].role = role
+    assert [(one.index, role) for one, role in assigned("2:2", homes, homes)] == [(0, Role.PREFILL)]
+    assert len(assigned("mixed", homes, homes)) == 4

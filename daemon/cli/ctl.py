@@ -4,13 +4,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from daemon import placement
 from daemon.cli.faults import UsageError
-from daemon.cli.instance_orders import flip_text, migrate_text
+from daemon.cli.instance_orders import cap_text, flip_text, migrate_text
+from daemon.cli.roles_text import roles_lines
 from daemon.cli.status import as_json, as_text
 from daemon.control.client import (
     ControlError,
     attach_path,
+    choose_placement,
     choose_policy,
+    choose_roles,
     drain,
     drain_instance,
     fetch_snapshot,
@@ -44,6 +48,10 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
     match arguments.verb:
         case "policy":
             return _policy(path, arguments.name, arguments.instance)
+        case "placement" if arguments.name is None:
+            return placements(fetch_snapshot(path, TIMEOUT_S))
+        case "placement":
+            return placements(choose_placement(path, arguments.name, TIMEOUT_S))
         case "reload":
             return reloaded(reload(path, RELOAD_TIMEOUT_S))
         case "drain" if arguments.instance is not None:
@@ -56,8 +64,12 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
             return f"{arguments.instance} is used again"
         case "resume":
             return f"requests are taken again; {resume(path, TIMEOUT_S).status}"
+        case "roles":
+            return _roles(path, arguments.mode)
         case "flip":
             return flip_text(path, arguments)
+        case "cap":
+            return cap_text(path, arguments)
         case "migrate":
             return migrate_text(path, arguments)
     snapshot = fetch_snapshot(path, TIMEOUT_S)
@@ -71,6 +83,12 @@ def _policy(path: Path, name: str | None, instance: str | None) -> str:
     if name is None:
         return policies(fetch_snapshot(path, TIMEOUT_S))
     return policies(choose_policy(path, name, TIMEOUT_S, instance or ""))
+
+
+def _roles(path: Path, mode: str | None) -> str:
+    """Who gives roles, once that is chosen if it is."""
+    told = choose_roles(path, mode, TIMEOUT_S) if mode else fetch_snapshot(path, TIMEOUT_S)
+    return "\n".join(roles_lines(told.roles))
 
 
 def reloaded(answer: Reloaded) -> str:
@@ -108,3 +126,11 @@ def policies(snapshot: Snapshot) -> str:
         f"{'*' if name in used else ' '} {lines.get(name, name)}{where.get(name, '')}"
         for name in names
     )
+
+
+def placements(snapshot: Snapshot) -> str:
+    """Every placement in a line of its own, with a star at the one in use."""
+    used = snapshot.placement
+    lines = placement.meanings()
+    names = [*lines, *({used} - lines.keys() - {""})]
+    return "\n".join(f"{'*' if name == used else ' '} {lines.get(name, name)}" for name in names)

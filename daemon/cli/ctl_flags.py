@@ -4,10 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TypeAlias
 
-from daemon.cli.defaults import POLICIES_BELOW, by_default
+from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
 from daemon.cli.words import offer
+from daemon.placement import PLACEMENTS
 from daemon.protocol.control import FLIP_WAIT_S
-from daemon.role import Role
+from daemon.role import ROLES_MODES, Role
 from daemon.scheduler.policies import POLICIES
 
 ATTACHED = "the one of a daemon that runs here"
@@ -22,6 +23,7 @@ def add_ctl(parser: argparse.ArgumentParser) -> None:
     status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
     status.add_argument("--json", action="store_true", help="one JSON object")
     policy = _add_policy(verbs)
+    placement = _add_placement(verbs)
     reload = verbs.add_parser(
         "reload",
         help="read the configuration again",
@@ -29,7 +31,7 @@ def add_ctl(parser: argparse.ArgumentParser) -> None:
         "restart is named and stays; a file with a fault changes nothing.",
     )
     moving = _add_moving(verbs)
-    for verb in (status, policy, reload, *moving):
+    for verb in (status, policy, placement, reload, *moving):
         # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
         verb.add_argument(
             "--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS, help=socket_help
@@ -54,6 +56,20 @@ def _add_policy(verbs: Verbs) -> argparse.ArgumentParser:
         help="rank the sequences of this one alone (default: of all)",
     )
     return policy
+
+
+def _add_placement(verbs: Verbs) -> argparse.ArgumentParser:
+    placement = verbs.add_parser(
+        "placement",
+        help="show the placements, or change to another one",
+        description="Without a name: every placement, with a star at the one in use. With a name: "
+        "it chooses the instance of all that is placed from now on; nothing is moved. A restarted "
+        "daemon has its configured placement again.",
+    )
+    placement.epilog = PLACEMENTS_BELOW
+    name = placement.add_argument("name", nargs="?", metavar="NAME", help="one of those below")
+    offer(name, tuple(PLACEMENTS))
+    return placement
 
 
 def _add_moving(verbs: Verbs) -> list[argparse.ArgumentParser]:
@@ -81,9 +97,28 @@ def _add_moving(verbs: Verbs) -> list[argparse.ArgumentParser]:
     flip.add_argument(
         "--wait-clear", action="store_true", help="wait until nothing of the old role is left"
     )
+    chosen = verbs.add_parser(
+        "roles",
+        help="show who gives instances their roles, or choose that",
+        description="auto: the load decides, for all instances, also for those with a configured "
+        "role or one from llmd ctl flip. mixed: they have their configured roles. Without a word: "
+        "what was decided last, and why.",
+    )
+    mode = chosen.add_argument(
+        "mode", nargs="?", choices=ROLES_MODES, help="auto or mixed; without it, what is shown"
+    )
+    offer(mode, ROLES_MODES)
     migrate = verbs.add_parser("migrate", help="go on with a sequence on another instance")
     migrate.add_argument("sequence", metavar="SEQUENCE", help="its number, as llmd-top shows it")
     migrate.add_argument("instance", metavar="INSTANCE", help="the one that it goes to")
-    for verb in (flip, migrate):
+    cap = verbs.add_parser(
+        "cap",
+        help="limit the power of an instance's card",
+        description="Keep the card to so many watts, as near as it can, whatever its role; with "
+        "auto its role chooses again. Needs llmd-powerd. A restarted daemon chooses by role.",
+    )
+    cap.add_argument("instance", metavar="INSTANCE", help="its name")
+    cap.add_argument("watts", metavar="WATTS|auto", help="the limit in watts, or auto")
+    for verb in (flip, migrate, cap):
         verb.add_argument("--json", action="store_true", help="one JSON object")
-    return [drain, resume, flip, migrate]
+    return [drain, resume, flip, chosen, migrate, cap]

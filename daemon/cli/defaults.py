@@ -1,14 +1,12 @@
 """What stands where a flag is not given, for its help: taken from the configuration's schema."""
 
+from daemon import placement
 from daemon.config.load import flatten
 from daemon.config.schema import Config
-from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import meanings
 
 POLICIES_BELOW = "policies:\n  " + "\n  ".join(meanings())
-PLACEMENTS_BELOW = "placements:\n  " + "\n  ".join(
-    f"{name}  {placement.meaning}" for name, placement in PLACEMENTS.items()
-)
+PLACEMENTS_BELOW = "placements:\n  " + "\n  ".join(placement.meanings().values())
 """For the end of a help text."""
 
 _DEFAULTS = flatten(Config())

@@ -1,4 +1,4 @@
-"""`llmd ctl flip` and `llmd ctl migrate`: orders to move work between instances, and what came."""
+"""`llmd ctl flip`, `migrate` and `cap`: orders to single instances, and what came of them."""
 
 import argparse
 import time
@@ -8,10 +8,14 @@ import msgspec
 
 from daemon.cli.faults import UsageError
 from daemon.cli.status import how_far
-from daemon.control.client import fetch_snapshot, flip, migrate
-from daemon.protocol.control import FLIP_WAIT_S, Flipped
+from daemon.control.client import cap, fetch_snapshot, flip, migrate
+from daemon.protocol.control import FLIP_WAIT_S, Capped, Flipped
 
 TIMEOUT_S = 5.0
+CAP_TIMEOUT_S = 10.0
+"""A driver that has to wake a card takes seconds."""
+AUTO = "auto"
+ROUNDED_WATTS = 0.01
 LOOK_S = 0.1
 """How often a flip is looked at until it is clear."""
 
@@ -45,6 +49,32 @@ def migrate_text(path: Path, arguments: argparse.Namespace) -> str:
     if arguments.json:
         return _json(told)
     return f"sequence {told.sequence} moves from {told.source} to {told.target}"
+
+
+def cap_text(path: Path, arguments: argparse.Namespace) -> str:
+    """Limit an instance's power; what it came to. Raises ControlError and UsageError."""
+    watts = None
+    if arguments.watts != AUTO:
+        try:
+            watts = float(arguments.watts)
+        except ValueError:
+            wrong = f"a cap is a number of watts or {AUTO}, not {arguments.watts!r}"
+            raise UsageError(wrong) from None
+    told = cap(path, arguments.instance, watts, CAP_TIMEOUT_S)
+    return _json(told) if arguments.json else capped(told)
+
+
+def capped(told: Capped) -> str:
+    """A cap in words."""
+    chosen = f"{told.instance}: {told.wish_watts:g} W"
+    if told.asked_watts is None:
+        chosen += ", as its role asks"
+    elif told.wish_watts != told.asked_watts:
+        can = f"its card can have {told.min_watts:g} to {told.max_watts:g} W"
+        chosen += f" instead of {told.asked_watts:g} W: {can}"
+    if abs(told.cap_watts - told.wish_watts) > ROUNDED_WATTS:
+        chosen += f"; the limit in force is {told.cap_watts:g} W, since others want more"
+    return chosen
 
 
 def _until_clear(path: Path, done: Flipped) -> Flipped:

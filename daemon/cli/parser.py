@@ -20,6 +20,7 @@ from daemon.config.schema import Config
 from daemon.config.unknown import ONE_MODEL
 from daemon.length_models.lengths import LIVE
 from daemon.placement import PLACEMENTS
+from daemon.role import ROLES_MODES
 from daemon.scheduler.policies import POLICIES
 
 SOCKET = "in the runtime folder, as llmd check says"
@@ -31,6 +32,10 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--socket", "control.socket", str, "PATH", "control socket of llmd-top and llmd ctl", SOCKET),
     ("--policy", "scheduler.policy", str, "P", "who runs when: one of the policies below", ""),
     ("--placement", "scheduler.placement", str, "P", "which instance takes a sequence", ""),
+    (
+        *("--roles", "scheduler.roles", str, "R"),
+        *("who gives instances their roles: auto (by the load), mixed (as configured)", ""),
+    ),
     ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}", ""),
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
@@ -52,6 +57,7 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
 _OFFERED: dict[str, Sequence[str] | str] = {
     "control.socket": FILE,
     "scheduler.policy": tuple(POLICIES),
+    "scheduler.roles": ROLES_MODES,
     "scheduler.placement": tuple(PLACEMENTS),
     "predict.kind": LIVE,
     "model.dtype": DTYPES,

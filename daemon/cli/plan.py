@@ -45,7 +45,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="find the highest rate that keeps the --slo-... bounds and the promises of the "
         "classes, by bisection; a rate counts only if at the last arrival at most 2 %% of the "
-        "asked tokens are unserved",
+        "asked tokens are unserved, or, with --slo-ttft and --slo-tpot, if both are kept together",
     )
     for flag, what in (
         (
@@ -217,6 +217,8 @@ def _goal(arguments: argparse.Namespace) -> Goal:
         "attainment": arguments.attainment,
         "p99_queueing_s": arguments.slo_p99_queueing,
     }
+    if arguments.slo_ttft is not None and arguments.slo_tpot is not None:
+        bounds["unserved_fraction"] = 1.0  # both promises, kept together, are the whole condition
     return Goal(**{name: bound for name, bound in bounds.items() if bound is not None})
 
 

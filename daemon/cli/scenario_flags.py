@@ -26,6 +26,7 @@ from daemon.lab.simulator.scenario_file import read_scenario
 from daemon.length_models.lengths import CHOICES, KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import PLACEMENTS
+from daemon.role import ROLES_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
@@ -102,6 +103,13 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         help=f"which instance takes a sequence {_default(Scenario, 'placement')}",
     )
     offer(placement, tuple(PLACEMENTS))
+    roles = group.add_argument(
+        "--roles",
+        metavar="R",
+        help="of the instances: auto (by the load, as a daemon), mixed (all), or P:D such as 2:6 "
+        "(so many for prompts, so many for answers) (default: as each [[instance]] says)",
+    )
+    offer(roles, ROLES_MODES)
     predictor = group.add_argument(
         "--predictor", metavar="P", help=f"{CHOICES} {_default(Scenario, 'predictor')}"
     )
@@ -161,7 +169,7 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
         "workload": workload,
         "noise": base.noise and not arguments.no_noise,
     }
-    for name in ("n", "policy", "placement", "predictor", "seed"):
+    for name in ("n", "policy", "placement", "roles", "predictor", "seed"):
         if getattr(arguments, name) is not None:
             changes[name] = getattr(arguments, name)
     if arguments.handoff is not None:

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from daemon.cli.roles_text import roles_lines
 from daemon.protocol.control import FlipStatus, InstanceStatus, Snapshot, TransferStatus
+from daemon.role import AUTO
 
 MAX_ROWS = 8
 """Transfers, and flips, that are listed."""
@@ -17,6 +19,7 @@ def as_json(snapshot: Snapshot) -> str:
     objects. An instance has the transfers that it is an end of.
     """
     plain = msgspec.to_builtins(snapshot, enc_hook=_column_as_list)
+    plain["roles"]["expected"] = [msgspec.structs.asdict(one) for one in snapshot.roles.expected]
     for name in ("sequences", "transfers", "flips"):
         plain[name] = [msgspec.structs.asdict(one) for one in getattr(snapshot, name)]
     for one in plain["instances"]:
@@ -39,11 +42,14 @@ def as_text(snapshot: Snapshot) -> str:
         f"{counters.requests} requests taken, {counters.rejected} rejected; {counters.finished} "
         f"answers finished, {counters.aborted} aborted, {counters.failed} failed",
         *_predictor(snapshot),
+        *_placement(snapshot),
         *_losses(snapshot),
         "",
         _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV FREE", "STEP", "P99"),
     ]
     lines += [_instance_row(instance) for instance in snapshot.instances]
+    if snapshot.roles.mode == AUTO:
+        lines += ["", *roles_lines(snapshot.roles)[:2]]
     lines += _below("TRANSFERS", [_transfer(one) for one in snapshot.transfers])
     lines += _below("FLIPS", [_flip(one) for one in reversed(snapshot.flips)])
     return "\n".join(lines)
@@ -64,6 +70,12 @@ def _predictor(snapshot: Snapshot) -> list[str]:
         error = counters.prediction_error_sum / counters.prediction_count
         line += f"; mean error {error:.0%} of {counters.prediction_count} finished"
     return [line]
+
+
+def _placement(snapshot: Snapshot) -> list[str]:
+    """A line on how instances are chosen; none where there is no choice."""
+    several = len(snapshot.instances) > 1 and snapshot.placement
+    return [f"placement {snapshot.placement}"] if several else []
 
 
 def _losses(snapshot: Snapshot) -> list[str]:

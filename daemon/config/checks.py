@@ -1,6 +1,7 @@
 """What types cannot say: ranges, names, and values that must agree with each other."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,17 +23,19 @@ from daemon.memory.sizing import KV_DTYPES
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
+from daemon.role import ROLES_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KERNELS = ("auto", "torch")
+POWER = ("auto", "on", "off")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 _PATHS = (
     *("model.path", "model.generation_config", "server.host"),
-    *("control.socket", "journal.folder", "daemon.cache"),
+    *("control.socket", "power.socket", "journal.folder", "daemon.cache"),
 )
 
 Fault = tuple[str, str]
@@ -64,6 +67,8 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
+_CARD = re.compile(r"[A-Za-z0-9-]{1,95}")
+"""As llmd-powerd takes it."""
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _AT_MOST = {
     "server.port": 65535,
@@ -84,7 +89,9 @@ def check(config: Config) -> Iterator[Fault]:
     yield from key_faults(config.key)
     yield from _memory(config)
     yield from _scheduler(config)
+    yield from _slo(config)
     yield from _instances(config)
+    yield from _power(config)
     yield from _predict(config)
 
 
@@ -118,6 +125,8 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("scheduler.policy", tuple(POLICIES)),
         ("scheduler.placement", tuple(PLACEMENTS)),
         ("scheduler.decode_admission", DECODE_ADMISSIONS),
+        ("power.enabled", POWER),
+        ("scheduler.roles", ROLES_MODES),
         ("engine.kernels", KERNELS),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),
@@ -160,6 +169,12 @@ def _scheduler(config: Config) -> Iterator[Fault]:
         yield "scheduler.prefill_chunk", f"{most}, got {scheduler.prefill_chunk}"
 
 
+def _slo(config: Config) -> Iterator[Fault]:
+    for name, value in msgspec.structs.asdict(config.slo).items():
+        if not 0 < value < math.inf:
+            yield f"slo.{name}", f"must be a number of seconds above 0, got {value}"
+
+
 def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
     for number, spec in enumerate(config.instance):
@@ -173,6 +188,15 @@ def _instances(config: Config) -> Iterator[Fault]:
         if spec.name in names[:number]:
             yield f"{place}.name", f"two instances are named {spec.name!r}"
         yield from _limits(config, spec, place)
+
+
+def _power(config: Config) -> Iterator[Fault]:
+    share = config.power.min_share
+    if not 0 < share <= 1:
+        yield "power.min_share", f"must be above 0 and at most 1, got {share}"
+    for number, spec in enumerate(config.instance):
+        if spec.card and not _CARD.fullmatch(spec.card):
+            yield f"instance[{number}].card", f"must be a card's UUID, got {spec.card[:40]!r}"
 
 
 def _limits(config: Config, spec: InstanceSpec, place: str) -> Iterator[Fault]:

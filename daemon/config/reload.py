@@ -14,6 +14,7 @@ LIVE = frozenset(
         "key",
         "scheduler.max_pause_s",
         "scheduler.max_waiting",
+        "scheduler.placement",
         "scheduler.policy",
         "scheduler.starve_s",
         "server.allowed_hosts",

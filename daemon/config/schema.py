@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.role import Role
+from daemon.role import AUTO, Role
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +70,14 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         4.0  # most that a stream that has begun may pause (gittins): the SLO for gaps
     )
     decode_admission: str = "greedy"  # greedy | reserve_static | reserve_dynamic
+    roles: str = AUTO  # who gives instances their roles: auto (by the load) | mixed (as configured)
+
+
+class SloConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[slo]`: what answers should keep to; placement, roles and power are chosen by it."""
+
+    ttft_s: float = 2.0  # most that a first token should take
+    tpot_s: float = 0.1  # most that each later one should take, in the mean of an answer
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +108,15 @@ class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     swap: str = ""
     decode_admission: str = ""
     parallel: str = ""  # how several devices compute together: tpN | ppN
+    card: str = ""  # UUID of the card whose power limit it has; empty: that of its device
+
+
+class PowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[power]`: the limits of cards' power, which llmd-powerd sets for the daemon."""
+
+    enabled: str = "auto"  # auto (where llmd-powerd is there) | on (it is missed aloud) | off
+    socket: str = ""  # of llmd-powerd; empty: /run/llmd-powerd/powerd.sock
+    min_share: float = 0.5  # of a card's default limit, the least that decode is limited to
 
 
 class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,8 +162,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: tuple[KeyConfig, ...] = ()
     control: ControlConfig = ControlConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    slo: SloConfig = SloConfig()
     memory: MemoryConfig = MemoryConfig()
     instance: tuple[InstanceSpec, ...] = ()  # empty: found when the daemon starts
+    power: PowerConfig = PowerConfig()
     journal: JournalConfig = JournalConfig()
     predict: PredictConfig = PredictConfig()
     engine: EngineConfig = EngineConfig()

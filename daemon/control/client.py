@@ -14,8 +14,12 @@ from daemon.protocol.control import (
     FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
+    Capped,
+    ChooseCap,
+    ChoosePlacement,
     ChoosePolicy,
     ChooseRole,
+    ChooseRoles,
     Drain,
     DrainInstance,
     Flipped,
@@ -37,10 +41,10 @@ from daemon.wire.frames import FrameError, FrameReader, inline_frame
 
 SERVICE_SOCKET = Path("/run/llmd/llmd.sock")
 
-Told = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating
+Told = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Capped
 """What a viewer may be told; a refusal is raised instead."""
 
-Answer = TypeVar("Answer", Snapshot, Reloaded, Flipped, Migrating)
+Answer = TypeVar("Answer", Snapshot, Reloaded, Flipped, Migrating, Capped)
 
 _READ_BYTES = 64 * 1024
 _encode = encoder().encode
@@ -100,6 +104,11 @@ def choose_policy(path: Path, policy: str, timeout_s: float = 2.0, instance: str
     return _ask(path, ChoosePolicy(policy, instance), timeout_s, Snapshot)
 
 
+def choose_placement(path: Path, placement: str, timeout_s: float = 2.0) -> Snapshot:
+    """Make the daemon place by `placement`; a snapshot after that. Raises ControlError."""
+    return _ask(path, ChoosePlacement(placement), timeout_s, Snapshot)
+
+
 def reload(path: Path, timeout_s: float = 2.0) -> Reloaded:
     """Make the daemon read its configuration again; what changed. Raises ControlError."""
     return _ask(path, Reload(), timeout_s, Reloaded)
@@ -123,6 +132,16 @@ def flip(
     The daemon may take that and `timeout_s` to answer. Raises ControlError.
     """
     return _ask(path, ChooseRole(instance, role, wait_s), wait_s + timeout_s, Flipped)
+
+
+def cap(path: Path, instance: str, watts: float | None, timeout_s: float = 2.0) -> Capped:
+    """Limit the power of an instance's card, None: as its role asks. Raises ControlError."""
+    return _ask(path, ChooseCap(instance, watts), timeout_s, Capped)
+
+
+def choose_roles(path: Path, mode: str, timeout_s: float = 2.0) -> Snapshot:
+    """Have the watcher give roles, or nobody; a snapshot after that. Raises ControlError."""
+    return _ask(path, ChooseRoles(mode), timeout_s, Snapshot)
 
 
 def migrate(path: Path, sequence: int, instance: str, timeout_s: float = 2.0) -> Migrating:

@@ -19,12 +19,17 @@ from daemon.control.orders import Orders
 from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace
 from daemon.nearest import unknown
+from daemon.placement import PLACEMENTS
 from daemon.protocol.control import (
     FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
+    Capped,
+    ChooseCap,
+    ChoosePlacement,
     ChoosePolicy,
     ChooseRole,
+    ChooseRoles,
     Closer,
     Drain,
     DrainInstance,
@@ -43,6 +48,7 @@ from daemon.protocol.control import (
     ToViewer,
     Watch,
 )
+from daemon.role import ROLES_MODES
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame
@@ -52,8 +58,10 @@ MAX_VIEWERS = 64
 
 _SHARE_S = 0.05  # viewers due within this time of each other get the same snapshot
 _READ_BYTES = 64 * 1024
-_Told = ChoosePolicy | Drain | Resume | OneInstance
+_Told = ChoosePolicy | ChoosePlacement | ChooseRoles | Drain | Resume | OneInstance
 """Orders whose answer is a snapshot."""
+_Asked = Reload | ChooseRole | Migrate | ChooseCap
+"""Orders that have an answer of their own."""
 logger = logging.getLogger(__name__)
 
 
@@ -187,7 +195,7 @@ class ControlServer:
         if isinstance(message, Closer):
             viewer.send(self._closer_frame(message))
             return
-        if isinstance(message, Reload | ChooseRole | Migrate):
+        if isinstance(message, _Asked):
             viewer.send(self._framed(await self._answered(message)))
             return
         if isinstance(message, _Told):
@@ -206,9 +214,7 @@ class ControlServer:
             raise RefusalError("nothing can be changed here")
         return self._orders
 
-    async def _answered(
-        self, order: Reload | ChooseRole | Migrate
-    ) -> Reloaded | Flipped | Migrating:
+    async def _answered(self, order: _Asked) -> Reloaded | Flipped | Migrating | Capped:
         """Hand on an order that has an answer of its own, which may take its time."""
         orders = self._operator()
         self._frame_s = -math.inf
@@ -217,6 +223,8 @@ class ControlServer:
                 if not 0 <= wait_s <= FLIP_WAIT_S:
                     raise RefusalError(f"wait_s must be 0 .. {FLIP_WAIT_S}")
                 return await orders.flip(instance, role, wait_s)
+            case ChooseCap(instance=instance, watts=watts):
+                return await orders.cap(instance, watts)
             case Migrate(sequence=sequence, instance=instance):
                 return orders.migrate(sequence, instance)
         return await orders.reload()
@@ -229,6 +237,14 @@ class ControlServer:
                 if policy not in POLICIES:
                     raise RefusalError(unknown("policy", policy, POLICIES))
                 orders.choose_policy(policy, instance)
+            case ChoosePlacement(placement=placement):
+                if placement not in PLACEMENTS:
+                    raise RefusalError(unknown("placement", placement, PLACEMENTS))
+                orders.choose_placement(placement)
+            case ChooseRoles(mode=mode):
+                if mode not in ROLES_MODES:
+                    raise RefusalError(unknown("mode of roles", mode, ROLES_MODES))
+                orders.choose_roles(mode)
             case Drain():
                 orders.drain()
             case Resume():

@@ -8,6 +8,8 @@ from daemon.core.snapshot import (
     FlipStatus,
     InstanceStatus,
     Mark,
+    RolesExpected,
+    RolesStatus,
     SequenceStatus,
     Story,
     TransferStatus,
@@ -15,11 +17,13 @@ from daemon.core.snapshot import (
 from daemon.memory.block_pool import BlockUse
 from daemon.pause import Cause
 from daemon.request import FinishReason
-from daemon.role import Role
+from daemon.role import AUTO, ROLES_MODES, Role
 from daemon.story import What
 
 # Viewers know this module and nothing of the Core.
 __all__ = [
+    "AUTO",
+    "ROLES_MODES",
     "BlockOwners",
     "BlockUse",
     "Cause",
@@ -29,6 +33,8 @@ __all__ = [
     "InstanceStatus",
     "Mark",
     "Role",
+    "RolesExpected",
+    "RolesStatus",
     "SequenceStatus",
     "Story",
     "TransferStatus",
@@ -55,6 +61,12 @@ class ChoosePolicy(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
     policy: str
     instance: str = ""  # the name of the one that does; empty: all
+
+
+class ChoosePlacement(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Choose instances by another placement from now on; the answer is a `Snapshot` after that."""
+
+    placement: str
 
 
 class AskStory(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -87,6 +99,12 @@ class ChooseRole(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
     instance: str  # its name
     role: str
     wait_s: float = FLIP_WAIT_S  # for the first work of the new role: 0 .. FLIP_WAIT_S
+
+
+class ChooseRoles(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Have the watcher give instances their roles, or nobody; the answer is a `Snapshot`."""
+
+    mode: str  # one of ROLES_MODES
 
 
 class Migrate(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -122,6 +140,24 @@ class Flipped(msgspec.Struct, frozen=True, tag=True):
     flip_s: float  # until that work was sent; -1: not within the time that the daemon waits
     clear_s: float  # until nothing of the old role was left; -1: not yet
     idle: bool
+
+
+class ChooseCap(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Limit the power of an instance's card; the answer is `Capped`."""
+
+    instance: str  # its name
+    watts: float | None = None  # None: as its role asks
+
+
+class Capped(msgspec.Struct, frozen=True, tag=True):
+    """An instance's wish for its card's limit, and the limit in force."""
+
+    instance: str
+    asked_watts: float | None  # None: as its role asks
+    wish_watts: float  # what was asked for, as near as the card can
+    cap_watts: float  # in force: higher where somebody else wants more of the same card
+    min_watts: float  # what the card can be limited to
+    max_watts: float
 
 
 class Migrating(msgspec.Struct, frozen=True, tag=True):
@@ -204,6 +240,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     journal_dropped: int = 0  # events that could not be written to the journal
     transfers: tuple[TransferStatus, ...] = ()  # between instances, in flight, oldest first
     flips: tuple[FlipStatus, ...] = ()  # the newest few changes of roles, oldest first
+    placement: str = ""  # that chooses instances now
+    roles: RolesStatus = RolesStatus()  # who gives instances their roles, and why these
 
 
 Closer = AskStory | AskOwners
@@ -212,12 +250,15 @@ FromViewer = (
     Status
     | Watch
     | ChoosePolicy
+    | ChoosePlacement
     | Reload
     | Drain
     | Resume
     | ChooseRole
+    | ChooseRoles
     | Migrate
+    | ChooseCap
     | OneInstance
     | Closer
 )
-ToViewer = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Refused
+ToViewer = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Capped | Refused

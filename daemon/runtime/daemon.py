@@ -29,6 +29,7 @@ from daemon.runtime.life import Life
 from daemon.runtime.listen import ListenError, listen, url_of
 from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
+from daemon.runtime.power import PowerCaps
 from daemon.runtime.preflight import folders
 from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
@@ -151,6 +152,12 @@ class Daemon:
         """Start the model's workers, and serve until told to stop and drained."""
         config, link = self.parts.config, self.parts.link
         configured, gpus = model.configured(config, time.monotonic()), GpuWatch(model.cards)
+        power = PowerCaps(
+            config.power,
+            [spec.card or card for spec, card in zip(model.instances, model.cards, strict=True)],
+            [one.role for one in configured.instances],
+            config.slo.tpot_s,
+        )
         runtime = Runtime(
             configured,
             self._store,
@@ -164,8 +171,10 @@ class Daemon:
                 hangs=lambda instance, why: workers.told(instance).give_up(why),
                 is_stopped=lambda instance: workers.told(instance).is_stopped,
             ),
+            power,
         )
-        self.phase = serving = ServingStatus(self.parts, self.phase.url, model, runtime, gpus)
+        url = self.phase.url
+        self.phase = serving = ServingStatus(self.parts, url, model, runtime, gpus, power)
         workers = Workers(self.parts, model, times, runtime, serving)
         for close in (gpus.stop, runtime.close):
             ends.callback(close)
@@ -173,6 +182,7 @@ class Daemon:
         gpus.start()
         log.info("default sampling: %s", model.defaults)
         workers.start()
+        self.life.spawn(power.run())
         self.life.spawn(_repeat_gauges(serving, link))
         await self.life.stop.wait()
         await self._drain(runtime)

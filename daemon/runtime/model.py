@@ -86,6 +86,8 @@ class ServedModel(msgspec.Struct, frozen=True):
             block_size=config.memory.block_size,
             max_len=self.max_len,
             swap=config.memory.swap,
+            slo_ttft_s=config.slo.ttft_s,
+            slo_tpot_s=config.slo.tpot_s,
             **msgspec.structs.asdict(config.scheduler),
         )
 

@@ -12,7 +12,8 @@ from daemon.config.reload import change
 from daemon.control.server import RefusalError
 from daemon.nearest import unknown
 from daemon.protocol.api import Access, Settings
-from daemon.protocol.control import Flipped, Migrating, Reloaded
+from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
+from daemon.role import AUTO
 from daemon.runtime import moving, notify
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
@@ -50,6 +51,12 @@ class Operations:
         with self._whole():
             runtime.choose_policy(policy, names.index(instance) if instance else -1)
 
+    def choose_placement(self, placement: str) -> None:
+        """Choose instances by another of PLACEMENTS. Raises RefusalError before there is a Core."""
+        runtime = self._runtime("no placement can be chosen yet")
+        with self._whole():
+            runtime.choose_placement(placement)
+
     def drain(self) -> None:
         """Take no new requests, finish those that are here, and stay. Raises RefusalError."""
         runtime = self._runtime("there is nothing to drain yet")
@@ -71,18 +78,29 @@ class Operations:
         """Give an instance another role. Raises RefusalError.
 
         Waits `wait_s` for the first work that only the new role gets; longer than that, `flip_s`
-        is told as -1. A flip to the role that it has already changes nothing.
+        is told as -1. A flip to the role that it has keeps it there.
         """
         runtime = self._runtime("no role can be chosen yet")
         told = self._phase().snapshot()
         index, chosen = moving.index_of(instance, told), moving.role_of(role)
         was = told.instances[index].role
         if was == chosen:
+            with self._whole():  # it keeps that from now on
+                runtime.choose_role(index, chosen)
             return Flipped(0, instance, was, chosen, 0.0, 0.0, False)
         with self._whole():
             runtime.choose_role(index, chosen)
         log.info("%s was %s and is %s now", instance, was, chosen)
         return await self._flip_done(instance, wait_s)
+
+    async def cap(self, instance: str, watts: float | None) -> Capped:
+        """Limit the power of an instance's card, None: as its role asks. Raises RefusalError."""
+        self._check_not_stopping()
+        power = self._phase().power("no power can be limited yet")
+        index = moving.index_of(instance, self._phase().snapshot())
+        told = await power.pin(index, instance, watts)
+        log.info("power of %s: %g W, %s", instance, told.wish_watts, "pinned" if watts else "auto")
+        return told
 
     def migrate(self, sequence: int, instance: str) -> Migrating:
         """Go on with a sequence on another instance. Raises RefusalError."""
@@ -111,6 +129,13 @@ class Operations:
         with self._whole():
             runtime.resume_instance(index)
         log.info("%s is used again", instance)
+
+    def choose_roles(self, mode: str) -> None:
+        """Have the watcher give instances their roles, or nobody. Raises RefusalError."""
+        runtime = self._runtime("no roles can be chosen yet")
+        with self._whole():
+            runtime.choose_roles(mode)
+        log.info("roles are %s now", "chosen by the load" if mode == AUTO else "as configured")
 
     async def reload(self) -> Reloaded:
         """Read the configuration again and take what can change. Raises RefusalError.

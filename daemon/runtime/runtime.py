@@ -31,10 +31,12 @@ from daemon.core.events import (
     InstanceDrained,
     InstanceResumed,
     MoveOrdered,
+    PlacementChosen,
     PolicyChosen,
     Reconfigured,
     Resumed,
     RoleChosen,
+    RolesChosen,
     StepDone,
     Tick,
     WorkerLost,
@@ -46,6 +48,7 @@ from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
 from daemon.runtime.plans import Planner
+from daemon.runtime.power import PowerCaps
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
 from daemon.wire.columns import int32
@@ -80,6 +83,7 @@ class Runtime:
         journal: JournalWriter | None,
         api: ApiLink,
         workers: ToWorkers,
+        power: PowerCaps | None = None,
     ) -> None:
         self.core = Core(config)
         self._api = api
@@ -88,6 +92,8 @@ class Runtime:
         self.empty = asyncio.Event()  # once draining: nothing lives any more
         self._journal = journal
         self._workers = workers
+        self._power = power
+        self._num_flips = 0
         self.links = LinkBroker(workers.link, self.dispatch, workers.hangs, workers.is_stopped)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]
@@ -115,6 +121,12 @@ class Runtime:
                 self._api.deliver(action, reply)
             else:
                 self._carry_out[type(action)](action)
+        if self._power is not None and self.core.counters.flips != self._num_flips:
+            self._num_flips = self.core.counters.flips
+            self._power.set_roles([one.role for one in self.core.instances])
+        if self.core.watcher.news:
+            log.info("roles: %s", self.core.watcher.news)
+            self.core.watcher.news = ""
         if self._journal is not None:
             self._journal.maintain(self.core, event.now)
         if self.core.draining and not self.core.sequences:
@@ -152,6 +164,7 @@ class Runtime:
         """A worker answered a plan."""
         self.last_step_s = now = time.monotonic()
         self.recent_steps[instance].add(now, reply.elapsed_s)
+        self._measure(instance, reply)
         self._api.prompt_logprobs(reply.prompts)
         answered = reply.reasons, reply.elapsed_s, reply.counts
         self.dispatch(StepDone(now, instance, reply.step, *answered), reply)
@@ -168,6 +181,11 @@ class Runtime:
         where = f" on {self.core.config.instances[instance].name}" if instance >= 0 else ""
         log.info("the policy is %s now%s", policy, where)
 
+    def choose_placement(self, placement: str) -> None:
+        """Choose instances by another of PLACEMENTS from now on."""
+        self.dispatch(PlacementChosen(time.monotonic(), placement))
+        log.info("the placement is %s now", placement)
+
     def reconfigure(self, scheduler: SchedulerConfig) -> None:
         """Keep to other limits, as far as they can change while requests run."""
         limits = scheduler.max_waiting, scheduler.starve_s, scheduler.max_pause_s
@@ -176,6 +194,10 @@ class Runtime:
     def choose_role(self, instance: int, role: Role) -> None:
         """Give an instance another role."""
         self.dispatch(RoleChosen(time.monotonic(), instance, role))
+
+    def choose_roles(self, mode: str) -> None:
+        """Have the watcher give instances their roles, or nobody."""
+        self.dispatch(RolesChosen(time.monotonic(), mode))
 
     def migrate(self, sequence: int, instance: int) -> None:
         """Go on with a sequence on another instance."""
@@ -205,6 +227,13 @@ class Runtime:
             self._timer.cancel()
         if self._journal is not None:
             self._journal.close(time.monotonic())
+
+    def _measure(self, instance: int, reply: Reply) -> None:
+        """Tell what chooses limits of power of a step that is done; the Core forgets it then."""
+        flying = self.core.instances[instance].scheduler.in_flight.steps
+        if self._power is not None and flying and flying[0].step == reply.step:
+            work = flying[0].work
+            self._power.step(instance, reply.elapsed_s, work.num_decodes, work.num_tokens)
 
     def _submit(self, action: Submit) -> None:
         batch = action.batch

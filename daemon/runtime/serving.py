@@ -16,6 +16,7 @@ from daemon.runtime import notify
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.greeting import how_to_talk
 from daemon.runtime.model import ServedModel
+from daemon.runtime.power import PowerCaps
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
 from daemon.wire.columns import int32
@@ -31,13 +32,20 @@ class ServingStatus(DaemonStatus):
     """What is said and done from then on: the Core is asked."""
 
     def __init__(
-        self, parts: Parts, url: str, model: ServedModel, runtime: Runtime, gpus: GpuWatch
+        self,
+        parts: Parts,
+        url: str,
+        model: ServedModel,
+        runtime: Runtime,
+        gpus: GpuWatch,
+        power: PowerCaps | None = None,
     ) -> None:
         super().__init__(parts, url)
         self.dispatch = runtime.dispatch
         self._served = model
         self._runtime = runtime
         self._gpus = gpus
+        self._power = power
         self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
 
     @property
@@ -62,6 +70,10 @@ class ServingStatus(DaemonStatus):
         """The Core's driver."""
         return self._runtime
 
+    def power(self, refusal: str) -> PowerCaps:
+        """What chooses limits of power."""
+        return self._power or super().power(refusal)
+
     def reconfigured(self, changed: set[str]) -> None:
         """The Core takes what concerns it."""
         config, core = self._parts.config, self._runtime.core
@@ -70,6 +82,8 @@ class ServingStatus(DaemonStatus):
             rest = [i for i, one in enumerate(core.config.instances) if one.name not in own]
             for index in rest if own else (-1,):
                 self._runtime.choose_policy(config.scheduler.policy, index)
+        if "scheduler.placement" in changed:
+            self._runtime.choose_placement(config.scheduler.placement)
         if changed & {f"scheduler.{name}" for name in ("max_waiting", "starve_s", "max_pause_s")}:
             self._runtime.reconfigure(config.scheduler)
 
@@ -145,6 +159,7 @@ class ServingStatus(DaemonStatus):
             max_len=self.max_len,
             predictor=self._parts.link.predictor or told.predictor,
             gpus=self._gpus.latest,
+            placement=self._runtime.core.config.placement,
             journal_dropped=self._runtime.journal_dropped,
         )
 
@@ -168,10 +183,11 @@ class ServingStatus(DaemonStatus):
 
     def _completed(self, index: int, one: InstanceStatus) -> InstanceStatus:
         """An instance's status with what the Core does not know of it: how long its slowest steps
-        take, and what torch computes in place of its kernels.
+        take, what torch computes in place of its kernels, and the power of its card.
         """
         known = self._fallbacks.get(index, {})
         p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
+        power = self._power.figures(index)._asdict() if self._power else {}
         return msgspec.structs.replace(
-            one, step_p99_s=p99_s, fallbacks=tuple(sorted(known.items()))
+            one, step_p99_s=p99_s, fallbacks=tuple(sorted(known.items())), **power
         )

@@ -23,6 +23,7 @@ from daemon.runtime.api_link import ApiLink
 from daemon.runtime.life import Life
 from daemon.runtime.loads import CONVERSION, Loads
 from daemon.runtime.model import served_name
+from daemon.runtime.power import PowerCaps
 from daemon.runtime.runtime import Runtime
 from daemon.scheduler.policies import POLICIES
 from daemon.supervisor.api import ApiProcess
@@ -84,6 +85,10 @@ class DaemonStatus:
 
     def runtime(self, refusal: str) -> Runtime:
         """The Core's driver. Raises RefusalError while there is none."""
+        self._refuse(refusal)
+
+    def power(self, refusal: str) -> PowerCaps:
+        """What chooses limits of power. Raises RefusalError while there is nothing."""
         self._refuse(refusal)
 
     def look_closer(self, question: Closer) -> Story | BlockOwners:
@@ -156,6 +161,8 @@ class DaemonStatus:
             api=ApiStatus(api.up, api.num_deaths),
             transfers=core.transfers,
             flips=core.flips,
+            placement=config.scheduler.placement,
+            roles=core.roles,
         )
 
     def _core(self, now: float) -> CoreSnapshot:

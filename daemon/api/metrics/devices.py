@@ -1,8 +1,8 @@
-"""Metrics of GPUs, as far as their driver says anything: what is unknown is left out."""
+"""Metrics of GPUs and their power, as far as it is known: what is unknown is left out."""
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.protocol.api import Gauges
@@ -16,6 +16,41 @@ READINGS: dict[str, tuple[str, str, float]] = {
     "busy_percent": ("device_busy_ratio", "Share of the time in which a kernel ran.", 0.01),
 }
 """The driver's readings by field: the metric, what it is, and its unit in the field's."""
+POWER: dict[str, tuple[str, str]] = {
+    "watts": ("power_watts", "What the instance's card draws."),
+    "cap_watts": ("power_cap_watts", "The limit of its power."),
+    "cap_binding_share": (
+        "power_cap_binding_ratio",
+        "Share of the newest look's time in which the limit slowed the card.",
+    ),
+    "joules_per_token": (
+        "energy_joules_per_token",
+        "What its card drew in the newest look, over the tokens that it computed.",
+    ),
+}
+"""What is known through llmd-powerd, by field of an instance: the metric, and what it is."""
+
+
+def power_metrics(gauges: Gauges, model: str) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    """A gauge for each figure that any instance has, and the energy as a counter."""
+    energy = CounterMetricFamily(
+        PREFIX + "energy_joules",
+        "What the instance's card drew while the daemon read it.",
+        labels=[MODEL, ENGINE],
+    )
+    for one in gauges.instances:
+        if one.energy_j is not None:
+            energy.add_metric([model, one.name], one.energy_j)
+    if energy.samples:
+        yield energy
+    for field, (name, text) in POWER.items():
+        family = GaugeMetricFamily(PREFIX + name, text, labels=[MODEL, ENGINE])
+        for one in gauges.instances:
+            figure = getattr(one, field)
+            if figure is not None:
+                family.add_metric([model, one.name], figure)
+        if family.samples:
+            yield family
 
 
 def device_metrics(gauges: Gauges, model: str) -> Iterator[GaugeMetricFamily]:

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from daemon.api.metrics.devices import device_metrics
+from daemon.api.metrics.devices import device_metrics, power_metrics
 from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.core.snapshot import Counters, InstanceStatus
@@ -72,6 +72,7 @@ class EngineMetrics(Collector):
         yield from self._steps(gauges.instances)
         yield from move_metrics(gauges, self._model)
         yield from device_metrics(gauges, self._model)
+        yield from power_metrics(gauges, self._model)
 
     def _counts(self, counters: Counters) -> Iterator[Metric]:
         for field, (name, text) in COUNTERS.items():

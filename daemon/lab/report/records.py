@@ -91,6 +91,7 @@ class InstanceLog:
     flops: float = 0.0  # done
     peak_flops: float = 0.0  # a second, of all its devices; 0: unknown
     energy_j: float = 0.0
+    capped_s: float = 0.0  # of `busy_s`, that in which the power cap bound
     preemptions: int = 0
     swaps: int = 0
     role: str = ""  # "": unknown
@@ -127,6 +128,8 @@ class RunLog:
     wall_s: float
     handoffs: int = 0  # sequences that went on elsewhere with their KV
     handoffs_failed: int = 0  # transfers that broke off or arrived wrong
+    decision_s: Float64 = field(default_factory=lambda: np.zeros(0))  # of each choice of instance
+    flips: int = 0  # changes of instances' roles
 
     @property
     def swaps(self) -> int:

@@ -16,6 +16,14 @@ class Stats(msgspec.Struct, frozen=True):
     max: float | None = None
 
 
+class Decisions(msgspec.Struct, frozen=True):
+    """How long choosing an instance took, in microseconds of this machine."""
+
+    count: int
+    p50: float
+    p99: float
+
+
 UNKNOWN = Stats(None, None, None, None, None)
 """Where no request has the measure, or an older llmd did not take it."""
 
@@ -87,8 +95,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     energy_per_token_j: float | None
     predictor: str  # with its declared error
     instances: list[InstanceReport]
+    decision_us: Decisions | None = None  # of placement; None: there was no choice
     handoffs: int | None = None  # sequences that went on elsewhere with their KV; None: unknown
     handoffs_failed: int | None = None  # transfers that broke off or arrived wrong
     sent_bytes: int | None = None  # of KV, from instance to instance
     capacity_rps: float | None = None  # with --capacity
     capacity: dict[str, Any] | None = None  # how it was found: condition, N, warm-up, rates tried
+    attainment: float | None = None  # share of all requests, rejected ones too, that kept TTFT and
+    # TPOT as promised; None: neither was
+    flips: int | None = None  # changes of instances' roles; None: seen by clients alone

@@ -16,7 +16,7 @@ from daemon.lab.report.measures import (
     tokens_delivered,
 )
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, RunLog
-from daemon.lab.report.report import UNKNOWN, InstanceReport, Report, Stats
+from daemon.lab.report.report import UNKNOWN, Decisions, InstanceReport, Report, Stats
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -86,6 +86,7 @@ def summarize(run: RunLog, about: About) -> Report:
         swap_s=stats(requests.swap_s[started]),
         transfer_s=stats(requests.transfer_s[started]),
         slo_attainment=None if attained is None else _share(attained.sum(), attained.size),
+        attainment=_together(requests, measures, about.classes),
         goodput_rps=None if attained is None else _share(attained.sum(), run.virtual_s),
         slo_by_class=_by_class(requests, attained, about.classes),
         **_moves(run, inside),
@@ -100,6 +101,7 @@ def summarize(run: RunLog, about: About) -> Report:
         energy_per_token_j=energy_j / num_tokens if energy_j is not None and num_tokens else None,
         predictor=about.predictor,
         instances=[_instance(i, run) for i in run.instances],
+        decision_us=_decisions(run.decision_s),
     )
 
 
@@ -113,6 +115,7 @@ def _moves(run: RunLog, inside: bool) -> dict[str, Any]:
         "swaps": run.swaps,
         "handoffs": run.handoffs,
         "handoffs_failed": run.handoffs_failed,
+        "flips": run.flips,
         "sent_bytes": round(sum(one.sent_bytes for one in run.instances)),
     }
     return moves if inside else dict.fromkeys(moves)
@@ -125,6 +128,13 @@ def stats(values: npt.ArrayLike) -> Stats:
     if not known.size:
         return UNKNOWN
     return Stats(*map(float, (known.mean(), *np.percentile(known, PERCENTILES), known.max())))
+
+
+def _decisions(taken_s: npt.NDArray[np.float64]) -> Decisions | None:
+    if not taken_s.size:
+        return None
+    p50, p99 = (1e6 * np.percentile(taken_s, (50, 99))).tolist()
+    return Decisions(int(taken_s.size), p50, p99)
 
 
 def _attained(
@@ -153,6 +163,13 @@ def _attained(
         limit_s = np.asarray(promised_s, np.float64)[requests.slo_class]
         met &= (limit_s == 0) | (measured_s <= limit_s)
     return met
+
+
+def _together(requests: RequestLog, measures: Measures, classes: Sequence[Promise]) -> float | None:
+    """The share that kept TTFT and TPOT, whatever else was promised."""
+    both = [Promise(one.name, one.ttft_s, one.tpot_s) for one in classes]
+    kept = _attained(requests, measures, both)
+    return None if kept is None else _share(kept.sum(), kept.size)
 
 
 def _by_class(

@@ -15,6 +15,7 @@ from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.role import ROLES_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
@@ -39,6 +40,7 @@ def check(scenario: Scenario) -> None:
         *_limits(scenario),
         *_handoff(scenario.handoff),
         *_instances(scenario),
+        *_roles(scenario),
     ):
         raise ScenarioError(fault)
     length_predictor(scenario.predictor)
@@ -111,6 +113,22 @@ def _handoff(spec: HandoffSpec) -> Iterator[str]:
             yield f"handoff.{name} must be a number from 0 on, got {value}"
     if spec.mode not in HANDOFF_MODES:
         yield f"handoff.mode {not_one_of(spec.mode, HANDOFF_MODES)}"
+
+
+def _roles(scenario: Scenario) -> Iterator[str]:
+    """What `roles` lacks: a split has as many as there are instances, and one of each at least."""
+    roles = scenario.roles
+    if roles in ("", *ROLES_MODES):
+        return
+    parts = roles.split(":")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        yield f"roles must be auto, mixed or P:D such as 2:6, got {roles!r}"
+        return
+    num_prefill, num_decode = (int(part[:9]) for part in parts)
+    if not num_prefill or not num_decode:
+        yield f"roles {roles!r}: there must be an instance for prompts and one for answers"
+    elif num_prefill + num_decode != scenario.num_instances:
+        yield f"roles {roles!r}: there are {scenario.num_instances} instances"
 
 
 def _instances(scenario: Scenario) -> Iterator[str]:

@@ -20,12 +20,14 @@ from daemon.core.events import (
     InstanceDrained,
     InstanceResumed,
     MoveOrdered,
+    PlacementChosen,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
     RoleChosen,
+    RolesChosen,
     StepDone,
     TransferEnded,
     WorkerLost,
@@ -53,10 +55,12 @@ Happened = tuple[Event, list[Action]]
 _TOLD = (
     Predicted
     | PolicyChosen
+    | PlacementChosen
     | DrainBegun
     | Resumed
     | Reconfigured
     | RoleChosen
+    | RolesChosen
     | InstanceDrained
     | InstanceResumed
     | MoveOrdered

@@ -15,7 +15,9 @@ class PowerMeter:
         self._idle_w = profile.device.idle_w * profile.num_devices
         self._busy_s = 0.0
         self._busy_j = 0.0
-        self._decode_w: dict[int, float] = {}  # by how many decodes a step has
+        self.capped_s = 0.0
+        """Of its steps, those in which the cap bound: they would have drawn more."""
+        self._decode_share: dict[int, float] = {}  # by how many decodes a step has
 
     def slowdown(self, work: StepWork) -> float:
         """The factor on a step's time at the cap."""
@@ -29,16 +31,18 @@ class PowerMeter:
         """Count a step's energy."""
         self._busy_s += duration_s
         if self._spec is not None:
-            self._busy_j += self._draw_w(self._spec, work) * duration_s
+            share = self._share(self._spec, work)
+            self._busy_j += self._watts(share) * duration_s
+            self.capped_s += duration_s if share > self._cap else 0.0
 
-    def _draw_w(self, spec: PowerSpec, work: StepWork) -> float:
+    def _share(self, spec: PowerSpec, work: StepWork) -> float:
+        """What a step would draw without a cap."""
         if _is_prefill(work):
-            return self._watts(spec.prefill_share(work.num_tokens - work.num_decodes))
-        drawn_w = self._decode_w.get(work.num_decodes)
-        if drawn_w is None:
-            drawn_w = self._watts(spec.decode_share(work.num_decodes))
-            self._decode_w[work.num_decodes] = drawn_w
-        return drawn_w
+            return spec.prefill_share(work.num_tokens - work.num_decodes)
+        share = self._decode_share.get(work.num_decodes)
+        if share is None:
+            share = self._decode_share[work.num_decodes] = spec.decode_share(work.num_decodes)
+        return share
 
     def _watts(self, share: float) -> float:
         return max(min(share, self._cap) * self._limit_w, self._idle_w)

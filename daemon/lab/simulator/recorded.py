@@ -73,6 +73,11 @@ class RecordedWorker:
         """What one prompt token added to a step then."""
         return self._home.warm_token_s
 
+    @property
+    def capped_s(self) -> float:
+        """A journal knows nothing of power."""
+        return 0.0
+
     def clear(self, now: float) -> None:
         """Nothing runs."""
         self._free_s = self._copied_s = now

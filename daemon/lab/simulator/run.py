@@ -26,7 +26,7 @@ from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
 from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Predictor
-from daemon.role import Role
+from daemon.role import AUTO, Role
 
 _NO_BOUND = 1 << 40
 
@@ -56,7 +56,11 @@ class Prepared:
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Read and build what a scenario names. Raises ScenarioError, ProfileError, WorkloadError."""
     check(scenario)
-    groups = tuple(group for group in scenario.instance for _ in range(group.count))
+    each = (group for group in scenario.instance for _ in range(group.count))
+    groups = tuple(
+        msgspec.structs.replace(group, role=role)
+        for group, role in zip(each, scenario.role_of_each, strict=True)
+    )
     known = {name: load_profile(name) for name in {one.profile_name for one in groups}}
     profiles = tuple(_with_link(known[group.profile_name], group) for group in groups)
     check_profiles(scenario, groups, profiles)
@@ -94,7 +98,8 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         scenario.limits.exact_max_tokens,
         scenario.n,
         scenario.workload.seed,
-        named=any(instance.role is not Role.MIXED for instance in config.instances),
+        named=config.roles == AUTO
+        or any(instance.role is not Role.MIXED for instance in config.instances),
     )
     names = [instance.name for instance in config.instances]
     recorder = Recorder(traffic.log(), prepared.profiles, config.instances, traffic.n)
@@ -153,6 +158,9 @@ def configured(prepared: Prepared) -> Configured:
         max_pause_s=scenario.max_pause_s,
         handoff=scenario.handoff.mode,
         decode_admission=shared.decode_admission,
+        slo_ttft_s=scenario.slo.ttft_s,
+        slo_tpot_s=scenario.slo.tpot_s,
+        roles=AUTO if scenario.roles == AUTO else "",
     )
 
 

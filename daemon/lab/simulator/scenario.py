@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.config.schema import MemoryConfig, SchedulerConfig
+from daemon.config.schema import MemoryConfig, SchedulerConfig, SloConfig
 from daemon.core.limits import InstanceLimits
 from daemon.handoff import HandoffMode
 from daemon.lab.workload.workload import WorkloadSpec
@@ -91,12 +91,25 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     n: int = 1  # answers of each request
     policy: str = _SCHEDULER.policy
     placement: str = _SCHEDULER.placement
+    roles: str = (
+        ""  # auto: by the load; mixed: all are; P:D: so many; "": as each [[instance]] says
+    )
     predictor: str = "mean"  # the daemon's own default reads prompts; here are lengths alone
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
     noise: bool = True  # step times vary as the profile measured it
     limits: ScenarioLimits = ScenarioLimits()
     handoff: HandoffSpec = HandoffSpec()
     fault: tuple[WorkerFault, ...] = ()
+
+    @property
+    def role_of_each(self) -> tuple[str, ...]:
+        """As configured, one for each instance; `roles` has been checked."""
+        if self.roles == Role.MIXED.value:
+            return (Role.MIXED.value,) * self.num_instances
+        if ":" in self.roles:
+            num_prefill, num_decode = map(int, self.roles.split(":"))
+            return (Role.PREFILL.value,) * num_prefill + (Role.DECODE.value,) * num_decode
+        return tuple(group.role for group in self.instance for _ in range(group.count))
 
     @property
     def num_instances(self) -> int:
@@ -112,6 +125,18 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return self.limits.max_pause_s
         gaps_s = [one.gap_s for one in self.workload.classes if one.gap_s]
         return PAUSE_SHARE * min(gaps_s) if gaps_s else _SCHEDULER.max_pause_s
+
+    @property
+    def slo(self) -> SloConfig:
+        """What answers should keep to: the shortest that the workload promises to a class, else as
+        a daemon has it.
+        """
+        classes = self.workload.classes
+        default = SloConfig()
+        return SloConfig(
+            min((one.ttft_s for one in classes if one.ttft_s), default=default.ttft_s),
+            min((one.tpot_s for one in classes if one.tpot_s), default=default.tpot_s),
+        )
 
     @property
     def shared_limits(self) -> InstanceLimits:

@@ -35,6 +35,7 @@ from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.simulator.agenda import Agenda, Rank
+from daemon.lab.simulator.decisions import TimedDecisions
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
@@ -92,6 +93,8 @@ class Simulator:
         extras: Extras | None = None,
     ) -> None:
         self.core = Core(config)
+        self._decisions = TimedDecisions(self.core.dispatch.decide)
+        self.core.dispatch.decide = self._decisions
         self._agenda = Agenda()
         self._traffic = traffic
         self._machine = machine
@@ -192,6 +195,7 @@ class Simulator:
         recorder = self._recorder
         for log, worker in zip(recorder.instances, self._machine.workers, strict=True):
             log.energy_j = worker.energy_j(virtual_s) or 0.0
+            log.capped_s = worker.capped_s
         counters = self.core.counters
         return RunLog(
             recorder.finish(),
@@ -201,6 +205,8 @@ class Simulator:
             wall_s,
             counters.handoffs,
             counters.handoffs_failed,
+            np.array(self._decisions.taken_s),
+            counters.flips,
         )
 
     # What happens

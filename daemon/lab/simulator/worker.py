@@ -67,6 +67,10 @@ class Worker(Protocol):
     def warm_token_s(self) -> float:
         """What one prompt token adds to a step, as it reports then."""
 
+    @property
+    def capped_s(self) -> float:
+        """Of its steps' time, that in which the power cap bound."""
+
     def clear(self, now: float) -> None:
         """The process died: nothing of its steps and copies is left."""
 
@@ -172,6 +176,11 @@ class SimulatedWorker:
     def energy_j(self, run_s: float) -> float | None:
         """Energy of its devices over the run; None where the profile knows nothing of power."""
         return self._power.energy_j(run_s)
+
+    @property
+    def capped_s(self) -> float:
+        """Of its steps' time, that in which the power cap bound."""
+        return self._power.capped_s
 
     def clear(self, now: float) -> None:
         """The process died: nothing of its steps and copies is left."""

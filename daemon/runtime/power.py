@@ -1,0 +1,227 @@
+"""Power limits of the instances' cards: llmd-powerd is read and leased from once a second.
+
+What a card's limit should be is the governors' (`daemon/power/`). Nothing here needs rights: where
+no llmd-powerd answers, the cards keep their limits and serve as they did.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from daemon.config.schema import PowerConfig
+from daemon.control.server import RefusalError
+from daemon.power.governor import PowerGovernor
+from daemon.power.looks import CardLimits, PowerSample
+from daemon.powerd.client import PowerClient
+from daemon.powerd.frames import SERVICE_SOCKET, CardReading, PowerError, PowerLostError
+from daemon.protocol.control import Capped
+from daemon.role import Role
+
+INTERVAL_S = 1.0
+FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
+
+log = logging.getLogger(__name__)
+
+
+class PowerFigures(NamedTuple):
+    """An instance's part in a snapshot; None is unknown."""
+
+    watts: float | None
+    cap_watts: float | None
+    cap_pinned: bool
+    energy_j: float | None
+    cap_binding_share: float | None
+    joules_per_token: float | None
+
+
+class PowerCaps:
+    """Keeps a lease for each card: the highest wish of the instances that compute on it."""
+
+    def __init__(
+        self, config: PowerConfig, cards: Sequence[str], roles: Sequence[Role], tpot_s: float
+    ) -> None:
+        """`cards`: UUIDs as instances, empty for none. `run` begins."""
+        self._enabled = config.enabled != "off"
+        self._wanted = config.enabled == "on"
+        self._path = Path(config.socket) if config.socket else SERVICE_SOCKET
+        self._cards = tuple(cards) if self._enabled else ("",) * len(cards)
+        self._governors = [PowerGovernor(role, tpot_s, config.min_share) for role in roles]
+        self._client: PowerClient | None = None
+        self._readings: dict[str, CardReading] = {}  # the newest by card
+        self._leased: dict[str, float] = {}  # by card
+        self._in_force: dict[str, float] = {}  # limits by card
+        self._said: dict[str, str] = {}  # by subject
+        self._roles_changed = asyncio.Event()
+
+    def step(self, instance: int, elapsed_s: float, num_decodes: int, num_tokens: int) -> None:
+        """A worker has answered a step."""
+        self._governors[instance].step(elapsed_s, num_decodes, num_tokens)
+
+    def set_roles(self, roles: Sequence[Role]) -> None:
+        """Some instance has another role: its limit follows at once."""
+        now = time.monotonic()
+        for governor, role in zip(self._governors, roles, strict=True):
+            governor.set_role(now, role)
+        self._roles_changed.set()
+
+    def figures(self, instance: int) -> PowerFigures:
+        """What is known of an instance's power."""
+        governor, card = self._governors[instance], self._cards[instance]
+        reading, look = self._readings.get(card), governor.last_look
+        return PowerFigures(
+            watts=reading.watts if reading else None,
+            cap_watts=self._in_force.get(card),
+            cap_pinned=governor.pinned_watts is not None,
+            energy_j=governor.energy_j if governor.limits else None,
+            cap_binding_share=look.binding_share if look else None,
+            joules_per_token=look.joules_per_token if look else None,
+        )
+
+    async def pin(self, instance: int, name: str, watts: float | None) -> Capped:
+        """Keep an instance's card to so many watts, None: as its role asks. Raises RefusalError."""
+        if watts is not None and not 0.0 < watts < math.inf:
+            raise RefusalError(f"a cap is a number of watts above 0, not {watts:g}")
+        governor, card = self._governors[instance], self._cards[instance]
+        if not self._enabled:
+            raise RefusalError('power limits are not chosen here: power.enabled is "off"')
+        if not card:
+            raise RefusalError(f"{name} has no card whose power could be limited")
+        client, limits = self._client, governor.limits
+        if client is None:
+            raise RefusalError(self._said.get("", f"no llmd-powerd was asked yet at {self._path}"))
+        if limits is None or card not in self._readings:
+            raise RefusalError(self._said.get(card, f"{card} has not told its limits yet"))
+        before = governor.pinned_watts
+        governor.pin(time.monotonic(), watts)
+        try:
+            await self._lease(client, card)
+        except PowerError as error:
+            governor.pin(time.monotonic(), before)
+            raise RefusalError(f"the limit of {name} stays as it was: {error}") from error
+        wish = governor.wish_watts
+        assert wish is not None
+        in_force = self._in_force.get(card, wish)
+        return Capped(name, watts, wish, in_force, limits.min_watts, limits.max_watts)
+
+    async def run(self) -> None:
+        """Read and lease until cancelled; then every lease ends."""
+        if not any(self._cards):
+            return
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                client = await PowerClient.connect(self._path)
+            except PowerLostError as error:
+                level = logging.WARNING if self._wanted else logging.INFO
+                self._say("", f"{error}: power limits stay as they are", level)
+            else:
+                wait_s = FIRST_RETRY_S
+                await self._talk(client)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LAST_RETRY_S)
+
+    async def _talk(self, client: PowerClient) -> None:
+        """While the connection lasts."""
+        self._client = client
+        self._say("", f"power limits are chosen through llmd-powerd at {self._path}", logging.INFO)
+        try:
+            while True:
+                due_s = time.monotonic() + INTERVAL_S
+                for card in dict.fromkeys(filter(None, self._cards)):
+                    await self._attend(client, card)
+                await self._until(client, due_s)
+        except PowerLostError as error:
+            self._say("", f"{error}: the cards have their own limits until it is back")
+        finally:
+            client.close()
+            self._client = None
+            self._leased.clear()
+            for card in list(self._readings):
+                self._forget(card)
+
+    async def _attend(self, client: PowerClient, card: str) -> None:
+        """Read a card and lease what is wished for it. Raises PowerLostError."""
+        try:
+            reading = await client.read(card)
+        except PowerLostError:
+            raise
+        except PowerError as error:
+            self._say(card, f"power: {error}; it is tried again")
+            self._forget(card)
+            return
+        self._take(card, reading)
+        if await self._follow(client, card):
+            self._said.pop(card, None)
+
+    async def _follow(self, client: PowerClient, card: str) -> bool:
+        """Lease what is wished now; whether the card has it. Raises PowerLostError."""
+        try:
+            await self._lease(client, card)
+        except PowerLostError:
+            raise
+        except PowerError as error:
+            self._say(card, f"power: {error}; it is tried again")
+            return False
+        return True
+
+    async def _until(self, client: PowerClient, due_s: float) -> None:
+        """Wait, and follow changes of roles meanwhile. Raises PowerLostError."""
+        while (left_s := due_s - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._roles_changed.wait()
+            except TimeoutError:
+                return
+            self._roles_changed.clear()
+            for card in list(self._readings):
+                await self._follow(client, card)
+
+    def _take(self, card: str, reading: CardReading) -> None:
+        limits = CardLimits(reading.min_watts, reading.max_watts, reading.default_watts)
+        sample = PowerSample(reading.watts, reading.cap_watts, reading.energy_j, reading.binding)
+        now = time.monotonic()
+        for governor in self._on(card):
+            was = governor.wish_watts
+            governor.sample(now, limits, sample)
+            if governor.wish_watts != was:
+                log.debug("power: %s W wished for %s: %s", governor.wish_watts, card, governor.why)
+        self._readings[card] = reading
+        self._in_force[card] = reading.cap_watts
+
+    async def _lease(self, client: PowerClient, card: str) -> None:
+        """Lease the highest wish, if it is another one. Raises PowerError."""
+        wishes = [one.wish_watts for one in self._on(card) if one.wish_watts is not None]
+        if not wishes or self._leased.get(card) == max(wishes):
+            return
+        before = self._leased.get(card)
+        self._leased[card] = max(wishes)
+        try:
+            told = await client.lease(card, max(wishes))
+        except PowerError:
+            if before is None:
+                self._leased.pop(card, None)
+            else:
+                self._leased[card] = before
+            raise
+        self._in_force[card] = told.cap_watts
+
+    def _on(self, card: str) -> list[PowerGovernor]:
+        pairs = zip(self._cards, self._governors, strict=True)
+        return [governor for own, governor in pairs if own == card]
+
+    def _forget(self, card: str) -> None:
+        """Nothing is known of a card for now."""
+        self._readings.pop(card, None)
+        self._in_force.pop(card, None)
+        for governor in self._on(card):
+            governor.lost(time.monotonic())
+
+    def _say(self, subject: str, what: str, level: int = logging.WARNING) -> None:
+        """Log a state once."""
+        if self._said.get(subject) != what:
+            self._said[subject] = what
+            log.log(level, "%s", what)

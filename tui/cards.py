@@ -77,8 +77,9 @@ def card_lines(news: CardNews, width: int, height: int) -> list[Text]:
         kv = _kv(one, width - 12, "parc")
         return [short, kv.append(f" p99 {_p99(one):>7}", ink.muted)][:height]
     if height == 3:
-        return [_state(one).append(f"  p99 {_p99(one)}", ink.muted), queue, kv]
-    lines = [_state(one), queue, kv, steps]
+        late = _state(one).append(f"  p99 {_p99(one)}", ink.muted)
+        return [_with_power(late, one, width), queue, kv]
+    lines = [_with_power(_state(one), one, width), queue, kv, steps]
     if height > 4:
         lines.append(_moves(news))
     return [*lines, *map_lines(one.block_map, width, height - len(lines))]
@@ -93,6 +94,22 @@ def _state(one: InstanceStatus, gap: str = "  ") -> Text:
     if one.fallbacks:
         line.append(f" {FALLBACK}", ink.warn)
     return line.append(gap).append(one.role, role_colour(one.role))
+
+
+def _with_power(line: Text, one: InstanceStatus, width: int) -> Text:
+    """The line, and what the card draws of its limit where that is known and there is room."""
+    told = power(one)
+    if not told or line.cell_len + len(told) + 2 > width:
+        return line
+    return line.append(f"  {told}", ink.text)
+
+
+def power(one: InstanceStatus) -> str:
+    """What the card draws, its limit, and whether an operator chose that; empty: not known."""
+    if one.watts is None or one.cap_watts is None:
+        return ""
+    pinned = " pinned" if one.cap_pinned else ""
+    return f"{one.watts:.0f}/{one.cap_watts:.0f} W{pinned}"
 
 
 def _queue(one: InstanceStatus) -> Text:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from daemon.protocol.control import FlipStatus, Snapshot, TransferStatus
+from daemon.protocol.control import AUTO, FlipStatus, RolesStatus, Snapshot, TransferStatus
 from tui.format import bar, duration, latency, percent, printable, size
 from tui.lines import Lines
 from tui.palette import drawn, ink, role_colour
@@ -79,6 +79,13 @@ def flip_line(one: FlipStatus) -> Text:
     return line.append(f" · {duration(one.age_s)} ago", ink.faint)
 
 
+def roles_line(roles: RolesStatus) -> Text:
+    """What the watcher of roles chose, and why."""
+    line = Text(no_wrap=True, end="")
+    line.append("roles ", ink.muted).append(printable(roles.present, 12), ink.text)
+    return line.append(f" · {printable(roles.decision, 120)}", ink.muted)
+
+
 class MovesPanel(Lines):
     """Transfers in flight, oldest first, and flips, newest first: side by side if it is wide."""
 
@@ -87,10 +94,12 @@ class MovesPanel(Lines):
         self.border_title = "on the move"
         self._transfers: Sequence[TransferStatus] = ()
         self._flips: Sequence[FlipStatus] = ()
+        self._roles = RolesStatus()
 
     def update_from(self, snapshot: Snapshot) -> None:
         """Show this snapshot's."""
         self._transfers, self._flips = snapshot.transfers, snapshot.flips[::-1]
+        self._roles = snapshot.roles
         self.border_subtitle = in_flight(snapshot)
         self.redraw()
 
@@ -100,9 +109,10 @@ class MovesPanel(Lines):
             left_width = width * 11 // 20
             left = self._moving(left_width - 2, height)
             return _beside(left, self._flipped(height), left_width, height)
-        kept = min(len(self._flips), max(2, height - len(self._transfers)), height // 2)
+        below = len(self._flips) + (self._roles.mode == AUTO)
+        kept = min(below, max(2, height - len(self._transfers)), height // 2)
         moving = self._moving(width, height - kept)
-        return [*moving, *self._flipped(height - len(moving))] if self._flips else moving
+        return [*moving, *self._flipped(height - len(moving))] if below else moving
 
     def _moving(self, width: int, height: int) -> list[Text]:
         if not self._transfers:
@@ -115,7 +125,8 @@ class MovesPanel(Lines):
         return [*lines, Text(f"and {more} more", ink.muted)][:height] if more else lines
 
     def _flipped(self, height: int) -> list[Text]:
-        return [flip_line(one) for one in self._flips[:height]]
+        watcher = [roles_line(self._roles)] if self._roles.mode == AUTO else []
+        return [*watcher, *(flip_line(one) for one in self._flips)][:height]
 
 
 def _beside(left: list[Text], right: list[Text], left_width: int, height: int) -> list[Text]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from daemon.protocol.control import Cause, InstanceStatus, SequenceStatus, Snapshot
+from daemon.protocol.control import AUTO, Cause, InstanceStatus, SequenceStatus, Snapshot
 from tui.format import (
     BAR_EMPTY,
     BAR_FULL,
@@ -68,6 +68,7 @@ def _head(snapshot: Snapshot) -> str:
         ),
         ("since start", f"{means}, {count(per_s)} output tok/s"),
         *_when_any(snapshot),
+        *_roles(snapshot),
         *_gpus(snapshot),
         *_fallbacks(snapshot.instances),
     ]
@@ -101,6 +102,14 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
         finished = f"{count(counters.prediction_count)} finished with one"
         pairs.append(("predictions", f"{finished}, wrong by {error} in the mean"))
     return pairs
+
+
+def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """What the watcher of roles chose, and why; nothing where there is none."""
+    roles = snapshot.roles
+    if roles.mode != AUTO:
+        return []
+    return [("roles", f"{printable(roles.present)}: {printable(roles.decision, 120)}")]
 
 
 def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:

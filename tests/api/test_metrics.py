@@ -225,9 +225,17 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "device_power_watts", **gpu) == 300
     assert value(samples, "device_busy_ratio", **gpu) == 0.97
     assert not [name for name, _labels in samples if "device_power_limit" in name]  # unknown
+    assert not [name for name, _labels in samples if name.startswith("llmd:power_")]
     assert value(samples, "http_connections") >= 1 and value(samples, "sse_streams") == 0
 
 
+POWER = {
+    "watts": 243.5,
+    "cap_watts": 260.0,
+    "energy_j": 1e6,
+    "cap_binding_share": 0.5,
+    "joules_per_token": 0.25,
+}
 MOVES = ("handoffs", "handoff_sum_s", "handoffs_failed", "sent_blocks", "sent_bytes", "flips")
 LAG = ("llmd:event_loop_lag_seconds_count", (("process", "runtime"),))
 STATES = ("free", "cached", "held", "fenced")
@@ -271,7 +279,8 @@ async def test_every_counter_of_the_core_is_shown():
 
 async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     all_known = msgspec.structs.replace(SAID, memory_total_bytes=1 << 33, power_limit_w=700.0)
-    runtime.send(msgspec.structs.replace(GAUGES, gpus=(all_known,)))
+    capped = msgspec.structs.replace(GPU, **POWER)
+    runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,), gpus=(all_known,)))
     await complete(http, temperature=9)
     names: set[str] = set()
     async with asyncio.timeout(5):
@@ -289,6 +298,21 @@ async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     described = set(re.findall(r"`llmd:(\w+)", (DOCS / "api.md").read_text()))
     shown = {re.sub(r"_(bucket|count|sum)$", "", name[5:]) for name in names if "llmd:" in name}
     assert described == shown | {"predictions_total"}  # this process makes none
+
+
+async def test_power_is_shown_where_it_is_known(runtime: ScriptedRuntime, http):
+    capped = msgspec.structs.replace(GPU, **POWER)
+    runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,)))
+    samples: Samples = {}
+    async with asyncio.timeout(5):
+        while "llmd:power_watts" not in {name for name, _labels in samples}:
+            samples = await scrape(http)
+    gpu = {"engine": "gpu0"}
+    assert value(samples, "power_watts", **gpu) == 243.5
+    assert value(samples, "power_cap_watts", **gpu) == 260.0
+    assert value(samples, "power_cap_binding_ratio", **gpu) == 0.5
+    assert value(samples, "energy_joules_total", **gpu) == 1e6
+    assert value(samples, "energy_joules_per_token", **gpu) == 0.25
 
 
 async def test_many_gaps_are_the_library_s_own_histogram():

@@ -83,6 +83,12 @@ def flags_of(subject: Subject, config: Path, kv_blocks: int, swap: str = "") -> 
     ]
 
 
+def alone_flags(subject: Subject, config: Path) -> list[str]:
+    """One worker with memory for all, and no spare: quick to start, for the right answers."""
+    flags = flags_of(subject._replace(workers=1), config, AMPLE)
+    return [*flags, "--set", "daemon.spare=false"]
+
+
 async def quiet(daemon: LiveDaemon) -> Snapshot:
     """The daemon once nothing runs and both workers are there."""
     deadline_s = time.monotonic() + QUIET_S

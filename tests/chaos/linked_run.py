@@ -15,10 +15,10 @@ from tests.chaos.answers import Answer
 from tests.chaos.cases import Case
 from tests.chaos.clients import Clients, undisturbed
 from tests.chaos.daemons import (
-    AMPLE,
     KV_BLOCKS,
     QUIET_S,
     Subject,
+    alone_flags,
     check_ledgers,
     flags_of,
     marked,
@@ -58,11 +58,12 @@ def linked_daemon(setting: Setting, config: Path, fault: str) -> LiveDaemon:
     return LiveDaemon(*flags, env=env | setting.env | {VARIABLE: fault})
 
 
-async def asked_of(subject: Subject, config: Path, streamed: bool = False) -> Asked:
+async def asked_of(
+    subject: Subject, config: Path, streamed: bool = False, env: dict[str, str] | None = None
+) -> Asked:
     """The subject's cases with the answers of one worker that nobody disturbs."""
-    _mark, env = marked(subject)
-    flags = flags_of(subject._replace(workers=1), config, AMPLE)
-    with LiveDaemon(*flags, "--set", "daemon.spare=false", env=env) as daemon:
+    _mark, own = marked(subject)
+    with LiveDaemon(*alone_flags(subject, config), env=own | (env or {})) as daemon:
         answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
     return list(zip(subject.cases, answers, strict=True))
 

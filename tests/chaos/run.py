@@ -18,10 +18,10 @@ from tests.chaos.answers import Answer
 from tests.chaos.cases import Case
 from tests.chaos.clients import Clients, undisturbed
 from tests.chaos.daemons import (
-    AMPLE,
     KV_BLOCKS,
     QUIET_S,
     Subject,
+    alone_flags,
     check_ledgers,
     flags_of,
     marked,
@@ -88,7 +88,7 @@ def check_leaks(before: dict[str, Held], after: dict[str, Held]) -> None:
 async def right_answers(subject: Subject, config: Path, streamed: bool = True) -> list[Answer]:
     """Those of a daemon that has memory for all, and that nobody disturbs."""
     mark, env = marked(subject)
-    with LiveDaemon(*flags_of(subject, config, AMPLE), env=env) as daemon:
+    with LiveDaemon(*alone_flags(subject, config), env=env) as daemon:
         answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
         seen = await quiet(daemon)
     assert await_end(mark, END_S) == {}

@@ -14,18 +14,18 @@ from tests.chaos.daemons import embedded, seed_of, toys
 from tests.chaos.run import Plan, soak, sure_cases
 
 SHORT = Plan(
-    clients=16,
+    clients=12,
     faults={
-        "worker killed": 6,
+        "worker killed": 3,
         "worker stopped": 1,
-        "worker stopped a moment": 4,
-        "API killed": 2,
+        "worker stopped a moment": 2,
+        "API killed": 1,
         "API stopped": 1,
         "API stopped a moment": 1,
-        "configuration": 3,
-        "broken configuration": 2,
-        "policy": 8,
-        "drain and resume": 2,
+        "configuration": 2,
+        "broken configuration": 1,
+        "policy": 4,
+        "drain and resume": 1,
     },
 )
 FULL = Plan(

@@ -11,7 +11,16 @@ import pytest
 
 from tests.chaos.cases import Asker, toy_folder
 from tests.chaos.clients import Clients, undisturbed
-from tests.chaos.daemons import KV_BLOCKS, check_ledgers, flags_of, marked, quiet, seed_of, toys
+from tests.chaos.daemons import (
+    KV_BLOCKS,
+    alone_flags,
+    check_ledgers,
+    flags_of,
+    marked,
+    quiet,
+    seed_of,
+    toys,
+)
 from tests.chaos.processes import await_end, members, words_of
 from tests.e2e.live import LiveDaemon
 
@@ -68,7 +77,8 @@ async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
     subject = toys(toy_folder(tmp_path / "toy"), cases)
     mark, env = marked(subject)
     flags = flags_of(subject, tmp_path / "llmd.toml", KV_BLOCKS)
-    with LiveDaemon(*flags, env=env, folder=state) as daemon:
+    first = alone_flags(subject, tmp_path / "llmd.toml")
+    with LiveDaemon(*first, env=env, folder=state) as daemon:
         expected = await undisturbed(daemon.url, cases, 2)
     ended: Counter[str] = Counter()
     wrong: list[str] = []

@@ -84,10 +84,10 @@ async def struck(
     """Toys of one daemon, killed as ordered."""
     folder.mkdir()
     strikes = Strikes(folder)
-    asked = await asked_of(subject, folder / "alone.toml")
     with nursery(folder) as path:
         env = {NURSERY: str(path), FOLDER: str(folder)}
         quick = subject._replace(worker="tests.chaos.quick")
+        asked = await asked_of(quick, folder / "alone.toml", env=env)
         setting = Setting(quick, env, asked, clients)
 
         async def strike(daemon: LiveDaemon) -> list[Strike]:
@@ -99,12 +99,12 @@ async def struck(
 
 async def test_workers_killed_in_the_middle_of_transfers_cost_no_token(tmp_path: Path) -> None:
     seed = seed_of(11)
-    cases = [one for one in Asker(seed, most_tokens=60).cases(24) if one.kind in SHORT_KINDS]
+    cases = [one for one in Asker(seed, most_tokens=60).cases(18) if one.kind in SHORT_KINDS]
     subject = toys(toy_folder(tmp_path / "toy"), cases)
-    orders = orders_of(random.Random(seed), Counter(), 19)
+    orders = orders_of(random.Random(seed), Counter(), len(WAYS))
     kills = await struck(tmp_path / "run", subject, seed, orders, clients=10)
     tell(kills)
-    assert len(kills) >= 20
+    assert len(kills) >= len(WAYS), "one order at most found nobody to carry it out"
 
 
 @pytest.mark.soak

@@ -15,6 +15,8 @@ from tests.control.orders import FLIPPED, Written
 
 CHOSEN: list[str] = []
 """The policies chosen on the served socket, the configured one first."""
+PLACED: list[str] = ["least_loaded"]
+"""The placements chosen on it, likewise."""
 NEXT_FLIPS: list[tuple[FlipStatus, ...]] = []
 """What the next snapshots say of flips."""
 
@@ -41,6 +43,7 @@ def snapshot() -> Snapshot:
         waiting=2,
         counters=Counters(requests=5, finished=3, rejected=1),
         flips=NEXT_FLIPS.pop(0) if NEXT_FLIPS else (),
+        placement=PLACED[-1],
     )
 
 
@@ -76,11 +79,17 @@ class Orders(Written):
     def choose_policy(self, policy: str, instance: str = "") -> None:
         CHOSEN.append(f"{policy} on {instance}" if instance else policy)
 
+    def choose_placement(self, placement: str) -> None:
+        PLACED.append(placement)
+
     def drain(self) -> None:
         CHOSEN.append("drained")
 
     def resume(self) -> None:
         CHOSEN.append("resumed")
+
+    def choose_roles(self, mode: str) -> None:
+        CHOSEN.append(f"roles {mode}")
 
     def drain_instance(self, instance: str) -> None:
         CHOSEN.append(f"{instance} drained")

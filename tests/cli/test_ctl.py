@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from daemon import placement
 from daemon.cli.ctl import policies, reloaded
 from daemon.cli.main import main
 from daemon.cli.status import as_text
 from daemon.protocol.control import Counters, PredictorStatus, Reloaded
 from daemon.scheduler.policies import POLICIES, meanings
-from tests.cli.served import CHOSEN, snapshot
+from tests.cli.served import CHOSEN, PLACED, snapshot
 
 
 def test_json_has_what_scripts_rely_on(
@@ -76,6 +77,18 @@ def test_a_name_changes_the_policy(socket_path: Path, capsys: pytest.CaptureFixt
     assert CHOSEN == ["sarathi", "srtf"]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("*")] == ["srtf"]
+
+
+def test_placements_are_listed_and_chosen(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for chosen, starred in (([], "least_loaded"), (["jsq"], "jsq")):
+        assert main(["ctl", "--socket", str(socket_path), "placement", *chosen]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines if line.startswith("*")] == [starred]
+        assert [line[2:] for line in lines] == list(placement.meanings().values())
+    assert PLACED == ["least_loaded", "jsq"]
+    PLACED.pop()
 
 
 def test_a_policy_may_be_for_one_instance(socket_path: Path) -> None:
@@ -157,7 +170,7 @@ def test_the_help_says_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        *("status", "policy", "reload", "drain", "resume", "drain a", "resume a"),
+        *("status", "policy", "placement", "reload", "drain", "resume", "drain a", "resume a"),
         *("flip a decode", "migrate 1 a"),
     ],
 )

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.cli.instance_orders import flipped
+from daemon.cli.instance_orders import capped, flipped
 from daemon.cli.main import main
 from daemon.cli.status import as_json, as_text
-from daemon.protocol.control import FlipStatus, Role, Snapshot, TransferStatus
+from daemon.protocol.control import Capped, FlipStatus, Role, Snapshot, TransferStatus
 from tests.cli.served import CHOSEN, NEXT_FLIPS, snapshot
 from tests.control.orders import FLIPPED
 
@@ -158,3 +158,25 @@ def test_drain_and_resume_may_be_of_one_instance(
     assert main([*command, "resume", "gpu0"]) == 0
     assert capsys.readouterr().out == "gpu0 is used again\n"
     assert CHOSEN == ["sarathi", "gpu0 drained", "gpu0 resumed"]
+
+
+def test_a_cap_says_what_came_of_it(socket_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["ctl", "--socket", str(socket_path), "cap", "gpu0"]
+    assert main([*command, "60"]) == 0
+    assert capsys.readouterr().out == (
+        "gpu0: 100 W instead of 60 W: its card can have 100 to 350 W; the limit in force is 150 W, "
+        "since others want more\n"
+    )
+    assert main([*command, "auto", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "instance": "gpu0",
+        "asked_watts": 60.0,
+        "wish_watts": 100.0,
+        "cap_watts": 150.0,
+        "min_watts": 100.0,
+        "max_watts": 350.0,
+    }
+    assert main([*command, "most"]) == 2
+    assert capsys.readouterr().err == "llmd: a cap is a number of watts or auto, not 'most'\n"
+    assert capped(Capped("a", None, 300.0, 300.0, 100.0, 350.0)) == "a: 300 W, as its role asks"
+    assert capped(Capped("a", 250.0, 250.0, 250.0, 100.0, 350.0)) == "a: 250 W"

@@ -172,10 +172,10 @@ def test_flags_of_the_configuration_say_its_defaults(command: str) -> None:
             assert said_default.startswith(str(defaults[action.dest])), action.dest
 
 
-DIFFERENT = {"max_waiting", "max_len", "exact_max_tokens", "max_pause_s", "predictor"}
+DIFFERENT = {"max_waiting", "max_len", "exact_max_tokens", "max_pause_s", "predictor", "roles"}
 """A simulated queue has no bound, so that overload is seen; a model's context is its profile's; a
 pause follows from the gaps that a workload promises; a simulated prompt has no text for `features`
-to read."""
+to read; a scenario's instances have the roles that it gives them."""
 
 
 def test_simulate_has_the_defaults_of_serve() -> None:

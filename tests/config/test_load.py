@@ -126,6 +126,8 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
             "[[instance]]\ndevice='cpu'\ndecode_admission='never'",
             "instance[0].decode_admission: must be one of greedy, reserve_static",
         ),
+        ("[slo]\nttft_s = 0", "slo.ttft_s: must be a number of seconds above 0, got 0"),
+        ("[slo]\ntpot_s = inf", "slo.tpot_s: must be a number of seconds above 0, got inf"),
         (
             "[[instance]]\ndevice='cpu'\nmax_running=-1",
             "instance[0].max_running: must be from 0 to 2147483647, got -1",

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
-from daemon.protocol.control import Flipped, Migrating, Reloaded, Role
+from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded, Role
 
 RELOADED = Reloaded("llmd.toml", ("daemon.drain_s",), ("server.port",))
 
 FLIPPED = Flipped(3, "gpu0", Role.MIXED, Role.PREFILL, 0.25, -1.0, False)
+
+
+CAPPED = Capped("gpu0", 60.0, 100.0, 150.0, 100.0, 350.0)
 
 
 class Written:
@@ -18,6 +21,9 @@ class Written:
 
     def choose_policy(self, policy: str, instance: str = "") -> None:
         self._note(f"{policy} on {instance}" if instance else policy)
+
+    def choose_placement(self, placement: str) -> None:
+        self._note(f"place by {placement}")
 
     async def reload(self) -> Reloaded:
         self._note("reload")
@@ -33,9 +39,16 @@ class Written:
         self._note(f"flip {instance} to {role}")
         return FLIPPED
 
+    async def cap(self, instance: str, watts: float | None) -> Capped:
+        self._note(f"cap {instance} at {watts}")
+        return CAPPED
+
     def migrate(self, sequence: int, instance: str) -> Migrating:
         self._note(f"migrate {sequence} to {instance}")
         return Migrating(sequence, "gpu1", instance)
+
+    def choose_roles(self, mode: str) -> None:
+        self._note(f"roles {mode}")
 
     def drain_instance(self, instance: str) -> None:
         self._note(f"drain {instance}")

@@ -15,6 +15,8 @@ from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     AskOwners,
     AskStory,
+    ChooseCap,
+    ChoosePlacement,
     ChoosePolicy,
     ChooseRole,
     Drain,
@@ -36,9 +38,9 @@ GOOD = [
     question(message)
     for message in (
         *(Status(), Watch(0.5), Reload(), Drain(), Resume()),
-        *(ChoosePolicy("srtf"), AskStory(7), AskOwners(0)),
+        *(ChoosePolicy("srtf"), ChoosePlacement("jsq"), AskStory(7), AskOwners(0)),
         *(ChooseRole("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
-        ResumeInstance("gpu0"),
+        *(ResumeInstance("gpu0"), ChooseCap("gpu0", 250.0)),
     )
 ]
 DEEPEST = 32

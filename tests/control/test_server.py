@@ -15,6 +15,8 @@ import pytest
 from daemon.control.client import (
     ControlError,
     MessageReader,
+    cap,
+    choose_placement,
     choose_policy,
     drain,
     drain_instance,
@@ -30,6 +32,8 @@ from daemon.control.orders import Orders
 from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
 from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
+    ChooseCap,
+    ChoosePlacement,
     ChoosePolicy,
     ChooseRole,
     Drain,
@@ -52,7 +56,7 @@ from daemon.protocol.control import (
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameReader, inline_frame, memfd_frame
-from tests.control.orders import FLIPPED, RELOADED, Written
+from tests.control.orders import CAPPED, FLIPPED, RELOADED, Written
 from tests.tui import scenario
 
 
@@ -199,6 +203,15 @@ async def test_a_policy_is_chosen_and_the_answer_was_made_after_it(path: Path) -
     assert after.time_s > before.time_s
 
 
+async def test_a_placement_is_chosen_or_refused_with_the_names(path: Path) -> None:
+    source, written = Counted(), Written()
+    async with serving(path, source, written):
+        await asyncio.to_thread(choose_placement, path, "jsq")
+        answer = await refusal(path, question(ChoosePlacement("anywhere")))
+    assert written.orders == ["place by jsq"]
+    assert answer.startswith("unknown placement 'anywhere'; known are ")
+
+
 async def test_each_order_is_carried_out_and_answered(path: Path) -> None:
     source, written = Counted(), Written()
     async with serving(path, source, written):
@@ -214,12 +227,14 @@ async def test_orders_between_instances_are_carried_out_and_answered(path: Path)
         assert await asyncio.to_thread(flip, path, "gpu0", "prefill") == FLIPPED
         moving = await asyncio.to_thread(migrate, path, 1004, "gpu0")
         assert moving == Migrating(1004, "gpu1", "gpu0")
+        assert await asyncio.to_thread(cap, path, "gpu0", 60.0) == CAPPED
         before = source.calls
         for order in (drain_instance, resume_instance):
             assert (await asyncio.to_thread(order, path, "gpu0")).pid == 4242
         assert source.calls == before + 2, "each answer was made after the order"
     assert written.orders == [
-        *("flip gpu0 to prefill", "migrate 1004 to gpu0", "drain gpu0", "resume gpu0"),
+        *("flip gpu0 to prefill", "migrate 1004 to gpu0", "cap gpu0 at 60.0"),
+        *("drain gpu0", "resume gpu0"),
     ]
 
 
@@ -286,6 +301,7 @@ async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(pa
             asked = (
                 *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), ChooseRole("gpu0", "decode")),
                 *(Migrate(7, "gpu0"), DrainInstance("gpu0"), ResumeInstance("gpu0")),
+                ChooseCap("gpu0", None),
             )
             for order in asked:
                 assert await refusal(path, question(order)) == said

@@ -35,7 +35,7 @@ def _pins() -> dict[str, str]:
 def test_names_that_scripts_rely_on() -> None:
     assert PROJECT["name"] == "llmd-server"
     assert PROJECT["requires-python"] == ">=3.11"
-    assert set(PROJECT["scripts"]) == {"llmd", "llmd-top"}
+    assert set(PROJECT["scripts"]) == {"llmd", "llmd-top", "llmd-powerd"}
     assert {"gpu", "retrieval", "dev"} <= set(PROJECT["optional-dependencies"])
     assert re.fullmatch(r"\d+\.\d+\.\d+", daemon.__version__)
 

@@ -74,6 +74,14 @@ class Ordered:
         self.second_ready(4)
         return max(self.core.sequences)
 
+    async def begin_to_draw(self) -> int:
+        """As `begin`, and its answer has begun; no step answers after that."""
+        sequence = await self.begin()
+        self.house.resume()
+        await until(lambda: self.core.sequences[sequence].first_token_s >= 0.0)
+        self.house.paused = True
+        return sequence
+
     def second_ready(self, num_blocks: int) -> None:
         """The second worker begins anew."""
         self.runtime.worker_ready(1, Ready(num_blocks, 1, 1, 0.1, 0.001))
@@ -87,7 +95,8 @@ async def ordered(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ordered]:
 
 
 async def test_a_flip_is_answered_when_its_first_work_was_sent(ordered: Ordered) -> None:
-    sequence = await ordered.begin(max_tokens=8)
+    sequence = await ordered.begin_to_draw()
+    ordered.second_ready(64)
     await ordered.operations.flip("a", "prefill", 0.0)
     order = asyncio.create_task(ordered.operations.flip("b", "decode", 60.0))
     await asyncio.sleep(0.05)
@@ -111,18 +120,20 @@ async def test_a_flip_that_no_work_waits_for_is_answered_at_once(ordered: Ordere
     assert done.idle and done.flip_s == -1.0
 
 
-async def test_a_flip_to_the_role_it_has_changes_nothing(ordered: Ordered) -> None:
+async def test_a_flip_to_the_role_it_has_only_keeps_it_there(ordered: Ordered) -> None:
     await ordered.begin()
     same = await ordered.operations.flip("a", "mixed", 60.0)
     assert same == Flipped(0, "a", Role.MIXED, Role.MIXED, 0.0, 0.0, False)
-    assert not ordered.events
+    (event,) = ordered.events
+    assert isinstance(event, RoleChosen) and event.role is Role.MIXED
+    assert ordered.core.counters.flips == 0
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.1])
 async def test_a_flip_without_work_is_waited_for_no_longer_than_is_asked(
     ordered: Ordered, wait_s: float
 ) -> None:
-    await ordered.begin(max_tokens=8)
+    await ordered.begin_to_draw()
     await ordered.operations.flip("a", "prefill", 0.0)
     async with asyncio.timeout(5):
         late = await ordered.operations.flip("b", "decode", wait_s)

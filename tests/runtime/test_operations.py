@@ -251,3 +251,20 @@ async def test_two_reloads_at_once_come_one_after_the_other(
     operated.write("[daemon]\ndrain_s = 2.0\n")
     answers = await asyncio.gather(*(operated.operations.reload() for _ in range(2)))
     assert sorted(len(answer.changed) for answer in answers) == [0, 1]
+
+
+async def test_a_placement_is_chosen_and_the_files_own_comes_back_when_it_changes(
+    house_of: Build, tmp_path: Path
+) -> None:
+    house = house_of(instances=2)
+    operated = Operated(tmp_path, house)
+    operated.operations.choose_placement("predictive")
+    assert house.runtime.core.dispatch.placement.name == "predictive"
+    assert operated.status.snapshot().placement == "predictive"
+    assert (await operated.operations.reload()).changed == ()
+    operated.write(f"{CPU}[scheduler]\nplacement = 'jsq'\n")
+    assert (await operated.operations.reload()).changed == ("scheduler.placement",)
+    assert house.runtime.core.dispatch.placement.name == "jsq"
+    early = Operated(tmp_path, house, starting=True)
+    with pytest.raises(RefusalError, match="no placement can be chosen yet"):
+        early.operations.choose_placement("jsq")

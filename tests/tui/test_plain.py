@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from daemon.control.server import ControlServer
+from daemon.protocol.control import RolesStatus
 from tests.tui import scenario
 from tui.app import main
+from tui.moves import roles_line
 from tui.plain import frame
 from tui.recording import RecordingWriter
 
@@ -118,3 +120,11 @@ def test_what_moves_is_told_in_plain_characters() -> None:
     )
     assert any("ready, drained" in line for line in lines)
     assert "in flight," not in frame(scenario.snapshot(10))
+
+
+def test_what_the_watcher_of_roles_chose_is_told() -> None:
+    roles = RolesStatus("auto", "1:1", (), "better than mixed by 0.25")
+    told = frame(msgspec.structs.replace(scenario.snapshot(10), roles=roles))
+    assert "  roles       1:1: better than mixed by 0.25" in told.splitlines()
+    assert roles_line(roles).plain == "roles 1:1 · better than mixed by 0.25"
+    assert "roles " not in frame(scenario.snapshot(10))

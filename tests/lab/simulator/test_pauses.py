@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.config.schema import SchedulerConfig
+from daemon.config.schema import SchedulerConfig, SloConfig
 from daemon.core.core import Core
 from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import RequestLog
@@ -128,3 +128,12 @@ def test_the_longest_pause_keeps_the_shortest_gap_promised_unless_said() -> None
             limits=ScenarioLimits(max_pause_s=said_s),
         )
         assert made.max_pause_s == pytest.approx(wanted_s)
+
+
+def test_answers_should_keep_to_the_shortest_promise_of_any_class() -> None:
+    classes = SloClass("a", 0.5, ttft_s=1.0), SloClass("b", 0.5, ttft_s=3.0)
+    made = Scenario(
+        workload=WorkloadSpec(name="skew", rate=5.0, classes=classes),
+        instance=(InstanceGroup(profile="opt-13b@a100-80g"),),
+    )
+    assert (made.slo.ttft_s, made.slo.tpot_s) == (1.0, SloConfig().tpot_s)

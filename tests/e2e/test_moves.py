@@ -1,0 +1,150 @@
+"""Moves between workers, at random, change no text: nor what a request may ask for beside it.
+
+Running, waiting and swapped-out sequences of a tiny model move, in pools that hold three or so.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.e2e.live import LiveDaemon
+from tests.e2e.moves import KINDS, RUNNING, WAITING, Mover
+from tests.e2e.tiny import tiny_folder
+
+KV_BLOCKS = 40
+SHORT, LONG = 12, 500
+PAUSE_S = 0.01
+Body = dict[str, Any]
+
+ANSWER = {"max_tokens": 60, "ignore_eos": True}
+NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 24}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": NUMBERS}}
+OPTIONS: dict[str, Body] = {
+    "n": {"prompt": [7] * 70, "n": 3, "temperature": 0.9, "seed": 5, **ANSWER},
+    "seed": {"prompt": [8] * 40, "temperature": 1.0, "top_p": 0.9, "seed": 11, **ANSWER},
+    "penalties": {
+        "prompt": [9] * 50,
+        "temperature": 0,
+        "presence_penalty": 0.7,
+        "frequency_penalty": 0.4,
+        "repetition_penalty": 1.2,
+        **ANSWER,
+    },
+    "logprobs": {"prompt": [6] * 60, "temperature": 0, "logprobs": 3, **ANSWER},
+    "prompt_logprobs": {
+        "prompt": [5] * 300,
+        "echo": True,
+        "logprobs": 2,
+        "temperature": 0,
+        **ANSWER,
+    },
+    "grammar": {
+        "messages": [{"role": "user", "content": "hello"}],
+        "response_format": FORMAT,
+        "temperature": 1.0,
+        "seed": 3,
+        "max_tokens": 60,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDaemon]:
+    folder: Path = tmp_path_factory.mktemp("moves")
+    flags = ["--model", str(tiny_folder(folder / "tiny")), "--kv-blocks", str(KV_BLOCKS)]
+    flags += ["--instance", "cpu:mixed", "cpu:mixed", "--policy", "mlfq", "--predictor", "none"]
+    flags += ["--set", 'memory.swap="proactive"', "--set", "scheduler.prefill_chunk=64"]
+    with LiveDaemon(*flags, "--set", "daemon.threads=1") as daemon:
+        yield daemon
+
+
+def bodies(count: int, num_tokens: int) -> list[Body]:
+    """Requests, greedy or with a seed."""
+    chance = random.Random(3)
+    made: list[Body] = []
+    for index in range(count):
+        prompt = [chance.randrange(4, 300) for _ in range((300, 40, 130, 8)[index % 4])]
+        heat = {"temperature": 0 if index % 3 else 0.8, "seed": index}
+        made.append({"prompt": prompt, "max_tokens": num_tokens, "ignore_eos": True, **heat})
+    return made
+
+
+async def choices(session: aiohttp.ClientSession, model: str, body: Body) -> Any:
+    """What one answer says."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    async with session.post(path, json={"model": model, **body}) as response:
+        assert response.status == 200, await response.text()
+        return (await response.json())["choices"]
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    """The same values; log probabilities may differ by what sums in another order do."""
+    if isinstance(expected, dict):
+        assert got.keys() == expected.keys()
+        for key in expected:
+            assert_same(got[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, abs=1e-3)
+    else:
+        assert got == expected
+
+
+async def move_about(daemon: LiveDaemon, asked: list[Body], count: int) -> Mover:
+    """Ask the same with nobody disturbing, and again among so many moves; nothing is left."""
+    before = daemon.snapshot().counters
+    model = daemon.model()["id"]
+    async with aiohttp.ClientSession(daemon.url) as session:
+        alone = [await choices(session, model, body) for body in asked]
+        mover = Mover(daemon, seed=4, pause_s=PAUSE_S)
+        moving = asyncio.create_task(mover.move(count))
+        while not moving.done():
+            asking = (choices(session, model, body) for body in asked)
+            for got, expected in zip(await asyncio.gather(*asking), alone, strict=True):
+                assert_same(got, expected)
+        await moving
+    seen = daemon.idle_snapshot()
+    print(mover.moved, seen.counters)
+    for one in seen.instances:
+        assert one.kv_free == one.kv_blocks == KV_BLOCKS and not one.host_held, one
+    assert seen.counters.handoffs > before.handoffs
+    assert seen.counters.handoffs_failed == 0
+    return mover
+
+
+async def test_a_few_moves_change_no_text(daemon: LiveDaemon) -> None:
+    mover = await move_about(daemon, bodies(8, num_tokens=60), SHORT)
+    assert mover.moved[RUNNING] and mover.moved[WAITING]
+
+
+async def test_options_survive_moves(daemon: LiveDaemon) -> None:
+    model = daemon.model()["id"]
+    async with aiohttp.ClientSession(daemon.url) as session:
+        whole = await choices(session, model, OPTIONS["penalties"])
+        stopped = {**OPTIONS["penalties"], "stop": [whole[0]["text"][-8:]]}
+        (choice,) = await choices(session, model, stopped)
+    assert choice["finish_reason"] == "stop"
+    mover = await move_about(daemon, [*OPTIONS.values(), stopped], SHORT)
+    assert mover.moved[RUNNING]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_five_hundred_moves_change_no_text(daemon: LiveDaemon) -> None:
+    mover = await move_about(daemon, bodies(16, num_tokens=120), LONG)
+    assert min(mover.moved[kind] for kind in KINDS) > 0, mover.moved
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_options_survive_many_moves(daemon: LiveDaemon) -> None:
+    longer = [{**body, "max_tokens": 150} for body in OPTIONS.values()]
+    await move_about(daemon, longer, LONG // 5)

@@ -34,7 +34,8 @@ from tests.e2e.exact import NEAR_TIE
 from tests.e2e.prompts import LICENCE
 
 PROMPT_TOKENS, ANSWER_TOKENS = (30, 1500), (8, 200)
-CHUNK, KV_BLOCKS = 64, 1200
+CHUNK, KV_BLOCKS = 64, 600
+"""The pool is smaller than what a run asks for, so that the next run finds nothing in its cache."""
 CLOSED_AT_ONCE = 8
 DECODES, PREFILLS = 4, 1
 """A flip is ordered when at least so many are under way."""
@@ -372,6 +373,7 @@ def main() -> None:
     print(", ".join(f"{key} {one}" for key, one in machine.items()), flush=True)
     flags = ["--instance", f"cpu:{Role.PREFILL}", f"cpu:{Role.DECODE}"]
     flags += ["--kv-blocks", str(KV_BLOCKS), "--set", f"scheduler.prefill_chunk={CHUNK}"]
+    flags += ["--set", f"scheduler.max_batch_tokens={CHUNK}"]  # one prompt's chunk in a step
     with tempfile.TemporaryDirectory(prefix="llmd-flips-") as name:
         folder = Path(name)
         with daemon(flags, folder) as url:

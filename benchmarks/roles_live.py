@@ -78,7 +78,7 @@ def main() -> None:
     alone = WorkloadSpec(name="sharegpt", requests=8, arrivals="poisson", rate=0.1, seed=7)
     rest = measured("one", middle, asked.policy, alone).report
     promise = asked.slow * float(rest.ttft_s.p99 or 1.0), asked.slow * float(rest.tpot_s.p99 or 1.0)
-    closed = msgspec.structs.replace(alone, requests=asked.requests, arrivals="closed", rate=None)
+    closed = msgspec.structs.replace(alone, requests=asked.requests, arrivals="closed", rate=0.0)
     rate = asked.load * measured("mixed", middle, asked.policy, closed).report.throughput_rps
     print(f"{describe()}; {rate:.2f} requests/s; TTFT {promise[0]:.2f} s, TPOT {promise[1]:.3f} s")
     cells = list(itertools.product(WAYS, asked.chunks))

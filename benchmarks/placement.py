@@ -1,0 +1,219 @@
+"""How many instances a rate needs under each placement, and how long a decision takes.
+
+For each upper bound a rate is asked of up to so many equal instances: `--load` requests a second
+for each of them. The smallest number is searched by bisection at which 99 % of all requests, over
+all seeds, keep both promises (`--ttft`, `--tpot`). Decisions are timed in the same runs.
+
+    python -m benchmarks.placement [--bounds 8,16,32,64] [--load 10] [--seconds 60] [--seeds 2]
+        [--predictors noisy:0.5,mean] [--placements jsq,predictive] [--workload sharegpt]
+    python -m benchmarks.placement --bounds 8 --seconds 20 --seeds 1 --predictors noisy:0.5
+    python -m benchmarks.placement --decisions
+
+The second takes about two minutes. The third times decisions alone, of each placement, among 64
+instances on which 64 sequences run each.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence as Listing
+from typing import NamedTuple
+
+import numpy as np
+
+from daemon.core.actions import Action, Submit
+from daemon.core.core import Core
+from daemon.core.events import (
+    Configured,
+    InstanceConfig,
+    PlacementChosen,
+    Predicted,
+    RequestArrived,
+    StepDone,
+    WorkerReady,
+)
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario
+from daemon.lab.workload.workload import SloClass, WorkloadSpec
+from daemon.placement import PLACEMENTS
+from daemon.role import Role
+from daemon.sequence import Sequence
+
+LEAST = 0.99
+"""The share of requests that has to keep both promises."""
+
+
+class Setting(NamedTuple):
+    """What all runs have in common."""
+
+    profile: str
+    workload: str
+    seconds: float
+    seeds: int
+    promise: SloClass
+
+
+class Trial(NamedTuple):
+    """What came of a number of instances, over all seeds."""
+
+    attainment: float
+    decision_s: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+
+
+def tried(setting: Setting, placement: str, predictor: str, rate: float, count: int) -> Trial:
+    """Simulate so many instances, once for each seed."""
+    shares, taken = [], []
+    for seed in range(setting.seeds):
+        spec = WorkloadSpec(
+            name=setting.workload,
+            requests=max(1, round(rate * setting.seconds)),
+            rate=rate,
+            seed=seed,
+            classes=(setting.promise,),
+        )
+        scenario = Scenario(
+            workload=spec,
+            instance=(InstanceGroup(profile=setting.profile, count=count),),
+            placement=placement,
+            predictor=predictor,
+            seed=seed,
+        )
+        prepared = prepare(scenario)
+        log = run(prepared)
+        shares.append(report_of(prepared, log).slo_attainment or 0.0)
+        taken.append(log.decision_s)
+    return Trial(float(np.mean(shares)), np.concatenate(taken))
+
+
+def needed(
+    setting: Setting, placement: str, predictor: str, rate: float, bound: int
+) -> tuple[int, Trial]:
+    """(the smallest number that is enough, its trial); one more than the bound: none is."""
+    too_few, enough = 0, bound + 1
+    best = tried(setting, placement, predictor, rate, bound)
+    if best.attainment < LEAST:
+        return enough, best
+    enough = bound
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        trial = tried(setting, placement, predictor, rate, middle)
+        if trial.attainment >= LEAST:
+            enough, best = middle, trial
+        else:
+            too_few = middle
+    return enough, best
+
+
+def in_us(taken_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+    """Two cells: p50 and p99."""
+    if not taken_s.size:
+        return "- | -"
+    p50, p99 = 1e6 * np.percentile(taken_s, (50, 99))
+    return f"{p50:,.0f} | {p99:,.0f}"
+
+
+def full_core(instances: int, running: int) -> tuple[Core, float]:
+    """A Core on each of whose instances so many sequences draw tokens; the time there."""
+    homes = tuple(InstanceConfig(f"i{i}", Role.MIXED, "cuda", ahead=True) for i in range(instances))
+    limits = 16, 256, 512, 512, 1 << 30, 4096, True, 1
+    core = Core(Configured(0.0, homes, "gittins", *limits))
+    steps: dict[int, tuple[int, int]] = {}
+    chance = np.random.default_rng(0)
+
+    def note(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Submit):
+                batch = action.batch
+                steps[batch.instance] = batch.step, int(np.count_nonzero(batch.samples))
+
+    for index in range(instances):
+        note(core.handle(WorkerReady(0.0, index, 4000, 1 << 20, 0.02, token_s=1e-4)))
+    for request in range(instances * running):
+        prompt, answer = (int(each) for each in chance.integers(20, 700, 2))
+        note(core.handle(RequestArrived(0.0, request, prompt, 2000)))
+        note(core.handle(Predicted(0.0, request, answer + 100)))
+    now = 0.0
+    for _ in range(2 * running):
+        now += 0.02
+        for index in sorted(steps):
+            step, rows = steps.pop(index)
+            note(core.handle(StepDone(now, index, step, np.zeros(rows, np.uint8), 0.02)))
+    return core, now
+
+
+def decisions(placements: Listing[str], count: int = 400) -> None:
+    """Print how long each placement takes among 64 instances with 64 sequences each."""
+    core, now = full_core(64, 64)
+    num = sum(one.scheduler.num_running for one in core.instances)
+    print(f"{num} sequences run on {len(core.instances)} instances\n")
+    print("| Placement | p50, us | p99, us |\n|---|---|---|")
+    chance = np.random.default_rng(1)
+    for name in placements:
+        core.handle(PlacementChosen(now, name))
+        taken = []
+        for number in range(count):
+            prompt, answer = (int(each) for each in chance.integers(20, 700, 2))
+            newcomer = Sequence((1 << 30) + number, prompt, 2000, 0, now, 1 << 30)
+            newcomer.predicted_tokens = answer
+            began_s = time.perf_counter()
+            core.dispatch.choose(newcomer, core.instances, Role.PREFILL, now)
+            taken.append(time.perf_counter() - began_s)
+        print(f"| {name} | {in_us(np.array(taken))} |", flush=True)
+
+
+def listed(text: str) -> list[str]:
+    """What commas separate."""
+    return [one for one in text.split(",") if one]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bounds", default="8,16,32,64", metavar="N,N")
+    parser.add_argument("--load", type=float, default=10.0, help="rate for each of a bound")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--predictors", default="noisy:0.5,mean", metavar="P,P")
+    parser.add_argument("--placements", default=",".join(PLACEMENTS), metavar="P,P")
+    parser.add_argument("--profile", default="opt-13b@a100-80g")
+    parser.add_argument("--workload", default="sharegpt")
+    parser.add_argument("--ttft", type=float, default=2.0, help="promised, in seconds")
+    parser.add_argument("--tpot", type=float, default=0.1, help="likewise")
+    parser.add_argument("--decisions", action="store_true", help="time decisions alone")
+    arguments = parser.parse_args()
+    placements = listed(arguments.placements)
+    if arguments.decisions:
+        decisions(placements)
+        return
+    promise = SloClass("all", 1.0, ttft_s=arguments.ttft, tpot_s=arguments.tpot)
+    common = arguments.profile, arguments.workload, arguments.seconds, arguments.seeds
+    setting = Setting(*common, promise)
+    heads = (
+        "Rate",
+        "Bound",
+        "Predictions",
+        "Placement",
+        "Needed",
+        "Attainment",
+        "p50, us",
+        "p99, us",
+    )
+    print("|", " | ".join(heads), "|")
+    print("|---" * len(heads) + "|")
+    for bound in map(int, listed(arguments.bounds)):
+        rate = arguments.load * bound
+        for predictor in listed(arguments.predictors):
+            for placement in placements:
+                count, trial = needed(setting, placement, predictor, rate, bound)
+                shown = f"over {bound}" if count > bound else str(count)
+                print(
+                    f"| {rate:g}/s | {bound} | {predictor} | {placement} | {shown} "
+                    f"| {trial.attainment:.2%} | {in_us(trial.decision_s)} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 from daemon.control.client import ControlError, fetch_snapshot, migrate
 from daemon.protocol.control import SequenceStatus
@@ -30,9 +31,9 @@ class Mover:
         self._pause_s = pause_s
         self.moved: Counter[str] = Counter()
 
-    async def move(self, count: int) -> None:
-        """Move so many; cancelled if there is nothing left that lives."""
-        while self.moved.total() < count:
+    async def move(self, count: int, kinds: Iterable[str] = ()) -> None:
+        """Move so many, and as many more as it takes until each of these kinds was among them."""
+        while self.moved.total() < count or not all(self.moved[kind] for kind in kinds):
             await asyncio.sleep(self._chance.uniform(0.0, self._pause_s))
             await asyncio.to_thread(self.move_one)
 

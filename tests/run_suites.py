@@ -31,7 +31,7 @@ BUDGETS_S: dict[str, float] = {
     "cli": 36,
     "wire": 4,
     "memory": 4,
-    "placement": 8,
+    "placement": 7,
     "scheduler": 6,
     "core": 40,
     "journal": 7,
@@ -48,10 +48,10 @@ BUDGETS_S: dict[str, float] = {
     "engine/sampler": 7,
     "engine/kernels": 64,
     "gpu": 3,
-    "engine": 122,
+    "engine": 105,
     "runtime": 10,
-    "power": 28,
-    "powerd": 24,
+    "power": 12,
+    "powerd": 6,
     "supervisor": 40,
     "api": 70,
     "tui": 28,
@@ -59,7 +59,7 @@ BUDGETS_S: dict[str, float] = {
     "install": 10,
     "zoo": 12,
     "chaos": 26,
-    "e2e": 233,
+    "e2e": 220,
 }
 """Seconds of one core; half of their sum stays under 450."""
 POLL_S = 0.05

@@ -155,6 +155,7 @@ def test_fp8_needs_a_gpu_that_rounds_to_it(
     assert not kv_fault(INT8, torch.device("cuda:1")) and not kv_fault(FP8, CPU)
 
 
+@pytest.mark.soak
 def test_the_embedded_model_s_text_is_nearly_that_of_float32() -> None:
     folder = model_folder("", default_cache())
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -93,7 +93,7 @@ def test_two_clients_come_to_the_higher_limit(powerd: Powerd, cards: FakeCards) 
     powerd.until(lambda: cards.limits_mw() == ORIGINAL_MW)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_restores_every_card(powerd: Powerd, cards: FakeCards, number: int) -> None:
     talk, other = powerd.talk(), powerd.talk()
     for card in range(4):
@@ -103,6 +103,21 @@ def test_a_stop_restores_every_card(powerd: Powerd, cards: FakeCards, number: in
     assert powerd.kill(number) == 0
     assert cards.limits_mw() == ORIGINAL_MW
     assert powerd.saved() == {} and not powerd.path.exists()
+
+
+def test_who_starts_it_with_nohup_wants_it_to_outlive_the_terminal(
+    powerd: Powerd, cards: FakeCards
+) -> None:
+    powerd.kill(signal.SIGTERM)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits that
+    try:
+        powerd.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    talk = powerd.talk()
+    powerd.signal(signal.SIGHUP)
+    assert talk.lease(0, 250)["cap_watts"] == 250
+    assert powerd.kill(signal.SIGTERM) == 0 and cards.limits_mw() == ORIGINAL_MW
 
 
 def test_a_second_one_changes_nothing(powerd: Powerd, cards: FakeCards, tmp_path: Path) -> None:

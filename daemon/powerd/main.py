@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; 0 if every card has its own limit again, else 1."""
+    """Serve until SIGTERM, SIGINT or SIGHUP; 0 if every card has its own limit again, else 1."""
     given = parser().parse_args(arguments)
     set_up("powerd")
     try:
@@ -73,12 +73,17 @@ def serve(path: Path, state: Path, stop: socket.socket) -> int:
 
 
 def _signalled() -> socket.socket:
-    """A socket that can be read once SIGTERM or SIGINT came."""
+    """A socket that can be read once a signal to end came.
+
+    SIGHUP is one: its terminal was closed, and systemd, to which that is a clean end, would not
+    start it again to restore the limits. Whoever started it with `nohup` wants it to go on then.
+    """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     return ours
 
 

@@ -95,6 +95,8 @@ def test_two_clients_come_to_the_higher_limit(powerd: Powerd, cards: FakeCards) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_restores_every_card(powerd: Powerd, cards: FakeCards, number: int) -> None:
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("the tests were started with nohup")
     talk, other = powerd.talk(), powerd.talk()
     for card in range(4):
         talk.lease(card, 123)

@@ -128,8 +128,10 @@ def test_a_second_one_changes_nothing(powerd: Powerd, cards: FakeCards, tmp_path
     same_state = Powerd(powerd.folder, cards)
     same_state.run("--socket", str(tmp_path / "another.sock"))
     assert same_state.wait() == 1
+    another = tmp_path / "another.json"
+    another.write_text('{"version":1,"limits_mw":{"GPU-fake-0":200000,"GPU-fake-1":111000}}')
     same_socket = Powerd(powerd.folder, cards)
-    same_socket.run("--state", str(tmp_path / "another.json"))
+    same_socket.run("--state", str(another))
     assert same_socket.wait() == 1
     assert "another llmd-powerd has" in powerd.log() and "another daemon" in powerd.log()
     assert cards.limits_mw() == (150_000, *ORIGINAL_MW[1:])

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import resource
+import stat
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,44 @@ def test_a_folder_in_its_place_is_put_aside_too(path: Path) -> None:
     path.mkdir()
     SavedLimits(path).close()
     assert path.with_name("limits.json.damaged-1").is_dir()
+
+
+def test_a_pipe_in_its_place_is_put_aside_too(path: Path) -> None:
+    """Nobody writes into it: to wait for that would be to wait for ever."""
+    os.mkfifo(path)
+    SavedLimits(path).close()
+    assert path.with_name("limits.json.damaged-1").is_fifo()
+
+
+def test_links_are_not_followed(path: Path) -> None:
+    """By hand, as root, the folder may be one into which others write."""
+    theirs = path.with_name("theirs")
+    theirs.write_text(json.dumps(GOOD))
+    path.symlink_to(theirs)
+    partial = path.with_name(".limits.json.partial")
+    partial.symlink_to(theirs)
+    saved = SavedLimits(path)
+    assert saved.limits_mw == {} and path.with_name("limits.json.damaged-1").is_symlink()
+    saved.remember("GPU-b", 250_000)
+    assert theirs.read_text() == json.dumps(GOOD)
+    assert not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    saved.close()
+
+
+def test_a_file_that_cannot_be_read_for_now_is_not_taken_for_damaged(path: Path) -> None:
+    path.write_text(json.dumps(GOOD))
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, before[1]))  # the lock takes that one
+    try:
+        with pytest.raises(PowerError, match="cannot be read: Too many open files"):
+            SavedLimits(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    saved = SavedLimits(path)
+    assert saved.limits_mw == {"GPU-a": 300_000}
+    saved.close()
 
 
 def test_what_a_crash_left_half_written_is_not_read(path: Path) -> None:

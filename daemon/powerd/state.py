@@ -3,9 +3,11 @@
 Whoever starts after a crash finds in this file what is to be set again.
 """
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +18,12 @@ from daemon.powerd.frames import PowerError, Uuid
 
 MOST_BYTES = 64 * 1024
 MOST_ASIDE = 100
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_OLD = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""A link is not followed, and nobody is waited for who would write into a pipe."""
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""A link, a folder or a socket lies there."""
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +77,8 @@ class SavedLimits:
         data = msgspec.json.encode(_Saved(version=1, limits_mw=limits_mw))
         partial = self._path.with_name(f".{self._path.name}.partial")
         try:
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)  # a link would lead elsewhere
+            with open(os.open(partial, _NEW, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -96,18 +105,32 @@ def _locked(path: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, int]:
-    """What a file holds; nothing where there is none, or one that is damaged."""
+    """What a file holds; nothing where there is none, or one that is damaged.
+
+    Raises PowerError where it cannot be read for now, which says nothing of what it holds.
+    """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
-        return msgspec.json.decode(data, type=_Saved).limits_mw
+        return msgspec.json.decode(_bytes_of(path), type=_Saved).limits_mw
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise PowerError(f"{path} cannot be read: {error.strerror}") from error
         _put_aside(path, error)
-        return {}
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _put_aside(path, error)
+    return {}
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Raises OSError, and ValueError for what is no file or too large."""
+    with open(os.open(path, _OLD), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES} bytes")
+    return data
 
 
 def _put_aside(path: Path, error: Exception) -> None:

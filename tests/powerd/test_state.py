@@ -12,7 +12,8 @@ import pytest
 from daemon.powerd.frames import PowerError
 from daemon.powerd.state import MOST_ASIDE, MOST_BYTES, SavedLimits
 
-GOOD = {"version": 1, "limits_mw": {"GPU-a": 300_000}}
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+GOOD = {"version": 1, "boot_id": BOOT_ID, "limits_mw": {"GPU-a": 300_000}}
 DAMAGED = {
     "empty": b"",
     "cut off": json.dumps(GOOD).encode()[:-3],
@@ -44,6 +45,16 @@ def test_what_is_remembered_is_found_by_the_next(path: Path) -> None:
     second = SavedLimits(path)
     assert second.limits_mw == {"GPU-a": 300_000}
     second.close()
+
+
+def test_what_was_before_the_machine_started_anew_is_not_restored(path: Path) -> None:
+    """Cards forget their limits then: what they have is their own, whatever the file says."""
+    path.write_text(json.dumps({**GOOD, "boot_id": "another"}))
+    saved = SavedLimits(path)
+    assert saved.limits_mw == {}
+    saved.remember("GPU-a", 280_000)
+    assert json.loads(path.read_text()) == {**GOOD, "limits_mw": {"GPU-a": 280_000}}
+    saved.close()
 
 
 def test_an_original_limit_is_never_replaced(path: Path) -> None:

@@ -20,6 +20,7 @@ MOST_BYTES = 64 * 1024
 MOST_ASIDE = 100
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OLD = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """A link is not followed, and nobody is waited for who would write into a pipe."""
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
@@ -33,6 +34,8 @@ _Milliwatts = Annotated[int, msgspec.Meta(gt=0, le=10_000_000)]
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     limits_mw: dict[Uuid, _Milliwatts]
+    boot_id: str = ""
+    """Of the machine's start in which these were the limits; empty: not known."""
 
 
 class SavedLimits:
@@ -44,9 +47,10 @@ class SavedLimits:
         A file that is damaged is renamed, and there are no limits then.
         """
         self._path = path
+        self._boot_id = _boot_id()
         self._lock_fd = _locked(path)
         try:
-            self._limits_mw = _read(path)
+            self._limits_mw = _read(path, self._boot_id)
         except BaseException:
             self.close()
             raise
@@ -74,7 +78,7 @@ class SavedLimits:
         os.close(self._lock_fd)
 
     def _write(self, limits_mw: dict[str, int]) -> None:
-        data = msgspec.json.encode(_Saved(version=1, limits_mw=limits_mw))
+        data = msgspec.json.encode(_Saved(version=1, limits_mw=limits_mw, boot_id=self._boot_id))
         partial = self._path.with_name(f".{self._path.name}.partial")
         try:
             partial.unlink(missing_ok=True)  # a link would lead elsewhere
@@ -104,13 +108,26 @@ def _locked(path: Path) -> int:
     return fd
 
 
-def _read(path: Path) -> dict[str, int]:
+def _boot_id() -> str:
+    """Which start of the machine this is; empty where nobody tells."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _read(path: Path, boot_id: str) -> dict[str, int]:
     """What a file holds; nothing where there is none, or one that is damaged.
 
-    Raises PowerError where it cannot be read for now, which says nothing of what it holds.
+    Nothing of one that was written before the machine was started, either: cards forget their
+    limits then, and what they have is their own. Raises PowerError where it cannot be read for
+    now, which says nothing of what it holds.
     """
     try:
-        return msgspec.json.decode(_bytes_of(path), type=_Saved).limits_mw
+        saved = msgspec.json.decode(_bytes_of(path), type=_Saved)
+        if saved.boot_id in {"", boot_id} or not boot_id:
+            return saved.limits_mw
+        log.info("%s is from before the machine was started: no card has a lease's limit", path)
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -29,7 +29,7 @@ struct card {
 };
 
 struct machine {
-  uint32_t init_code, num_inits, moment, unused;
+  uint32_t init_code, num_inits, moment, slow_us; /* slow_us: what a card's power takes to read */
   struct card cards[NUM_CARDS];
 };
 
@@ -123,12 +123,13 @@ int nvmlDeviceGetName(struct card *card, char *to, unsigned length) {
 #define FIGURE(name, type, field, code)             \
   int name(struct card *card, type *to) {           \
     if (!users) return UNINITIALIZED;               \
-    if (code) return code;                          \
+    int failed = code;                              \
+    if (failed) return failed;                      \
     *to = card->field;                              \
     return SUCCESS;                                 \
   }
 
-FIGURE(nvmlDeviceGetPowerUsage, unsigned, power_mw, card->look_code)
+FIGURE(nvmlDeviceGetPowerUsage, unsigned, power_mw, (usleep(machine->slow_us), card->look_code))
 FIGURE(nvmlDeviceGetPowerManagementLimit, unsigned, limit_mw, card->look_code)
 FIGURE(nvmlDeviceGetEnforcedPowerLimit, unsigned, limit_mw, card->look_code)
 FIGURE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, default_mw, card->look_code)

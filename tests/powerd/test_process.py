@@ -189,6 +189,21 @@ def test_who_does_not_read_answers_keeps_nobody_waiting(powerd: Powerd, cards: F
     powerd.until(lambda: cards.limits_mw() == ORIGINAL_MW)
 
 
+def test_who_asks_much_at_once_takes_turns(powerd: Powerd, cards: FakeCards) -> None:
+    hog, other = powerd.talk(), powerd.talk()
+    assert hog.read(0)["ok"] and other.read(0)["ok"]
+    cards.machine.slow_us = 10_000
+    hog.sock.sendall(b'{"verb":"read","device":"GPU-fake-0"}\n' * 100)
+    hog.sock.recv(1, socket.MSG_PEEK)
+    assert other.read(1)["ok"]
+    hog.sock.settimeout(0)
+    told = hog.sock.recv(1 << 20, socket.MSG_PEEK)
+    assert told.count(b"\n") < 50, "the other one did not wait for all of them"
+    cards.machine.slow_us = 0
+    hog.sock.settimeout(20)
+    assert all(hog.answer()["ok"] for _ in range(100))
+
+
 def test_connections_are_counted(powerd: Powerd) -> None:
     talks = [powerd.talk() for _ in range(16)]
     assert all(talk.read(0)["ok"] for talk in talks)

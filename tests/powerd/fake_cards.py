@@ -38,7 +38,7 @@ class FakeCard(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("default_mw", "power_mw")),
         *((name, ctypes.c_uint64) for name in ("energy_mj", "reasons")),
         *((name, ctypes.c_uint32) for name in ("sets", "bad_sets", "look_code", "set_code")),
-        *((name, ctypes.c_uint32) for name in ("energy_code", "reasons_code")),
+        *((name, ctypes.c_uint32) for name in ("energy_code", "reasons_code", "round_mw")),
     ]
 
 

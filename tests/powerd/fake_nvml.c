@@ -26,6 +26,7 @@ struct card {
   uint32_t sets, bad_sets;     /* how often a limit was set, and to one that it cannot have */
   uint32_t look_code, set_code; /* errors to answer with; 0: none */
   uint32_t energy_code, reasons_code;
+  uint32_t round_mw;           /* limits are multiples of it; 0: they are not rounded */
 };
 
 struct machine {
@@ -156,7 +157,7 @@ int nvmlDeviceSetPowerManagementLimit(struct card *card, unsigned limit_mw) {
     return INVALID_ARGUMENT;
   }
   if (machine->moment == DIE_BEFORE_SET) kill(getpid(), SIGKILL);
-  card->limit_mw = limit_mw;
+  card->limit_mw = limit_mw - (card->round_mw ? limit_mw % card->round_mw : 0);
   card->sets++;
   if (machine->moment == DIE_AFTER_SET) kill(getpid(), SIGKILL);
   return SUCCESS;

@@ -146,6 +146,25 @@ async def test_an_absent_helper_is_said_once(
     assert [one.levelname for one in caplog.records] == [level]
 
 
+async def test_a_helper_that_answers_nothing_is_said_once(
+    powerd: Powerd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes no more connections: each try gets one, and loses it."""
+    monkeypatch.setattr(power, "FIRST_RETRY_S", 0.005)
+    monkeypatch.setattr(power, "LAST_RETRY_S", 0.02)
+    others = [powerd.talk() for _ in range(16)]
+    assert all([one.read(0)["ok"] for one in others])
+    one = caps_of(powerd.path, [Role.MIXED], 0)
+    with caplog.at_level(logging.INFO, logger="daemon.runtime.power"):
+        async with running(one):
+            await asyncio.sleep(0.3)
+            said = [record.message for record in caplog.records]
+            assert said and len(said) == len(set(said)), said
+            others.pop().close()
+            await until(lambda: one.figures(0).watts is not None)
+    assert caplog.records[-1].message.startswith("power limits are chosen through llmd-powerd at")
+
+
 async def test_a_helper_that_dies_and_comes_back_gets_the_leases_again(
     powerd: Powerd, cards: FakeCards, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ class MadeUpCard:
     now: float = 100.0
     left_s: float = 0.0
     caps: list[tuple[float, float]] = field(default_factory=list)
+    held_watts: float = 0.0  # that somebody else wants for it
     shown_s: float = 0.0  # what a step took in the newest second
 
     def took_s(self, cap: float) -> float:
@@ -40,7 +41,7 @@ class MadeUpCard:
 
     def second(self, governor: PowerGovernor) -> None:
         """Work for a second at the governor's wish, and be read."""
-        cap = governor.wish_watts or LIMITS.default_watts
+        cap = max(governor.wish_watts or LIMITS.default_watts, self.held_watts)
         drawn = min(self.wants_watts, cap) if self.batch else self.idle_watts
         self.shown_s = self.took_s(cap)
         self.left_s += 1.0
@@ -153,6 +154,16 @@ def test_idle_keeps_its_cap() -> None:
     assert card.run(governor, 500) == kept
     governor.lost(card.now)
     assert governor.wish_watts == kept and governor.last_look is None
+
+
+def test_a_wish_that_is_not_in_force_does_not_fall_further() -> None:
+    """Somebody else holds the card's limit higher: what a lower one would do is not seen."""
+    card, governor = MadeUpCard(held_watts=300.0), decoding()
+    assert card.run(governor, 400) == 300.0 - STEP_WATTS
+    assert governor.why == "the card's limit is held higher by others"
+    card.held_watts = 0.0
+    assert card.run(governor, int(LOOK_S) - 1) == 300.0 - STEP_WATTS
+    assert card.run(governor, 400) == LOWEST
 
 
 def test_a_flip_changes_the_cap_at_once_and_back_it_is_as_before() -> None:

@@ -69,6 +69,11 @@ class CapSearch:
         """The load is another one from now on: nothing is compared with what was before."""
         self._before = None
 
+    def hold(self, why: str) -> None:
+        """Stay: what the time since the last choice showed says nothing of the cap."""
+        self.rest()
+        self.why = why
+
     def too_slow(self, look: PowerLook) -> bool:
         """Whether the pace asks for more power at once."""
         return look.pace_s > RAISE_ABOVE * self._tpot_s

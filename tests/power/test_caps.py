@@ -153,7 +153,7 @@ async def test_a_helper_that_answers_nothing_is_said_once(
     monkeypatch.setattr(power, "FIRST_RETRY_S", 0.005)
     monkeypatch.setattr(power, "LAST_RETRY_S", 0.02)
     others = [powerd.talk() for _ in range(16)]
-    assert all([one.read(0)["ok"] for one in others])
+    assert all(one.read(0)["ok"] for one in others)
     one = caps_of(powerd.path, [Role.MIXED], 0)
     with caplog.at_level(logging.INFO, logger="daemon.runtime.power"):
         async with running(one):

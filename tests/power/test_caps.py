@@ -91,6 +91,16 @@ async def test_two_instances_on_one_card_come_to_the_higher_wish(
         assert cards.limits_mw()[0] == 150_000
 
 
+async def test_a_card_is_one_card_however_it_is_written(powerd: Powerd, cards: FakeCards) -> None:
+    uuids, roles = [uuid_of(0), uuid_of(0).upper()], [Role.DECODE, Role.DECODE]
+    one = PowerCaps(PowerConfig("on", str(powerd.path)), uuids, roles, TPOT_S)
+    async with running(one):
+        await until(lambda: None not in (one.figures(0).cap_watts, one.figures(1).cap_watts))
+        assert (await one.pin(0, "a", 200.0)).cap_watts == 300.0, "the other one wants it"
+        assert (await one.pin(1, "b", 150.0)).cap_watts == 200.0
+        assert cards.limits_mw()[0] == 200_000
+
+
 async def test_an_operators_cap_is_as_near_as_the_card_can(
     powerd: Powerd, cards: FakeCards
 ) -> None:

@@ -49,7 +49,9 @@ class PowerCaps:
         self._enabled = config.enabled != "off"
         self._wanted = config.enabled == "on"
         self._path = Path(config.socket) if config.socket else SERVICE_SOCKET
-        self._cards = tuple(cards) if self._enabled else ("",) * len(cards)
+        spelled: dict[str, str] = {}  # a card is one card, however its instances write it
+        own = [spelled.setdefault(card.lower(), card) for card in cards]
+        self._cards = tuple(own) if self._enabled else ("",) * len(cards)
         self._governors = [PowerGovernor(role, tpot_s, config.min_share) for role in roles]
         self._client: PowerClient | None = None
         self._readings: dict[str, CardReading] = {}  # the newest by card

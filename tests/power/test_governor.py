@@ -117,6 +117,19 @@ def test_a_load_that_grows_gets_several_steps_before_the_slo_breaks() -> None:
     assert card.now - floor_s > 55.0, "what was too low is not tried again at once"
 
 
+@pytest.mark.parametrize(("step_s", "power"), [(0.07, 1.0), (0.09, 0.5), (0.09, 1.0)])
+def test_a_load_that_breaks_the_slo_gets_all_the_power_at_once(step_s: float, power: float) -> None:
+    """Half of the power was enough for few decodes; then many come, as after a flip."""
+    card, governor = MadeUpCard(wants_watts=130.0), decoding()
+    assert card.run(governor, 60) == LOWEST
+    card.wants_watts, card.step_s, card.power = 295.0, step_s, power
+    num_late = 0
+    for _ in range(60):
+        card.second(governor)
+        num_late += card.shown_s > TPOT_S
+    assert 0 < num_late <= 4
+
+
 def test_the_same_floor_is_tried_after_twice_as_long_each_time() -> None:
     """Just above one step's cap the pace breaks: each try costs a look, and tries grow rare."""
     card, governor = MadeUpCard(step_s=0.079, power=8.0), decoding()

@@ -102,7 +102,7 @@ class PowerGovernor:
         if self._searches and look.num_steps:
             late = self._newest.late or ((whole or enough) and self._search.too_slow(look))
             if late:
-                self._search.give_way(now)
+                self._search.give_way(now, self._newest.late or self._search.breaks(look))
             elif whole and enough and self._is_held(sample):
                 self._search.hold("the card's limit is held higher by others")
             elif whole and enough:

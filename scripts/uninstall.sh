@@ -21,4 +21,9 @@ done
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then
   systemctl daemon-reload
 fi
+state=$destdir/var/lib/llmd-powerd/limits.json
+# Its last stop may have failed, and nobody is left to try again.
+if [ -e "$state" ] && ! grep -qF '"limits_mw":{}' "$state"; then
+  echo "some card may still have a limit of llmd's; the own limits are in $state: nvidia-smi -pl"
+fi
 echo "removed; /etc/llmd, /var/lib/llmd, /var/lib/llmd-powerd and /var/cache/llmd stay"

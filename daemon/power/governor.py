@@ -14,6 +14,8 @@ LONGEST_LOOK_S = 60.0
 """A look waits so long for enough steps; then it begins anew."""
 LEAST_STEPS = 20
 """Fewer steps say nothing of a pace, unless a whole look has no more of them."""
+ROUNDED_WATTS = 1.0
+"""A card may take a limit as a whole number."""
 NUM_NEWEST = 5
 """Readings within which a pace that breaks the promise shows, though a look has begun well."""
 
@@ -100,7 +102,9 @@ class PowerGovernor:
         if self._searches and look.num_steps:
             late = self._newest.late or ((whole or enough) and self._search.too_slow(look))
             if late:
-                self._search.give_way(now)
+                self._search.give_way(now, self._newest.late or self._search.breaks(look))
+            elif whole and enough and self._is_held(sample):
+                self._search.hold("the card's limit is held higher by others")
             elif whole and enough:
                 self._search.decide(now, look)
             elif not whole or look.span_s < LONGEST_LOOK_S:
@@ -112,6 +116,10 @@ class PowerGovernor:
     @property
     def _searches(self) -> bool:
         return self._role is Role.DECODE and self.pinned_watts is None
+
+    def _is_held(self, sample: PowerSample) -> bool:
+        """Whether the wish is not in force, so that nobody sees what it would do."""
+        return sample.cap_watts > self._search.cap_watts + ROUNDED_WATTS
 
     def _close(self, now: float, look: PowerLook) -> None:
         self.last_look = look

@@ -69,25 +69,36 @@ class CapSearch:
         """The load is another one from now on: nothing is compared with what was before."""
         self._before = None
 
+    def hold(self, why: str) -> None:
+        """Stay: what the time since the last choice showed says nothing of the cap."""
+        self.rest()
+        self.why = why
+
     def too_slow(self, look: PowerLook) -> bool:
         """Whether the pace asks for more power at once."""
         return look.pace_s > RAISE_ABOVE * self._tpot_s
 
-    def give_way(self, now: float) -> None:
-        """Back to where the pace was right a look ago; several steps up where it was not ours."""
+    def breaks(self, look: PowerLook) -> bool:
+        """Whether the promise is broken already."""
+        return look.pace_s > self._tpot_s
+
+    def give_way(self, now: float, broken: bool) -> None:
+        """Back to where the pace was right a look ago. Where it was not ours: several steps up, or
+        to all the power where the promise is broken.
+        """
         before, self._before = self._before, None
         self._refuse(now, "as low as the pace allows")
         if before is not None:
             self.cap_watts = before.cap_watts
         else:
             up = self.cap_watts + STEPS_UP * self.step_watts
-            self.cap_watts = min(up, self._highest_watts)
+            self.cap_watts = self._highest_watts if broken else min(up, self._highest_watts)
         self.why = "raised to keep the pace"
 
     def decide(self, now: float, look: PowerLook) -> None:
         """Choose the cap by what the time since the last choice showed."""
         if self.too_slow(look):
-            self.give_way(now)
+            self.give_way(now, self.breaks(look))
             return
         before, self._before = self._before, None
         if look.pace_s > LOWER_BELOW * self._tpot_s:

@@ -82,7 +82,7 @@ class PowerClient:
             verdict = msgspec.json.decode(line, type=PowerRefusal)
             if verdict.ok:
                 return msgspec.json.decode(line, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             self._lines.end()
             raise PowerLostError(f"an answer was not understood: {error}") from error
         raise PowerError(verdict.error)

@@ -22,6 +22,8 @@ class PowerKeeper:
         self._leases = PowerLeases()
         self._unsettled = set(saved.limits_mw)
         """Cards whose limit may be another than it should be; after a crash all that had leases."""
+        self._brought_mw: dict[str, int] = {}
+        """The limits that leased cards came to when they were set; a card may round them."""
         self._said: dict[str, str] = {}
 
     @property
@@ -50,7 +52,7 @@ class PowerKeeper:
 
     def read(self, asked: ReadCard) -> CardReading:
         """What a card draws and what limits it. Raises PowerError."""
-        card, use = self._cards.look(asked.device), self._cards.use(asked.device)
+        card, use = self._kept(self._cards.look(asked.device)), self._cards.use(asked.device)
         return CardReading(
             watts=use.power_mw / 1000,
             cap_watts=card.cap_mw / 1000,
@@ -94,6 +96,19 @@ class PowerKeeper:
         self._settled(card.device)
         return card
 
+    def _kept(self, card: CardPower) -> CardPower:
+        """A leased card gets its limit again where it was reset or somebody set another."""
+        if card.cap_mw == self._brought_mw.get(card.device, card.cap_mw):
+            return card
+        try:
+            kept = self._settle(card)
+        except PowerError:  # said when it is tried again
+            self._unsettled.add(card.device)
+            return card
+        text = "%s had %g W though nobody here set that; it has the lease's limit of %g W again"
+        log.warning(text, card.device, card.cap_mw / 1000, kept.cap_mw / 1000)
+        return kept
+
     def _settle(self, card: CardPower) -> CardPower:
         """Bring a card to the limit that it should have; the card then. Raises PowerError.
 
@@ -105,7 +120,10 @@ class PowerKeeper:
             if original_mw is None:
                 self._saved.remember(card.device, card.cap_mw)
                 log.info("%s is leased; its own limit is %g W", card.device, card.cap_mw / 1000)
-            return self._brought(card, clamped_mw(highest, card.min_mw, card.max_mw))
+            card = self._brought(card, clamped_mw(highest, card.min_mw, card.max_mw))
+            self._brought_mw[card.device] = card.cap_mw
+            return card
+        self._brought_mw.pop(card.device, None)
         if original_mw is None:
             return card
         wanted_mw = clamped_mw(original_mw / 1000, card.min_mw, card.max_mw)

@@ -1,11 +1,12 @@
 """`llmd-powerd --socket PATH --state PATH`: started by systemd with the right to set limits."""
 
 import argparse
+import contextlib
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from daemon.control.place import SocketPlace
@@ -20,10 +21,12 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; 0 if every card has its own limit again, else 1."""
+    """Serve until SIGTERM, SIGINT or SIGHUP; 0 if every card has its own limit again, else 1."""
     given = parser().parse_args(arguments)
     set_up("powerd")
     try:
+        if given.restore:
+            return restore(given.state)
         with _signalled() as stop:
             return serve(given.socket, given.state, stop)
     except (PowerError, OSError) as error:
@@ -46,39 +49,64 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="the file that holds the limits which cards had before",
     )
+    made.add_argument(
+        "--restore",
+        action="store_true",
+        help="only restore the limits that the file holds, after one that was killed",
+    )
     return made
 
 
 def serve(path: Path, state: Path, stop: socket.socket) -> int:
     """Restore what a crash left, answer until `stop` can be read, restore again.
 
-    Raises PowerError or OSError where the state's file or the socket cannot be had.
+    Raises PowerError or OSError where the state's file or the socket cannot be had: no card is
+    changed before both are.
     """
-    saved = SavedLimits(state)
-    cards = PowerCards()
-    keeper = PowerKeeper(cards, saved)
     place = SocketPlace(path)
     try:
-        keeper.settle_again()
-        with place.take() as listener:
-            listener.listen()
-            log.info("listens at %s", path)
-            PowerServer(keeper, listener, stop).run()
+        with place.take() as listener, _keeper(state) as keeper:
+            try:
+                keeper.settle_again()
+                listener.listen()
+                log.info("listens at %s", path)
+                PowerServer(keeper, listener, stop).run()
+                listener.close()
+            finally:
+                whole = keeper.end()
     finally:
-        whole = keeper.end()
         place.give_back()
-        cards.close()
-        saved.close()
     return 0 if whole else 1
 
 
+def restore(state: Path) -> int:
+    """Restore what one left that has ended. Raises PowerError, as where another has the file."""
+    with _keeper(state) as keeper:
+        return 0 if keeper.end() else 1
+
+
+@contextlib.contextmanager
+def _keeper(state: Path) -> Iterator[PowerKeeper]:
+    saved, cards = SavedLimits(state), PowerCards()
+    try:
+        yield PowerKeeper(cards, saved)
+    finally:
+        cards.close()
+        saved.close()
+
+
 def _signalled() -> socket.socket:
-    """A socket that can be read once SIGTERM or SIGINT came."""
+    """A socket that can be read once a signal to end came.
+
+    SIGHUP is one: its terminal was closed, and systemd, to which that is a clean end, would not
+    start it again to restore the limits. Whoever started it with `nohup` wants it to go on then.
+    """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     return ours
 
 

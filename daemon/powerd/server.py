@@ -9,6 +9,7 @@ import logging
 import selectors
 import socket
 import time
+from collections.abc import Sequence
 
 from daemon.powerd.frames import (
     FRAME_LIMIT_BYTES,
@@ -40,6 +41,11 @@ class PowerPeer:
         self.received = bytearray()
         self.answers = bytearray()
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is a question that can be answered, or too long to be one."""
+        return b"\n" in self.received or len(self.received) >= FRAME_LIMIT_BYTES
+
     def next_line(self) -> bytes | None:
         """The next whole line, or None. Raises PowerError where it is too long."""
         length = self.received.find(b"\n")
@@ -69,6 +75,8 @@ class PowerServer:
         self._stop = stop
         self._numbers = itertools.count(1)
         self._peers: set[PowerPeer] = set()
+        self._behind: dict[PowerPeer, None] = {}
+        """Connections that have asked more than was answered yet, in order."""
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
@@ -80,14 +88,10 @@ class PowerServer:
         try:
             while True:
                 left_s = max(0.0, retry_s - time.monotonic()) if self._keeper.unsettled else None
-                ready = self._selector.select(left_s)
+                ready = self._selector.select(0.0 if self._behind else left_s)
                 if any(key.fileobj is self._stop for key, _ in ready):
                     return
-                for key, _ in ready:
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    else:
-                        self._go_on(key.data)
+                self._take_turns([key for key, _ in ready])
                 if time.monotonic() >= retry_s:
                     self._keeper.settle_again()
                     retry_s = time.monotonic() + RETRY_S
@@ -95,6 +99,18 @@ class PowerServer:
             for peer in self._peers:
                 peer.sock.close()
             self._selector.close()
+
+    def _take_turns(self, ready: Sequence[selectors.SelectorKey]) -> None:
+        """One question of each connection that has some: nobody waits for all of another's."""
+        turns = dict.fromkeys(self._behind)
+        self._behind.clear()
+        for key in ready:
+            if key.fileobj is self._listener:
+                self._accept()
+            else:
+                turns[key.data] = None
+        for peer in turns:
+            self._go_on(peer)
 
     def _accept(self) -> None:
         try:
@@ -112,15 +128,17 @@ class PowerServer:
             sock.send(frame(refusal(PowerError("there are too many connections"))))
 
     def _go_on(self, peer: PowerPeer) -> None:
-        """Read where there is room for answers, answer, and send what can be sent."""
+        """Read where there is room for answers, answer one question, and send what can be sent."""
         try:
-            if not peer.answers:
+            if not peer.answers and not peer.asks:
                 self._receive(peer)
             peer.flush()
-            self._answer_lines(peer)
+            self._answer_line(peer)
         except (OSError, PowerError) as error:
             self._close(peer, error)
             return
+        if peer.asks and len(peer.answers) < ANSWERS_BYTES:
+            self._behind[peer] = None
         wanted = selectors.EVENT_WRITE if peer.answers else selectors.EVENT_READ
         if self._selector.get_key(peer.sock).events != wanted:
             self._selector.modify(peer.sock, wanted, peer)
@@ -133,17 +151,17 @@ class PowerServer:
                 raise ConnectionResetError("closed by the other side")
             peer.received += data
 
-    def _answer_lines(self, peer: PowerPeer) -> None:
+    def _answer_line(self, peer: PowerPeer) -> None:
         """Raises PowerError for a line that is too long, after an answer that says so."""
-        while len(peer.answers) < ANSWERS_BYTES:
-            try:
-                line = peer.next_line()
-            except PowerError as error:
-                peer.answers += frame(refusal(error))
-                peer.flush()
-                raise
-            if line is None:
-                return
+        if len(peer.answers) >= ANSWERS_BYTES:
+            return
+        try:
+            line = peer.next_line()
+        except PowerError as error:
+            peer.answers += frame(refusal(error))
+            peer.flush()
+            raise
+        if line is not None:
             peer.answers += frame(self._answer(peer.number, line))
             peer.flush()
 

@@ -3,9 +3,11 @@
 Whoever starts after a crash finds in this file what is to be set again.
 """
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +19,13 @@ from daemon.powerd.frames import PowerError, Uuid
 MOST_BYTES = 64 * 1024
 MOST_ASIDE = 100
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_OLD = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""A link is not followed, and nobody is waited for who would write into a pipe."""
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""A link, a folder or a socket lies there."""
+
 log = logging.getLogger(__name__)
 
 _Milliwatts = Annotated[int, msgspec.Meta(gt=0, le=10_000_000)]
@@ -25,6 +34,8 @@ _Milliwatts = Annotated[int, msgspec.Meta(gt=0, le=10_000_000)]
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     limits_mw: dict[Uuid, _Milliwatts]
+    boot_id: str = ""
+    """Of the machine's start in which these were the limits; empty: not known."""
 
 
 class SavedLimits:
@@ -36,9 +47,10 @@ class SavedLimits:
         A file that is damaged is renamed, and there are no limits then.
         """
         self._path = path
+        self._boot_id = _boot_id()
         self._lock_fd = _locked(path)
         try:
-            self._limits_mw = _read(path)
+            self._limits_mw = _read(path, self._boot_id)
         except BaseException:
             self.close()
             raise
@@ -66,10 +78,11 @@ class SavedLimits:
         os.close(self._lock_fd)
 
     def _write(self, limits_mw: dict[str, int]) -> None:
-        data = msgspec.json.encode(_Saved(version=1, limits_mw=limits_mw))
+        data = msgspec.json.encode(_Saved(version=1, limits_mw=limits_mw, boot_id=self._boot_id))
         partial = self._path.with_name(f".{self._path.name}.partial")
         try:
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)  # a link would lead elsewhere
+            with open(os.open(partial, _NEW, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -95,19 +108,46 @@ def _locked(path: Path) -> int:
     return fd
 
 
-def _read(path: Path) -> dict[str, int]:
-    """What a file holds; nothing where there is none, or one that is damaged."""
+def _boot_id() -> str:
+    """Which start of the machine this is; empty where nobody tells."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
-        return msgspec.json.decode(data, type=_Saved).limits_mw
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _read(path: Path, boot_id: str) -> dict[str, int]:
+    """What a file holds; nothing where there is none, or one that is damaged.
+
+    Nothing of one that was written before the machine was started, either: cards forget their
+    limits then, and what they have is their own. Raises PowerError where it cannot be read for
+    now, which says nothing of what it holds.
+    """
+    try:
+        saved = msgspec.json.decode(_bytes_of(path), type=_Saved)
+        if saved.boot_id in {"", boot_id} or not boot_id:
+            return saved.limits_mw
+        log.info("%s is from before the machine was started: no card has a lease's limit", path)
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise PowerError(f"{path} cannot be read: {error.strerror}") from error
         _put_aside(path, error)
-        return {}
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _put_aside(path, error)
+    return {}
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Raises OSError, and ValueError for what is no file or too large."""
+    with open(os.open(path, _OLD), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES} bytes")
+    return data
 
 
 def _put_aside(path: Path, error: Exception) -> None:

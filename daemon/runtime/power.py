@@ -23,6 +23,7 @@ from daemon.role import Role
 
 INTERVAL_S = 1.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
+_CHOSEN = "power limits are chosen through llmd-powerd at"
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,9 @@ class PowerCaps:
         self._enabled = config.enabled != "off"
         self._wanted = config.enabled == "on"
         self._path = Path(config.socket) if config.socket else SERVICE_SOCKET
-        self._cards = tuple(cards) if self._enabled else ("",) * len(cards)
+        spelled: dict[str, str] = {}  # a card is one card, however its instances write it
+        own = [spelled.setdefault(card.lower(), card) for card in cards]
+        self._cards = tuple(own) if self._enabled else ("",) * len(cards)
         self._governors = [PowerGovernor(role, tpot_s, config.min_share) for role in roles]
         self._client: PowerClient | None = None
         self._readings: dict[str, CardReading] = {}  # the newest by card
@@ -119,23 +122,29 @@ class PowerCaps:
                 level = logging.WARNING if self._wanted else logging.INFO
                 self._say("", f"{error}: power limits stay as they are", level)
             else:
-                wait_s = FIRST_RETRY_S
-                await self._talk(client)
+                if await self._talk(client):
+                    wait_s = FIRST_RETRY_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LAST_RETRY_S)
 
-    async def _talk(self, client: PowerClient) -> None:
-        """While the connection lasts."""
-        self._client = client
-        self._say("", f"power limits are chosen through llmd-powerd at {self._path}", logging.INFO)
+    async def _talk(self, client: PowerClient) -> bool:
+        """While the connection lasts; whether a card was told of through it.
+
+        One that is full or hangs takes a connection and tells nothing.
+        """
+        self._client, told = client, False
         try:
             while True:
                 due_s = time.monotonic() + INTERVAL_S
                 for card in dict.fromkeys(filter(None, self._cards)):
-                    await self._attend(client, card)
+                    told = await self._attend(client, card) or told
+                    await self._follow_roles(client)
+                    if told:
+                        self._say("", f"{_CHOSEN} {self._path}", logging.INFO)
                 await self._until(client, due_s)
         except PowerLostError as error:
-            self._say("", f"{error}: the cards have their own limits until it is back")
+            self._say("", f"{error}: power limits are not chosen until it is back")
+            return told
         finally:
             client.close()
             self._client = None
@@ -143,8 +152,8 @@ class PowerCaps:
             for card in list(self._readings):
                 self._forget(card)
 
-    async def _attend(self, client: PowerClient, card: str) -> None:
-        """Read a card and lease what is wished for it. Raises PowerLostError."""
+    async def _attend(self, client: PowerClient, card: str) -> bool:
+        """Read a card and lease what is wished for it; whether it told. Raises PowerLostError."""
         try:
             reading = await client.read(card)
         except PowerLostError:
@@ -152,10 +161,11 @@ class PowerCaps:
         except PowerError as error:
             self._say(card, f"power: {error}; it is tried again")
             self._forget(card)
-            return
+            return False
         self._take(card, reading)
         if await self._follow(client, card):
             self._said.pop(card, None)
+        return True
 
     async def _follow(self, client: PowerClient, card: str) -> bool:
         """Lease what is wished now; whether the card has it. Raises PowerLostError."""
@@ -176,6 +186,11 @@ class PowerCaps:
                     await self._roles_changed.wait()
             except TimeoutError:
                 return
+            await self._follow_roles(client)
+
+    async def _follow_roles(self, client: PowerClient) -> None:
+        """Lease by the roles of now, if some have changed. Raises PowerLostError."""
+        if self._roles_changed.is_set():
             self._roles_changed.clear()
             for card in list(self._readings):
                 await self._follow(client, card)

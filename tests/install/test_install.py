@@ -61,6 +61,18 @@ def test_all_is_put_in_place_and_taken_away_again(tmp_path: Path) -> None:
     make("uninstall", tmp_path, "PREFIX=/opt/another")
 
 
+@pytest.mark.parametrize(("limits", "said"), [('{"GPU-a":300000}', True), ("{}", False)])
+def test_a_limit_that_could_not_be_restored_is_said(
+    tmp_path: Path, limits: str, said: bool
+) -> None:
+    """Nobody does it any more once llmd-powerd is gone."""
+    state = tmp_path / "var/lib/llmd-powerd/limits.json"
+    state.parent.mkdir(parents=True)
+    state.write_text(f'{{"version":1,"limits_mw":{limits},"boot_id":""}}')
+    told = make("uninstall", tmp_path, "PREFIX=/opt/another")
+    assert (f"own limits are in {state}" in told) is said
+
+
 @pytest.mark.parametrize(
     ("prefix", "said"),
     [("/home/me/llmd", "cannot see"), ("here", "absolute path"), ("/opt/a b", "no blanks")],

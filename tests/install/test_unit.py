@@ -99,6 +99,14 @@ def test_the_helper_has_one_right_and_the_service_none() -> None:
     assert "u llmd-powerd " in (ROOT / "systemd/llmd.sysusers.conf").read_text(encoding="utf-8")
 
 
+def test_what_the_helper_leaves_is_restored_however_it_ends() -> None:
+    """Also where it is stopped while systemd waits to start it again."""
+    (start,), (after,) = values("ExecStart", HELPER), values("ExecStopPost", HELPER)
+    program, state = start.split(" --socket ")[0], start[start.index(" --state ") :]
+    assert after == f"{program}{state} --restore"
+    assert values("StartLimitIntervalSec", HELPER) == ["0"], "it is always started again"
+
+
 def test_the_service_reaches_the_helpers_socket_by_its_group() -> None:
     """The folder and the socket are the group's, and a path is seen from every network."""
     assert values("Group", HELPER) == values("Group") == ["llmd"]

@@ -91,6 +91,16 @@ async def test_two_instances_on_one_card_come_to_the_higher_wish(
         assert cards.limits_mw()[0] == 150_000
 
 
+async def test_a_card_is_one_card_however_it_is_written(powerd: Powerd, cards: FakeCards) -> None:
+    uuids, roles = [uuid_of(0), uuid_of(0).upper()], [Role.DECODE, Role.DECODE]
+    one = PowerCaps(PowerConfig("on", str(powerd.path)), uuids, roles, TPOT_S)
+    async with running(one):
+        await until(lambda: None not in (one.figures(0).cap_watts, one.figures(1).cap_watts))
+        assert (await one.pin(0, "a", 200.0)).cap_watts == 300.0, "the other one wants it"
+        assert (await one.pin(1, "b", 150.0)).cap_watts == 200.0
+        assert cards.limits_mw()[0] == 200_000
+
+
 async def test_an_operators_cap_is_as_near_as_the_card_can(
     powerd: Powerd, cards: FakeCards
 ) -> None:
@@ -144,6 +154,25 @@ async def test_an_absent_helper_is_said_once(
         async with running(caps_of(tmp_path / "nobody", [Role.MIXED], 0, enabled=enabled)):
             await asyncio.sleep(0.2)
     assert [one.levelname for one in caplog.records] == [level]
+
+
+async def test_a_helper_that_answers_nothing_is_said_once(
+    powerd: Powerd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes no more connections: each try gets one, and loses it."""
+    monkeypatch.setattr(power, "FIRST_RETRY_S", 0.005)
+    monkeypatch.setattr(power, "LAST_RETRY_S", 0.02)
+    others = [powerd.talk() for _ in range(16)]
+    assert all(one.read(0)["ok"] for one in others)
+    one = caps_of(powerd.path, [Role.MIXED], 0)
+    with caplog.at_level(logging.INFO, logger="daemon.runtime.power"):
+        async with running(one):
+            await asyncio.sleep(0.3)
+            said = [record.message for record in caplog.records]
+            assert said and len(said) == len(set(said)), said
+            others.pop().close()
+            chosen = "power limits are chosen through llmd-powerd at"
+            await until(lambda: caplog.records[-1].message.startswith(chosen))
 
 
 async def test_a_helper_that_dies_and_comes_back_gets_the_leases_again(

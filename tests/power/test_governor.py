@@ -33,6 +33,7 @@ class MadeUpCard:
     now: float = 100.0
     left_s: float = 0.0
     caps: list[tuple[float, float]] = field(default_factory=list)
+    held_watts: float = 0.0  # that somebody else wants for it
     shown_s: float = 0.0  # what a step took in the newest second
 
     def took_s(self, cap: float) -> float:
@@ -40,7 +41,7 @@ class MadeUpCard:
 
     def second(self, governor: PowerGovernor) -> None:
         """Work for a second at the governor's wish, and be read."""
-        cap = governor.wish_watts or LIMITS.default_watts
+        cap = max(governor.wish_watts or LIMITS.default_watts, self.held_watts)
         drawn = min(self.wants_watts, cap) if self.batch else self.idle_watts
         self.shown_s = self.took_s(cap)
         self.left_s += 1.0
@@ -116,6 +117,19 @@ def test_a_load_that_grows_gets_several_steps_before_the_slo_breaks() -> None:
     assert card.now - floor_s > 55.0, "what was too low is not tried again at once"
 
 
+@pytest.mark.parametrize(("step_s", "power"), [(0.07, 1.0), (0.09, 0.5), (0.09, 1.0)])
+def test_a_load_that_breaks_the_slo_gets_all_the_power_at_once(step_s: float, power: float) -> None:
+    """Half of the power was enough for few decodes; then many come, as after a flip."""
+    card, governor = MadeUpCard(wants_watts=130.0), decoding()
+    assert card.run(governor, 60) == LOWEST
+    card.wants_watts, card.step_s, card.power = 295.0, step_s, power
+    num_late = 0
+    for _ in range(60):
+        card.second(governor)
+        num_late += card.shown_s > TPOT_S
+    assert 0 < num_late <= 4
+
+
 def test_the_same_floor_is_tried_after_twice_as_long_each_time() -> None:
     """Just above one step's cap the pace breaks: each try costs a look, and tries grow rare."""
     card, governor = MadeUpCard(step_s=0.079, power=8.0), decoding()
@@ -153,6 +167,16 @@ def test_idle_keeps_its_cap() -> None:
     assert card.run(governor, 500) == kept
     governor.lost(card.now)
     assert governor.wish_watts == kept and governor.last_look is None
+
+
+def test_a_wish_that_is_not_in_force_does_not_fall_further() -> None:
+    """Somebody else holds the card's limit higher: what a lower one would do is not seen."""
+    card, governor = MadeUpCard(held_watts=300.0), decoding()
+    assert card.run(governor, 400) == 300.0 - STEP_WATTS
+    assert governor.why == "the card's limit is held higher by others"
+    card.held_watts = 0.0
+    assert card.run(governor, 1) >= 300.0 - 2 * STEP_WATTS, "not all at once"
+    assert card.run(governor, 400) == LOWEST
 
 
 def test_a_flip_changes_the_cap_at_once_and_back_it_is_as_before() -> None:

@@ -9,13 +9,24 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from daemon.cli.main import main
+from daemon.control.client import flip
 from tests.e2e.live import LiveDaemon
-from tests.powerd.fake_cards import MIN_MW, ORIGINAL_MW, FakeCards, needs_compiler, uuid_of
+from tests.powerd.fake_cards import (
+    DEFAULT_MW,
+    MIN_MW,
+    ORIGINAL_MW,
+    FakeCards,
+    needs_compiler,
+    uuid_of,
+)
 from tests.powerd.live import Powerd
 
 pytestmark = needs_compiler
 
 CONFIG = """
+[slo]
+tpot_s = 9.0
+
 [power]
 enabled = "on"
 socket = "{socket}"
@@ -85,6 +96,37 @@ def test_a_daemon_caps_by_role_and_as_it_is_told(
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(20.0) == 0
     wait_until(lambda: cards.limits_mw() == ORIGINAL_MW)
+
+
+@pytest.mark.soak
+def test_caps_follow_flips_within_a_second(
+    daemon: LiveDaemon, powerd: Powerd, cards: FakeCards
+) -> None:
+    """A decode instance's cap has fallen to half; then each flip moves it, there and back."""
+    cards.cards[1].reasons = 0  # it does not bind, so that it falls in one step
+    flip(daemon.socket, "one", "decode", 0.0)
+    while cards.limits_mw()[1] != DEFAULT_MW // 2:  # a look takes ten seconds of answers
+        answer(daemon)
+    took_s = []
+    for number in range(20):
+        role, cap_mw = (("prefill", DEFAULT_MW), ("decode", DEFAULT_MW // 2))[number % 2]
+        began_s = time.monotonic()
+        flip(daemon.socket, "one", role, 0.0)
+        wait_until(lambda cap_mw=cap_mw: cards.limits_mw()[1] == cap_mw)
+        took_s.append(time.monotonic() - began_s)
+        time.sleep(0.13)  # at every moment of the second in which cards are read
+    print(f"caps followed {len(took_s)} flips, the slowest after {1e3 * max(took_s):.0f} ms")
+    assert max(took_s) < 1.0
+
+
+def answer(daemon: LiveDaemon) -> None:
+    """Some steps of decodes."""
+    question = [{"role": "user", "content": "What is an owl?"}]
+    body = {"model": daemon.model()["id"], "max_tokens": 64, "messages": question}
+    url, kind = f"{daemon.url}/v1/chat/completions", {"Content-Type": "application/json"}
+    asked = urllib.request.Request(url, json.dumps(body).encode(), kind)
+    with urllib.request.urlopen(asked, timeout=60) as told:
+        told.read()
 
 
 @pytest.mark.soak

@@ -38,7 +38,7 @@ class FakeCard(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("default_mw", "power_mw")),
         *((name, ctypes.c_uint64) for name in ("energy_mj", "reasons")),
         *((name, ctypes.c_uint32) for name in ("sets", "bad_sets", "look_code", "set_code")),
-        *((name, ctypes.c_uint32) for name in ("energy_code", "reasons_code")),
+        *((name, ctypes.c_uint32) for name in ("energy_code", "reasons_code", "round_mw")),
     ]
 
 
@@ -46,7 +46,7 @@ class FakeMachine(ctypes.Structure):
     """`struct machine` of fake_nvml.c."""
 
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("init_code", "num_inits", "moment", "unused")),
+        *((name, ctypes.c_uint32) for name in ("init_code", "num_inits", "moment", "slow_us")),
         ("cards", FakeCard * NUM_CARDS),
     ]
 
@@ -73,7 +73,7 @@ class FakeCards:
 
     def heal(self) -> None:
         """Fail no more."""
-        self.machine.init_code = self.machine.moment = 0
+        self.machine.init_code = self.machine.moment = self.machine.slow_us = 0
         for card in self.cards:
             card.present = 1
             card.look_code = card.set_code = card.energy_code = card.reasons_code = 0

@@ -26,10 +26,11 @@ struct card {
   uint32_t sets, bad_sets;     /* how often a limit was set, and to one that it cannot have */
   uint32_t look_code, set_code; /* errors to answer with; 0: none */
   uint32_t energy_code, reasons_code;
+  uint32_t round_mw;           /* limits are multiples of it; 0: they are not rounded */
 };
 
 struct machine {
-  uint32_t init_code, num_inits, moment, unused;
+  uint32_t init_code, num_inits, moment, slow_us; /* slow_us: what a card's power takes to read */
   struct card cards[NUM_CARDS];
 };
 
@@ -123,12 +124,13 @@ int nvmlDeviceGetName(struct card *card, char *to, unsigned length) {
 #define FIGURE(name, type, field, code)             \
   int name(struct card *card, type *to) {           \
     if (!users) return UNINITIALIZED;               \
-    if (code) return code;                          \
+    int failed = code;                              \
+    if (failed) return failed;                      \
     *to = card->field;                              \
     return SUCCESS;                                 \
   }
 
-FIGURE(nvmlDeviceGetPowerUsage, unsigned, power_mw, card->look_code)
+FIGURE(nvmlDeviceGetPowerUsage, unsigned, power_mw, (usleep(machine->slow_us), card->look_code))
 FIGURE(nvmlDeviceGetPowerManagementLimit, unsigned, limit_mw, card->look_code)
 FIGURE(nvmlDeviceGetEnforcedPowerLimit, unsigned, limit_mw, card->look_code)
 FIGURE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, default_mw, card->look_code)
@@ -155,7 +157,7 @@ int nvmlDeviceSetPowerManagementLimit(struct card *card, unsigned limit_mw) {
     return INVALID_ARGUMENT;
   }
   if (machine->moment == DIE_BEFORE_SET) kill(getpid(), SIGKILL);
-  card->limit_mw = limit_mw;
+  card->limit_mw = limit_mw - (card->round_mw ? limit_mw % card->round_mw : 0);
   card->sets++;
   if (machine->moment == DIE_AFTER_SET) kill(getpid(), SIGKILL);
   return SUCCESS;

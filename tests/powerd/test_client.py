@@ -83,6 +83,27 @@ async def test_one_that_stopped_waiting_takes_nobodys_answer(powerd: Powerd) -> 
     client.close()
 
 
+@pytest.mark.parametrize(
+    "line", [b"[", b"{}", b'{"ok":true}', b'{"ok":true,"more":' + b"[" * 4000, b"x" * 5000]
+)
+async def test_who_answers_otherwise_is_no_helper(tmp_path: Path, line: bytes) -> None:
+    """Some other program's socket, or another version: the daemon lives on without."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(line + b"\n")
+        await reader.read()
+        writer.close()
+
+    path = tmp_path / "other.sock"
+    async with await asyncio.start_unix_server(answer, path):
+        client = await PowerClient.connect(path)
+        error = PowerError if line == b"{}" else PowerLostError
+        with pytest.raises(error):
+            await client.read(uuid_of(0))
+        client.close()
+
+
 async def test_nobody_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(PowerLostError, match=r"none\.sock: No such file"):
         await PowerClient.connect(tmp_path / "none.sock")

@@ -69,6 +69,37 @@ def test_a_lost_card_is_restored_once_it_is_back(powerd: Powerd, cards: FakeCard
     assert cards.machine.num_inits > num_inits, "NVML is opened again after such an error"
 
 
+def test_a_leased_card_that_lost_its_limit_gets_it_again(powerd: Powerd, cards: FakeCards) -> None:
+    """It was reset or came back, or somebody set another: the lease says what it has."""
+    talk = powerd.talk()
+    talk.lease(0, 250)
+    for num_others, limit_mw in enumerate((300_000, 120_000), 1):
+        cards.cards[0].limit_mw = limit_mw
+        assert talk.read(0)["cap_watts"] == 250
+        assert cards.limits_mw()[0] == 250_000
+        assert powerd.log().count("the lease's limit") == num_others
+    cards.cards[0].limit_mw = 300_000
+    cards.cards[0].set_code = NO_PERMISSION
+    assert talk.read(0)["cap_watts"] == 300, "it is told all the same"
+    cards.cards[0].set_code = 0
+    powerd.until(lambda: cards.limits_mw()[0] == 250_000)
+    assert powerd.saved() == {uuid_of(0): 300_000}
+    talk.lease(0, None)
+    cards.cards[0].limit_mw = 222_000
+    assert talk.read(0)["cap_watts"] == 222, "without a lease it is left alone"
+
+
+def test_a_card_that_rounds_its_limit_is_not_set_again_and_again(
+    powerd: Powerd, cards: FakeCards
+) -> None:
+    cards.cards[0].round_mw = 1_000
+    talk = powerd.talk()
+    assert talk.lease(0, 250.4)["cap_watts"] == 250
+    sets = cards.cards[0].sets
+    assert [talk.read(0)["cap_watts"] for _ in range(3)] == [250.0] * 3
+    assert cards.cards[0].sets == sets and "the lease's limit" not in powerd.log()
+
+
 @pytest.mark.parametrize("look_code", [0, GPU_IS_LOST])
 def test_a_lease_that_cannot_be_given_back_is_over_all_the_same(
     powerd: Powerd, cards: FakeCards, look_code: int

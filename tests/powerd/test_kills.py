@@ -50,6 +50,20 @@ def test_dead_around_a_change(
     assert_restored(powerd, cards)
 
 
+def test_who_is_not_started_again_is_restored_after(powerd: Powerd, cards: FakeCards) -> None:
+    """What the unit does after each end, in case that nobody starts the next one."""
+    talk = powerd.talk()
+    talk.lease(1, 150)
+    after = Powerd(powerd.folder, cards)
+    after.run("--restore")
+    assert after.wait() == 1 and "another llmd-powerd has" in powerd.log()
+    assert talk.read(1)["cap_watts"] == 150
+    powerd.kill()
+    after.run("--restore")
+    assert after.wait() == 0
+    assert_restored(powerd, cards)
+
+
 def test_dead_again_while_it_restores(powerd: Powerd, cards: FakeCards) -> None:
     talk = powerd.talk()
     for number in range(NUM_CARDS):

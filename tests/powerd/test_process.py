@@ -93,8 +93,10 @@ def test_two_clients_come_to_the_higher_limit(powerd: Powerd, cards: FakeCards) 
     powerd.until(lambda: cards.limits_mw() == ORIGINAL_MW)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_restores_every_card(powerd: Powerd, cards: FakeCards, number: int) -> None:
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("the tests were started with nohup")
     talk, other = powerd.talk(), powerd.talk()
     for card in range(4):
         talk.lease(card, 123)
@@ -105,14 +107,31 @@ def test_a_stop_restores_every_card(powerd: Powerd, cards: FakeCards, number: in
     assert powerd.saved() == {} and not powerd.path.exists()
 
 
+def test_who_starts_it_with_nohup_wants_it_to_outlive_the_terminal(
+    powerd: Powerd, cards: FakeCards
+) -> None:
+    powerd.kill(signal.SIGTERM)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits that
+    try:
+        powerd.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    talk = powerd.talk()
+    powerd.signal(signal.SIGHUP)
+    assert talk.lease(0, 250)["cap_watts"] == 250
+    assert powerd.kill(signal.SIGTERM) == 0 and cards.limits_mw() == ORIGINAL_MW
+
+
 def test_a_second_one_changes_nothing(powerd: Powerd, cards: FakeCards, tmp_path: Path) -> None:
     talk = powerd.talk()
     talk.lease(0, 150)
     same_state = Powerd(powerd.folder, cards)
     same_state.run("--socket", str(tmp_path / "another.sock"))
     assert same_state.wait() == 1
+    another = tmp_path / "another.json"
+    another.write_text('{"version":1,"limits_mw":{"GPU-fake-0":200000,"GPU-fake-1":111000}}')
     same_socket = Powerd(powerd.folder, cards)
-    same_socket.run("--state", str(tmp_path / "another.json"))
+    same_socket.run("--state", str(another))
     assert same_socket.wait() == 1
     assert "another llmd-powerd has" in powerd.log() and "another daemon" in powerd.log()
     assert cards.limits_mw() == (150_000, *ORIGINAL_MW[1:])
@@ -168,6 +187,21 @@ def test_who_does_not_read_answers_keeps_nobody_waiting(powerd: Powerd, cards: F
     assert cards.limits_mw()[1] == 111_000
     deaf.close()
     powerd.until(lambda: cards.limits_mw() == ORIGINAL_MW)
+
+
+def test_who_asks_much_at_once_takes_turns(powerd: Powerd, cards: FakeCards) -> None:
+    hog, other = powerd.talk(), powerd.talk()
+    assert hog.read(0)["ok"] and other.read(0)["ok"]
+    cards.machine.slow_us = 10_000
+    hog.sock.sendall(b'{"verb":"read","device":"GPU-fake-0"}\n' * 100)
+    hog.sock.recv(1, socket.MSG_PEEK)
+    assert other.read(1)["ok"]
+    hog.sock.settimeout(0)
+    told = hog.sock.recv(1 << 20, socket.MSG_PEEK)
+    assert told.count(b"\n") < 50, "the other one did not wait for all of them"
+    cards.machine.slow_us = 0
+    hog.sock.settimeout(20)
+    assert all(hog.answer()["ok"] for _ in range(100))
 
 
 def test_connections_are_counted(powerd: Powerd) -> None:

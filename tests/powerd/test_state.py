@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import resource
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,8 @@ import pytest
 from daemon.powerd.frames import PowerError
 from daemon.powerd.state import MOST_ASIDE, MOST_BYTES, SavedLimits
 
-GOOD = {"version": 1, "limits_mw": {"GPU-a": 300_000}}
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+GOOD = {"version": 1, "boot_id": BOOT_ID, "limits_mw": {"GPU-a": 300_000}}
 DAMAGED = {
     "empty": b"",
     "cut off": json.dumps(GOOD).encode()[:-3],
@@ -41,6 +45,16 @@ def test_what_is_remembered_is_found_by_the_next(path: Path) -> None:
     second = SavedLimits(path)
     assert second.limits_mw == {"GPU-a": 300_000}
     second.close()
+
+
+def test_what_was_before_the_machine_started_anew_is_not_restored(path: Path) -> None:
+    """Cards forget their limits then: what they have is their own, whatever the file says."""
+    path.write_text(json.dumps({**GOOD, "boot_id": "another"}))
+    saved = SavedLimits(path)
+    assert saved.limits_mw == {}
+    saved.remember("GPU-a", 280_000)
+    assert json.loads(path.read_text()) == {**GOOD, "limits_mw": {"GPU-a": 280_000}}
+    saved.close()
 
 
 def test_an_original_limit_is_never_replaced(path: Path) -> None:
@@ -88,6 +102,44 @@ def test_a_folder_in_its_place_is_put_aside_too(path: Path) -> None:
     path.mkdir()
     SavedLimits(path).close()
     assert path.with_name("limits.json.damaged-1").is_dir()
+
+
+def test_a_pipe_in_its_place_is_put_aside_too(path: Path) -> None:
+    """Nobody writes into it: to wait for that would be to wait for ever."""
+    os.mkfifo(path)
+    SavedLimits(path).close()
+    assert path.with_name("limits.json.damaged-1").is_fifo()
+
+
+def test_links_are_not_followed(path: Path) -> None:
+    """By hand, as root, the folder may be one into which others write."""
+    theirs = path.with_name("theirs")
+    theirs.write_text(json.dumps(GOOD))
+    path.symlink_to(theirs)
+    partial = path.with_name(".limits.json.partial")
+    partial.symlink_to(theirs)
+    saved = SavedLimits(path)
+    assert saved.limits_mw == {} and path.with_name("limits.json.damaged-1").is_symlink()
+    saved.remember("GPU-b", 250_000)
+    assert theirs.read_text() == json.dumps(GOOD)
+    assert not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    saved.close()
+
+
+def test_a_file_that_cannot_be_read_for_now_is_not_taken_for_damaged(path: Path) -> None:
+    path.write_text(json.dumps(GOOD))
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, before[1]))  # the lock takes that one
+    try:
+        with pytest.raises(PowerError, match="cannot be read: Too many open files"):
+            SavedLimits(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    saved = SavedLimits(path)
+    assert saved.limits_mw == {"GPU-a": 300_000}
+    saved.close()
 
 
 def test_what_a_crash_left_half_written_is_not_read(path: Path) -> None:

@@ -39,7 +39,7 @@ CHUNK, KV_BLOCKS = 64, 600
 CLOSED_AT_ONCE = 8
 DECODES, PREFILLS = 4, 1
 """A flip is ordered when at least so many are under way."""
-MOMENT_S = 8.0
+MOMENT_S = 30.0
 """After so long without such a moment, it is ordered anyway, and counted."""
 CLEAR_S = 15.0
 """So long a flip may take to be over before the next one is ordered."""

@@ -19,6 +19,7 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 from daemon.lab.profiles.load import load_profile
 from daemon.lab.report.measures import measure
 from daemon.lab.report.records import Outcome
-from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.run import configured, pools_for, prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
@@ -127,18 +128,16 @@ def fleet_of(point: Point) -> Fleet:
     """The instances as a watcher comes to know them, from the profile's own fit of phases."""
     profile = load_profile(point.profile)
     step = profile.step
-    base, linear, square = step.prefill_s  # type: ignore[union-attr]
-    draw, context, row = step.decode_s  # type: ignore[union-attr,misc]
+    base, linear, square = step.prefill_s
+    draw, context, row = step.decode_s
     scenario = Scenario(
         workload=WorkloadSpec(name="sharegpt", requests=1, rate=1.0),
         instance=(InstanceGroup(profile=point.profile),),
         limits=ScenarioLimits(max_batch_tokens=point.chunk),
     )
     prepared = prepare(scenario)
-    from daemon.lab.simulator.run import _pools, configured
-
     config = configured(prepared)
-    (pool,) = _pools(scenario, prepared.profiles, prepared.groups)
+    (pool,) = pools_for(scenario, prepared.profiles, prepared.groups)
     own = config.instances[0]
     link = profile.device.peer_link
     blocks = 300 / config.block_size
@@ -154,6 +153,7 @@ def fleet_of(point: Point) -> Fleet:
 
 
 def splits(instances: int) -> list[str]:
+    """Every split, as a scenario writes it."""
     return [f"{count}:{instances - count}" for count in range(1, instances)]
 
 
@@ -178,6 +178,7 @@ def expected_capacity(profile: str, load: str, instances: int) -> float:
 
 
 def tell(cells: Iterable[object]) -> None:
+    """A row of a table."""
     print("| " + " | ".join(str(one) for one in cells) + " |", flush=True)
 
 
@@ -312,8 +313,7 @@ def changing(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
 
 
 def promising(workload: Workload, pair: tuple[float, ...]) -> Workload:
-    from dataclasses import replace
-
+    """The same workload with these promises."""
     return replace(workload, classes=(SloClass(ttft_s=pair[0], tpot_s=pair[1]),))
 
 

@@ -65,7 +65,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     profiles = tuple(_with_link(known[group.profile_name], group) for group in groups)
     check_profiles(scenario, groups, profiles)
     context = min(profile.model.context_len for profile in profiles)
-    pools = _pools(scenario, profiles, groups)
+    pools = pools_for(scenario, profiles, groups)
     largest = max(pool.num_blocks for pool in pools) * scenario.limits.block_size
     # As the daemon does: nobody is taken in whom no instance could ever hold.
     max_len = min(scenario.limits.max_len or context, context, largest)
@@ -164,9 +164,10 @@ def configured(prepared: Prepared) -> Configured:
     )
 
 
-def _pools(
+def pools_for(
     scenario: Scenario, profiles: Sequence[Profile], groups: Sequence[InstanceGroup]
 ) -> list[Pool]:
+    """The pools of an instance of each group."""
     block_size, shared = scenario.limits.block_size, scenario.shared_limits
     return [
         pools_of(profile, group, block_size, limits_of(group, shared))
@@ -182,7 +183,7 @@ def _machine(
     spans: list[Span] | None,
 ) -> Machine:
     scenario, profiles, groups = prepared.scenario, prepared.profiles, prepared.groups
-    pools = _pools(scenario, profiles, groups)
+    pools = pools_for(scenario, profiles, groups)
     names = [instance.name for instance in config.instances]
     workers = simulated_workers(
         names,

@@ -160,7 +160,7 @@ class Core:
     def _on_arrived(self, event: RequestArrived) -> None:
         refusal = refused(self, event)
         if self.watcher.on:
-            self.watcher.arrived(event, refusal is not None)
+            self.watcher.arrived(event, refusal)
         if refusal is not None:
             self.counters.rejected += 1
             self._actions.append(refusal)

@@ -118,6 +118,18 @@ class InstanceView:
             likely = prompts + num
         return LoadHere(num, prompts, likely, heavy)
 
+    def beyond(self) -> int:
+        """Tokens that those that run longer than was likely have beyond that, and will yet have."""
+        if self.role is Role.PREFILL:
+            return 0
+        table = self._scheduler.slots
+        order = table.order()
+        late = order[table.known[order] >= table.likely_end[order]]
+        if not late.size:
+            return 0
+        ahead = (table.delivered[late] - table.prompt[late]) // OVERRUN + 1
+        return int(np.add.reduce(table.known[late] - table.likely_end[late] + ahead))
+
     def context(self) -> int:
         """Tokens that those that run have computed."""
         table = self._scheduler.slots

@@ -100,6 +100,7 @@ def restore(core: Core, state: Checkpoint) -> None:
     core.migration.flips.count = state.num_flips
     if state.watcher is not None:
         core.watcher.restore(state.watcher)
+    core.rest()  # as one that is idle does: who is asked for a step reckons with the time
 
 
 def _instance(instance: Instance) -> InstanceState:

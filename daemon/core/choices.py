@@ -13,9 +13,11 @@ LEAST_STEPS = 64
 """So many steps of a kind tell what they take."""
 
 
-def present(free: Iterable[Instance], usable: Iterable[Instance]) -> str:
-    """The choice that is in force; "" for roles that no choice has."""
-    roles = {one.role for one in free}
+def present(free: Listing[Instance], usable: Listing[Instance]) -> str:
+    """The choice that is in force; "" for roles that no choice has. Where none is free it is what
+    those that are pinned come to.
+    """
+    roles = {one.role for one in free or usable}
     if roles <= {Role.MIXED}:
         return str(Split(0, 1))
     if Role.MIXED in roles:

@@ -127,6 +127,12 @@ class Core:
         self._touched.add(index)
         return self.instances[index]
 
+    def rest(self) -> None:
+        """Ask those for a step that events touch from now on, and those whom time alone may give
+        one; as a Core does that has become idle.
+        """
+        self._touched = {one.index for one in self.instances if not one.scheduler.rests}
+
     def act(self, action: Action) -> None:
         """Have the driver do something."""
         self._actions.append(action)
@@ -160,7 +166,7 @@ class Core:
     def _on_arrived(self, event: RequestArrived) -> None:
         refusal = refused(self, event)
         if self.watcher.on:
-            self.watcher.arrived(event, refusal is not None)
+            self.watcher.arrived(event, refusal)
         if refusal is not None:
             self.counters.rejected += 1
             self._actions.append(refusal)

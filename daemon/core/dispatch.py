@@ -100,8 +100,7 @@ class Dispatch:
         outputs = known - sequence.num_prompt_tokens
         likely = sequence.likely_length
         if sequence.predicted_tokens < 0 and self.placement.looks_at_lengths:
-            left = self._core.instances[0].scheduler.left_of(sequence)
-            likely = sequence.num_known_tokens + left.steps
+            likely = sequence.num_known_tokens + self._left_steps(sequence)
         return Newcomer(
             sequence=sequence.id,
             num_tokens=known,
@@ -115,6 +114,14 @@ class Dispatch:
             slo_tpot_s=config.slo_tpot_s,
             hashes=sequence.hashes,
         )
+
+    def _left_steps(self, sequence: Sequence) -> int:
+        """Steps that a sequence without a prediction is likely to take, by answers that were. One
+        instance's are enough, but where others draw tokens none has ended at the first.
+        """
+        homes = [one.scheduler for one in self._core.instances]
+        home = next((one for one in homes if one.knows_length_of(sequence)), homes[0])
+        return home.left_of(sequence).steps
 
     def _reckon_transfers(self, sequence: Sequence, views: Listing[InstanceView]) -> None:
         """How long its KV takes to each, which takes turns with what is on its way there."""

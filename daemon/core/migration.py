@@ -327,6 +327,7 @@ class Migration:
         send = self.transfers.send_ahead(sequence, move.target, least, now)
         if send is None:
             return False
+        self._core.touch(move.source)  # its blocks come later now: who waits may do so in vain
         move.sent = True
         self._core.act(send)
         sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)

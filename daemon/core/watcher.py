@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from daemon.core.actions import Rejected
 from daemon.core.choices import (
     LEAST_STEPS,
     are_alike,
@@ -42,6 +43,12 @@ MOVED_MISSES = 0.5
 make up for them within the horizon."""
 
 
+HINDERED_S = 60.0
+"""Roles that no choice is possible for become mixed after so long: links come back, most times."""
+UNSERVABLE = frozenset(("draining", "too_long"))
+"""Requests that are refused for these are no load: no choice of roles could have served them."""
+
+
 class WatcherState(msgspec.Struct, frozen=True, array_like=True):
     """All that a watcher knows."""
 
@@ -53,7 +60,8 @@ class WatcherState(msgspec.Struct, frozen=True, array_like=True):
     drawing: tuple[float, ...]
     prompts: tuple[float, ...]
     usable: list[int]
-    counted: tuple[int, int]
+    counted: tuple[int, int, int]
+    num_shared: int
     decided: Decided
     decided_s: float
     expected: list[Forecast]
@@ -83,7 +91,9 @@ class Watcher:
         self._drawing = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
         self._prompts = StepTimeModel(memory=REMEMBERED)  # of those without
         self._usable: list[int] = []
-        self._counted = 0, 0  # (prompt tokens, cached ones) before the present load
+        # (prompt tokens, cached ones, `_num_shared`) before the present load.
+        self._counted = 0, 0, 0
+        self._num_shared = 0  # prompt tokens that further answers of a request have from its first
         self._decided = Decided(MIXED, "nothing was seen yet")
         self._decided_s = core.config.now
         self._expected: list[Forecast] = []
@@ -117,14 +127,18 @@ class Watcher:
         if self._window.since_s >= 0.0:
             self._decider.begin(event.now)
 
-    def arrived(self, event: RequestArrived, refused: bool) -> None:
+    def arrived(self, event: RequestArrived, refusal: Rejected | None) -> None:
         """A request came."""
+        if refusal is not None and refusal.kind in UNSERVABLE:
+            return
         self._window.arrived(event.now, event.num_prompt_tokens, event.n)
         if self.due_s == NEVER:
             self.due_s = self._window.edge_s
             self._usable = [one.index for one in self._core.instances if _is_usable(one)]
             self._begin(event.now)
-        if refused:
+        if refusal is None:
+            self._num_shared += (event.n - 1) * event.num_prompt_tokens
+        else:
             self._decider.ended(event.now, False, self._present())
 
     def stepped(self, work: StepWork, elapsed_s: float) -> None:
@@ -161,6 +175,8 @@ class Watcher:
         load = None if why_not else self._load()
         if load is None:
             self._say(Decided(self._present(), why_not or "no answer has ended yet"), now)
+            if why_not and now - self._decided_s >= HINDERED_S:
+                self._leave_behind(usable, why_not, now)
             return
         self._expected = self._forecasts(usable, load)
         here = self._present()
@@ -190,7 +206,7 @@ class Watcher:
     def _begin(self, since_s: float) -> None:
         self._decider.begin(since_s)
         counters = self._core.counters
-        self._counted = counters.prompt_tokens, counters.cached_tokens
+        self._counted = counters.prompt_tokens, counters.cached_tokens, self._num_shared
 
     def _free(self, usable: list[Instance]) -> list[Instance]:
         return [one for one in usable if one.index not in self.pinned]
@@ -215,6 +231,7 @@ class Watcher:
         counters = self._core.counters
         num_prompt = counters.prompt_tokens - self._counted[0]
         num_cached = counters.cached_tokens - self._counted[1]
+        num_cached -= self._num_shared - self._counted[2]
         return self._window.load(self._unended(), num_cached / num_prompt if num_prompt else 0.0)
 
     def _unended(self) -> int:
@@ -246,6 +263,11 @@ class Watcher:
             self._flip(one, role, now, f"auto {decided.choice}")
         self.news = decided.why
 
+    def _leave_behind(self, usable: list[Instance], why_not: str, now: float) -> None:
+        """Give up roles that were right once, where nothing can be chosen any more."""
+        if self._free(usable) and self._present() != MIXED:
+            self._change(Decided(self._decider.mix(now), why_not), usable, now)
+
     def _flip(self, instance: Instance, role: Role, now: float, why: str) -> None:
         if role is not instance.role:
             self._core.migration.on_role(RoleChosen(now, instance.index, role, why))
@@ -268,6 +290,7 @@ class Watcher:
             self._prompts.state(),
             list(self._usable),
             self._counted,
+            self._num_shared,
             self._decided,
             self._decided_s,
             list(self._expected),
@@ -281,6 +304,7 @@ class Watcher:
         self._drawing = StepTimeModel.restored(state.drawing)
         self._prompts = StepTimeModel.restored(state.prompts)
         self._usable, self._counted = list(state.usable), state.counted
+        self._num_shared = state.num_shared
         self._decided, self._decided_s = state.decided, state.decided_s
         self._expected = list(state.expected)
 

@@ -79,8 +79,8 @@ def _prompts_in_time(newcomer: Newcomer, one: Candidate) -> bool:
 
 def _has_memory(newcomer: Newcomer, one: Candidate) -> bool:
     """e: at no step until all have ended do they hold more than there is."""
-    load, own = one.load, length_there(newcomer, one)
-    if load.likely_tokens + own <= one.capacity_tokens:
+    own = length_there(newcomer, one)
+    if one.load.likely_tokens + one.beyond() + own <= one.capacity_tokens:
         return True
     if one.context() + newcomer.num_tokens > one.capacity_tokens:
         return False

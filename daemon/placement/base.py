@@ -115,6 +115,11 @@ class Candidate(Protocol):
     def load(self) -> LoadHere:
         """All that run, wait, or are on their way."""
 
+    def beyond(self) -> int:
+        """Tokens that those that run longer than was likely have beyond that, and will yet have:
+        `load` has them with their likely lengths.
+        """
+
     def context(self) -> int:
         """Tokens that those that run have computed."""
 

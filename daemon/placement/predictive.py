@@ -34,18 +34,20 @@ SURE = 4.0
 
 
 class Predictive(Placement):
-    """The least predicted harm; of a shortlist by each instance's queue, pace and memory."""
+    """The least predicted harm; of a shortlist by each instance's queue, pace and memory, which
+    decides among equals: so no instance gets all while none has memory yet.
+    """
 
     name = "predictive"
     meaning = "where the fewest answers are predicted to miss what slo promises, with it there"
     looks_at_lengths = True
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
-        """The one with the least harm; among equals the first."""
+        """The one with the least harm; among equals the best by sums."""
         ranked = sorted((_estimate(newcomer, one), one.instance, one) for one in candidates)
         listed = [one for _, _, one in ranked[:SHORTLIST]]
         found = harms(newcomer, listed)
-        return min(zip(found, (one.instance for one in listed), strict=True))[1]
+        return listed[found.index(min(found))].instance
 
 
 def _estimate(newcomer: Newcomer, one: Candidate) -> float:
@@ -54,7 +56,7 @@ def _estimate(newcomer: Newcomer, one: Candidate) -> float:
     base_s, row_s, context_s = one.step_time.decode_terms
     length = newcomer.likely_length if there else newcomer.num_tokens + 1
     tokens = load.likely_tokens + length
-    taken = tokens / capacity if capacity else 1.0
+    taken = tokens / max(1, capacity)
     total = 0.1 * taken if taken < 0.9 else 1.1 * taken - 0.9
     if capacity < length:
         total += NEVER

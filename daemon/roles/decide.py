@@ -74,7 +74,7 @@ class DeciderState(msgspec.Struct, array_like=True):
     had_late: bool = False  # and its late one
     wanted: str = ""  # what the last looks wanted
     num_wanted: int = 0
-    expected: float = 0.0  # of mixed, when a split was chosen
+    expected: float = -1.0  # of mixed, under this load; -1: nobody has reckoned it yet
     mixed: KeptCount = msgspec.field(default_factory=KeptCount)  # under this load
     split: KeptCount = msgspec.field(default_factory=KeptCount)
     rest_until_s: float = -1.0
@@ -101,7 +101,7 @@ class Decider:
         """It is another load from then on."""
         state = self.state
         state.since_s, state.is_settled, state.had_late = since_s, False, False
-        state.wanted, state.num_wanted = "", 0
+        state.wanted, state.num_wanted, state.expected = "", 0, -1.0
         state.mixed, state.split = KeptCount(), KeptCount()
 
     def enough(self, now: float, num_requests: int) -> bool:
@@ -117,6 +117,8 @@ class Decider:
         """
         state = self.state
         mixed = forecasts[0]
+        if state.expected < 0.0:
+            state.expected = mixed.attainment
         if fallen := self._fallen(now, present):
             return fallen
         best = max(forecasts, key=lambda one: one.attainment)
@@ -125,13 +127,14 @@ class Decider:
             return Decided(present, self._words(present, forecasts, "this load is decided"))
         if now < state.rest_until_s:
             left_s = state.rest_until_s - now
-            return Decided(present, f"no split is tried for another {left_s:.0f} s")
+            why = f"no split is tried for another {left_s:.0f} s"
+            return Decided(present or self.mix(now), why)
         expected = state.mixed.share if late else mixed.attainment
         here = next((one for one in forecasts if one.choice == present), mixed)
         wanted, why = self._wanted(here, best, expected, MARGIN + cost)
         if wanted == present:
             self._want("")
-            state.is_settled = now - state.since_s >= LAST_S
+            state.is_settled |= now - state.since_s >= LAST_S
             return Decided(present, self._words(present, forecasts, why))
         self._want("mixed" if wanted == MIXED else "split")
         if state.num_wanted < AGREED and now - state.since_s < LAST_S:
@@ -142,6 +145,11 @@ class Decider:
         state.split = KeptCount()
         self._want("")
         return Decided(wanted, self._words(wanted, forecasts, why))
+
+    def mix(self, now: float) -> str:
+        """Mixed from now on, whatever forecasts say: this load has had its change."""
+        self.state.is_settled, self.state.changed_s = True, now
+        return MIXED
 
     def _wanted(
         self, here: Forecast, best: Forecast, expected: float, margin: float
@@ -171,9 +179,8 @@ class Decider:
             return None
         state.rest_until_s = now + state.rest_s
         rest_s, state.rest_s = state.rest_s, min(MOST_REST_S, 2.0 * state.rest_s)
-        state.is_settled, state.changed_s = True, now
         return Decided(
-            MIXED,
+            self.mix(now),
             f"{present} kept {share:.2f} of {num} answers, mixed was to keep {expected:.2f}; no "
             f"split for {rest_s:.0f} s",
         )

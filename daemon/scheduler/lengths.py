@@ -127,6 +127,10 @@ class SeenLengths:
         room = span if self.any_known else max(span, GUESS_TOKENS)
         return Outlook(index, min(max(1.0, span), most), min(max(1.0, room), most))
 
+    def knows(self, sequence: Sequence) -> bool:
+        """Whether enough answers of its kind have ended here."""
+        return self._narrowest(sequence) is not None
+
     def left(self, sequence: Sequence) -> Left:
         """What is expected of a sequence until its answer ends, within its limit."""
         most = max(1.0, sequence.max_tokens - sequence.num_output_tokens)

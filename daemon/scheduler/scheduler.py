@@ -196,6 +196,10 @@ class Scheduler:
 
     # What the Core counts and shows
 
+    def knows_length_of(self, sequence: Sequence) -> bool:
+        """Whether enough answers like a sequence's ended here."""
+        return self.order.lengths.knows(sequence)
+
     def left_of(self, sequence: Sequence) -> Left:
         """What answers that ended here let expect of any sequence."""
         return self.order.lengths.left(sequence)

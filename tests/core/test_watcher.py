@@ -143,3 +143,72 @@ def test_a_split_changes_as_few_as_it_can() -> None:
         homes[index].role = role
     assert [(one.index, role) for one, role in assigned("2:2", homes, homes)] == [(0, Role.PREFILL)]
     assert len(assigned("mixed", homes, homes)) == 4
+
+
+def test_instances_that_can_be_nothing_else_become_mixed_after_a_while() -> None:
+    """Roles that were left behind, and no links: no split is to be had, so they are no use."""
+    driver = watched(3)
+    for index, role in enumerate((Role.PREFILL, Role.DECODE, Role.DECODE)):
+        driver.handle(RoleChosen(driver.now, index, role))
+    driver.handle(RolesChosen(driver.now, AUTO))
+    for source, target in list(driver.links):
+        driver.break_link(source, target, source, driver.links.pop((source, target)))
+    served(driver, 60.0)
+    assert driver.core.instances[0].role is Role.PREFILL, "links come back, most times"
+    served(driver, 60.0)
+    assert {one.role for one in driver.core.instances} == {Role.MIXED}
+    assert snapshot(driver.core, driver.now).roles.present == "mixed"
+    flips = driver.core.counters.flips
+    driver.link_all()
+    served(driver, 90.0)
+    assert driver.core.counters.flips == flips, "it does not go to and fro with the links"
+
+
+def test_one_that_is_alone_with_pinned_ones_does_both() -> None:
+    driver = watched(2)
+    driver.handle(RoleChosen(driver.now, 0, Role.PREFILL))
+    driver.handle(RolesChosen(driver.now, AUTO))
+    driver.handle(RoleChosen(driver.now, 1, Role.MIXED))
+    served(driver, 120.0)
+    assert [one.role for one in driver.core.instances] == [Role.MIXED, Role.MIXED]
+
+
+def test_roles_that_are_all_pinned_are_the_choice_in_force() -> None:
+    told = snapshot(watched(3, (Role.PREFILL, Role.DECODE, Role.DECODE)).core, 0.0).roles
+    assert told.present == "1:2"
+    homes = watched(3, (Role.PREFILL, Role.MIXED, Role.DECODE)).core.instances
+    assert present([], homes) == "" and present([], homes[1:2]) == "mixed"
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_what_further_answers_share_with_the_first_is_computed_once(n: int) -> None:
+    driver = watched(2)
+    for number in range(60):
+        driver.arrive([10 + number] * 24, max_tokens=4, n=n)
+        driver.settle()
+        driver.now += 0.5
+    load = driver.core.watcher._load()
+    assert load is not None and load.answers_per_request == n
+    assert load.cached_share < 0.1, "each prompt is new"
+    for _ in range(60):
+        driver.arrive([9] * 24, max_tokens=4, n=n)
+        driver.settle()
+        driver.now += 0.5
+    load = driver.core.watcher._load()
+    assert load is not None and 0.2 < load.cached_share < 0.5, "half of them have been seen"
+
+
+def test_what_can_never_be_served_is_no_load() -> None:
+    driver = watched(2)
+    driver.arrive([1] * 9, max_tokens=4)
+    driver.settle()
+    told = snapshot(driver.core, driver.now).roles
+    for _ in range(9):
+        driver.arrive([1] * 120, max_tokens=100)
+    driver.drain()
+    driver.arrive([1] * 9, max_tokens=4)
+    after = snapshot(driver.core, driver.now).roles
+    assert (after.num_measured, after.measured) == (told.num_measured, told.measured) == (1, 1.0)
+    driver.now += 10.0
+    driver.tick()
+    assert driver.core.watcher._window.num_requests == 1

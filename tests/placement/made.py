@@ -80,6 +80,9 @@ class Made:
             heavy + sum(is_heavy(known, known + left) for known, left in self.waiting),
         )
 
+    def beyond(self) -> int:
+        return 0
+
     def context(self) -> int:
         return sum(known for known, _, _ in self.running)
 

@@ -1,17 +1,21 @@
 """Whole lives of a Core under each placement: ledgers, orders and laws after every event."""
 
 import random
+from collections.abc import Sequence as Listing
 
 import msgspec
 import pytest
 
+from daemon.core.candidate import InstanceView
 from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import PlacementChosen
 from daemon.core.moves import Move
 from daemon.placement import PLACEMENTS
+from daemon.placement.base import Candidate, Newcomer
 from daemon.request import sequence_id
 from daemon.role import Role
+from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
@@ -139,3 +143,54 @@ def test_where_an_answer_goes_on_is_chosen_at_the_last_chunk_if_nothing_went_bef
     assert move_of(driver, request).target == (2 if caches else 1)
     driver.settle()
     driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("placement", ["jsq", "aladdin"])
+def test_who_runs_on_beyond_its_likely_end_is_no_gain_where_it_is(placement: str) -> None:
+    driver = Driver(configured(instances=2, placement=placement, max_len=256), 24)
+    driver.predict(driver.arrive([1] * 9, 80), 2)
+    for _ in range(60):
+        driver.answer(0)
+    request = driver.arrive([2] * 9, 20)
+    assert driver.core.sequences[sequence_id(request, 0)].instance == 1
+    view = InstanceView(driver.core.instances[0], driver.now)
+    members = view.members()
+    assert view.load.likely_tokens + view.beyond() == (members.known + members.left).sum() > 80
+    driver.settle()
+    driver.check_nothing_left()
+
+
+def test_those_that_wait_for_a_worker_are_spread_over_all() -> None:
+    driver = Driver(configured(instances=4, placement="predictive"), 24)
+    for instance in range(4):
+        driver.lose(instance)
+    requests = [driver.arrive([number] * 9, 8) for number in range(8)]
+    homes = [driver.core.sequences[sequence_id(one, 0)].instance for one in requests]
+    assert sorted(homes) == [0, 0, 1, 1, 2, 2, 3, 3]
+    for instance in range(4):
+        driver.ready(instance, 24)
+    driver.settle()
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("roles", [(Role.MIXED,) * 3, (Role.PREFILL, Role.DECODE, Role.DECODE)])
+def test_a_length_that_nobody_predicts_is_what_answers_were(roles: tuple[Role, ...]) -> None:
+    """Where answers end elsewhere than at the first instance, too, and up to what was asked for."""
+    driver = Driver(configured(instances=3, placement="jsq", max_len=512), 64)
+    driver.link_all()
+    for instance, role in enumerate(roles):
+        driver.flip(instance, role)
+    for number in range(60):
+        driver.arrive([number] * 9, 6)
+        driver.settle()
+    told: list[int] = []
+
+    class Looks(PLACEMENTS["jsq"]):  # type: ignore[misc]
+        def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
+            told.append(newcomer.likely_length - newcomer.num_tokens)
+            return super().choose(newcomer, candidates, seed)
+
+    driver.core.dispatch.placement = Looks()
+    sequence = Sequence(1 << 20, 9, 400, 0, driver.now, 0)
+    driver.core.dispatch.choose(sequence, driver.core.instances, Role.DECODE, driver.now)
+    assert told and 6 <= told[0] <= 12

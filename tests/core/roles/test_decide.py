@@ -109,3 +109,36 @@ def test_mixed_that_does_badly_gets_one_late_split() -> None:
     ended(decider, 400, 100, MIXED, 150.0)
     for now in (500.0, 1000.0, 5000.0):
         assert decider.look(now, MIXED, forecasts).choice == MIXED, "once for a load"
+
+
+def test_what_mixed_was_to_keep_of_another_load_says_nothing_of_this_one() -> None:
+    decider = chosen_split(mixed=0.7)
+    decider.begin(100.0)
+    heavier = [told(MIXED, 0.3), told("1:3", 0.65)]
+    ended(decider, MEASURED, MEASURED // 2, "1:3", arrived_s=110.0)
+    assert decider.look(130.0, "1:3", heavier).choice == "1:3", "mixed would keep 0.3, not 0.7"
+    ended(decider, 9 * MEASURED, 0, "1:3", arrived_s=135.0)
+    assert decider.look(150.0, "1:3", heavier).choice == MIXED
+
+
+def test_while_no_split_is_tried_roles_that_no_choice_has_become_mixed() -> None:
+    decider = chosen_split()
+    forecasts = [told(MIXED, 0.7), told("1:3", 0.95)]
+    ended(decider, MEASURED, 0, "1:3")
+    assert decider.look(80.0, "1:3", forecasts).choice == MIXED
+    decider.begin(100.0)  # one comes back that was a prefill instance when its worker died
+    assert decider.look(130.0, "", forecasts).choice == MIXED
+    ended(decider, 3, 0, MIXED, arrived_s=131.0)
+    assert decider.measured(MIXED) == KeptCount(), "it changed then"
+
+
+def test_a_load_that_is_decided_stays_so_while_mixed_does_badly() -> None:
+    decider = Decider()
+    decider.begin(0.0)
+    alike = [told(MIXED, 0.95), told("1:3", 0.95)]
+    decider.look(25.0, "1:3", alike)
+    assert decider.look(30.0, "1:3", alike).choice == MIXED
+    ended(decider, MEASURED, MEASURED // 2, MIXED)
+    poor = [told(MIXED, 0.5), told("1:3", 0.5)]
+    assert decider.look(40.0, MIXED, poor).choice == MIXED
+    assert decider.state.is_settled

@@ -101,7 +101,7 @@ class RolesStatus(msgspec.Struct, frozen=True):
     """Who gives instances their roles, and why they have these."""
 
     mode: str = "mixed"  # "auto": the watcher does; "mixed": nobody
-    present: str = "mixed"  # the choice that is in force
+    present: str = "mixed"  # the choice that is in force; "undecided": roles that no choice has
     pinned: tuple[str, ...] = ()  # names of instances that keep their roles
     decision: str = ""  # what the last look came to
     age_s: float = 0.0  # since it first said so

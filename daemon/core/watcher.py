@@ -194,7 +194,7 @@ class Watcher:
         measured = self._decider.measured(here)
         return RolesStatus(
             mode=self.mode or "mixed",
-            present=here,
+            present=here or "undecided",
             pinned=tuple(names[one] for one in sorted(self.pinned)),
             decision=self._decided.why if self.on else "",
             age_s=now - self._decided_s,

@@ -44,7 +44,8 @@ def test_a_configured_role_and_a_flip_are_pinned_until_the_watcher_may_choose_al
     assert snapshot(driver.core, driver.now).roles.pinned == ("a", "b", "c")
     assert driver.core.counters.flips == 1, "the same role again is no flip"
     driver.handle(RolesChosen(driver.now, AUTO))
-    assert snapshot(driver.core, driver.now).roles.pinned == ()
+    told = snapshot(driver.core, driver.now).roles
+    assert told.pinned == () and told.present == "undecided", "no choice has all three roles"
     assert [one.role for one in driver.core.instances] == [Role.PREFILL, Role.MIXED, Role.DECODE]
 
 

@@ -200,7 +200,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 160,
+    max_examples=5_000 if SOAK else 500,
     stateful_step_count=80 if SOAK else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -185,7 +185,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
 
 MigrationMachine.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 60,
+    max_examples=5_000 if SOAK else 120,
     stateful_step_count=80 if SOAK else 50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

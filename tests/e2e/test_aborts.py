@@ -11,7 +11,7 @@ import aiohttp
 from tests.e2e.live import LiveDaemon
 from tests.e2e.tiny import tiny_folder
 
-NUM_ABORTS = 10_000 if os.environ.get("LLMD_SOAK") == "1" else 300
+NUM_ABORTS = 10_000 if os.environ.get("LLMD_SOAK") == "1" else 800
 AT_ONCE = 48
 
 

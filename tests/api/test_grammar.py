@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -226,6 +227,19 @@ async def test_what_costs_a_worker_too_much_is_wrong(
     gc.unfreeze()
     monkeypatch.setattr(grammar_process, limit, 0.0)
     assert "it takes longer than 0.0 s" in what_is_wrong(compiler, lengths, 'start: "a"')
+
+
+@pytest.mark.parametrize("late", range(1, 8))
+async def test_time_that_others_took_makes_no_grammar_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """The clock jumps once, at any of its first readings."""
+    compiler = Compiler(folder, 400)
+    lengths = compiler.token_lengths()
+    readings = count(1)
+    jumping = SimpleNamespace(thread_time=lambda: 1.0 if next(readings) > late else 0.0)
+    monkeypatch.setattr(grammar_process, "time", jumping)
+    assert what_is_wrong(compiler, lengths, 'start: "ab"') == ""
 
 
 async def test_a_fork_imports_nothing_in_a_grammar_s_time(folder: Path) -> None:

@@ -73,7 +73,7 @@ async def closed_after(reader: asyncio.StreamReader) -> float:
             try:
                 if not await reader.read(65536):
                     break
-            except ConnectionResetError:
+            except ConnectionError:  # reset, or a broken pipe while the request is still sent
                 break
     return time.monotonic() - began
 

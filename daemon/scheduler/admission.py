@@ -200,6 +200,14 @@ class Admission:
             return False
         return self._lacking(self.plan(sequence)) > 0
 
+    @property
+    def awaits_stream(self) -> bool:
+        """Whether a stream from elsewhere got its slot since the newest plan, and its KV is still
+        on its way.
+        """
+        members = (self.slots.member(slot) for slot in self.joined)
+        return any(self.residency.is_returning(one) and one.residence.parcel for one in members)
+
     # Displacement
 
     def may_displace(self, sequence: Sequence, now: float) -> bool:

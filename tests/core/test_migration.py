@@ -371,3 +371,28 @@ def test_prompts_are_handed_to_decode_instances_before_mixed_ones() -> None:
         driver.land_all()
     assert {home(driver, one) for one in requests} == {1}
     driver.settle()
+
+
+def test_a_stream_that_comes_waits_for_no_further_chunk() -> None:
+    """One step of decodes alone is planned while its KV is on its way, then prompts go on."""
+    driver = two()
+    comes, stays = (driver.arrive(PROMPT, 30) for _ in range(2))
+    run_until_tokens(driver, comes, 2, 0)
+    run_until_tokens(driver, stays, 2, 1)
+    prompt = driver.arrive(list(range(100)), 4)
+    driver.move(sequence_id(prompt, 0), 1)
+    driver.answer(1)  # its first chunk is planned
+    driver.move(sequence_id(comes, 0), 1)
+    driver.land_all()  # what went ahead
+    driver.answer(0)
+    assert home(driver, comes) == 1 and home_slot(driver, comes)
+    counts = []
+    for _ in range(2):
+        driver.answer(1)
+        counts.append(sorted(driver.workers[1].pending[0].batch.counts.tolist()))
+    assert counts == [[1], [1, 16]]
+    driver.land_all()
+    driver.answer(1)
+    assert driver.workers[1].pending[0].batch.counts.tolist() == [1, 1, 16]
+    driver.settle()
+    driver.check_nothing_left()

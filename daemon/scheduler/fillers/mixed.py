@@ -10,11 +10,17 @@ _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class Mixed(Filler):
-    """Decodes first, and streams whose pauses have to end; then prompts, in the policy's order."""
+    """Decodes first, and streams whose pauses have to end; then prompts, in the policy's order.
+
+    A stream that comes from elsewhere joins in the step after its KV has landed. So the first step
+    that is planned meanwhile is short: decodes alone, where there are any.
+    """
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
         self.decode(step, decodes, now)
+        if self.admission.awaits_stream and not step.empty:
+            return
         if not prompts.size:
             self.admit_in_order(step, now)
             return

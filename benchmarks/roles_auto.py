@@ -7,10 +7,12 @@
 and for the watcher of roles. A run without the watcher decides nothing by the promises, and so
 serves every pair. Requests of the first `--warm-up` seconds do not count, for nobody. Rates are a
 grid of steps of `--step`; between the last that holds and the next one the capacity is on a
-straight line.
+straight line. Rates above one that breaks every pair are not run. The watcher runs from the best
+fixed choice's capacity on, up or down to the first rate that tells its own; where no fixed choice
+holds at the lowest rate, it does not run and has a dash.
 
 **Expected**: what the watcher's own forecast gives mixed and the splits, fed with the true load and
-the profile's step times, against what the simulation came to.
+the profile's step times, against what the simulation came to at the rates that were run.
 
 **Changing**: a load whose mix changes every ten minutes; the watcher against the best one choice.
 """
@@ -182,10 +184,48 @@ def tell(cells: Iterable[object]) -> None:
     print("| " + " | ".join(str(one) for one in cells) + " |", flush=True)
 
 
+def ladder(base: Point, rates: Sequence[float], pairs: Sequence[tuple[float, float]]) -> list[Seen]:
+    """Runs at the lowest rates, up to the first by which every pair of promises was broken once:
+    those above it tell no capacity.
+    """
+    runs: list[Seen] = []
+    open_pairs = set(pairs)
+    for rate in rates:
+        runs.append(simulated(base._replace(rate=rate)))
+        open_pairs = {pair for pair in open_pairs if runs[-1].kept(pair) >= GOAL}
+        if not open_pairs:
+            break
+    return runs
+
+
+def searched(
+    base: Point, rates: Sequence[float], best: float, pair: tuple[float, float]
+) -> dict[float, tuple[float, int]]:
+    """(share kept, flips) by rate of runs under these promises: from the highest rate that the best
+    static choice serves on, up while they are kept, or down while they are not.
+    """
+    asked = base._replace(promised=pair)
+    start = max(index for index, rate in enumerate(rates) if rate <= best + 1e-9)
+    runs: dict[float, tuple[float, int]] = {}
+
+    def holds(index: int) -> bool:
+        seen = simulated(asked._replace(rate=rates[index]))
+        runs[rates[index]] = seen.kept(pair), seen.flips
+        return seen.kept(pair) >= GOAL
+
+    index = start
+    if holds(index):
+        while index + 1 < len(rates) and holds(index + 1):
+            index += 1
+    else:
+        while index > 0 and not holds(index - 1):
+            index -= 1
+    return dict(sorted(runs.items()))
+
+
 def capacities(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
     """The table of capacities, and how far forecasts are off."""
-    pairs = [tuple(map(float, one.split("/"))) for one in arguments.slo.split(",")]
-    chunks = [int(one) for one in arguments.chunks.split(",")]
+    pairs = [promised_pair(one) for one in arguments.slo.split(",")]
     tell(["Load", "Instances", "TTFT/TPOT", "Mixed (chunk)", "Best split", "Auto", "Auto/split",
           "Auto/mixed", "Flips"])  # fmt: skip
     tell(["---"] * 9)
@@ -197,87 +237,106 @@ def capacities(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> None
                 *(arguments.profile, load, instances, "", 0, 0.0, arguments.seconds),
                 *(arguments.warm_up, None, arguments.seed),
             )
-            fixed = [("mixed", chunk) for chunk in chunks]
-            fixed += [(one, 0) for one in splits(instances)]
-            wanted = [
-                base._replace(roles=roles, chunk=chunk, rate=rate)
-                for roles, chunk in fixed
-                for rate in rates
-            ]
-            seen = dict(zip(wanted, pool.map(simulated, wanted), strict=True))
+            seen = fixed_runs(arguments, pool, base, rates, pairs)
             for pair in pairs:
-                found = {
-                    (roles, chunk): capacity(
-                        rates,
-                        [
-                            seen[base._replace(roles=roles, chunk=chunk, rate=rate)].kept(pair)
-                            for rate in rates
-                        ],
-                    )
-                    for roles, chunk in fixed
-                }
-                off += compared(base, rates, pair, seen, splits(instances))
-                row(base, rates, pair, found, pool, arguments)
+                off += compared(base, rates, pair, seen)
+            rows(arguments, pool, base, rates, pairs, seen)
     told_errors(off)
+
+
+def fixed_runs(
+    arguments: argparse.Namespace,
+    pool: ProcessPoolExecutor,
+    base: Point,
+    rates: list[float],
+    pairs: list[tuple[float, float]],
+) -> dict[tuple[str, int], list[Seen]]:
+    """Of mixed with each chunk and of every split: the runs at the lowest rates."""
+    fixed = [("mixed", int(one)) for one in arguments.chunks.split(",")]
+    fixed += [(one, 0) for one in splits(base.instances)]
+    points = [base._replace(roles=roles, chunk=chunk) for roles, chunk in fixed]
+    seen = {}
+    climbed = pool.map(partial(ladder, rates=rates, pairs=pairs), points)
+    for key, runs in zip(fixed, climbed, strict=True):
+        seen[key] = runs
+        if arguments.verbose:
+            spent = f"{len(runs)} rates, {sum(one.wall_s for one in runs):.0f} s"
+            print(f"    {key[0]} ({key[1] or 'own'}): {spent}", flush=True)
+    return seen
+
+
+def rows(
+    arguments: argparse.Namespace,
+    pool: ProcessPoolExecutor,
+    base: Point,
+    rates: list[float],
+    pairs: list[tuple[float, float]],
+    seen: dict[tuple[str, int], list[Seen]],
+) -> None:
+    """For each pair of promises the watcher's runs, and a row."""
+    every = []
+    for pair in pairs:
+        found = {
+            key: capacity(rates, [one.kept(pair) for one in runs]) for key, runs in seen.items()
+        }
+        best = max(found.values())
+        auto = base._replace(roles=AUTO)
+        runs = pool.submit(searched, auto, rates, best, pair) if best else None
+        every.append((pair, found, runs))
+    for pair, found, running in every:
+        row(base, pair, found, running.result() if running else {})
+        if arguments.verbose and running:
+            told = [f"{rate:.2f}: {kept:.3f}" for rate, (kept, _) in running.result().items()]
+            print("   ", ", ".join(told), flush=True)
 
 
 def row(
     base: Point,
-    rates: list[float],
     pair: tuple[float, float],
     found: dict[tuple[str, int], float],
-    pool: ProcessPoolExecutor,
-    arguments: argparse.Namespace,
+    runs: dict[float, tuple[float, int]],
 ) -> None:
-    """One pair of promises: the watcher's runs, and the row."""
+    """One pair of promises; without runs of the watcher it has a dash."""
     best = max(found, key=lambda key: found[key])
-    near = [one for one in rates if one <= 1.25 * max(found.values()) + 1e-9]
-    near = near[-arguments.near :] or rates[:1]
-    autos = [base._replace(roles=AUTO, rate=rate, promised=pair) for rate in near]
-    runs = list(pool.map(simulated, autos))
-    kept = [one.kept(pair) for one in runs]
-    if kept[0] < GOAL:  # capacity is below the rates that were tried near the best one's
-        lower = [one for one in rates if one < near[0]]
-        autos = [base._replace(roles=AUTO, rate=rate, promised=pair) for rate in lower]
-        more = list(pool.map(simulated, autos))
-        near, runs = [*lower, *near], [*more, *runs]
-        kept = [one.kept(pair) for one in runs]
-    auto = capacity(near, kept)
     mixed = max((key for key in found if key[0] == "mixed"), key=lambda key: found[key])
     split = max((key for key in found if key[0] != "mixed"), key=lambda key: found[key])
-    ratio = auto / found[best] if found[best] else math.nan
+    auto = capacity(list(runs), [kept for kept, _ in runs.values()]) if runs else 0.0
     tell([
         base.load, base.instances, f"{pair[0]:g}/{pair[1]:g}",
         f"{found[mixed]:.1f} ({mixed[1] or 'own'})", f"{found[split]:.1f} ({split[0]})",
-        f"{auto:.1f}", f"{ratio:.2f}" + ("" if best == split else " of mixed"),
-        f"{auto / found[mixed]:.2f}" if found[mixed] else "-",
-        ",".join(str(one.flips) for one in runs),
+        f"{auto:.1f}" if runs else "-",
+        f"{auto / found[best]:.2f}" + ("" if best == split else " of mixed") if runs else "-",
+        f"{auto / found[mixed]:.2f}" if runs and found[mixed] else "-",
+        ",".join(str(flips) for _, flips in runs.values()) or "-",
     ])  # fmt: skip
-    if arguments.verbose:
-        print("   ", [f"{one:.2f}" for one in near], [f"{one:.3f}" for one in kept], flush=True)
+
+
+def promised_pair(words: str) -> tuple[float, float]:
+    """(TTFT, TPOT) in seconds, from `TTFT/TPOT`."""
+    ttft, tpot = words.split("/")
+    return float(ttft), float(tpot)
 
 
 def compared(
     base: Point,
     rates: list[float],
     pair: tuple[float, float],
-    seen: dict[Point, Seen],
-    choices: list[str],
+    seen: dict[tuple[str, int], list[Seen]],
 ) -> list[tuple[float, str]]:
-    """(forecast - simulated, what) of each choice and rate with the policy's own chunk."""
+    """(forecast - simulated, what) of each choice and rate that ran with the policy's own chunk."""
     told = []
-    for roles in ("mixed", *choices):
+    for (roles, chunk), runs in seen.items():
+        if chunk:
+            continue
         split = Split(0, base.instances)
         if roles != "mixed":
             split = Split(*map(int, roles.split(":")))
-        for rate in rates:
-            point = base._replace(roles=roles, chunk=0, rate=rate)
-            if point in seen:
-                was = seen[point].kept(pair)
-                said = expected(point, pair, split)
-                words = f"{base.load} {rate:.1f}/s {pair[0]:g}/{pair[1]:g} {roles}: "
-                words += f"{said.attainment:.2f} for {was:.2f}"
-                told.append((said.attainment - was, words))
+        for rate, one in zip(rates, runs, strict=False):
+            point = base._replace(roles=roles, rate=rate)
+            was, said = one.kept(pair), expected(point, pair, split)
+            words = f"{base.load} {rate:.1f}/s {pair[0]:g}/{pair[1]:g} {roles}: "
+            words += f"{said.attainment:.2f} for {was:.2f}"
+            told.append((said.attainment - was, words))
     return told
 
 
@@ -295,7 +354,7 @@ def told_errors(off: list[tuple[float, str]]) -> None:
 
 def changing(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
     """A load whose mix changes every ten minutes."""
-    pair = tuple(map(float, arguments.changing.split("/")))
+    pair = promised_pair(arguments.changing)
     instances = int(arguments.instances.split(",")[0])
     loads = arguments.mixes.split(",")
     workload = phased(arguments, loads, instances)
@@ -312,7 +371,7 @@ def changing(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         print(f"  {choice:>6}: {one.kept(pair):.3f} kept, {one.flips} flips")
 
 
-def promising(workload: Workload, pair: tuple[float, ...]) -> Workload:
+def promising(workload: Workload, pair: tuple[float, float]) -> Workload:
     """The same workload with these promises."""
     return replace(workload, classes=(SloClass(ttft_s=pair[0], tpot_s=pair[1]),))
 
@@ -357,7 +416,6 @@ def main() -> None:
     parser.add_argument("--low", type=float, default=0.1, help="share of what devices could do")
     parser.add_argument("--high", type=float, default=0.9)
     parser.add_argument("--step", type=float, default=0.1)
-    parser.add_argument("--near", type=int, default=4, help="rates at which the watcher is tried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--changing", default="1/0.035", help="promises; empty: left out")

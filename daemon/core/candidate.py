@@ -1,6 +1,7 @@
 """An instance as placement sees it: what it is asked for is worked out then, and not before."""
 
 from collections.abc import Sequence as Listing
+from functools import cached_property
 
 import numpy as np
 
@@ -19,36 +20,24 @@ OVERRUN = 4
 
 
 class InstanceView:
-    """One instance at one decision."""
+    """One instance, until its queue, its slots or what is on its way to it changes. What is cached
+    here depends on nothing else; blocks also come and go between.
+    """
 
-    __slots__ = (
-        "_coming",
-        "_home",
-        "_now",
-        "_scheduler",
-        "capacity_tokens",
-        "instance",
-        "num_pending_tokens",
-        "role",
-        "step_time",
-        "transfer_s",
-    )
-
-    def __init__(
-        self, home: Instance, now: float, coming: Listing[Sequence] = (), transfer_s: float = 0.0
-    ) -> None:
+    def __init__(self, home: Instance, coming: Listing[Sequence] = ()) -> None:
         """`coming` are those that run elsewhere and are to go on here."""
-        self._home = home
-        self._now = now
         self._coming = coming
         self._scheduler = scheduler = home.scheduler
         kv = scheduler.kv
         self.instance = home.index
         self.role = home.role
         self.step_time = scheduler.step_time
+        self.step_tokens = home.limits.max_batch_tokens
+        self.max_running = home.limits.max_running
         self.capacity_tokens = kv.pool.num_blocks * kv.block_size
         self.num_pending_tokens = scheduler.waiting.num_tokens
-        self.transfer_s = transfer_s
+        self.num_running = scheduler.num_running
+        self.num_waiting = len(scheduler.waiting) + len(coming)
 
     @property
     def wait_s(self) -> float:
@@ -57,22 +46,11 @@ class InstanceView:
         return self.step_time.prefill_s(pending) if pending else 0.0
 
     @property
-    def num_running(self) -> int:
-        """Sequences with a slot."""
-        return self._scheduler.num_running
-
-    @property
-    def num_waiting(self) -> int:
-        """Sequences without one, those on their way to it included."""
-        return len(self._scheduler.waiting) + len(self._coming)
-
-    @property
     def kv_share(self) -> float:
         """The share of its blocks that is held or reserved."""
         kv = self._scheduler.kv
-        ledger = kv.pool.ledger()
-        taken = ledger.held + kv.reservations.num_unheld
-        return taken / ledger.total if ledger.total else 1.0
+        total = kv.pool.num_blocks
+        return (kv.pool.num_held + kv.reservations.num_unheld) / total if total else 1.0
 
     @property
     def free_tokens(self) -> int:
@@ -80,27 +58,7 @@ class InstanceView:
         kv = self._scheduler.kv
         return kv.num_unreserved * kv.block_size
 
-    @property
-    def max_running(self) -> int:
-        """Its slots."""
-        return self._home.limits.max_running
-
-    @property
-    def step_tokens(self) -> int:
-        """The token budget of a step."""
-        return self._home.limits.max_batch_tokens
-
-    @property
-    def pace_s(self) -> float:
-        """The predicted time of its next step, were it one of decodes alone."""
-        home = self._home
-        if not home.scheduler.num_running:
-            return home.step_time.decode_s(0, 0)
-        return home.step_time.decode_s(
-            home.newest_work.num_decodes, home.newest_work.decode_context
-        )
-
-    @property
+    @cached_property
     def load(self) -> LoadHere:
         """All that run, wait, or are on their way."""
         scheduler, coming = self._scheduler, self._coming
@@ -118,6 +76,7 @@ class InstanceView:
             likely = prompts + num
         return LoadHere(num, prompts, likely, heavy)
 
+    @cached_property
     def beyond(self) -> int:
         """Tokens that those that run longer than was likely have beyond that, and will yet have."""
         if self.role is Role.PREFILL:
@@ -130,17 +89,20 @@ class InstanceView:
         ahead = (table.delivered[late] - table.prompt[late]) // OVERRUN + 1
         return int(np.add.reduce(table.known[late] - table.likely_end[late] + ahead))
 
+    @cached_property
     def context(self) -> int:
         """Tokens that those that run have computed."""
         table = self._scheduler.slots
         return int(np.add.reduce(table.computed[table.order()]))
 
+    @property
     def shared_tokens(self) -> int:
         """Tokens of them that are counted again for each who shares their blocks."""
         kv, order = self._scheduler.kv, self._scheduler.slots.order()
-        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.ledger().held
+        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.num_held
         return max(0, num_twice) * kv.block_size
 
+    @cached_property
     def prompt_left(self) -> int:
         """Tokens of prompts that are being computed, as far as they are not."""
         table = self._scheduler.slots
@@ -148,14 +110,7 @@ class InstanceView:
         pending = table.known[order] - table.computed[order]
         return int(np.add.reduce(pending[pending > 1]))
 
-    def cached_tokens(self, newcomer: Newcomer) -> int:
-        """Of a newcomer's tokens, those whose KV is there."""
-        kv = self._scheduler.kv
-        if not kv.caches_prefixes or not newcomer.hashes:
-            return 0
-        useful = (newcomer.num_tokens - 1) // kv.block_size
-        return len(kv.pool.cache.match(newcomer.hashes[:useful])) * kv.block_size
-
+    @cached_property
     def members(self) -> Members:
         """Those that run."""
         table = self._scheduler.slots
@@ -163,13 +118,14 @@ class InstanceView:
         known = table.known[order]
         outputs = table.delivered[order] - table.prompt[order]
         first_s = table.first_s[order]
-        since_s = np.where(first_s >= 0.0, self._now - first_s, 0.0)
+        first_s[first_s < 0.0] = np.inf
         if self.role is Role.PREFILL:
-            return Members(known, np.ones_like(known), outputs, since_s)
+            return Members(known, np.ones_like(known), outputs, first_s)
         ahead = table.likely_end[order] - known
         left = np.where(ahead > 0, ahead, outputs // OVERRUN + 1).astype(np.int32)
-        return Members(known, left, outputs, since_s)
+        return Members(known, left, outputs, first_s)
 
+    @cached_property
     def queued(self) -> tuple[Int32, Int32]:
         """(known tokens, steps until it is likely to end) of those first in its queue, and of those
         on their way.
@@ -181,3 +137,11 @@ class InstanceView:
         if self.role is Role.PREFILL:
             return known, np.ones_like(known)
         return known, np.maximum(likely - known, 1)
+
+    def cached_tokens(self, newcomer: Newcomer) -> int:
+        """Of a newcomer's tokens, those whose KV is there."""
+        kv = self._scheduler.kv
+        if not kv.caches_prefixes or not newcomer.hashes:
+            return 0
+        useful = (newcomer.num_tokens - 1) // kv.block_size
+        return len(kv.pool.cache.match(newcomer.hashes[:useful])) * kv.block_size

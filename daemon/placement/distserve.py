@@ -40,11 +40,11 @@ def _most(one: Candidate) -> int:
 def _queue(newcomer: Newcomer, one: Candidate) -> int:
     """Prompt tokens that are to be computed there, the newcomer's included."""
     own = newcomer.num_tokens - one.cached_tokens(newcomer)
-    return one.num_pending_tokens + one.prompt_left() + own
+    return one.num_pending_tokens + one.prompt_left + own
 
 
 def _memory_key(one: Candidate) -> tuple[float, int, int]:
     """The share of memory that is taken, and by who waits or is on its way; their number."""
-    known, _ = one.queued()
+    known, _ = one.queued
     share = one.kv_share + int(known.sum()) / max(1, one.capacity_tokens)
     return share, one.load.num, one.instance

@@ -72,7 +72,7 @@ def _estimate(newcomer: Newcomer, one: Candidate) -> float:
 def harms(newcomer: Newcomer, candidates: Listing[Candidate]) -> list[float]:
     """How many promises are expected to be missed more, as a sequence is queued at each."""
     played = Prospects(newcomer, candidates)
-    prompts = [one.num_pending_tokens + one.prompt_left() for one in candidates]
+    prompts = [one.num_pending_tokens + one.prompt_left for one in candidates]
     own = [_own_prompt(newcomer, one) for one in candidates]
     both = list(zip(candidates, prompts, own, strict=True))
     stall_s = np.array([one.step_time.drain_s(0.0, 0, 0, queue) for one, queue, _ in both])
@@ -80,7 +80,7 @@ def harms(newcomer: Newcomer, candidates: Listing[Candidate]) -> list[float]:
     now_s, then_s, draws = played.tpots_s(stall_s, added_s)
     slo_s = newcomer.slo_tpot_s
     others = ((_misses(then_s / slo_s) - _misses(now_s / slo_s)) * draws).sum(axis=-1).tolist()
-    most = np.array([one.capacity_tokens + one.shared_tokens() for one in candidates])
+    most = np.array([one.capacity_tokens + one.shared_tokens for one in candidates])
     excess, lives_s = played.more_excess(most).tolist(), played.life_s
     found = []
     for row, (one, queue, new) in enumerate(both):
@@ -118,13 +118,13 @@ def _own_harm(
     """
     if newcomer.brings_kv:
         begun_s = newcomer.first_token_s if newcomer.first_token_s >= 0.0 else newcomer.now
-        gone_s = newcomer.now - begun_s + one.transfer_s + room_s
+        gone_s = newcomer.now - begun_s + newcomer.transfers_s.get(one.instance, 0.0) + room_s
         outputs = newcomer.num_outputs + newcomer.num_left
         tpot = (gone_s + life_s) / (outputs * newcomer.slo_tpot_s)
         return _miss(tpot) + EVEN * tpot
     decodes = one.num_running
     steps = -(-num_tokens // max(1, one.step_tokens - decodes))
-    rows, context = steps * decodes, steps * one.context()
+    rows, context = steps * decodes, steps * one.context
     prompts_s = one.step_time.drain_s(steps, rows, context, num_tokens)
     waited_s = newcomer.now - newcomer.arrived_s
     ttft = (waited_s + room_s + prompts_s) / newcomer.slo_ttft_s

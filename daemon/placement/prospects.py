@@ -19,12 +19,12 @@ class Prospects:
     """
 
     def __init__(self, newcomer: Newcomer, candidates: Listing[Candidate]) -> None:
-        there = [(one.members(), one.queued()) for one in candidates]
+        there = [(one.members, one.queued) for one in candidates]
         width = 1 + max(members.known.size + known.size for members, (known, _) in there)
         shape = len(there), width
         known, left = np.zeros((3, *shape), np.int32), np.zeros((3, *shape), np.int32)
         self.outputs = np.zeros(shape, np.int32)
-        self.since_s = np.zeros(shape)
+        first_s = np.full(shape, np.inf)
         queued = []
         for row, (members, (waiting, waiting_left)) in enumerate(there):
             size = members.known.size
@@ -32,8 +32,9 @@ class Prospects:
             known[:, row, :size], left[:, row, :size] = members.known, members.left
             known[_NOW:, row, size:end], left[_NOW:, row, size:end] = waiting, waiting_left
             self.outputs[row, :size] = members.outputs
-            self.since_s[row, :size] = members.since_s
+            first_s[row, :size] = members.first_s
             queued.append(int(waiting.sum()))
+        self._since_s = np.maximum(newcomer.now - first_s, 0.0)
         known[_THEN, :, -1], left[_THEN, :, -1] = newcomer.num_tokens, newcomer.num_left
         self.num_waiting_tokens = queued
         self._left = left[_RUNNING]
@@ -54,7 +55,7 @@ class Prospects:
         """(times per token of those that run, the same with the newcomer, 1 for each that draws
         tokens): over their whole answers, where prompts take `stall_s`, its own `added_s`; [K, n].
         """
-        gone_s = self.since_s + stall_s[:, None]
+        gone_s = self._since_s + stall_s[:, None]
         counts = np.maximum(self.outputs + self._left, 1)
         now_s = (self._when_s[_NOW] + gone_s) / counts
         then_s = (self._when_s[_THEN] + gone_s + added_s[:, None]) / counts

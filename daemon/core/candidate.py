@@ -1,7 +1,8 @@
 """An instance as placement sees it: what it is asked for is worked out then, and not before."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listing
-from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,24 @@ OVERRUN = 4
 """What is longer than it was likely to be goes on for one in so many of the tokens that it has."""
 
 
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """A value that is worked out when it is first asked for: `functools.cached_property` without
+    its lock, which takes as long as most of these sums.
+    """
+
+    def __init__(self, work: Callable[[Any], Value]) -> None:
+        self._work = work
+
+    def __get__(self, view: object, owner: type) -> Value:
+        """Work it out, and put it where attributes are looked for before this is."""
+        value = self._work(view)
+        setattr(view, self._work.__name__, value)
+        return value
+
+
 class InstanceView:
     """One instance, until its queue, its slots or what is on its way to it changes. What is cached
     here depends on nothing else; blocks also come and go between.
@@ -26,24 +45,40 @@ class InstanceView:
 
     def __init__(self, home: Instance, coming: Listing[Sequence] = ()) -> None:
         """`coming` are those that run elsewhere and are to go on here."""
-        self._coming = coming
+        self._home, self._coming = home, coming
         self._scheduler = scheduler = home.scheduler
         kv = scheduler.kv
         self.instance = home.index
         self.role = home.role
         self.step_time = scheduler.step_time
-        self.step_tokens = home.limits.max_batch_tokens
-        self.max_running = home.limits.max_running
         self.capacity_tokens = kv.pool.num_blocks * kv.block_size
         self.num_pending_tokens = scheduler.waiting.num_tokens
-        self.num_running = scheduler.num_running
-        self.num_waiting = len(scheduler.waiting) + len(coming)
 
     @property
     def wait_s(self) -> float:
         """Predicted time to compute what waits."""
         pending = self.num_pending_tokens
         return self.step_time.prefill_s(pending) if pending else 0.0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences with a slot."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without one, those on their way to it included."""
+        return len(self._scheduler.waiting) + len(self._coming)
+
+    @property
+    def max_running(self) -> int:
+        """Its slots."""
+        return self._home.limits.max_running
+
+    @property
+    def step_tokens(self) -> int:
+        """The token budget of a step."""
+        return self._home.limits.max_batch_tokens
 
     @property
     def kv_share(self) -> float:
@@ -58,7 +93,12 @@ class InstanceView:
         kv = self._scheduler.kv
         return kv.num_unreserved * kv.block_size
 
-    @cached_property
+    @Kept
+    def saturating_tokens(self) -> int:
+        """Prompt tokens that keep the device busy alone; at most those of a step."""
+        return self.step_time.saturating_tokens(self.step_tokens)
+
+    @Kept
     def load(self) -> LoadHere:
         """All that run, wait, or are on their way."""
         scheduler, coming = self._scheduler, self._coming
@@ -76,7 +116,7 @@ class InstanceView:
             likely = prompts + num
         return LoadHere(num, prompts, likely, heavy)
 
-    @cached_property
+    @Kept
     def beyond(self) -> int:
         """Tokens that those that run longer than was likely have beyond that, and will yet have."""
         if self.role is Role.PREFILL:
@@ -89,7 +129,7 @@ class InstanceView:
         ahead = (table.delivered[late] - table.prompt[late]) // OVERRUN + 1
         return int(np.add.reduce(table.known[late] - table.likely_end[late] + ahead))
 
-    @cached_property
+    @Kept
     def context(self) -> int:
         """Tokens that those that run have computed."""
         table = self._scheduler.slots
@@ -102,7 +142,7 @@ class InstanceView:
         num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.num_held
         return max(0, num_twice) * kv.block_size
 
-    @cached_property
+    @Kept
     def prompt_left(self) -> int:
         """Tokens of prompts that are being computed, as far as they are not."""
         table = self._scheduler.slots
@@ -110,7 +150,7 @@ class InstanceView:
         pending = table.known[order] - table.computed[order]
         return int(np.add.reduce(pending[pending > 1]))
 
-    @cached_property
+    @Kept
     def members(self) -> Members:
         """Those that run."""
         table = self._scheduler.slots
@@ -125,7 +165,7 @@ class InstanceView:
         left = np.where(ahead > 0, ahead, outputs // OVERRUN + 1).astype(np.int32)
         return Members(known, left, outputs, first_s)
 
-    @cached_property
+    @Kept
     def queued(self) -> tuple[Int32, Int32]:
         """(known tokens, steps until it is likely to end) of those first in its queue, and of those
         on their way.

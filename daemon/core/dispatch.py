@@ -84,22 +84,24 @@ class Dispatch:
         pool = preferred(among, wanted)
         if len(pool) == 1:
             return pool[0]
-        candidates = [self._view(one, sequence) for one in pool]
-        newcomer = self._newcomer(sequence, pool, now)
+        newcomer, candidates = self._newcomer(sequence, pool, now), self._views_of(pool, sequence)
         return self._core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
 
-    def _view(self, home: Instance, newcomer: Sequence) -> InstanceView:
-        """What is seen of an instance; as it was seen before, if nothing has changed there."""
-        index = home.index
-        coming = self._core.migration.moves.coming(index)
-        if coming:  # they grow where they are
-            return InstanceView(home, [one for one in coming if one is not newcomer])
-        if index in self._core.touched:
-            return InstanceView(home)
-        view = self._views.get(index)
-        if view is None:
-            view = self._views[index] = InstanceView(home)
-        return view
+    def _views_of(self, pool: Listing[Instance], newcomer: Sequence) -> list[InstanceView]:
+        """What is seen of these instances; where nothing has changed, as it was seen before."""
+        moves, views, found = self._core.migration.moves, self._views, []
+        unsettled = self._core.touched | moves.targets  # who is on its way grows where it is
+        for home in pool:
+            index = home.index
+            view = views.get(index)
+            if index in unsettled:
+                view = InstanceView(
+                    home, [one for one in moves.coming(index) if one is not newcomer]
+                )
+            elif view is None:
+                view = views[index] = InstanceView(home)
+            found.append(view)
+        return found
 
     def forget(self, changed: Iterable[int]) -> None:
         """Look at these instances anew: what touched them is over."""

@@ -109,6 +109,10 @@ class Candidate(Protocol):
         """The token budget of a step."""
 
     @property
+    def saturating_tokens(self) -> int:
+        """Prompt tokens that keep the device busy alone; at most those of a step."""
+
+    @property
     def step_time(self) -> StepTimeModel:
         """What its steps take."""
 

@@ -64,6 +64,10 @@ class Made:
         return max(0, self.capacity_tokens - self.context)
 
     @property
+    def saturating_tokens(self) -> int:
+        return self.step_time.saturating_tokens(self.step_tokens)
+
+    @property
     def load(self) -> LoadHere:
         prompts = sum(known - outputs for known, _, outputs in self.running)
         likely = sum(known + left for known, left, _ in self.running)

@@ -10,6 +10,8 @@ from daemon.core.instance import Instance
 from daemon.placement.base import LoadHere, Members, Newcomer
 from daemon.role import Role
 from daemon.scheduler.load_sums import is_heavy
+from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
@@ -53,6 +55,7 @@ class InstanceView:
         self.step_time = scheduler.step_time
         self.capacity_tokens = kv.pool.num_blocks * kv.block_size
         self.num_pending_tokens = scheduler.waiting.num_tokens
+        self.load = self._load(scheduler.slots, scheduler.waiting)
 
     @property
     def wait_s(self) -> float:
@@ -98,16 +101,13 @@ class InstanceView:
         """Prompt tokens that keep the device busy alone; at most those of a step."""
         return self.step_time.saturating_tokens(self.step_tokens)
 
-    @Kept
-    def load(self) -> LoadHere:
-        """All that run, wait, or are on their way."""
-        scheduler, coming = self._scheduler, self._coming
-        running, waiting = scheduler.slots.sums, scheduler.waiting.sums
-        num = scheduler.slots.num_running + len(scheduler.waiting)
+    def _load(self, slots: SlotTable, queue: WaitingQueue) -> LoadHere:
+        running, waiting = slots.sums, queue.sums
+        num = slots.num_running + len(queue)
         prompts = running.prompt_tokens + waiting.prompt_tokens
         likely = running.likely_tokens + waiting.likely_tokens
         heavy = running.num_heavy + waiting.num_heavy
-        for one in coming:
+        for one in self._coming:
             num += 1
             prompts += one.num_prompt_tokens
             likely += one.likely_length

@@ -89,18 +89,21 @@ class Dispatch:
 
     def _views_of(self, pool: Listing[Instance], newcomer: Sequence) -> list[InstanceView]:
         """What is seen of these instances; where nothing has changed, as it was seen before."""
-        moves, views, found = self._core.migration.moves, self._views, []
-        unsettled = self._core.touched | moves.targets  # who is on its way grows where it is
+        core, views, found = self._core, self._views, []
+        moves, touched = core.migration.moves, core.touched
+        targets = moves.targets
         for home in pool:
             index = home.index
-            view = views.get(index)
-            if index in unsettled:
-                view = InstanceView(
-                    home, [one for one in moves.coming(index) if one is not newcomer]
-                )
-            elif view is None:
-                view = views[index] = InstanceView(home)
-            found.append(view)
+            if index in targets:  # who is on its way grows where it is
+                others = [one for one in moves.coming(index) if one is not newcomer]
+                found.append(InstanceView(home, others))
+            elif index in touched:
+                found.append(InstanceView(home))
+            else:
+                view = views.get(index)
+                if view is None:
+                    view = views[index] = InstanceView(home)
+                found.append(view)
         return found
 
     def forget(self, changed: Iterable[int]) -> None:

@@ -84,6 +84,7 @@ class Migration:
         """The operator moves a sequence."""
         sequence = self._core.sequences.get(event.sequence)
         if sequence is not None and sequence.instance >= 0:
+            sequence.ordered_to = event.instance
             self.begin(sequence, event.instance, event.now)
 
     def on_role(self, event: RoleChosen) -> None:

@@ -10,6 +10,7 @@ from daemon.core.candidate import InstanceView
 from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.wakes import NEVER
+from daemon.placement.balance import may_leave
 from daemon.request import State
 from daemon.scheduler.load_sums import is_heavy
 from daemon.scheduler.scheduler import Scheduler
@@ -265,10 +266,9 @@ def check_nobody_idles(core: Core) -> None:
             continue
         for other in ready:
             for one in _in_vain(other.scheduler):
-                copied = one.residence.parked_tokens
                 if idle.role is not other.role and not idle.suits(one):
                     continue
-                if one.strikes or copied or idle.capacity_tokens < one.limit:
+                if not may_leave(one) or idle.capacity_tokens < one.limit:
                     continue
                 plan = scheduler.admission.plan(one)
                 assert scheduler.kv.num_lacking(plan.matched, plan.num_new_blocks) > 0, (

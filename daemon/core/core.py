@@ -247,7 +247,7 @@ class Core:
             self.counters.finished += num_finished
             self.finish_rate.observe(event.now, num_finished)
         if answer.ended:
-            self.dispatch.on_ended(instance, answer.ended, event.now)
+            self.dispatch.on_ended(event.instance, answer.ended, event.now)
         if len(self.instances) > 1:
             self.migration.after_step(instance, event.now)
 
@@ -363,6 +363,7 @@ class Core:
         error = DEADLY if reason == FinishReason.ERROR else ""
         self._actions.append(Finished(sequence.id, int(reason), error))
         self._forget(sequence, reason, now)
+        self.dispatch.on_ended(sequence.instance, [sequence], now)
 
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
         """Drop an ended sequence, and its request with the last of its streams."""

@@ -170,10 +170,11 @@ class Dispatch:
         home.scheduler.withdraw(sequence)
         self.place(sequence, now, is_anew=True)
 
-    def on_ended(self, home: Instance, ended: list[Sequence], now: float) -> None:
+    def on_ended(self, index: int, ended: list[Sequence], now: float) -> None:
         """Answers ended at an instance: those that wait where others run on may come instead."""
-        if len(self._core.instances) == 1 or not self.placement.rebalances:
+        if len(self._core.instances) == 1 or not self.placement.rebalances or index < 0:
             return
+        home = self._core.instances[index]
         error_s = self._error_s(home, early(ended))
         givers = [
             (self._error_s(one), one)
@@ -203,9 +204,6 @@ class Dispatch:
         costs = ((of.seconds(giver.step_time), of.seconds(taker.step_time)) for of in loads)
         found = list(moves(giver_s, taker_s, costs))
         for number, *_ in found:
-            sequence = able[number]
-            sequence.rebalanced = True
-            self._core.touch(giver.index).scheduler.withdraw(sequence)
-            sequence.story.add(now, What.MOVED, giver.index)
-            self._core.touch(taker.index).scheduler.add(sequence, now)
+            able[number].rebalanced = True
+            self._core.migration.begin(able[number], taker.index, now)
         return found[-1][2] if found else taker_s

@@ -167,7 +167,8 @@ class Placement(ABC):
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The `instance` of one of the candidates, which are two or more.
 
-        `seed` is all the chance there is: the Core gives each sequence another one.
+        `seed` is all the chance there is: the Core gives each sequence another one, and keeps it
+        when it is placed anew: then it is the same draw, with more known of it.
         """
 
 

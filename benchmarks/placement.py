@@ -10,20 +10,23 @@ all seeds, keep both promises (`--ttft`, `--tpot`). Decisions are timed in the s
     python -m benchmarks.placement --decisions
 
 The second takes about two minutes. The third times decisions alone, of each placement, among 64
-instances on which 64 sequences run each.
+instances on which 64 sequences run each: where a few of them had steps since the decision before,
+as where many requests come, and where all had.
 """
 
 import argparse
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Listing
 from typing import NamedTuple
 
 import numpy as np
 
-from daemon.core.actions import Action, Submit
+from daemon.core.actions import Submit
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
+    Event,
     InstanceConfig,
     PlacementChosen,
     Predicted,
@@ -31,6 +34,7 @@ from daemon.core.events import (
     StepDone,
     WorkerReady,
 )
+from daemon.cost.step_time import Float64
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario
@@ -57,7 +61,7 @@ class Trial(NamedTuple):
     """What came of a number of instances, over all seeds."""
 
     attainment: float
-    decision_s: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    decision_s: Float64
 
 
 def tried(setting: Setting, placement: str, predictor: str, rate: float, count: int) -> Trial:
@@ -104,7 +108,7 @@ def needed(
     return enough, best
 
 
-def in_us(taken_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+def in_us(taken_s: Float64) -> str:
     """Two cells: p50 and p99."""
     if not taken_s.size:
         return "- | -"
@@ -112,53 +116,65 @@ def in_us(taken_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
     return f"{p50:,.0f} | {p99:,.0f}"
 
 
-def full_core(instances: int, running: int) -> tuple[Core, float]:
-    """A Core on each of whose instances so many sequences draw tokens; the time there."""
-    homes = tuple(InstanceConfig(f"i{i}", Role.MIXED, "cuda", ahead=True) for i in range(instances))
-    limits = 16, 256, 512, 512, 1 << 30, 4096, True, 1
-    core = Core(Configured(0.0, homes, "gittins", *limits))
-    steps: dict[int, tuple[int, int]] = {}
-    chance = np.random.default_rng(0)
+class FullCore:
+    """A Core on each of whose instances so many sequences draw tokens."""
 
-    def note(actions: list[Action]) -> None:
-        for action in actions:
+    def __init__(self, instances: int, running: int) -> None:
+        limits = 16, 256, 512, 512, 1 << 30, 4096, True, 1
+        names = (f"i{number}" for number in range(instances))
+        homes = tuple(InstanceConfig(name, Role.MIXED, "cuda", ahead=True) for name in names)
+        self.core = Core(Configured(0.0, homes, "gittins", *limits))
+        self.now = 0.0
+        self._steps: dict[int, tuple[int, int]] = {}
+        chance = np.random.default_rng(0)
+        for index in range(instances):
+            self.handle(WorkerReady(0.0, index, 4000, 1 << 20, 0.02, token_s=1e-4))
+        for request in range(instances * running):
+            prompt, answer = (int(each) for each in chance.integers(20, 700, 2))
+            self.handle(RequestArrived(0.0, request, prompt, 2000))
+            self.handle(Predicted(0.0, request, answer + 100))
+        for _ in range(2 * running):
+            self.step(range(instances))
+
+    def handle(self, event: Event) -> None:
+        """Have the Core handle it, and note which steps it submits."""
+        for action in self.core.handle(event):
             if isinstance(action, Submit):
                 batch = action.batch
-                steps[batch.instance] = batch.step, int(np.count_nonzero(batch.samples))
+                self._steps[batch.instance] = batch.step, int(np.count_nonzero(batch.samples))
 
-    for index in range(instances):
-        note(core.handle(WorkerReady(0.0, index, 4000, 1 << 20, 0.02, token_s=1e-4)))
-    for request in range(instances * running):
+    def step(self, instances: Iterable[int]) -> None:
+        """A step of each of these instances answers."""
+        self.now += 0.02
+        for index in instances:
+            step, rows = self._steps.pop(index)
+            self.handle(StepDone(self.now, index, step, np.zeros(rows, np.uint8), 0.02))
+
+
+def decision_s(full: FullCore, changing: int, count: int) -> Float64:
+    """The times of so many decisions, before each of which so many instances have a step."""
+    core, chance, taken = full.core, np.random.default_rng(1), []
+    for number in range(count):
+        first = number * changing
+        full.step((first + each) % len(core.instances) for each in range(changing))
         prompt, answer = (int(each) for each in chance.integers(20, 700, 2))
-        note(core.handle(RequestArrived(0.0, request, prompt, 2000)))
-        note(core.handle(Predicted(0.0, request, answer + 100)))
-    now = 0.0
-    for _ in range(2 * running):
-        now += 0.02
-        for index in sorted(steps):
-            step, rows = steps.pop(index)
-            note(core.handle(StepDone(now, index, step, np.zeros(rows, np.uint8), 0.02)))
-    return core, now
+        newcomer = Sequence((1 << 30) + number, prompt, 2000, 0, full.now, 1 << 30)
+        newcomer.predicted_tokens = answer
+        began_s = time.perf_counter()
+        core.dispatch.choose(newcomer, core.instances, Role.PREFILL, full.now)
+        taken.append(time.perf_counter() - began_s)
+    return np.array(taken)
 
 
 def decisions(placements: Listing[str], count: int = 400) -> None:
     """Print how long each placement takes among 64 instances with 64 sequences each."""
-    core, now = full_core(64, 64)
-    num = sum(one.scheduler.num_running for one in core.instances)
-    print(f"{num} sequences run on {len(core.instances)} instances\n")
-    print("| Placement | p50, us | p99, us |\n|---|---|---|")
-    chance = np.random.default_rng(1)
+    print("| Placement | 4 had steps: p50, us | p99, us | all had: p50, us | p99, us |")
+    print("|---" * 5 + "|")
     for name in placements:
-        core.handle(PlacementChosen(now, name))
-        taken = []
-        for number in range(count):
-            prompt, answer = (int(each) for each in chance.integers(20, 700, 2))
-            newcomer = Sequence((1 << 30) + number, prompt, 2000, 0, now, 1 << 30)
-            newcomer.predicted_tokens = answer
-            began_s = time.perf_counter()
-            core.dispatch.choose(newcomer, core.instances, Role.PREFILL, now)
-            taken.append(time.perf_counter() - began_s)
-        print(f"| {name} | {in_us(np.array(taken))} |", flush=True)
+        full = FullCore(64, 64)
+        full.handle(PlacementChosen(full.now, name))
+        cells = [in_us(decision_s(full, changing, count)) for changing in (4, 64)]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def listed(text: str) -> list[str]:

@@ -106,6 +106,7 @@ class Sequence:
     paused_s: float = 0.0  # in its pauses that are over, but for those behind prompts
     behind_prompts_s: float = 0.0  # behind prompts; of a running sequence, before it joined
     started: bool = False
+    ordered_to: int = -1  # the instance that an operator sent it to, and where it stays
     rebalanced: bool = False  # it went where answers had fallen short of their predictions
     strikes: int = 0  # workers that died of a step with it, since its newest token
     first_token_s: float = -1.0

@@ -1,6 +1,8 @@
 """An instance as placement sees it: what it is asked for is worked out then, and not before."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listing
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -8,6 +10,8 @@ from daemon.core.instance import Instance
 from daemon.placement.base import LoadHere, Members, Newcomer
 from daemon.role import Role
 from daemon.scheduler.load_sums import is_heavy
+from daemon.scheduler.queue import WaitingQueue
+from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
@@ -18,29 +22,32 @@ OVERRUN = 4
 """What is longer than it was likely to be goes on for one in so many of the tokens that it has."""
 
 
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """A value that is worked out when it is first asked for: `functools.cached_property` without
+    its lock, which takes as long as most of these sums.
+    """
+
+    def __init__(self, work: Callable[[Any], Value]) -> None:
+        self._work = work
+
+    def __get__(self, view: object, owner: type) -> Value:
+        """Work it out, and put it where attributes are looked for before this is."""
+        value = self._work(view)
+        setattr(view, self._work.__name__, value)
+        return value
+
+
 class InstanceView:
-    """One instance at one decision."""
+    """One instance, until its queue, its slots or what is on its way to it changes. What is cached
+    here depends on nothing else; blocks also come and go between.
+    """
 
-    __slots__ = (
-        "_coming",
-        "_home",
-        "_now",
-        "_scheduler",
-        "capacity_tokens",
-        "instance",
-        "num_pending_tokens",
-        "role",
-        "step_time",
-        "transfer_s",
-    )
-
-    def __init__(
-        self, home: Instance, now: float, coming: Listing[Sequence] = (), transfer_s: float = 0.0
-    ) -> None:
+    def __init__(self, home: Instance, coming: Listing[Sequence] = ()) -> None:
         """`coming` are those that run elsewhere and are to go on here."""
-        self._home = home
-        self._now = now
-        self._coming = coming
+        self._home, self._coming = home, coming
         self._scheduler = scheduler = home.scheduler
         kv = scheduler.kv
         self.instance = home.index
@@ -48,7 +55,7 @@ class InstanceView:
         self.step_time = scheduler.step_time
         self.capacity_tokens = kv.pool.num_blocks * kv.block_size
         self.num_pending_tokens = scheduler.waiting.num_tokens
-        self.transfer_s = transfer_s
+        self.load = self._load(scheduler.slots, scheduler.waiting)
 
     @property
     def wait_s(self) -> float:
@@ -67,20 +74,6 @@ class InstanceView:
         return len(self._scheduler.waiting) + len(self._coming)
 
     @property
-    def kv_share(self) -> float:
-        """The share of its blocks that is held or reserved."""
-        kv = self._scheduler.kv
-        ledger = kv.pool.ledger()
-        taken = ledger.held + kv.reservations.num_unheld
-        return taken / ledger.total if ledger.total else 1.0
-
-    @property
-    def free_tokens(self) -> int:
-        """Of that, what nobody holds and nobody has reserved."""
-        kv = self._scheduler.kv
-        return kv.num_unreserved * kv.block_size
-
-    @property
     def max_running(self) -> int:
         """Its slots."""
         return self._home.limits.max_running
@@ -91,25 +84,30 @@ class InstanceView:
         return self._home.limits.max_batch_tokens
 
     @property
-    def pace_s(self) -> float:
-        """The predicted time of its next step, were it one of decodes alone."""
-        home = self._home
-        if not home.scheduler.num_running:
-            return home.step_time.decode_s(0, 0)
-        return home.step_time.decode_s(
-            home.newest_work.num_decodes, home.newest_work.decode_context
-        )
+    def kv_share(self) -> float:
+        """The share of its blocks that is held or reserved."""
+        kv = self._scheduler.kv
+        total = kv.pool.num_blocks
+        return (kv.pool.num_held + kv.reservations.num_unheld) / total if total else 1.0
 
     @property
-    def load(self) -> LoadHere:
-        """All that run, wait, or are on their way."""
-        scheduler, coming = self._scheduler, self._coming
-        running, waiting = scheduler.slots.sums, scheduler.waiting.sums
-        num = scheduler.slots.num_running + len(scheduler.waiting)
+    def free_tokens(self) -> int:
+        """Of that, what nobody holds and nobody has reserved."""
+        kv = self._scheduler.kv
+        return kv.num_unreserved * kv.block_size
+
+    @Kept
+    def saturating_tokens(self) -> int:
+        """Prompt tokens that keep the device busy alone; at most those of a step."""
+        return self.step_time.saturating_tokens(self.step_tokens)
+
+    def _load(self, slots: SlotTable, queue: WaitingQueue) -> LoadHere:
+        running, waiting = slots.sums, queue.sums
+        num = slots.num_running + len(queue)
         prompts = running.prompt_tokens + waiting.prompt_tokens
         likely = running.likely_tokens + waiting.likely_tokens
         heavy = running.num_heavy + waiting.num_heavy
-        for one in coming:
+        for one in self._coming:
             num += 1
             prompts += one.num_prompt_tokens
             likely += one.likely_length
@@ -118,6 +116,7 @@ class InstanceView:
             likely = prompts + num
         return LoadHere(num, prompts, likely, heavy)
 
+    @Kept
     def beyond(self) -> int:
         """Tokens that those that run longer than was likely have beyond that, and will yet have."""
         if self.role is Role.PREFILL:
@@ -130,17 +129,20 @@ class InstanceView:
         ahead = (table.delivered[late] - table.prompt[late]) // OVERRUN + 1
         return int(np.add.reduce(table.known[late] - table.likely_end[late] + ahead))
 
+    @Kept
     def context(self) -> int:
         """Tokens that those that run have computed."""
         table = self._scheduler.slots
         return int(np.add.reduce(table.computed[table.order()]))
 
+    @property
     def shared_tokens(self) -> int:
         """Tokens of them that are counted again for each who shares their blocks."""
         kv, order = self._scheduler.kv, self._scheduler.slots.order()
-        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.ledger().held
+        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.num_held
         return max(0, num_twice) * kv.block_size
 
+    @Kept
     def prompt_left(self) -> int:
         """Tokens of prompts that are being computed, as far as they are not."""
         table = self._scheduler.slots
@@ -148,14 +150,7 @@ class InstanceView:
         pending = table.known[order] - table.computed[order]
         return int(np.add.reduce(pending[pending > 1]))
 
-    def cached_tokens(self, newcomer: Newcomer) -> int:
-        """Of a newcomer's tokens, those whose KV is there."""
-        kv = self._scheduler.kv
-        if not kv.caches_prefixes or not newcomer.hashes:
-            return 0
-        useful = (newcomer.num_tokens - 1) // kv.block_size
-        return len(kv.pool.cache.match(newcomer.hashes[:useful])) * kv.block_size
-
+    @Kept
     def members(self) -> Members:
         """Those that run."""
         table = self._scheduler.slots
@@ -163,13 +158,14 @@ class InstanceView:
         known = table.known[order]
         outputs = table.delivered[order] - table.prompt[order]
         first_s = table.first_s[order]
-        since_s = np.where(first_s >= 0.0, self._now - first_s, 0.0)
+        first_s[first_s < 0.0] = np.inf
         if self.role is Role.PREFILL:
-            return Members(known, np.ones_like(known), outputs, since_s)
+            return Members(known, np.ones_like(known), outputs, first_s)
         ahead = table.likely_end[order] - known
         left = np.where(ahead > 0, ahead, outputs // OVERRUN + 1).astype(np.int32)
-        return Members(known, left, outputs, since_s)
+        return Members(known, left, outputs, first_s)
 
+    @Kept
     def queued(self) -> tuple[Int32, Int32]:
         """(known tokens, steps until it is likely to end) of those first in its queue, and of those
         on their way.
@@ -181,3 +177,11 @@ class InstanceView:
         if self.role is Role.PREFILL:
             return known, np.ones_like(known)
         return known, np.maximum(likely - known, 1)
+
+    def cached_tokens(self, newcomer: Newcomer) -> int:
+        """Of a newcomer's tokens, those whose KV is there."""
+        kv = self._scheduler.kv
+        if not kv.caches_prefixes or not newcomer.hashes:
+            return 0
+        useful = (newcomer.num_tokens - 1) // kv.block_size
+        return len(kv.pool.cache.match(newcomer.hashes[:useful])) * kv.block_size

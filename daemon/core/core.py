@@ -68,7 +68,7 @@ class Core:
         self.migration = Migration(self)
         self.dispatch = Dispatch(self)
         self.watcher = Watcher(self)
-        self._touched = set(range(len(self.instances)))  # changed since they were last balanced
+        self.touched = set(range(len(self.instances)))  # changed since they were last balanced
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerReady: self._on_worker_ready,
@@ -117,21 +117,22 @@ class Core:
             self.watcher.look(event.now)
         self._plan(event.now)
         if len(self.instances) > 1:
-            self._touched = self._balancer.balance(self._touched, event.now)
-            if self._touched:
+            self.dispatch.forget(self.touched)
+            self.touched = self._balancer.balance(self.touched, event.now)
+            if self.touched:
                 self._plan(event.now)
         return self._actions
 
     def touch(self, index: int) -> Instance:
         """An instance that this event changes, so that it is asked for a step and balanced."""
-        self._touched.add(index)
+        self.touched.add(index)
         return self.instances[index]
 
     def rest(self) -> None:
         """Ask those for a step that events touch from now on, and those whom time alone may give
         one; as a Core does that has become idle.
         """
-        self._touched = {one.index for one in self.instances if not one.scheduler.rests}
+        self.touched = {one.index for one in self.instances if not one.scheduler.rests}
 
     def act(self, action: Action) -> None:
         """Have the driver do something."""
@@ -246,7 +247,7 @@ class Core:
             self.counters.finished += num_finished
             self.finish_rate.observe(event.now, num_finished)
         if answer.ended:
-            self.dispatch.on_ended(instance, answer.ended, event.now)
+            self.dispatch.on_ended(event.instance, answer.ended, event.now)
         if len(self.instances) > 1:
             self.migration.after_step(instance, event.now)
 
@@ -287,17 +288,16 @@ class Core:
     def _plan(self, now: float) -> None:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
         wakes = self._wakes
-        for index in self._touched:
+        for index in self.touched:
             wakes.set(index, self.instances[index].due_s)
         for index in wakes.take(now):
-            instance = self.instances[index]
+            instance = self.touch(index)
             while instance.due_s <= now and self._submit(instance, now):
                 pass
             if instance.due_s > now:
                 wakes.set(index, instance.due_s)
             elif not instance.scheduler.rests:
                 wakes.ask_again(index)
-            self._touched.add(index)
         wake_at_s = wakes.next_s
         if wake_at_s != self.wake_at_s and wake_at_s != NEVER:
             self._actions.append(WakeAt(wake_at_s))
@@ -363,6 +363,7 @@ class Core:
         error = DEADLY if reason == FinishReason.ERROR else ""
         self._actions.append(Finished(sequence.id, int(reason), error))
         self._forget(sequence, reason, now)
+        self.dispatch.on_ended(sequence.instance, [sequence], now)
 
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
         """Drop an ended sequence, and its request with the last of its streams."""

@@ -1,7 +1,7 @@
 """Dispatch: which instance a sequence is queued at, at first and again."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listing
 from itertools import islice
 from typing import Protocol
@@ -32,6 +32,7 @@ class Dispatched(Protocol):
     config: Configured
     instances: list[Instance]
     migration: Migration
+    touched: set[int]
 
     def touch(self, index: int) -> Instance:
         """An instance that this event changes."""
@@ -48,6 +49,7 @@ class Dispatch:
         self.placement: Placement = PLACEMENTS[core.config.placement]()
         self.decide: Decide = self._decide
         """Chooses among two or more; a driver may put itself before it, to take the time."""
+        self._views: dict[int, InstanceView] = {}  # of those that did not change since
 
     def use(self, name: str) -> None:
         """Place by another of PLACEMENTS from now on."""
@@ -79,20 +81,37 @@ class Dispatch:
     def _decide(
         self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
     ) -> Instance:
-        core, pool = self._core, preferred(among, wanted)
+        pool = preferred(among, wanted)
         if len(pool) == 1:
             return pool[0]
-        coming: defaultdict[int, list[Sequence]] = defaultdict(list)
-        for move in core.migration.moves.values():
-            if move.sequence is not sequence:
-                coming[move.target].append(move.sequence)
-        candidates = [InstanceView(one, now, coming.get(one.index, ())) for one in pool]
-        newcomer = self._newcomer(sequence, now)
-        if newcomer.brings_kv:
-            self._reckon_transfers(sequence, candidates)
-        return core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
+        newcomer, candidates = self._newcomer(sequence, pool, now), self._views_of(pool, sequence)
+        return self._core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
 
-    def _newcomer(self, sequence: Sequence, now: float) -> Newcomer:
+    def _views_of(self, pool: Listing[Instance], newcomer: Sequence) -> list[InstanceView]:
+        """What is seen of these instances; where nothing has changed, as it was seen before."""
+        core, views, found = self._core, self._views, []
+        moves, touched = core.migration.moves, core.touched
+        targets = moves.targets
+        for home in pool:
+            index = home.index
+            if index in targets:  # who is on its way grows where it is
+                others = [one for one in moves.coming(index) if one is not newcomer]
+                found.append(InstanceView(home, others))
+            elif index in touched:
+                found.append(InstanceView(home))
+            else:
+                view = views.get(index)
+                if view is None:
+                    view = views[index] = InstanceView(home)
+                found.append(view)
+        return found
+
+    def forget(self, changed: Iterable[int]) -> None:
+        """Look at these instances anew: what touched them is over."""
+        for index in changed:
+            self._views.pop(index, None)
+
+    def _newcomer(self, sequence: Sequence, pool: Listing[Instance], now: float) -> Newcomer:
         config, known = self._core.config, sequence.num_known_tokens
         if sequence.slot >= 0:
             table = self._core.instances[sequence.instance].scheduler.slots
@@ -101,18 +120,20 @@ class Dispatch:
         likely = sequence.likely_length
         if sequence.predicted_tokens < 0 and self.placement.looks_at_lengths:
             likely = sequence.num_known_tokens + self._left_steps(sequence)
+        brings_kv = sequence.slot >= 0 or sequence.residence.parked_tokens > 0
         return Newcomer(
             sequence=sequence.id,
             num_tokens=known,
             likely_length=max(known + 1, likely),
             num_outputs=outputs,
-            brings_kv=sequence.slot >= 0 or sequence.residence.parked_tokens > 0,
+            brings_kv=brings_kv,
             now=now,
             arrived_s=sequence.arrived_s,
             first_token_s=sequence.first_token_s,
             slo_ttft_s=config.slo_ttft_s,
             slo_tpot_s=config.slo_tpot_s,
             hashes=sequence.hashes,
+            transfers_s=self._transfers_s(sequence, pool) if brings_kv else {},
         )
 
     def _left_steps(self, sequence: Sequence) -> int:
@@ -123,19 +144,19 @@ class Dispatch:
         home = next((one for one in homes if one.knows_length_of(sequence)), homes[0])
         return home.left_of(sequence).steps
 
-    def _reckon_transfers(self, sequence: Sequence, views: Listing[InstanceView]) -> None:
+    def _transfers_s(self, sequence: Sequence, pool: Listing[Instance]) -> dict[int, float]:
         """How long its KV takes to each, which takes turns with what is on its way there."""
         transfers = self._core.migration.transfers
         parcel = sequence.residence.parcel
         source = sequence.instance if parcel is None else parcel.instance
         flying = Counter(one.target for one in transfers)
-        for view in views:
-            target = view.instance
-            if target != source:
-                kv = self._core.instances[target].scheduler.kv
-                link = transfers.links.time(source, target)
-                own_s = link.predict_s(kv.blocks_for(sequence.num_known_tokens))
-                view.transfer_s = own_s * (1 + flying[target])
+        found = {}
+        for one in pool:
+            if one.index != source:
+                link = transfers.links.time(source, one.index)
+                own_s = link.predict_s(one.scheduler.kv.blocks_for(sequence.num_known_tokens))
+                found[one.index] = own_s * (1 + flying[one.index])
+        return found
 
     # Again
 
@@ -149,10 +170,11 @@ class Dispatch:
         home.scheduler.withdraw(sequence)
         self.place(sequence, now, is_anew=True)
 
-    def on_ended(self, home: Instance, ended: list[Sequence], now: float) -> None:
+    def on_ended(self, index: int, ended: list[Sequence], now: float) -> None:
         """Answers ended at an instance: those that wait where others run on may come instead."""
-        if len(self._core.instances) == 1 or not self.placement.rebalances:
+        if len(self._core.instances) == 1 or not self.placement.rebalances or index < 0:
             return
+        home = self._core.instances[index]
         error_s = self._error_s(home, early(ended))
         givers = [
             (self._error_s(one), one)
@@ -182,9 +204,6 @@ class Dispatch:
         costs = ((of.seconds(giver.step_time), of.seconds(taker.step_time)) for of in loads)
         found = list(moves(giver_s, taker_s, costs))
         for number, *_ in found:
-            sequence = able[number]
-            sequence.rebalanced = True
-            self._core.touch(giver.index).scheduler.withdraw(sequence)
-            sequence.story.add(now, What.MOVED, giver.index)
-            self._core.touch(taker.index).scheduler.add(sequence, now)
+            able[number].rebalanced = True
+            self._core.migration.begin(able[number], taker.index, now)
         return found[-1][2] if found else taker_s

@@ -84,6 +84,7 @@ class Migration:
         """The operator moves a sequence."""
         sequence = self._core.sequences.get(event.sequence)
         if sequence is not None and sequence.instance >= 0:
+            sequence.ordered_to = event.instance
             self.begin(sequence, event.instance, event.now)
 
     def on_role(self, event: RoleChosen) -> None:
@@ -223,7 +224,8 @@ class Migration:
         """Where nothing of a prompt went ahead, its answer may still go on anywhere."""
         if move.after_prompt and not (move.sent or move.held):
             target = self._target(move.sequence, source, now)
-            move.target = move.target if target is None else target.index
+            if target is not None:
+                self.moves.redirect(move, target.index)
 
     def _layers_pay(self, source: Instance, sequence: Sequence) -> bool:
         """Whether what is computed of a prompt takes so long to send that layers go one by one."""

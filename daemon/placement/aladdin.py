@@ -67,26 +67,26 @@ def _prompts_in_time(newcomer: Newcomer, one: Candidate) -> bool:
     if newcomer.brings_kv:
         return True
     own = newcomer.num_tokens - one.cached_tokens(newcomer)
-    num_tokens = one.num_pending_tokens + one.prompt_left() + own
+    num_tokens = one.num_pending_tokens + one.prompt_left + own
     prompts_s = one.step_time.drain_s(1.0, 0, 0, num_tokens)
     if prompts_s > newcomer.slo_ttft_s - (newcomer.now - newcomer.arrived_s):
         return False
-    members = one.members()
+    members = one.members
     begun = members.outputs > 0
-    saved_s = newcomer.slo_tpot_s * members.outputs[begun] - members.since_s[begun]
+    saved_s = newcomer.slo_tpot_s * members.outputs[begun] - members.since_s(newcomer.now)[begun]
     return not saved_s.size or prompts_s <= THETA * float(saved_s.min())
 
 
 def _has_memory(newcomer: Newcomer, one: Candidate) -> bool:
     """e: at no step until all have ended do they hold more than there is."""
     own = length_there(newcomer, one)
-    if one.load.likely_tokens + one.beyond() + own <= one.capacity_tokens:
+    if one.load.likely_tokens + one.beyond + own <= one.capacity_tokens:
         return True
-    if one.context() + newcomer.num_tokens > one.capacity_tokens:
+    if one.context + newcomer.num_tokens > one.capacity_tokens:
         return False
-    members, (waiting, waiting_left) = one.members(), one.queued()
+    members, (waiting, waiting_left) = one.members, one.queued
     known = np.concatenate([members.known, waiting, int32([newcomer.num_tokens])])
     own_left = max(1, own - newcomer.num_tokens)
     left = np.concatenate([members.left, waiting_left, int32([own_left])])
-    shared = one.shared_tokens() + one.cached_tokens(newcomer)
+    shared = one.shared_tokens + one.cached_tokens(newcomer)
     return float(Trajectory(known, left).peaks) <= one.capacity_tokens + shared

@@ -122,7 +122,11 @@ def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
 
 
 def may_leave(sequence: Sequence) -> bool:
-    """Whether nothing ties it to its instance: nothing of its KV is kept, and it is no suspect."""
+    """Whether nothing ties it to its instance: nothing of its KV is kept, it is no suspect, and no
+    operator sent it there.
+    """
+    if sequence.ordered_to == sequence.instance:
+        return False
     return not sequence.strikes and not sequence.residence.parked_tokens
 
 

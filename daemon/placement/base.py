@@ -1,9 +1,12 @@
 """The base of placements: which of several instances a sequence is queued at."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
 
 from daemon.cost.step_time import Float64, StepTimeModel
 from daemon.role import Role
@@ -25,6 +28,7 @@ class Newcomer:
     slo_ttft_s: float
     slo_tpot_s: float
     hashes: Listing[bytes] = ()  # of its full blocks
+    transfers_s: Mapping[int, float] = field(default_factory=dict)  # of its KV, to where it is not
 
     @property
     def num_left(self) -> int:
@@ -47,12 +51,17 @@ class Members(NamedTuple):
     known: Int32  # tokens that each has
     left: Int32  # steps until it is likely to end, at least one
     outputs: Int32  # tokens that its client has
-    since_s: Float64  # since the first of them came; 0 where none did
+    first_s: Float64  # when the first of them came; inf where none did
+
+    def since_s(self, now: float) -> Float64:
+        """The time since then; 0 where none came."""
+        elapsed_s: Float64 = np.maximum(now - self.first_s, 0.0)
+        return elapsed_s
 
 
 class Candidate(Protocol):
     """An instance that could take the sequence, and its load. What costs more than to read a number
-    is a method, worked out when a placement asks.
+    is worked out when a placement asks for it, and kept until something changes there.
     """
 
     @property
@@ -100,45 +109,47 @@ class Candidate(Protocol):
         """The token budget of a step."""
 
     @property
+    def saturating_tokens(self) -> int:
+        """Prompt tokens that keep the device busy alone; at most those of a step."""
+
+    @property
     def step_time(self) -> StepTimeModel:
         """What its steps take."""
-
-    @property
-    def pace_s(self) -> float:
-        """The predicted time of its next step, were it one of decodes alone."""
-
-    @property
-    def transfer_s(self) -> float:
-        """How long the sequence's KV takes to it, those before it on the way; 0: none has to go."""
 
     @property
     def load(self) -> LoadHere:
         """All that run, wait, or are on their way."""
 
+    @property
     def beyond(self) -> int:
         """Tokens that those that run longer than was likely have beyond that, and will yet have:
         `load` has them with their likely lengths.
         """
 
+    @property
     def context(self) -> int:
         """Tokens that those that run have computed."""
 
+    @property
     def shared_tokens(self) -> int:
         """Tokens of them that are counted again for each who shares their blocks."""
 
+    @property
     def prompt_left(self) -> int:
         """Tokens of prompts that are being computed, as far as they are not."""
 
-    def cached_tokens(self, newcomer: Newcomer) -> int:
-        """Of a newcomer's tokens, those whose KV is there."""
-
+    @property
     def members(self) -> Members:
         """Those that run."""
 
+    @property
     def queued(self) -> tuple[Int32, Int32]:
         """(known tokens, steps until it is likely to end) of those first in its queue, and of those
         on their way.
         """
+
+    def cached_tokens(self, newcomer: Newcomer) -> int:
+        """Of a newcomer's tokens, those whose KV is there."""
 
 
 class Placement(ABC):
@@ -156,7 +167,8 @@ class Placement(ABC):
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The `instance` of one of the candidates, which are two or more.
 
-        `seed` is all the chance there is: the Core gives each sequence another one.
+        `seed` is all the chance there is: the Core gives each sequence another one, and keeps it
+        when it is placed anew: then it is the same draw, with more known of it.
         """
 
 

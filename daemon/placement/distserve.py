@@ -22,29 +22,26 @@ class NearSaturation(Placement):
         able = [one for one in candidates if _may_hold(newcomer, one)] or candidates
         if newcomer.brings_kv:
             return min(able, key=_memory_key).instance
-        queues = {one.instance: _queue(newcomer, one) for one in able}
-        near = [one for one in able if queues[one.instance] <= _most(one)]
-        if near:
-            return min(near, key=lambda one: (-queues[one.instance], *load_key(one))).instance
-        return min(able, key=lambda one: (queues[one.instance], one.instance)).instance
+        queues = [(_queue(newcomer, one), one) for one in able]
+        near = [(queue, one) for queue, one in queues if queue <= one.saturating_tokens]
+        if not near:
+            return min((queue, one.instance) for queue, one in queues)[1]
+        longest = max(queue for queue, _ in near)
+        return min((one for queue, one in near if queue == longest), key=load_key).instance
 
 
 def _may_hold(newcomer: Newcomer, one: Candidate) -> bool:
     return one.capacity_tokens >= length_there(newcomer, one)
 
 
-def _most(one: Candidate) -> int:
-    return one.step_time.saturating_tokens(one.step_tokens)
-
-
 def _queue(newcomer: Newcomer, one: Candidate) -> int:
     """Prompt tokens that are to be computed there, the newcomer's included."""
     own = newcomer.num_tokens - one.cached_tokens(newcomer)
-    return one.num_pending_tokens + one.prompt_left() + own
+    return one.num_pending_tokens + one.prompt_left + own
 
 
 def _memory_key(one: Candidate) -> tuple[float, int, int]:
     """The share of memory that is taken, and by who waits or is on its way; their number."""
-    known, _ = one.queued()
+    known, _ = one.queued
     share = one.kv_share + int(known.sum()) / max(1, one.capacity_tokens)
     return share, one.load.num, one.instance

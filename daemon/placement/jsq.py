@@ -23,5 +23,5 @@ class ShortestQueue(Placement):
 def pending_tokens(one: Candidate) -> int:
     """Tokens that an instance is still to compute of all that are there."""
     if one.role is Role.PREFILL:
-        return one.num_pending_tokens + one.prompt_left()
-    return one.load.likely_tokens + one.beyond() - one.context()
+        return one.num_pending_tokens + one.prompt_left
+    return one.load.likely_tokens + one.beyond - one.context

@@ -53,7 +53,7 @@ class Predictive(Placement):
 def _estimate(newcomer: Newcomer, one: Candidate) -> float:
     """What it would be like there, by sums alone: shares of what is promised, and of memory."""
     load, capacity, there = one.load, one.capacity_tokens, answers_there(newcomer, one)
-    base_s, row_s, context_s = one.step_time.decode_terms
+    base_s, row_s, context_s, token_s, _ = one.step_time.terms
     length = newcomer.likely_length if there else newcomer.num_tokens + 1
     tokens = load.likely_tokens + length
     taken = tokens / max(1, capacity)
@@ -65,23 +65,22 @@ def _estimate(newcomer: Newcomer, one: Candidate) -> float:
         total += (paced_s / newcomer.slo_tpot_s) ** 2
     if not newcomer.brings_kv:
         queue = one.num_pending_tokens + newcomer.num_tokens - one.cached_tokens(newcomer)
-        total += one.step_time.drain_s(1.0, 0, 0, queue) / newcomer.slo_ttft_s
+        total += (base_s + token_s * queue) / newcomer.slo_ttft_s
     return total
 
 
 def harms(newcomer: Newcomer, candidates: Listing[Candidate]) -> list[float]:
     """How many promises are expected to be missed more, as a sequence is queued at each."""
     played = Prospects(newcomer, candidates)
-    prompts = [one.num_pending_tokens + one.prompt_left() for one in candidates]
+    prompts = [one.num_pending_tokens + one.prompt_left for one in candidates]
     own = [_own_prompt(newcomer, one) for one in candidates]
     both = list(zip(candidates, prompts, own, strict=True))
     stall_s = np.array([one.step_time.drain_s(0.0, 0, 0, queue) for one, queue, _ in both])
     added_s = np.array([one.step_time.chunk_s(new) if new else 0.0 for one, _, new in both])
-    now_s, then_s, draws = played.tpots_s(stall_s, added_s)
-    slo_s = newcomer.slo_tpot_s
-    others = ((_misses(then_s / slo_s) - _misses(now_s / slo_s)) * draws).sum(axis=-1).tolist()
-    most = np.array([one.capacity_tokens + one.shared_tokens() for one in candidates])
-    excess, lives_s = played.more_excess(most).tolist(), played.life_s
+    tpots_s, draws = played.tpots_s(stall_s, added_s)
+    now, then = _misses(tpots_s / newcomer.slo_tpot_s)
+    others = ((then - now) * draws).sum(axis=-1).tolist()
+    excess, lives_s = played.more_excess(), played.life_s
     found = []
     for row, (one, queue, new) in enumerate(both):
         room_s = _room_s(newcomer, one, played, row)
@@ -118,13 +117,13 @@ def _own_harm(
     """
     if newcomer.brings_kv:
         begun_s = newcomer.first_token_s if newcomer.first_token_s >= 0.0 else newcomer.now
-        gone_s = newcomer.now - begun_s + one.transfer_s + room_s
+        gone_s = newcomer.now - begun_s + newcomer.transfers_s.get(one.instance, 0.0) + room_s
         outputs = newcomer.num_outputs + newcomer.num_left
         tpot = (gone_s + life_s) / (outputs * newcomer.slo_tpot_s)
         return _miss(tpot) + EVEN * tpot
     decodes = one.num_running
     steps = -(-num_tokens // max(1, one.step_tokens - decodes))
-    rows, context = steps * decodes, steps * one.context()
+    rows, context = steps * decodes, steps * one.context
     prompts_s = one.step_time.drain_s(steps, rows, context, num_tokens)
     waited_s = newcomer.now - newcomer.arrived_s
     ttft = (waited_s + room_s + prompts_s) / newcomer.slo_ttft_s

@@ -6,9 +6,11 @@ from copy import copy
 
 import numpy as np
 
+from daemon.core.candidate import InstanceView
 from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.wakes import NEVER
+from daemon.placement.balance import may_leave
 from daemon.request import State
 from daemon.scheduler.load_sums import is_heavy
 from daemon.scheduler.scheduler import Scheduler
@@ -49,7 +51,15 @@ def _check_asked(core: Core) -> None:
             assert instance.scheduler.rests or index in wakes._restless, "nobody asks it again"
     if len(core.instances) > 1:
         waiting = {index for index, one in enumerate(core.instances) if one.scheduler.waiting}
-        assert core._balancer._givers ^ waiting <= core._touched
+        assert core._balancer._givers ^ waiting <= core.touched
+
+
+def check_views(core: Core) -> None:
+    """What placement keeps of an instance is what it would see if it looked again."""
+    for index in core.dispatch._views.keys() - core.touched:
+        again = InstanceView(core.instances[index])
+        for name, kept in vars(core.dispatch._views[index]).items():
+            np.testing.assert_equal(kept, getattr(again, name), f"{name} of {index}")
 
 
 def check_nothing_left(core: Core) -> None:
@@ -69,9 +79,13 @@ def _check_moves(core: Core) -> None:
     for move in core.migration.moves.values():
         assert core.sequences[move.sequence.id] is move.sequence
         assert move in core.migration.moves.leaving(move.source)
+        assert move.sequence in core.migration.moves.coming(move.target)
     for instance in core.instances:
         for move in core.migration.moves.leaving(instance.index):
             assert core.migration.moves.get(move.sequence.id) is move
+        for sequence in core.migration.moves.coming(instance.index):
+            found = core.migration.moves.get(sequence.id)
+            assert found is not None and found.target == instance.index
         residency = instance.scheduler.residency
         for one in residency.parcels.by_id.values():
             assert core.sequences[one.id] is one
@@ -251,10 +265,9 @@ def check_nobody_idles(core: Core) -> None:
             continue
         for other in ready:
             for one in _in_vain(other.scheduler):
-                copied = one.residence.parked_tokens
                 if idle.role is not other.role and not idle.suits(one):
                     continue
-                if one.strikes or copied or idle.capacity_tokens < one.limit:
+                if not may_leave(one) or idle.capacity_tokens < one.limit:
                     continue
                 plan = scheduler.admission.plan(one)
                 assert scheduler.kv.num_lacking(plan.matched, plan.num_new_blocks) > 0, (

@@ -70,16 +70,16 @@ def test_what_is_told_of_an_instance_is_what_is_there(monkeypatch: pytest.Monkey
         def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
             for one in candidates:
                 table = driver.core.instances[one.instance].scheduler.slots
-                members, (known, left) = one.members(), one.queued()
+                members, (known, left) = one.members, one.queued
                 assert members.known.size == one.num_running == table.num_running
                 assert (members.left > 0).all() and (left > 0).all()
                 assert (members.known >= members.outputs).all()
                 assert known.size == one.num_waiting and one.num_pending_tokens == known.sum()
                 assert one.load.num == one.num_running + one.num_waiting
-                assert one.context() + one.prompt_left() <= members.known.sum()
+                assert one.context + one.prompt_left <= members.known.sum()
                 assert one.capacity_tokens == 256 >= one.free_tokens >= 0
-                assert 0.0 <= one.kv_share <= 1.0 and one.pace_s >= 0.0
-                assert one.shared_tokens() >= 0
+                assert 0.0 <= one.kv_share <= 1.0
+                assert one.shared_tokens >= 0
                 looked.append((one.instance, one.num_running, newcomer.likely_length))
             return candidates[0].instance
 

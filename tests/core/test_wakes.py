@@ -83,7 +83,7 @@ class AskingAll(Core):
     """Every event asks every instance for a step, and balances all of them."""
 
     def handle(self, event: Event) -> list[Action]:
-        self._touched |= set(range(len(self.instances)))
+        self.touched |= set(range(len(self.instances)))
         self._balancer = Balancer(self.instances)
         return super().handle(event)
 

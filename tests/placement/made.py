@@ -37,7 +37,6 @@ class Made:
     since_s: float = 0.0  # since the first tokens of all that run
     cached: int = 0
     left_of_prompts: int = 0
-    transfer_s: float = 0.0
 
     @property
     def num_pending_tokens(self) -> int:
@@ -58,15 +57,15 @@ class Made:
 
     @property
     def kv_share(self) -> float:
-        return self.context() / max(1, self.capacity_tokens)
+        return self.context / max(1, self.capacity_tokens)
 
     @property
     def free_tokens(self) -> int:
-        return max(0, self.capacity_tokens - self.context())
+        return max(0, self.capacity_tokens - self.context)
 
     @property
-    def pace_s(self) -> float:
-        return self.step_time.decode_s(self.num_running, self.context())
+    def saturating_tokens(self) -> int:
+        return self.step_time.saturating_tokens(self.step_tokens)
 
     @property
     def load(self) -> LoadHere:
@@ -80,26 +79,32 @@ class Made:
             heavy + sum(is_heavy(known, known + left) for known, left in self.waiting),
         )
 
+    @property
     def beyond(self) -> int:
         return 0
 
+    @property
     def context(self) -> int:
         return sum(known for known, _, _ in self.running)
 
+    @property
     def shared_tokens(self) -> int:
         return 0
 
+    @property
     def prompt_left(self) -> int:
         return self.left_of_prompts
 
     def cached_tokens(self, newcomer: Newcomer) -> int:
         return min(self.cached, newcomer.num_tokens - 1)
 
+    @property
     def members(self) -> Members:
         columns = np.array(self.running, np.int32).reshape(-1, 3)
-        since_s = np.where(columns[:, 2] > 0, self.since_s, 0.0)
-        return Members(columns[:, 0], columns[:, 1], columns[:, 2], since_s)
+        first_s = np.where(columns[:, 2] > 0, -self.since_s, np.inf)  # as of time 0
+        return Members(columns[:, 0], columns[:, 1], columns[:, 2], first_s)
 
+    @property
     def queued(self) -> tuple[Int32, Int32]:
         columns = np.array(self.waiting, np.int32).reshape(-1, 2)
         return int32(columns[:, 0]), int32(columns[:, 1])

@@ -10,6 +10,7 @@ from daemon.core.candidate import InstanceView
 from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import PlacementChosen
+from daemon.core.instance import Instance
 from daemon.core.moves import Move
 from daemon.placement import PLACEMENTS
 from daemon.placement.base import Candidate, Newcomer
@@ -19,10 +20,22 @@ from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
+from tests.core.laws import check_views
 from tests.core.random_moves import begin, revive, step
 
 NAMES = sorted(PLACEMENTS)
 _encode = encoder().encode
+
+
+def with_checks(core: Core) -> None:
+    """Have every decision of a Core check what is kept of the instances before."""
+    decide = core.dispatch.decide
+
+    def checked(sequence: Sequence, among: Listing[Instance], wanted: Role, now: float) -> Instance:
+        check_views(core)
+        return decide(sequence, among, wanted, now)
+
+    core.dispatch.decide = checked
 
 
 def live(placement: str, seed: int, num_events: int = 160) -> Driver:
@@ -32,6 +45,7 @@ def live(placement: str, seed: int, num_events: int = 160) -> Driver:
     config = msgspec.structs.replace(drawn.config, placement=placement)
     driver = Driver(config, num_blocks, drawn.step_s, drawn.num_host_blocks, 1e-6)
     driver.link_all()
+    with_checks(driver.core)
     for _ in range(num_events):
         step(driver, num_blocks, chance)
         if driver.requests and guesses.random() < 0.25:
@@ -153,9 +167,9 @@ def test_who_runs_on_beyond_its_likely_end_is_no_gain_where_it_is(placement: str
         driver.answer(0)
     request = driver.arrive([2] * 9, 20)
     assert driver.core.sequences[sequence_id(request, 0)].instance == 1
-    view = InstanceView(driver.core.instances[0], driver.now)
-    members = view.members()
-    assert view.load.likely_tokens + view.beyond() == (members.known + members.left).sum() > 80
+    view = InstanceView(driver.core.instances[0])
+    members = view.members
+    assert view.load.likely_tokens + view.beyond == (members.known + members.left).sum() > 80
     driver.settle()
     driver.check_nothing_left()
 

@@ -1,10 +1,12 @@
 """An instance as placement sees it: what it is asked for is worked out then, and not before."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listing
 
 import numpy as np
 
 from daemon.core.instance import Instance
+from daemon.cost.step_time import StepTimeModel
 from daemon.placement.base import LoadHere, Members, Newcomer
 from daemon.role import Role
 from daemon.scheduler.load_sums import is_heavy
@@ -25,30 +27,49 @@ class InstanceView:
         "_coming",
         "_home",
         "_now",
+        "_reckon_s",
         "_scheduler",
-        "capacity_tokens",
         "instance",
-        "num_pending_tokens",
         "role",
-        "step_time",
-        "transfer_s",
     )
 
     def __init__(
-        self, home: Instance, now: float, coming: Listing[Sequence] = (), transfer_s: float = 0.0
+        self,
+        home: Instance,
+        now: float,
+        coming: Listing[Sequence] = (),
+        reckon_s: Callable[[Instance], float] = lambda _home: 0.0,
     ) -> None:
-        """`coming` are those that run elsewhere and are to go on here."""
+        """`coming` are those that run elsewhere and are to go on here; `reckon_s` tells how long
+        the sequence's KV takes to an instance.
+        """
         self._home = home
         self._now = now
         self._coming = coming
-        self._scheduler = scheduler = home.scheduler
-        kv = scheduler.kv
+        self._reckon_s = reckon_s
+        self._scheduler = home.scheduler
         self.instance = home.index
         self.role = home.role
-        self.step_time = scheduler.step_time
-        self.capacity_tokens = kv.pool.num_blocks * kv.block_size
-        self.num_pending_tokens = scheduler.waiting.num_tokens
-        self.transfer_s = transfer_s
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Known tokens of sequences that wait for it."""
+        return self._scheduler.waiting.num_tokens
+
+    @property
+    def capacity_tokens(self) -> int:
+        """What its whole pool holds."""
+        return self._scheduler.kv.capacity_tokens
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What its steps take."""
+        return self._scheduler.step_time
+
+    @property
+    def transfer_s(self) -> float:
+        """How long the sequence's KV takes to it, those before it on the way; 0: none has to go."""
+        return self._reckon_s(self._home)
 
     @property
     def wait_s(self) -> float:
@@ -70,9 +91,8 @@ class InstanceView:
     def kv_share(self) -> float:
         """The share of its blocks that is held or reserved."""
         kv = self._scheduler.kv
-        ledger = kv.pool.ledger()
-        taken = ledger.held + kv.reservations.num_unheld
-        return taken / ledger.total if ledger.total else 1.0
+        taken, total = kv.pool.num_held + kv.reservations.num_unheld, kv.pool.num_blocks
+        return taken / total if total else 1.0
 
     @property
     def free_tokens(self) -> int:
@@ -138,7 +158,7 @@ class InstanceView:
     def shared_tokens(self) -> int:
         """Tokens of them that are counted again for each who shares their blocks."""
         kv, order = self._scheduler.kv, self._scheduler.slots.order()
-        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.ledger().held
+        num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.num_held
         return max(0, num_twice) * kv.block_size
 
     def prompt_left(self) -> int:

@@ -1,8 +1,9 @@
 """Dispatch: which instance a sequence is queued at, at first and again."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Listing
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -86,10 +87,9 @@ class Dispatch:
         for move in core.migration.moves.values():
             if move.sequence is not sequence:
                 coming[move.target].append(move.sequence)
-        candidates = [InstanceView(one, now, coming.get(one.index, ())) for one in pool]
+        reckon_s = partial(self._transfer_s, sequence)
+        candidates = [InstanceView(one, now, coming.get(one.index, ()), reckon_s) for one in pool]
         newcomer = self._newcomer(sequence, now)
-        if newcomer.brings_kv:
-            self._reckon_transfers(sequence, candidates)
         return core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
 
     def _newcomer(self, sequence: Sequence, now: float) -> Newcomer:
@@ -106,7 +106,7 @@ class Dispatch:
             num_tokens=known,
             likely_length=max(known + 1, likely),
             num_outputs=outputs,
-            brings_kv=sequence.slot >= 0 or sequence.residence.parked_tokens > 0,
+            brings_kv=_brings_kv(sequence),
             now=now,
             arrived_s=sequence.arrived_s,
             first_token_s=sequence.first_token_s,
@@ -123,19 +123,15 @@ class Dispatch:
         home = next((one for one in homes if one.knows_length_of(sequence)), homes[0])
         return home.left_of(sequence).steps
 
-    def _reckon_transfers(self, sequence: Sequence, views: Listing[InstanceView]) -> None:
-        """How long its KV takes to each, which takes turns with what is on its way there."""
-        transfers = self._core.migration.transfers
-        parcel = sequence.residence.parcel
+    def _transfer_s(self, sequence: Sequence, target: Instance) -> float:
+        """How long its KV takes to an instance, as it takes turns with what is on its way there."""
+        transfers, parcel = self._core.migration.transfers, sequence.residence.parcel
         source = sequence.instance if parcel is None else parcel.instance
-        flying = Counter(one.target for one in transfers)
-        for view in views:
-            target = view.instance
-            if target != source:
-                kv = self._core.instances[target].scheduler.kv
-                link = transfers.links.time(source, target)
-                own_s = link.predict_s(kv.blocks_for(sequence.num_known_tokens))
-                view.transfer_s = own_s * (1 + flying[target])
+        if target.index == source or not _brings_kv(sequence):
+            return 0.0
+        flying = sum(one.target == target.index for one in transfers)
+        num_blocks = target.scheduler.kv.blocks_for(sequence.num_known_tokens)
+        return transfers.links.time(source, target.index).predict_s(num_blocks) * (1 + flying)
 
     # Again
 
@@ -188,3 +184,8 @@ class Dispatch:
             sequence.story.add(now, What.MOVED, giver.index)
             self._core.touch(taker.index).scheduler.add(sequence, now)
         return found[-1][2] if found else taker_s
+
+
+def _brings_kv(sequence: Sequence) -> bool:
+    """Whether nothing of it has to be computed again: its KV comes along."""
+    return sequence.slot >= 0 or sequence.residence.parked_tokens > 0

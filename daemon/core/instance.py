@@ -88,8 +88,7 @@ class Instance:
     @property
     def capacity_tokens(self) -> int:
         """The longest sequence that its whole pool can hold."""
-        kv = self.scheduler.kv
-        return kv.pool.num_blocks * kv.block_size
+        return self.scheduler.kv.capacity_tokens
 
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold so long a sequence."""

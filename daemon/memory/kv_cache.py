@@ -18,6 +18,7 @@ class KVCache:
         self, num_blocks: int, block_size: int, max_slots: int, max_len: int, prefix_cache: bool
     ) -> None:
         self.block_size = block_size
+        self.capacity_tokens = num_blocks * block_size  # what the whole pool holds
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
         self.reservations = Reservations(self.table.held)

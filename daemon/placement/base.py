@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from daemon.cost.step_time import Float64, StepTimeModel
@@ -10,8 +9,7 @@ from daemon.role import Role
 from daemon.wire.columns import Int32
 
 
-@dataclass(slots=True, frozen=True)
-class Newcomer:
+class Newcomer(NamedTuple):
     """The sequence that is to be placed, as far as it is known."""
 
     sequence: int

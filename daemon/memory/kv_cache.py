@@ -109,6 +109,16 @@ class KVCache:
         self.table.clear(slots)
         self.reservations.release(slots)
 
+    def hand_over(self, slot: int, num_blocks: int) -> list[int]:
+        """Take back a slot whose blocks no step in flight names, but for the first `num_blocks`:
+        those, which the caller owns in its place from now on.
+        """
+        blocks: list[int] = self.table.blocks(slot).tolist()
+        self.pool.let_go(blocks[num_blocks:])
+        self.table.clear([slot])
+        self.reservations.release([slot])
+        return blocks[:num_blocks]
+
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""
         if not self._copy_sources:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from daemon.core.candidate import InstanceView
+from daemon.core.destinations import kv_home
 from daemon.core.events import Configured
 from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.migration import Migration
@@ -106,7 +107,7 @@ class Dispatch:
             num_tokens=known,
             likely_length=max(known + 1, likely),
             num_outputs=outputs,
-            brings_kv=_brings_kv(sequence),
+            brings_kv=kv_home(sequence) is not None,
             now=now,
             arrived_s=sequence.arrived_s,
             first_token_s=sequence.first_token_s,
@@ -125,9 +126,8 @@ class Dispatch:
 
     def _transfer_s(self, sequence: Sequence, target: Instance) -> float:
         """How long its KV takes to an instance, as it takes turns with what is on its way there."""
-        transfers, parcel = self._core.migration.transfers, sequence.residence.parcel
-        source = sequence.instance if parcel is None else parcel.instance
-        if target.index == source or not _brings_kv(sequence):
+        transfers, source = self._core.migration.transfers, kv_home(sequence)
+        if source is None or source == target.index:
             return 0.0
         flying = sum(one.target == target.index for one in transfers)
         num_blocks = target.scheduler.kv.blocks_for(sequence.num_known_tokens)
@@ -184,8 +184,3 @@ class Dispatch:
             sequence.story.add(now, What.MOVED, giver.index)
             self._core.touch(taker.index).scheduler.add(sequence, now)
         return found[-1][2] if found else taker_s
-
-
-def _brings_kv(sequence: Sequence) -> bool:
-    """Whether nothing of it has to be computed again: its KV comes along."""
-    return sequence.slot >= 0 or sequence.residence.parked_tokens > 0

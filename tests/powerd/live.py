@@ -126,17 +126,14 @@ class Powerd:
         self._log_path.write_text("")
 
     @contextlib.contextmanager
-    def most_descriptors(self, count: int) -> Iterator[None]:
-        """It can have no more of them meanwhile."""
+    def without_descriptors(self) -> Iterator[None]:
+        """It can open nothing meanwhile; what is open stays."""
         before = resource.prlimit(self._pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (count, before[1]))
+        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (0, before[1]))
         try:
             yield
         finally:
             resource.prlimit(self._pid, resource.RLIMIT_NOFILE, before)
-
-    def num_descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self._pid}/fd"))
 
     def cpu_s(self) -> float:
         """What it has used of a processor."""

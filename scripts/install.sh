@@ -56,7 +56,7 @@ place 644 systemd/llmd.service /etc/systemd/system/llmd.service
 place 644 systemd/llmd-powerd.service /etc/systemd/system/llmd-powerd.service
 place 644 systemd/llmd.sysusers.conf /usr/lib/sysusers.d/llmd.conf
 place 644 systemd/llmd.tmpfiles.conf /usr/lib/tmpfiles.d/llmd.conf
-for program in llmd llmd-top; do
+for program in llmd llmd-top llmd-powerd; do
   install -d "$destdir/usr/local/bin"
   ln -sfn "$prefix/venv/bin/$program" "$destdir/usr/local/bin/$program"
 done

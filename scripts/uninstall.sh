@@ -13,7 +13,7 @@ rmdir --ignore-fail-on-non-empty "$destdir$prefix" 2>/dev/null || true
 rm -f "$destdir/etc/systemd/system/llmd.service" \
   "$destdir/etc/systemd/system/llmd-powerd.service" "$destdir/usr/lib/sysusers.d/llmd.conf" \
   "$destdir/usr/lib/tmpfiles.d/llmd.conf"
-for program in llmd llmd-top; do
+for program in llmd llmd-top llmd-powerd; do
   rm -f "$destdir/usr/local/bin/$program" "$destdir/usr/share/man/man1/$program.1" \
     "$destdir/usr/share/bash-completion/completions/$program" \
     "$destdir/usr/share/zsh/vendor-completions/_$program"

@@ -1,6 +1,7 @@
 """The parser of llmd's programs: one sentence for wrong words, with what was probably meant."""
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -9,6 +10,9 @@ from daemon.nearest import did_you_mean, not_one_of, unknown
 
 FILE, FOLDER = "file", "folder"
 """What shell completion looks for where a value is a path."""
+
+_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|-inf$|-nan$", re.IGNORECASE)
+"""A negative number as `float` reads it; argparse takes some of them for flags."""
 
 
 def offer(action: argparse.Action, values: Sequence[str] | str) -> None:
@@ -31,6 +35,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         named.setdefault("formatter_class", _Lines)
         super().__init__(*arguments, **named)
+        self._negative_number_matcher = _NEGATIVE
 
     def error(self, message: str) -> NoReturn:
         """Tell it, and end with status 2."""

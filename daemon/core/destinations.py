@@ -41,14 +41,15 @@ def destinations(
 
 
 def _able(sequence: Sequence, among: list[Instance], links: LinkEnds) -> list[Instance]:
-    """Those of these instances that could go on with a sequence."""
-    return [one for one in among if one.takes(sequence.limit) and _reaches(sequence, one, links)]
+    """Those of these instances that could go on with a sequence, and that its KV can go to."""
+    limit, source = sequence.limit, kv_home(sequence)
+    taking = [one for one in among if one.takes(limit)]
+    return [one for one in taking if source in (None, one.index) or links.up(source, one.index)]
 
 
-def _reaches(sequence: Sequence, target: Instance, links: LinkEnds) -> bool:
-    """Whether its KV, if it has any, can go there."""
+def kv_home(sequence: Sequence) -> int | None:
+    """The instance that has a sequence's KV; None: it has none, and is computed anew."""
     if sequence.slot < 0 and not sequence.residence.parked_tokens:
-        return True
+        return None
     parcel = sequence.residence.parcel
-    source = parcel.instance if parcel is not None else sequence.instance
-    return source == target.index or links.up(source, target.index)
+    return sequence.instance if parcel is None else parcel.instance

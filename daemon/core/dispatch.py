@@ -1,12 +1,13 @@
 """Dispatch: which instance a sequence is queued at, at first and again."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listing
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
 from daemon.core.candidate import InstanceView
+from daemon.core.destinations import kv_home
 from daemon.core.events import Configured
 from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.migration import Migration
@@ -84,7 +85,7 @@ class Dispatch:
         pool = preferred(among, wanted)
         if len(pool) == 1:
             return pool[0]
-        newcomer, candidates = self._newcomer(sequence, pool, now), self._views_of(pool, sequence)
+        newcomer, candidates = self._newcomer(sequence, now), self._views_of(pool, sequence)
         return self._core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
 
     def _views_of(self, pool: Listing[Instance], newcomer: Sequence) -> list[InstanceView]:
@@ -111,7 +112,7 @@ class Dispatch:
         for index in changed:
             self._views.pop(index, None)
 
-    def _newcomer(self, sequence: Sequence, pool: Listing[Instance], now: float) -> Newcomer:
+    def _newcomer(self, sequence: Sequence, now: float) -> Newcomer:
         config, known = self._core.config, sequence.num_known_tokens
         if sequence.slot >= 0:
             table = self._core.instances[sequence.instance].scheduler.slots
@@ -120,20 +121,19 @@ class Dispatch:
         likely = sequence.likely_length
         if sequence.predicted_tokens < 0 and self.placement.looks_at_lengths:
             likely = sequence.num_known_tokens + self._left_steps(sequence)
-        brings_kv = sequence.slot >= 0 or sequence.residence.parked_tokens > 0
         return Newcomer(
             sequence=sequence.id,
             num_tokens=known,
             likely_length=max(known + 1, likely),
             num_outputs=outputs,
-            brings_kv=brings_kv,
+            brings_kv=kv_home(sequence) is not None,
             now=now,
             arrived_s=sequence.arrived_s,
             first_token_s=sequence.first_token_s,
             slo_ttft_s=config.slo_ttft_s,
             slo_tpot_s=config.slo_tpot_s,
             hashes=sequence.hashes,
-            transfers_s=self._transfers_s(sequence, pool) if brings_kv else {},
+            transfer_s=partial(self._transfer_s, sequence),
         )
 
     def _left_steps(self, sequence: Sequence) -> int:
@@ -144,19 +144,14 @@ class Dispatch:
         home = next((one for one in homes if one.knows_length_of(sequence)), homes[0])
         return home.left_of(sequence).steps
 
-    def _transfers_s(self, sequence: Sequence, pool: Listing[Instance]) -> dict[int, float]:
-        """How long its KV takes to each, which takes turns with what is on its way there."""
-        transfers = self._core.migration.transfers
-        parcel = sequence.residence.parcel
-        source = sequence.instance if parcel is None else parcel.instance
-        flying = Counter(one.target for one in transfers)
-        found = {}
-        for one in pool:
-            if one.index != source:
-                link = transfers.links.time(source, one.index)
-                own_s = link.predict_s(one.scheduler.kv.blocks_for(sequence.num_known_tokens))
-                found[one.index] = own_s * (1 + flying[one.index])
-        return found
+    def _transfer_s(self, sequence: Sequence, target: int) -> float:
+        """How long its KV takes to an instance, as it takes turns with what is on its way there."""
+        transfers, source = self._core.migration.transfers, kv_home(sequence)
+        if source is None or source == target:
+            return 0.0
+        flying = sum(one.target == target for one in transfers)
+        num_blocks = self._core.instances[target].scheduler.kv.blocks_for(sequence.num_known_tokens)
+        return transfers.links.time(source, target).predict_s(num_blocks) * (1 + flying)
 
     # Again
 

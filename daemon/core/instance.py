@@ -88,8 +88,7 @@ class Instance:
     @property
     def capacity_tokens(self) -> int:
         """The longest sequence that its whole pool can hold."""
-        kv = self.scheduler.kv
-        return kv.pool.num_blocks * kv.block_size
+        return self.scheduler.kv.capacity_tokens
 
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold so long a sequence."""
@@ -250,9 +249,11 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
-    """The instances that can hold so long a sequence; while none is ready, those that are lost."""
-    ready = [one for one in instances if one.state is WorkerState.READY]
-    if not ready:
-        return [one for one in instances if one.state is WorkerState.LOST]
-    able = [one for one in ready if one.can_hold(num_tokens)]
-    return [one for one in able if not one.drained] or able
+    """The instances that can hold so long a sequence, those that are to be left only where no
+    others can; while none is ready, those that are lost.
+    """
+    if taking := [one for one in instances if one.takes(num_tokens)]:
+        return taking
+    if any(one.state is WorkerState.READY for one in instances):
+        return [one for one in instances if one.can_hold(num_tokens)]
+    return [one for one in instances if one.state is WorkerState.LOST]

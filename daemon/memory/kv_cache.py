@@ -18,6 +18,7 @@ class KVCache:
         self, num_blocks: int, block_size: int, max_slots: int, max_len: int, prefix_cache: bool
     ) -> None:
         self.block_size = block_size
+        self.capacity_tokens = num_blocks * block_size  # what the whole pool holds
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
         self.reservations = Reservations(self.table.held)
@@ -107,6 +108,16 @@ class KVCache:
         self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
         self.table.clear(slots)
         self.reservations.release(slots)
+
+    def hand_over(self, slot: int, num_blocks: int) -> list[int]:
+        """Take back a slot whose blocks no step in flight names, but for the first `num_blocks`:
+        those, which the caller owns in its place from now on.
+        """
+        blocks: list[int] = self.table.blocks(slot).tolist()
+        self.pool.let_go(blocks[num_blocks:])
+        self.table.clear([slot])
+        self.reservations.release([slot])
+        return blocks[:num_blocks]
 
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""

@@ -1,9 +1,8 @@
 """The base of placements: which of several instances a sequence is queued at."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -13,8 +12,11 @@ from daemon.role import Role
 from daemon.wire.columns import Int32
 
 
-@dataclass(slots=True, frozen=True)
-class Newcomer:
+def _stays(_instance: int) -> float:
+    return 0.0
+
+
+class Newcomer(NamedTuple):
     """The sequence that is to be placed, as far as it is known."""
 
     sequence: int
@@ -28,7 +30,7 @@ class Newcomer:
     slo_ttft_s: float
     slo_tpot_s: float
     hashes: Listing[bytes] = ()  # of its full blocks
-    transfers_s: Mapping[int, float] = field(default_factory=dict)  # of its KV, to where it is not
+    transfer_s: Callable[[int], float] = _stays  # of its KV to an instance; 0 where it is
 
     @property
     def num_left(self) -> int:

@@ -117,7 +117,7 @@ def _own_harm(
     """
     if newcomer.brings_kv:
         begun_s = newcomer.first_token_s if newcomer.first_token_s >= 0.0 else newcomer.now
-        gone_s = newcomer.now - begun_s + newcomer.transfers_s.get(one.instance, 0.0) + room_s
+        gone_s = newcomer.now - begun_s + newcomer.transfer_s(one.instance) + room_s
         outputs = newcomer.num_outputs + newcomer.num_left
         tpot = (gone_s + life_s) / (outputs * newcomer.slo_tpot_s)
         return _miss(tpot) + EVEN * tpot

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import faulthandler
 import logging
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from daemon import notify
 from daemon.control.place import SocketPlace
 from daemon.logs import set_up
 from daemon.powerd.cards import PowerCards
@@ -24,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; 0 if every card has its own limit again, else 1."""
     given = parser().parse_args(arguments)
     set_up("powerd")
+    faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
     try:
         if given.restore:
             return restore(given.state)
@@ -70,6 +73,7 @@ def serve(path: Path, state: Path, stop: socket.socket) -> int:
                 keeper.settle_again()
                 listener.listen()
                 log.info("listens at %s", path)
+                notify.ready(f"listens at {path}")
                 PowerServer(keeper, listener, stop).run()
                 listener.close()
             finally:

@@ -6,6 +6,7 @@ One thread waits for all of them. A connection that does not read its answers is
 import contextlib
 import itertools
 import logging
+import math
 import selectors
 import socket
 import time
@@ -21,12 +22,13 @@ from daemon.powerd.frames import (
     refusal,
 )
 from daemon.powerd.keeper import PowerKeeper
+from daemon.powerd.watchdog import PowerWatchdog
 
 MOST_CONNECTIONS = 16
 ANSWERS_BYTES = 16 * 1024
 """Of answers that a connection has not read; no more of its questions are answered then."""
 RETRY_S = 2.0
-"""What could not be done with a card is tried again so often."""
+"""What could not be done, with a card or for want of descriptors, is tried again so often."""
 
 log = logging.getLogger(__name__)
 
@@ -78,27 +80,45 @@ class PowerServer:
         self._behind: dict[PowerPeer, None] = {}
         """Connections that have asked more than was answered yet, in order."""
         self._selector = selectors.DefaultSelector()
+        self._accepts = True
+        self._retry_s = time.monotonic() + RETRY_S
+        self._watchdog = PowerWatchdog()
 
     def run(self) -> None:
         """Serve; connections are closed at the end, and their leases are still held."""
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._stop, selectors.EVENT_READ)
-        retry_s = time.monotonic() + RETRY_S
         try:
             while True:
-                left_s = max(0.0, retry_s - time.monotonic()) if self._keeper.unsettled else None
-                ready = self._selector.select(0.0 if self._behind else left_s)
+                ready = self._selector.select(self._rest_s())
                 if any(key.fileobj is self._stop for key, _ in ready):
                     return
                 self._take_turns([key for key, _ in ready])
-                if time.monotonic() >= retry_s:
-                    self._keeper.settle_again()
-                    retry_s = time.monotonic() + RETRY_S
+                if time.monotonic() >= self._retry_s:
+                    self._try_again()
+                self._watchdog.feed()
         finally:
             for peer in self._peers:
                 peer.sock.close()
             self._selector.close()
+
+    def _rest_s(self) -> float | None:
+        """How long there is nothing to do unless somebody asks; None: for ever."""
+        if self._behind:
+            return 0.0
+        due_s = self._watchdog.due_s
+        if self._keeper.unsettled or not self._accepts:
+            due_s = min(due_s, self._retry_s)
+        return None if due_s == math.inf else max(0.0, due_s - time.monotonic())
+
+    def _try_again(self) -> None:
+        """Do what could not be done."""
+        self._keeper.settle_again()
+        if not self._accepts:
+            self._accepts = True
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        self._retry_s = time.monotonic() + RETRY_S
 
     def _take_turns(self, ready: Sequence[selectors.SelectorKey]) -> None:
         """One question of each connection that has some: nobody waits for all of another's."""
@@ -111,12 +131,16 @@ class PowerServer:
                 turns[key.data] = None
         for peer in turns:
             self._go_on(peer)
+            self._watchdog.feed()
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError as error:
+        except OSError as error:  # the listener stays readable: it is left alone for a while
             log.warning("a connection was not accepted: %s", error)
+            self._accepts = False
+            self._retry_s = time.monotonic() + RETRY_S
+            self._selector.unregister(self._listener)
             return
         if len(self._peers) < MOST_CONNECTIONS:
             peer = PowerPeer(sock, next(self._numbers))

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from daemon import logs
+from daemon import logs, notify
 from daemon.config.cuda import DeviceError
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
@@ -22,7 +22,7 @@ from daemon.core.events import Configured
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
-from daemon.runtime import notify, watchdog
+from daemon.runtime import watchdog
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life

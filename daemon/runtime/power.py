@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,13 @@ from daemon.control.server import RefusalError
 from daemon.power.governor import PowerGovernor
 from daemon.power.looks import CardLimits, PowerSample
 from daemon.powerd.client import PowerClient
-from daemon.powerd.frames import SERVICE_SOCKET, CardReading, PowerError, PowerLostError
+from daemon.powerd.frames import (
+    SERVICE_SOCKET,
+    CapInForce,
+    CardReading,
+    PowerError,
+    PowerLostError,
+)
 from daemon.protocol.control import Capped
 from daemon.role import Role
 
@@ -39,6 +45,28 @@ class PowerFigures(NamedTuple):
     joules_per_token: float | None
 
 
+class _CardLeases:
+    """A connection to llmd-powerd and the limits that are leased through it; they end with it."""
+
+    def __init__(self, client: PowerClient) -> None:
+        self.client = client
+        self._watts: dict[str, float] = {}  # by card
+        self._turns = asyncio.Lock()
+
+    async def keep(self, card: str, wish: Callable[[], float | None]) -> CapInForce | None:
+        """Lease what is wished for a card once it is its turn; None: nothing, or that is leased.
+
+        Raises PowerError: the lease before it still holds, while the connection does.
+        """
+        async with self._turns:
+            watts = wish()
+            if watts is None or watts == self._watts.get(card):
+                return None
+            told = await self.client.lease(card, watts)
+            self._watts[card] = watts
+            return told
+
+
 class PowerCaps:
     """Keeps a lease for each card: the highest wish of the instances that compute on it."""
 
@@ -53,9 +81,8 @@ class PowerCaps:
         own = [spelled.setdefault(card.lower(), card) for card in cards]
         self._cards = tuple(own) if self._enabled else ("",) * len(cards)
         self._governors = [PowerGovernor(role, tpot_s, config.min_share) for role in roles]
-        self._client: PowerClient | None = None
+        self._leases: _CardLeases | None = None
         self._readings: dict[str, CardReading] = {}  # the newest by card
-        self._leased: dict[str, float] = {}  # by card
         self._in_force: dict[str, float] = {}  # limits by card
         self._said: dict[str, str] = {}  # by subject
         self._roles_changed = asyncio.Event()
@@ -93,15 +120,15 @@ class PowerCaps:
             raise RefusalError('power limits are not chosen here: power.enabled is "off"')
         if not card:
             raise RefusalError(f"{name} has no card whose power could be limited")
-        client, limits = self._client, governor.limits
-        if client is None:
+        leases, limits = self._leases, governor.limits
+        if leases is None:
             raise RefusalError(self._said.get("", f"no llmd-powerd was asked yet at {self._path}"))
         if limits is None or card not in self._readings:
             raise RefusalError(self._said.get(card, f"{card} has not told its limits yet"))
         before = governor.pinned_watts
         governor.pin(time.monotonic(), watts)
         try:
-            await self._lease(client, card)
+            await self._lease(leases, card)
         except PowerError as error:
             governor.pin(time.monotonic(), before)
             raise RefusalError(f"the limit of {name} stays as it was: {error}") from error
@@ -122,40 +149,39 @@ class PowerCaps:
                 level = logging.WARNING if self._wanted else logging.INFO
                 self._say("", f"{error}: power limits stay as they are", level)
             else:
-                if await self._talk(client):
+                if await self._talk(_CardLeases(client)):
                     wait_s = FIRST_RETRY_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LAST_RETRY_S)
 
-    async def _talk(self, client: PowerClient) -> bool:
+    async def _talk(self, leases: _CardLeases) -> bool:
         """While the connection lasts; whether a card was told of through it.
 
         One that is full or hangs takes a connection and tells nothing.
         """
-        self._client, told = client, False
+        self._leases, told = leases, False
         try:
             while True:
                 due_s = time.monotonic() + INTERVAL_S
                 for card in dict.fromkeys(filter(None, self._cards)):
-                    told = await self._attend(client, card) or told
-                    await self._follow_roles(client)
+                    told = await self._attend(leases, card) or told
+                    await self._follow_roles(leases)
                     if told:
                         self._say("", f"{_CHOSEN} {self._path}", logging.INFO)
-                await self._until(client, due_s)
+                await self._until(leases, due_s)
         except PowerLostError as error:
             self._say("", f"{error}: power limits are not chosen until it is back")
             return told
         finally:
-            client.close()
-            self._client = None
-            self._leased.clear()
+            leases.client.close()
+            self._leases = None
             for card in list(self._readings):
                 self._forget(card)
 
-    async def _attend(self, client: PowerClient, card: str) -> bool:
+    async def _attend(self, leases: _CardLeases, card: str) -> bool:
         """Read a card and lease what is wished for it; whether it told. Raises PowerLostError."""
         try:
-            reading = await client.read(card)
+            reading = await leases.client.read(card)
         except PowerLostError:
             raise
         except PowerError as error:
@@ -163,14 +189,14 @@ class PowerCaps:
             self._forget(card)
             return False
         self._take(card, reading)
-        if await self._follow(client, card):
+        if await self._follow(leases, card):
             self._said.pop(card, None)
         return True
 
-    async def _follow(self, client: PowerClient, card: str) -> bool:
+    async def _follow(self, leases: _CardLeases, card: str) -> bool:
         """Lease what is wished now; whether the card has it. Raises PowerLostError."""
         try:
-            await self._lease(client, card)
+            await self._lease(leases, card)
         except PowerLostError:
             raise
         except PowerError as error:
@@ -178,7 +204,7 @@ class PowerCaps:
             return False
         return True
 
-    async def _until(self, client: PowerClient, due_s: float) -> None:
+    async def _until(self, leases: _CardLeases, due_s: float) -> None:
         """Wait, and follow changes of roles meanwhile. Raises PowerLostError."""
         while (left_s := due_s - time.monotonic()) > 0:
             try:
@@ -186,14 +212,14 @@ class PowerCaps:
                     await self._roles_changed.wait()
             except TimeoutError:
                 return
-            await self._follow_roles(client)
+            await self._follow_roles(leases)
 
-    async def _follow_roles(self, client: PowerClient) -> None:
+    async def _follow_roles(self, leases: _CardLeases) -> None:
         """Lease by the roles of now, if some have changed. Raises PowerLostError."""
         if self._roles_changed.is_set():
             self._roles_changed.clear()
             for card in list(self._readings):
-                await self._follow(client, card)
+                await self._follow(leases, card)
 
     def _take(self, card: str, reading: CardReading) -> None:
         limits = CardLimits(reading.min_watts, reading.max_watts, reading.default_watts)
@@ -207,22 +233,15 @@ class PowerCaps:
         self._readings[card] = reading
         self._in_force[card] = reading.cap_watts
 
-    async def _lease(self, client: PowerClient, card: str) -> None:
+    async def _lease(self, leases: _CardLeases, card: str) -> None:
         """Lease the highest wish, if it is another one. Raises PowerError."""
-        wishes = [one.wish_watts for one in self._on(card) if one.wish_watts is not None]
-        if not wishes or self._leased.get(card) == max(wishes):
-            return
-        before = self._leased.get(card)
-        self._leased[card] = max(wishes)
-        try:
-            told = await client.lease(card, max(wishes))
-        except PowerError:
-            if before is None:
-                self._leased.pop(card, None)
-            else:
-                self._leased[card] = before
-            raise
-        self._in_force[card] = told.cap_watts
+        told = await leases.keep(card, lambda: self._highest_wish(card))
+        if told is not None:
+            self._in_force[card] = told.cap_watts
+
+    def _highest_wish(self, card: str) -> float | None:
+        wishes = (one.wish_watts for one in self._on(card))
+        return max((watts for watts in wishes if watts is not None), default=None)
 
     def _on(self, card: str) -> list[PowerGovernor]:
         pairs = zip(self._cards, self._governors, strict=True)

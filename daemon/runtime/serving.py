@@ -5,6 +5,7 @@ import time
 
 import msgspec
 
+from daemon import notify
 from daemon.control.server import RefusalError
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import CoreSnapshot, InstanceStatus
@@ -12,7 +13,6 @@ from daemon.core.view import block_owners, snapshot, story
 from daemon.protocol.api import Gauges, Serving
 from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
 from daemon.protocol.worker import Fallback
-from daemon.runtime import notify
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.greeting import how_to_talk
 from daemon.runtime.model import ServedModel

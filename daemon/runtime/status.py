@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from daemon import __version__
+from daemon import __version__, notify
 from daemon.config.instances import instance_limits
 from daemon.config.load import Loaded
 from daemon.config.schema import Config, InstanceSpec
@@ -18,7 +18,6 @@ from daemon.core.snapshot import CoreSnapshot, Counters, InstanceStatus
 from daemon.protocol.api import Serving
 from daemon.protocol.control import ApiStatus, BlockOwners, Closer, PredictorStatus, Snapshot, Story
 from daemon.role import Role
-from daemon.runtime import notify
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.life import Life
 from daemon.runtime.loads import CONVERSION, Loads

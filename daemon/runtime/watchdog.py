@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from daemon.runtime import notify
+from daemon import notify
 
 log = logging.getLogger(__name__)
 

@@ -370,7 +370,7 @@ class Admission:
         self.seal(slot)
         num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
         self.residency.pack(sequence, num_valid, self.kv)
-        self._vacate([slot])
+        self._leave([slot])
         sequence.pause(now, Cause.MOVED)
         sequence.waiting_since_s = now
         sequence.move(State.PREEMPTED)
@@ -391,12 +391,15 @@ class Admission:
 
     def _vacate(self, slots: list[int]) -> list[Sequence]:
         """Empty these slots, their blocks in one go; the sequences that had them."""
-        table = self.slots
-        last_step = max([int(table.last_step[slot]) for slot in slots])
+        last_step = max([int(self.slots.last_step[slot]) for slot in slots])
         self.kv.release(slots, last_step)
+        return self._leave(slots)
+
+    def _leave(self, slots: list[int]) -> list[Sequence]:
+        """Empty these slots, which have no blocks; the sequences that had them."""
         for slot in slots:
             if slot in self.joined:
                 self.joined.remove(slot)
             else:
                 self.left.append(slot)
-        return [table.leave(slot) for slot in slots]
+        return [self.slots.leave(slot) for slot in slots]

@@ -72,7 +72,8 @@ class IndexTable(msgspec.Struct, frozen=True):
 def index_table(lengths: Float64, weights: Float64) -> IndexTable:
     """The table of N lengths, rising and above 0, that have these weights."""
     steps = np.linspace(0, lengths.size - 1, min(_KNOTS, lengths.size)).astype(np.intp)
-    chosen = np.unique(lengths[steps])
+    chosen = lengths[steps]
+    chosen = chosen[np.append(True, chosen[1:] > chosen[:-1])]
     # Just before a knot those that end there are alive, and just behind it they are not.
     knots = np.sort(np.concatenate([[0.0], chosen, chosen[:-1] * (1.0 + _TINY)]))
     before = lengths.searchsorted(knots, side="left")

@@ -155,7 +155,7 @@ class StreamPace:
             return True
         num_tokens = sequence.expected_length + self._slots.num_expected_tokens
         num_tokens += sum(one.expected_length for _, _, one in self._paused)
-        return num_tokens <= self._most_pools(kv) * kv.pool.num_blocks * kv.block_size
+        return num_tokens <= self._most_pools(kv) * kv.capacity_tokens
 
     def _most_pools(self, kv: KVCache) -> float:
         """What all that have begun may need. What is beyond one pool comes back each pause. By

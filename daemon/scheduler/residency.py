@@ -265,11 +265,12 @@ class Residency:
         self._held.discard(sequence.slot)
 
     def pack(self, sequence: Sequence, num_valid: int, kv: KVCache) -> None:
-        """Make a parcel of a running sequence's first `num_valid` tokens, before it leaves."""
+        """Make a parcel of a running sequence's first `num_valid` tokens, before it leaves: their
+        blocks are the parcel's in place of its slot's, which has none any more.
+        """
         self.forget(sequence)
+        blocks = kv.hand_over(sequence.slot, kv.blocks_for(num_valid))
         if num_valid:
-            blocks = kv.table.blocks(sequence.slot)[: kv.blocks_for(num_valid)].tolist()
-            kv.pool.share(blocks)
             here = self.parcels.instance
             self.parcels.keep(sequence, Parcel(here, kv.pool, blocks, num_valid, False))
 

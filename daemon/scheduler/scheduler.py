@@ -109,7 +109,7 @@ class Scheduler:
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
         if self.policy.paces:
-            self.order.observe_backlog(self.kv.pool.num_blocks * self.kv.block_size)
+            self.order.observe_backlog(self.kv.capacity_tokens)
         self.order.enqueue(sequence, since_s)
         self.admission.pace.pause(sequence)
 

@@ -189,3 +189,6 @@ KINDS: dict[str, Callable[[Asker], tuple[str, dict[str, Any]]]] = {
     "tools": _tools,
 }
 """Every kind of answer that a client may want."""
+
+SHORT_KINDS = ("greedy", "sampled", "several", "logprobs", "penalties", "stop strings")
+"""Kinds that are quick to answer: no template and no grammar is theirs."""

@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from daemon.control.client import flip
 from daemon.journal.reader import read_records
@@ -36,6 +36,7 @@ PATIENT_S = 60.0
 ROLES = ("--instance", "cpu:prefill", "--instance", "cpu:decode")
 SLOW = f"worker.link_slow:1:{LINK_MS}"
 
+Done = TypeVar("Done")
 Striker = Callable[[LiveDaemon], Awaitable[list[Strike]]]
 Asked = list[tuple[Case, Answer]]
 
@@ -69,35 +70,44 @@ async def asked_of(
 
 
 async def killed(setting: Setting, config: Path, strike: Striker, seed: int) -> list[Kill]:
-    """Have workers of one daemon killed under load; what was on its way each time.
+    """Have workers of one daemon killed under load; what was on its way each time."""
+    with linked_daemon(setting, config, SLOW) as daemon:
+        strikes, seen = await disturbed(daemon, setting, seed, lambda _asking: strike(daemon))
+        assert seen.counters.worker_deaths == len(strikes), daemon.text()
+        kills = kills_of(list(read_records(daemon.folder / "journal" / FILE_NAME)), strikes)
+    assert len(kills) == len(strikes)
+    print(f"{len(kills)} kills")
+    return kills
+
+
+async def disturbed(
+    daemon: LiveDaemon, setting: Setting, seed: int, disturb: Callable[[Clients], Awaitable[Done]]
+) -> tuple[Done, Snapshot]:
+    """Disturb a daemon whose sequences move under load, then end it; how it was at rest.
 
     No answer is wrong, nothing is left behind, and the links come up again.
     """
-    with linked_daemon(setting, config, SLOW) as daemon:
-        await quiet(daemon)
-        asking, mover = Clients(daemon.url, setting.asked, seed), Mover(daemon, seed)
-        tasks = [asyncio.create_task(asking.live()) for _ in range(setting.clients)]
-        moving = asyncio.create_task(mover.live())
-        try:
-            strikes = await strike(daemon)
-        finally:
-            asking.going = mover.going = False
-        await asyncio.gather(moving, *tasks)
-        assert not asking.tally.wrong, "\n".join(asking.tally.wrong[:5])
-        seen = await at_rest(daemon)
-        check_ledgers(seen)
-        assert seen.counters.failed == 0
-        assert seen.counters.worker_deaths == len(strikes), daemon.text()
-        await links_work(daemon, setting.asked)
-        log = daemon.text()
-        assert "cannot go on" not in log and "Traceback" not in log, log
-        daemon.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(daemon.process.wait, QUIET_S) == 0
-        replayed(daemon)
-        kills = kills_of(list(read_records(daemon.folder / "journal" / FILE_NAME)), strikes)
-    assert len(kills) == len(strikes)
-    print(f"{len(kills)} kills; answers: {dict(asking.tally.seen)}; {told(seen)}")
-    return kills
+    await quiet(daemon)
+    asking, mover = Clients(daemon.url, setting.asked, seed), Mover(daemon, seed)
+    tasks = [asyncio.create_task(asking.live()) for _ in range(setting.clients)]
+    moving = asyncio.create_task(mover.live())
+    try:
+        done = await disturb(asking)
+    finally:
+        asking.going = mover.going = False
+    await asyncio.gather(moving, *tasks)
+    assert not asking.tally.wrong, "\n".join(asking.tally.wrong[:5])
+    seen = await at_rest(daemon)
+    check_ledgers(seen)
+    assert seen.counters.failed == 0
+    await links_work(daemon, setting.asked)
+    log = daemon.text()
+    assert "cannot go on" not in log and "Traceback" not in log, log
+    daemon.process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(daemon.process.wait, QUIET_S) == 0
+    replayed(daemon)
+    print(f"answers: {dict(asking.tally.seen)}; {told(seen)}")
+    return done, seen
 
 
 def told(seen: Snapshot) -> str:

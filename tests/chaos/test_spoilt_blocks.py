@@ -25,7 +25,6 @@ from tests.chaos.clients import Clients
 from tests.chaos.daemons import QUIET_S, check_ledgers, seed_of, toys
 from tests.chaos.linked_run import Setting, asked_of, at_rest, linked_daemon, told
 from tests.chaos.movers import Mover
-from tests.chaos.nursery import nursery
 from tests.chaos.quick import NURSERY
 from tests.chaos.strikes import FOLDER
 from tests.engine.handoff import SOURCE, TARGET, Pair, full
@@ -138,35 +137,36 @@ def test_1000_spoilt_blocks_of_1000_are_found() -> None:
     assert check_all_are_found(1000, seed_of(22)) == 1000
 
 
-async def check_answers_with_spoilt_blocks(folder: Path, seed: int, least: int) -> None:
+async def check_answers_with_spoilt_blocks(
+    folder: Path, nursery: Path, seed: int, least: int
+) -> None:
     """Every fifth block that leaves is spoilt; a toy that computed with one would say so."""
     subject = toys(toy_folder(folder / "toy"), Asker(seed, most_tokens=60).cases(12))
     asked = await asked_of(subject, folder / "alone.toml")
-    with nursery(folder) as path:
-        env = {NURSERY: str(path), FOLDER: str(folder)}
-        setting = Setting(subject._replace(worker="tests.chaos.quick"), env, asked)
-        with linked_daemon(setting, folder / "llmd.toml", f"{FLIP}:1:5") as daemon:
-            await at_rest(daemon)
-            asking, mover = Clients(daemon.url, asked, seed), Mover(daemon, seed)
-            tasks = [asyncio.create_task(asking.live()) for _ in range(6)]
-            moving = asyncio.create_task(mover.live())
-            try:
-                while asking.tally.kinds.total() < least and not asking.tally.wrong:
-                    await asyncio.sleep(0.05)
-            finally:
-                asking.going = mover.going = False
-            await asyncio.gather(moving, *tasks)
-            assert not asking.tally.wrong, "\n".join(asking.tally.wrong[:5])
-            seen, log = await at_rest(daemon), daemon.text()
-            check_ledgers(seen)
-            assert seen.counters.worker_deaths == seen.counters.failed == 0, log
-            found = log.count("not all blocks arrived as they left")
-            assert found and seen.counters.handoffs_failed >= found
-            print(f"{found} transfers with spoilt blocks; {told(seen)}")
-            daemon.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(daemon.process.wait, QUIET_S) == 0
+    env = {NURSERY: str(nursery), FOLDER: str(folder)}
+    setting = Setting(subject._replace(worker="tests.chaos.quick"), env, asked)
+    with linked_daemon(setting, folder / "llmd.toml", f"{FLIP}:1:5") as daemon:
+        await at_rest(daemon)
+        asking, mover = Clients(daemon.url, asked, seed), Mover(daemon, seed)
+        tasks = [asyncio.create_task(asking.live()) for _ in range(6)]
+        moving = asyncio.create_task(mover.live())
+        try:
+            while asking.tally.kinds.total() < least and not asking.tally.wrong:
+                await asyncio.sleep(0.05)
+        finally:
+            asking.going = mover.going = False
+        await asyncio.gather(moving, *tasks)
+        assert not asking.tally.wrong, "\n".join(asking.tally.wrong[:5])
+        seen, log = await at_rest(daemon), daemon.text()
+        check_ledgers(seen)
+        assert seen.counters.worker_deaths == seen.counters.failed == 0, log
+        found = log.count("not all blocks arrived as they left")
+        assert found and seen.counters.handoffs_failed >= found
+        print(f"{found} transfers with spoilt blocks; {told(seen)}")
+        daemon.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.process.wait, QUIET_S) == 0
 
 
 @pytest.mark.soak
-async def test_spoilt_blocks_change_no_answer(tmp_path: Path) -> None:
-    await check_answers_with_spoilt_blocks(tmp_path, seed_of(23), ANSWERS)
+async def test_spoilt_blocks_change_no_answer(tmp_path: Path, nursery_path: Path) -> None:
+    await check_answers_with_spoilt_blocks(tmp_path, nursery_path, seed_of(23), ANSWERS)

@@ -178,5 +178,7 @@ def test_a_cap_says_what_came_of_it(socket_path: Path, capsys: pytest.CaptureFix
     }
     assert main([*command, "most"]) == 2
     assert capsys.readouterr().err == "llmd: a cap is a number of watts or auto, not 'most'\n"
+    for below in ("-5", "-inf", "-1e5", "-nan"):
+        assert main([*command, below]) == 0, "a number, which is the daemon's to refuse"
     assert capped(Capped("a", None, 300.0, 300.0, 100.0, 350.0)) == "a: 300 W, as its role asks"
     assert capped(Capped("a", 250.0, 250.0, 250.0, 100.0, 350.0)) == "a: 250 W"

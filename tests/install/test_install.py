@@ -18,6 +18,7 @@ FILES = {
     "usr/lib/sysusers.d/llmd.conf",
     "usr/lib/tmpfiles.d/llmd.conf",
     "usr/local/bin/llmd",
+    "usr/local/bin/llmd-powerd",
     "usr/local/bin/llmd-top",
     *(f"usr/share/bash-completion/completions/{name}" for name in ("llmd", "llmd-top")),
     *(f"usr/share/man/man1/{name}.1" for name in ("llmd", "llmd-top")),

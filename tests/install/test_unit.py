@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config.schema import DaemonConfig
+from daemon.powerd.client import ANSWER_S
 from daemon.powerd.frames import SERVICE_SOCKET
 from daemon.runtime.serving import STUCK_S
 from tests.house.source import ROOT
@@ -105,6 +106,12 @@ def test_what_the_helper_leaves_is_restored_however_it_ends() -> None:
     program, state = start.split(" --socket ")[0], start[start.index(" --state ") :]
     assert after == f"{program}{state} --restore"
     assert values("StartLimitIntervalSec", HELPER) == ["0"], "it is always started again"
+
+
+def test_a_helper_that_hangs_is_started_again() -> None:
+    """It says itself that it listens, and that its loop turns."""
+    assert (values("Type", HELPER), values("NotifyAccess", HELPER)) == (["notify"], ["main"])
+    assert ANSWER_S < int(values("WatchdogSec", HELPER)[0]) <= 60, "a driver may take its time"
 
 
 def test_the_service_reaches_the_helpers_socket_by_its_group() -> None:

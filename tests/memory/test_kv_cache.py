@@ -119,6 +119,19 @@ def test_changes_are_told_once_and_never_of_slots_that_were_cleared() -> None:
     assert kv.table.take_changes()[0].size == 0
 
 
+def test_blocks_that_are_handed_over_stay_owned() -> None:
+    kv = cache()
+    kv.allocate(0, [], 3)
+    kv.reservations.reserve(0, 5)
+    row = kv.table.blocks(0).tolist()
+    kept = kv.hand_over(0, 2)
+    assert kept == row[:2] and kv.table.held[0] == 0 and not kv.reservations.num_slots
+    assert (kv.pool.check().held, kv.pool.owners()[kept].tolist()) == (2, [1, 1])
+    assert kv.table.take_changes()[0].size == 0
+    kv.pool.let_go(kept)
+    assert kv.pool.check().free == 16
+
+
 def test_hashes_chain() -> None:
     assert HASH_BYTES == 16
     kv = cache()

@@ -164,7 +164,7 @@ def test_cached_tokens_count_as_done() -> None:
 
 def test_of_decode_instances_the_way_there_counts() -> None:
     homes = [Made(i, role=Role.DECODE, running=[(100, 99, 9)]) for i in range(2)]
-    answer = newcomer(100, 20, brings_kv=True, transfers_s={0: 1.0})
+    answer = newcomer(100, 20, brings_kv=True, transfer_s=(1.0, 0.0, 0.0).__getitem__)
     assert Predictive().choose(answer, homes, 0) == 1
 
 

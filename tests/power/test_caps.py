@@ -196,6 +196,28 @@ async def test_a_helper_that_dies_and_comes_back_gets_the_leases_again(
     await until(lambda: cards.limits_mw() == ORIGINAL_MW)
 
 
+async def test_a_lease_that_was_asked_for_when_the_helper_died_is_asked_for_again(
+    powerd: Powerd, cards: FakeCards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon learns of the death by its other question first."""
+    monkeypatch.setattr(power, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(power, "FIRST_RETRY_S", 0.02)
+    one = caps_of(powerd.path, [Role.PREFILL], 1)
+    async with running(one):
+        await until(lambda: cards.limits_mw()[1] == 300_000)
+        cards.machine.slow_us = 200_000
+        await asyncio.sleep(0.1)
+        pinning = asyncio.create_task(one.pin(0, "a", 150.0))
+        await asyncio.sleep(0.01)
+        powerd.kill()
+        with pytest.raises(RefusalError, match="has ended"):
+            await pinning
+        cards.machine.slow_us = 0
+        await asyncio.to_thread(powerd.start)
+        await until(lambda: one.figures(0).watts is not None)
+        await until(lambda: cards.limits_mw()[1] == 300_000)
+
+
 async def test_a_card_that_fails_is_tried_again_and_said_once(
     powerd: Powerd,
     cards: FakeCards,

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -122,6 +124,26 @@ class Powerd:
             self.start()
         self.until(lambda: not self.state.exists() or not self.saved())
         self._log_path.write_text("")
+
+    @contextlib.contextmanager
+    def without_descriptors(self) -> Iterator[None]:
+        """It can open nothing meanwhile; what is open stays."""
+        before = resource.prlimit(self._pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self._pid, resource.RLIMIT_NOFILE, before)
+
+    def cpu_s(self) -> float:
+        """What it has used of a processor."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def log(self) -> str:
         return self._log_path.read_text()

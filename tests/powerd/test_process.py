@@ -4,6 +4,7 @@ import contextlib
 import signal
 import socket
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,46 @@ def test_connections_are_counted(powerd: Powerd) -> None:
     assert powerd.talk().answer() == {"ok": False, "error": "there are too many connections"}
     talks.pop().close()
     powerd.until(lambda: _is_answered(powerd))
+
+
+def test_who_cannot_be_accepted_waits_and_costs_nothing(powerd: Powerd) -> None:
+    """There is no descriptor for it: the listener can be read all the time, to no use."""
+    powerd.until(lambda: _is_answered(powerd))
+    with powerd.without_descriptors():
+        talks = [powerd.talk() for _ in range(2)]
+        powerd.until(lambda: "was not accepted" in powerd.log())
+        before_s = powerd.cpu_s()
+        time.sleep(0.3)
+        assert powerd.cpu_s() - before_s < 0.1
+    assert all(talk.read(0)["ok"] for talk in talks)
+    assert powerd.log().count("was not accepted") == 1
+
+
+def test_systemd_hears_of_it_as_long_as_its_loop_turns(
+    tmp_path: Path, cards: FakeCards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that does not answer feeds no watchdog."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "100000")
+        with Powerd(tmp_path, cards) as powerd:
+            assert manager.recv(4096).startswith(b"READY=1")
+            for _ in range(5):
+                assert manager.recv(4096) == b"WATCHDOG=1"
+            cards.machine.slow_us = 1_000_000
+            powerd.talk().sock.sendall(b'{"verb":"read","device":"GPU-fake-0"}\n')
+            time.sleep(0.2)
+            manager.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while manager.recv(4096):
+                    pass
+            time.sleep(0.3)
+            with pytest.raises(BlockingIOError):
+                manager.recv(4096)
+            manager.settimeout(20)
+            assert manager.recv(4096) == b"WATCHDOG=1"
 
 
 def _is_answered(powerd: Powerd) -> bool:

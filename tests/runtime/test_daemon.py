@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from daemon import notify
 from daemon.config.core_shares import CoreShare
 from daemon.config.cuda import Devices
 from daemon.config.load import Loaded, load
@@ -20,7 +21,7 @@ from daemon.models.shape import ModelError
 from daemon.protocol.api import RequestRejected, Serving
 from daemon.protocol.worker import Loading
 from daemon.runtime import daemon as daemon_module
-from daemon.runtime import life, notify
+from daemon.runtime import life
 from daemon.runtime.daemon import Daemon
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.workers import Workers

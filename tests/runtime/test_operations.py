@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from daemon import notify
 from daemon.config.load import Loaded, load
 from daemon.control.server import RefusalError
 from daemon.protocol import api as protocol
 from daemon.protocol.api import RequestRejected
-from daemon.runtime import notify
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
 from daemon.runtime.serving import ServingStatus

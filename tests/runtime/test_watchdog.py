@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from daemon import notify
 from daemon.config.schema import Config, InstanceSpec
-from daemon.runtime import notify, serving, watchdog
+from daemon.runtime import serving, watchdog
 from daemon.runtime.status import DaemonStatus
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.step_watch import COMPILE_S, LEAST_S

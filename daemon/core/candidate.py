@@ -10,8 +10,6 @@ from daemon.core.instance import Instance
 from daemon.placement.base import LoadHere, Members, Newcomer
 from daemon.role import Role
 from daemon.scheduler.load_sums import is_heavy
-from daemon.scheduler.queue import WaitingQueue
-from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
@@ -55,7 +53,6 @@ class InstanceView:
         self.step_time = scheduler.step_time
         self.capacity_tokens = kv.pool.num_blocks * kv.block_size
         self.num_pending_tokens = scheduler.waiting.num_tokens
-        self.load = self._load(scheduler.slots, scheduler.waiting)
 
     @property
     def wait_s(self) -> float:
@@ -101,7 +98,10 @@ class InstanceView:
         """Prompt tokens that keep the device busy alone; at most those of a step."""
         return self.step_time.saturating_tokens(self.step_tokens)
 
-    def _load(self, slots: SlotTable, queue: WaitingQueue) -> LoadHere:
+    @Kept
+    def load(self) -> LoadHere:
+        """All that run, wait, or are on their way."""
+        slots, queue = self._scheduler.slots, self._scheduler.waiting
         running, waiting = slots.sums, queue.sums
         num = slots.num_running + len(queue)
         prompts = running.prompt_tokens + waiting.prompt_tokens

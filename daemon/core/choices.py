@@ -118,4 +118,5 @@ def fleet(
         budget_tokens=min(one.limits.max_batch_tokens for one in usable),
         chunk_tokens=min(one.limits.prefill_chunk for one in usable),
         transfer_s=sum(times) / len(times) if times else 0.0,
+        bends=all(one.config.chunk_is_own for one in usable),
     )

@@ -31,8 +31,9 @@ from daemon.request import FinishReason, State
 from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
-from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.load import OfferedLoad
 from daemon.roles.window import LoadWindow, WindowState
+from daemon.scheduler.prompt_room import Promised
 from daemon.sequence import Sequence
 
 REMEMBERED = 0.9999
@@ -82,6 +83,7 @@ class Watcher:
 
     def __init__(self, core: WatchedCore) -> None:
         self._core = core
+        self._promised = Promised(core.config.slo_ttft_s, core.config.slo_tpot_s)
         self.mode = core.config.roles
         self.pinned = _pinned(core.config)
         self.due_s = NEVER  # of the next look
@@ -157,6 +159,13 @@ class Watcher:
             kept = first_s - sequence.arrived_s <= config.slo_ttft_s
             kept &= now - first_s <= config.slo_tpot_s * (num - 1) or num < 2
         self._decider.ended(sequence.arrived_s, kept, self._present())
+
+    def promised(self, instance: Instance) -> Promised | None:
+        """What an instance's steps are to keep, so that its prompts' chunks may be shorter; None:
+        they are as configured. Where prompts are computed for others nobody waits beside them.
+        """
+        chooses = self.on and instance.config.chunk_is_own and instance.role is not Role.PREFILL
+        return self._promised if chooses else None
 
     # What it does
 
@@ -249,9 +258,8 @@ class Watcher:
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad) -> list[Forecast]:
         """Of mixed, then of all splits."""
-        links, config = self._core.migration.transfers.links, self._core.config
+        links, promised = self._core.migration.transfers.links, self._promised
         known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
-        promised = Promised(config.slo_ttft_s, config.slo_tpot_s)
         first = forecast(load, known, promised, mixed(usable, self.pinned))
         return [
             msgspec.structs.replace(first, choice=MIXED),

@@ -1,15 +1,8 @@
-"""What arrives, in the few numbers that a choice of roles depends on, and what was promised."""
+"""What arrives, in the few numbers that a choice of roles depends on."""
 
 import math
 
 import msgspec
-
-
-class Promised(msgspec.Struct, frozen=True):
-    """What every answer should keep to."""
-
-    ttft_s: float
-    tpot_s: float
 
 
 class OfferedLoad(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.roles.load import Promised
+from daemon.scheduler.prompt_room import Promised
 from tests.core.roles.looking import Looking
 
 TIGHT = Promised(0.5, 0.030)

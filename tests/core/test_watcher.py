@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from daemon.core.checkpoint import Checkpoint, checkpoint, restore
-from daemon.core.choices import assigned, mixed, present, splits
+from daemon.core.choices import are_alike, assigned, mixed, present, splits
 from daemon.core.core import Core
 from daemon.core.events import Configured, RoleChosen, RolesChosen
 from daemon.core.view import snapshot
+from daemon.cost.work import StepWork
 from daemon.role import AUTO, Role
 from daemon.roles.forecast import Split
 from daemon.wire.columns import decoder, encoder
@@ -66,6 +67,20 @@ def test_what_arrives_is_looked_at_and_a_light_load_stays_mixed() -> None:
     assert [one.choice for one in told.expected] == ["mixed", "1:2", "2:1"]
     assert told.expected[0].attainment > 0.9
     assert "decided" in told.decision and told.num_measured > 100 and told.measured == 1.0
+
+
+def test_cards_of_different_models_are_not_alike() -> None:
+    """Their devices are `cuda:0` and `cuda:1`; one computes a step in half the time."""
+    for slower, alike in ((1.2, True), (2.0, False)):
+        homes = watched(2).core.instances
+        assert are_alike(homes)
+        for home, times in zip(homes, (1.0, slower), strict=True):
+            for rows in range(1, 65):
+                chunks = ((rows, 0),) if rows % 3 else ()
+                work = StepWork(rows, 100 * rows, chunks, rows)
+                step_s = times * (0.02 + 1e-4 * rows + 1e-4 * work.prompts()[0])
+                home.step_time.observe(work, step_s)
+        assert are_alike(homes) is alike
 
 
 def test_without_links_there_is_nothing_to_choose() -> None:

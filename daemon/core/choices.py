@@ -6,11 +6,17 @@ from collections.abc import Sequence as Listing
 from daemon.core.instance import Instance
 from daemon.core.transfers import LinkEnds
 from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import StepWork
 from daemon.role import Role
 from daemon.roles.forecast import Costs, Fleet, Split
+from daemon.scheduler.prompt_room import LEAST_SHARE
 
 LEAST_STEPS = 64
 """So many steps of a kind tell what they take."""
+TYPICAL = StepWork(16, 16 * 512, ((128, 128),), 16)
+"""A step that instances are compared by."""
+ALIKE = 1.5
+"""Cards of one model take times that differ by less, as they are learned."""
 
 
 def present(free: Listing[Instance], usable: Listing[Instance]) -> str:
@@ -74,12 +80,25 @@ def _least_drawn(one: Instance) -> tuple[bool, int, int]:
 
 
 def are_alike(instances: Iterable[Instance]) -> bool:
-    """Whether one forecast is right for all of them."""
-    kinds = {
-        (one.config.device.partition(":")[0], one.config.device.count(","), one.config.stages)
-        for one in instances
-    }
-    return len(kinds) == 1
+    """Whether one forecast is right for all of them: for devices of a kind that take like times."""
+    kinds, times = set(), []
+    for one in instances:
+        device = one.config.device
+        kinds.add((device.partition(":")[0], device.count(","), one.config.stages))
+        times.append(one.step_time.predict_s(TYPICAL))
+    return len(kinds) == 1 and max(times) <= ALIKE * min(times)
+
+
+def chunk_range(instances: Iterable[Instance], chosen: bool) -> tuple[int, int]:
+    """(least, most) tokens that a prompt has in a step of any instance, `chosen` by the promises or
+    not.
+    """
+    least, most = set(), set()
+    for one in instances:
+        chunk = one.limits.prefill_chunk
+        most.add(chunk)
+        least.add(max(1, int(LEAST_SHARE * chunk)) if chosen and one.config.chunk_is_own else chunk)
+    return min(least), max(most)
 
 
 def are_linked(instances: Listing[Instance], links: LinkEnds) -> bool:
@@ -104,12 +123,7 @@ def fleet(
     alone = Costs(*prompts.terms) if prompts.num_observed >= LEAST_STEPS else costs
     block_size = usable[0].scheduler.kv.block_size
     blocks = max(1, round(prompt_tokens / block_size))
-    times = [
-        time_s
-        for one in usable
-        for other in usable
-        if one is not other and (time_s := links.time(one.index, other.index).predict_s(blocks))
-    ]
+    times = [time_s for one in links.known_times() if (time_s := one.predict_s(blocks))]
     return Fleet(
         costs=costs,
         alone=alone,

@@ -85,6 +85,10 @@ class LinkEnds:
             time = self._times[source, target] = LinkTime()
         return time
 
+    def known_times(self) -> list[LinkTime]:
+        """Of all ways that were asked for."""
+        return [time for _, time in sorted(self._times.items())]
+
     def state(self) -> list[tuple[int, int, bool, int]]:
         """All ends that are up: (instance, peer, whether it sends, link)."""
         return [(*end, link) for end, link in sorted(self._ends.items())]

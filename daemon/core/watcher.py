@@ -15,6 +15,7 @@ from daemon.core.choices import (
     are_alike,
     are_linked,
     assigned,
+    chunk_range,
     fleet,
     mixed,
     present,
@@ -32,6 +33,7 @@ from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
 from daemon.roles.load import OfferedLoad
+from daemon.roles.search import searched
 from daemon.roles.window import LoadWindow, WindowState
 from daemon.scheduler.prompt_room import Promised
 from daemon.sequence import Sequence
@@ -180,21 +182,31 @@ class Watcher:
             self._begin(self._window.since_s if changed else now)
         if not self._decider.enough(now, self._window.num_requests):
             return
+        here = self._present()
+        # Mixed instances stay so whatever hinders others.
+        decided = self._decider.without(now, here, self._expected) if here == MIXED else None
+        if decided is None:
+            decided = self._decide(usable, here, now)
+        if decided is not None:
+            if decided.choice != here:
+                self._change(decided, usable, now)
+            self._say(decided, now)
+
+    def _decide(self, usable: list[Instance], here: str, now: float) -> Decided | None:
+        """What the choice should be; None: nothing can be chosen, and that has been said."""
         why_not = self._hindered(usable)
+        if decided := self._decider.without(now, here, self._expected) if not why_not else None:
+            return decided
         load = None if why_not else self._load()
         if load is None:
-            self._say(Decided(self._present(), why_not or "no answer has ended yet"), now)
+            self._say(Decided(here, why_not or "no answer has ended yet"), now)
             if why_not and now - self._decided_s >= HINDERED_S:
                 self._leave_behind(usable, why_not, now)
-            return
-        self._expected = self._forecasts(usable, load)
-        here = self._present()
+            return None
+        self._expected = self._forecasts(usable, load, here)
         moved = sum(one.scheduler.num_running for one in self._free(usable)) / 2.0
         cost = MOVED_MISSES * moved / max(1.0, load.answer_rate * HORIZON_S)
-        decided = self._decider.look(now, here, self._expected, cost)
-        if decided.choice != here:
-            self._change(decided, usable, now)
-        self._say(decided, now)
+        return self._decider.look(now, here, self._expected, cost)
 
     def status(self, now: float) -> RolesStatus:
         """Its part of a snapshot."""
@@ -208,6 +220,7 @@ class Watcher:
             decision=self._decided.why if self.on else "",
             age_s=now - self._decided_s,
             expected=tuple(RolesExpected(*msgspec.structs.astuple(one)) for one in self._expected),
+            chunk=chunk_range(self._core.instances, self.on),
             measured=measured.share,
             num_measured=measured.num,
         )
@@ -256,19 +269,23 @@ class Watcher:
                 total += one.num_output_tokens
         return total
 
-    def _forecasts(self, usable: list[Instance], load: OfferedLoad) -> list[Forecast]:
-        """Of mixed, then of all splits."""
+    def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
+        """Of mixed, then of splits."""
         links, promised = self._core.migration.transfers.links, self._promised
         known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
         first = forecast(load, known, promised, mixed(usable, self.pinned))
         return [
             msgspec.structs.replace(first, choice=MIXED),
-            *(forecast(load, known, promised, one) for one in splits(usable, self.pinned)),
+            *searched(
+                splits(usable, self.pinned),
+                lambda split: forecast(load, known, promised, split),
+                here,
+            ),
         ]
 
     def _change(self, decided: Decided, usable: list[Instance], now: float) -> None:
         for one, role in assigned(decided.choice, self._free(usable), usable):
-            self._flip(one, role, now, f"auto {decided.choice}")
+            self._flip(one, role, now, f"auto: {decided.why}")
         self.news = decided.why
 
     def _leave_behind(self, usable: list[Instance], why_not: str, now: float) -> None:

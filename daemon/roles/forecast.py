@@ -12,9 +12,6 @@ from daemon.roles.load import OfferedLoad
 from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting
 from daemon.scheduler.prompt_room import LEAST_SHARE, Promised
 
-COUNTED = 64
-"""So many of a load's samples are reckoned with."""
-
 BENT = (1.0, 0.5, LEAST_SHARE)
 """Of a step's budget, what prompts are tried with where they may have less."""
 
@@ -78,14 +75,14 @@ class Forecast(msgspec.Struct, frozen=True):
 
 def forecast(load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split) -> Forecast:
     """Of one choice."""
-    prompts = _thinned(load.computed_prompts)
+    prompts = load.computed_prompts
     if split.together:
         return _together(load, fleet, promised, split, prompts)
     return _apart(load, fleet, promised, split, prompts)
 
 
 def _together(
-    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: list[float]
+    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: tuple[float, ...]
 ) -> Forecast:
     costs, count = fleet.costs, split.decode
     rate = load.rate_rps / count
@@ -135,7 +132,7 @@ def _bent(found: list[tuple[Kept, Kept]]) -> tuple[Kept, Kept]:
 
 
 def _apart(
-    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: list[float]
+    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: tuple[float, ...]
 ) -> Forecast:
     alone, costs = fleet.alone, fleet.costs
     room, chunk = float(fleet.budget_tokens), float(fleet.chunk_tokens)
@@ -168,7 +165,7 @@ def _handed(fleet: Fleet, prompt_tokens: float, busy: float) -> tuple[float, flo
 
 
 def _line(
-    prompts: list[float], costs: Costs, fixed_s: float, room: float, rate: float, servers: int
+    prompts: tuple[float, ...], costs: Costs, fixed_s: float, room: float, rate: float, servers: int
 ) -> Waiting:
     """Before prompts are computed. Those in line share steps, so that each has a part of a step's
     fixed time.
@@ -178,7 +175,7 @@ def _line(
 
 
 def _ttft(
-    prompts: list[float],
+    prompts: tuple[float, ...],
     costs: Costs,
     fixed_s: float,
     room: float,
@@ -204,7 +201,7 @@ def _tpot(
     """(share within the limit, mean) of answers that wait `once` more (a mean, a deviation) than
     their tokens take; `noise` is the variance of a step's time, each step for itself.
     """
-    lengths = _thinned(load.lengths)
+    lengths = load.few_lengths
     kept = 0.0
     for one in lengths:
         gaps = one - 1.0
@@ -242,11 +239,3 @@ def _hopeless(split: Split) -> Forecast:
 def _moments(values: list[float]) -> tuple[float, float]:
     """(mean, mean square)."""
     return sum(values) / len(values), sum(one * one for one in values) / len(values)
-
-
-def _thinned(values: tuple[float, ...]) -> list[float]:
-    """At most COUNTED of them, in order of size, with equal steps between."""
-    if len(values) <= COUNTED:
-        return list(values)
-    ordered = sorted(values)
-    return [ordered[int((index + 0.5) * len(ordered) / COUNTED)] for index in range(COUNTED)]

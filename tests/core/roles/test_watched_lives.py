@@ -29,6 +29,9 @@ class Restless(Decider):
     def enough(self, now: float, num_requests: int) -> bool:
         return True
 
+    def without(self, now: float, present: str, told: Listing[Forecast]) -> Decided | None:
+        return None
+
     def look(
         self, now: float, present: str, forecasts: Listing[Forecast], cost: float = 0.0
     ) -> Decided:

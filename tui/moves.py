@@ -83,8 +83,6 @@ def roles_line(roles: RolesStatus) -> Text:
     """What the watcher of roles chose, and why."""
     line = Text(no_wrap=True, end="")
     line.append("roles ", ink.muted).append(printable(roles.present, 12), ink.text)
-    if roles.chunks:
-        line.append(f" · {roles.chunks}", ink.muted)
     return line.append(f" · {printable(roles.decision, 120)}", ink.muted)
 
 

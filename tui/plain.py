@@ -109,8 +109,7 @@ def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
     roles = snapshot.roles
     if roles.mode != AUTO:
         return []
-    chunks = f", {roles.chunks}" if roles.chunks else ""
-    return [("roles", f"{printable(roles.present)}{chunks}: {printable(roles.decision, 120)}")]
+    return [("roles", f"{printable(roles.present)}: {printable(roles.decision, 120)}")]
 
 
 def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:

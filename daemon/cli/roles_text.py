@@ -9,8 +9,7 @@ def roles_lines(roles: RolesStatus) -> list[str]:
     if roles.mode != AUTO:
         return ["roles are as configured, or as llmd ctl flip chose them"]
     pinned = f"; {', '.join(roles.pinned)} pinned" if roles.pinned else ""
-    chunks = f"; {roles.chunks}" if roles.chunks else ""
-    lines = [f"roles by the load: {roles.present}{pinned}{chunks}", f"  {roles.decision}"]
+    lines = [f"roles by the load: {roles.present}{pinned}", f"  {roles.decision}"]
     if roles.num_measured:
         kept = f"{roles.measured:.0%} of {roles.num_measured} answers"
         lines.append(f"  of this load {kept} kept both promises under it")

@@ -89,16 +89,12 @@ def are_alike(instances: Iterable[Instance]) -> bool:
     return len(kinds) == 1 and max(times) <= ALIKE * min(times)
 
 
-def chunk_range(instances: Iterable[Instance], chosen: bool) -> tuple[int, int]:
-    """(least, most) tokens that a prompt has in a step of any instance, `chosen` by the promises or
-    not.
-    """
-    least, most = set(), set()
-    for one in instances:
-        chunk = one.limits.prefill_chunk
-        most.add(chunk)
-        least.add(max(1, int(LEAST_SHARE * chunk)) if chosen and one.config.chunk_is_own else chunk)
-    return min(least), max(most)
+def bending(instances: Iterable[Instance]) -> str:
+    """Between what bounds promises choose the chunks of prompts, in words; empty: nowhere."""
+    chunks = [one.limits.prefill_chunk for one in instances if one.config.chunk_is_own]
+    if not chunks:
+        return ""
+    return f"; chunks of {max(1, int(LEAST_SHARE * min(chunks)))} to {max(chunks)}"
 
 
 def are_linked(instances: Listing[Instance], links: LinkEnds) -> bool:

@@ -108,13 +108,6 @@ class RolesStatus(msgspec.Struct, frozen=True):
     expected: tuple[RolesExpected, ...] = ()  # of the choices, mixed first
     measured: float = 1.0  # share of answers that kept both promises, of the present load
     num_measured: int = 0
-    chunk: tuple[int, int] = (0, 0)  # (least, most) tokens of a prompt in a step; equal: unchosen
-
-    @property
-    def chunks(self) -> str:
-        """The same in words, where steps choose; else empty."""
-        least, most = self.chunk
-        return f"chunks of {least} to {most}" if least < most else ""
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from daemon.core.choices import (
     are_alike,
     are_linked,
     assigned,
-    chunk_range,
+    bending,
     fleet,
     mixed,
     present,
@@ -95,6 +95,7 @@ class Watcher:
         self._drawing = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
         self._prompts = StepTimeModel(memory=REMEMBERED)  # of those without
         self._usable: list[int] = []
+        self._linked: tuple[tuple[int, list[int]], bool] = (-1, []), False
         # (prompt tokens, cached ones, `_num_shared`) before the present load.
         self._counted = 0, 0, 0
         self._num_shared = 0  # prompt tokens that further answers of a request have from its first
@@ -217,10 +218,9 @@ class Watcher:
             mode=self.mode or "mixed",
             present=here or "undecided",
             pinned=tuple(names[one] for one in sorted(self.pinned)),
-            decision=self._decided.why if self.on else "",
+            decision=self._decided.why + bending(self._core.instances) if self.on else "",
             age_s=now - self._decided_s,
             expected=tuple(RolesExpected(*msgspec.structs.astuple(one)) for one in self._expected),
-            chunk=chunk_range(self._core.instances, self.on),
             measured=measured.share,
             num_measured=measured.num,
         )
@@ -243,11 +243,19 @@ class Watcher:
             return "no other roles are possible"
         if not are_alike(usable):
             return "the instances are of different kinds"
-        if not are_linked(usable, self._core.migration.transfers.links):
+        if not self._are_linked(usable):
             return "not all instances are linked"
         if self._drawing.num_observed < LEAST_STEPS:
             return "too few steps were seen"
         return ""
+
+    def _are_linked(self, usable: list[Instance]) -> bool:
+        """Of n instances n^2 links are looked at, and only where any has changed."""
+        links = self._core.migration.transfers.links
+        asked = links.num_changes, [one.index for one in usable]
+        if asked != self._linked[0]:
+            self._linked = asked, are_linked(usable, links)
+        return self._linked[1]
 
     def _load(self) -> OfferedLoad | None:
         counters = self._core.counters

@@ -1,4 +1,4 @@
-"""What prompts may have of a step beside streams: what streams leave, and what first tokens need."""
+"""What prompts may have of a step beside streams: what those leave, and what first tokens need."""
 
 import numpy as np
 import pytest

@@ -1,3 +1,4 @@
+# long: runs, forecasts and tables of one question, of which each needs the others.
 """Roles that the load chooses against mixed instances and against every split, under promises.
 
     python -m benchmarks.roles_auto [--instances 4] [--loads sharegpt,hpld] [--seconds 600]
@@ -36,7 +37,8 @@ from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
 from daemon.role import AUTO
 from daemon.roles.forecast import Costs, Fleet, Forecast, Split, forecast
-from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.load import OfferedLoad
+from daemon.scheduler.prompt_room import Promised
 
 GOAL = 0.9
 
@@ -323,18 +325,16 @@ def compared(
     pair: tuple[float, float],
     seen: dict[tuple[str, int], list[Seen]],
 ) -> list[tuple[float, str]]:
-    """(forecast - simulated, what) of each choice and rate that ran with the policy's own chunk."""
+    """(forecast - simulated, what) of each choice and rate that ran."""
     told = []
     for (roles, chunk), runs in seen.items():
-        if chunk:
-            continue
         split = Split(0, base.instances)
         if roles != "mixed":
             split = Split(*map(int, roles.split(":")))
         for rate, one in zip(rates, runs, strict=False):
-            point = base._replace(roles=roles, rate=rate)
+            point = base._replace(roles=roles, chunk=chunk, rate=rate)
             was, said = one.kept(pair), expected(point, pair, split)
-            words = f"{base.load} {rate:.1f}/s {pair[0]:g}/{pair[1]:g} {roles}: "
+            words = f"{base.load} {rate:.1f}/s {pair[0]:g}/{pair[1]:g} {roles} ({chunk or 'own'}): "
             words += f"{said.attainment:.2f} for {was:.2f}"
             told.append((said.attainment - was, words))
     return told

@@ -6,11 +6,17 @@ from collections.abc import Sequence as Listing
 from daemon.core.instance import Instance
 from daemon.core.transfers import LinkEnds
 from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import StepWork
 from daemon.role import Role
 from daemon.roles.forecast import Costs, Fleet, Split
+from daemon.scheduler.prompt_room import LEAST_SHARE
 
 LEAST_STEPS = 64
 """So many steps of a kind tell what they take."""
+TYPICAL = StepWork(16, 16 * 512, ((128, 128),), 16)
+"""A step that instances are compared by."""
+ALIKE = 1.5
+"""Cards of one model take times that differ by less, as they are learned."""
 
 
 def present(free: Listing[Instance], usable: Listing[Instance]) -> str:
@@ -74,12 +80,21 @@ def _least_drawn(one: Instance) -> tuple[bool, int, int]:
 
 
 def are_alike(instances: Iterable[Instance]) -> bool:
-    """Whether one forecast is right for all of them."""
-    kinds = {
-        (one.config.device.partition(":")[0], one.config.device.count(","), one.config.stages)
-        for one in instances
-    }
-    return len(kinds) == 1
+    """Whether one forecast is right for all of them: for devices of a kind that take like times."""
+    kinds, times = set(), []
+    for one in instances:
+        device = one.config.device
+        kinds.add((device.partition(":")[0], device.count(","), one.config.stages))
+        times.append(one.step_time.predict_s(TYPICAL))
+    return len(kinds) == 1 and max(times) <= ALIKE * min(times)
+
+
+def bending(instances: Iterable[Instance]) -> str:
+    """Between what bounds promises choose the chunks of prompts, in words; empty: nowhere."""
+    chunks = [one.limits.prefill_chunk for one in instances if one.config.chunk_is_own]
+    if not chunks:
+        return ""
+    return f"; chunks of {max(1, int(LEAST_SHARE * min(chunks)))} to {max(chunks)}"
 
 
 def are_linked(instances: Listing[Instance], links: LinkEnds) -> bool:
@@ -104,12 +119,7 @@ def fleet(
     alone = Costs(*prompts.terms) if prompts.num_observed >= LEAST_STEPS else costs
     block_size = usable[0].scheduler.kv.block_size
     blocks = max(1, round(prompt_tokens / block_size))
-    times = [
-        time_s
-        for one in usable
-        for other in usable
-        if one is not other and (time_s := links.time(one.index, other.index).predict_s(blocks))
-    ]
+    times = [time_s for one in links.known_times() if (time_s := one.predict_s(blocks))]
     return Fleet(
         costs=costs,
         alone=alone,
@@ -118,4 +128,5 @@ def fleet(
         budget_tokens=min(one.limits.max_batch_tokens for one in usable),
         chunk_tokens=min(one.limits.prefill_chunk for one in usable),
         transfer_s=sum(times) / len(times) if times else 0.0,
+        bends=all(one.config.chunk_is_own for one in usable),
     )

@@ -28,6 +28,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     depth: int = 0
     swap: str = ""
     decode_admission: str = ""
+    chunk_is_own: bool = False  # nobody wrote its budget or its chunk: the policy has them
 
 
 class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):

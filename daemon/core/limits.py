@@ -53,6 +53,11 @@ class InstanceLimits:
     decode_admission: str = ""
 
 
+def says_chunk(own: Said, shared: Said) -> bool:
+    """Whether anybody has written what an instance computes of prompts in a step."""
+    return any(one.max_batch_tokens or one.prefill_chunk for one in (own, shared))
+
+
 def limits_of(own: Said, shared: Said) -> InstanceLimits:
     """The limits of an instance that says `own` among instances of which `shared` is said.
 

@@ -56,9 +56,11 @@ class LinkEnds:
         # The number of each end's link that is up, by (instance, peer, whether it sends).
         self._ends: dict[tuple[int, int, bool], int] = {}
         self._times: dict[tuple[int, int], LinkTime] = {}
+        self.num_changes = 0
 
     def change(self, event: LinkChanged) -> None:
         """One end is up or down."""
+        self.num_changes += 1
         end = (event.instance, event.peer, event.sends)
         if event.is_up:
             self._ends[end] = event.link
@@ -67,6 +69,7 @@ class LinkEnds:
 
     def lost(self, instance: int) -> None:
         """A worker died, and with it its ends."""
+        self.num_changes += 1
         self._ends = {end: link for end, link in self._ends.items() if end[0] != instance}
 
     def link(self, source: int, target: int) -> int:
@@ -85,12 +88,17 @@ class LinkEnds:
             time = self._times[source, target] = LinkTime()
         return time
 
+    def known_times(self) -> list[LinkTime]:
+        """Of all ways that were asked for."""
+        return [time for _, time in sorted(self._times.items())]
+
     def state(self) -> list[tuple[int, int, bool, int]]:
         """All ends that are up: (instance, peer, whether it sends, link)."""
         return [(*end, link) for end, link in sorted(self._ends.items())]
 
     def restore(self, ends: Listing[tuple[int, int, bool, int]]) -> None:
         """Put it into a state."""
+        self.num_changes += 1
         self._ends = {(instance, peer, sends): link for instance, peer, sends, link in ends}
 
     def learned(self) -> list[tuple[int, int, tuple[float, ...]]]:

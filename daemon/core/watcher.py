@@ -15,6 +15,7 @@ from daemon.core.choices import (
     are_alike,
     are_linked,
     assigned,
+    bending,
     fleet,
     mixed,
     present,
@@ -31,8 +32,10 @@ from daemon.request import FinishReason, State
 from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
-from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.load import OfferedLoad
+from daemon.roles.search import searched
 from daemon.roles.window import LoadWindow, WindowState
+from daemon.scheduler.prompt_room import Promised
 from daemon.sequence import Sequence
 
 REMEMBERED = 0.9999
@@ -82,6 +85,7 @@ class Watcher:
 
     def __init__(self, core: WatchedCore) -> None:
         self._core = core
+        self._promised = Promised(core.config.slo_ttft_s, core.config.slo_tpot_s)
         self.mode = core.config.roles
         self.pinned = _pinned(core.config)
         self.due_s = NEVER  # of the next look
@@ -91,6 +95,7 @@ class Watcher:
         self._drawing = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
         self._prompts = StepTimeModel(memory=REMEMBERED)  # of those without
         self._usable: list[int] = []
+        self._linked: tuple[tuple[int, list[int]], bool] = (-1, []), False
         # (prompt tokens, cached ones, `_num_shared`) before the present load.
         self._counted = 0, 0, 0
         self._num_shared = 0  # prompt tokens that further answers of a request have from its first
@@ -158,6 +163,13 @@ class Watcher:
             kept &= now - first_s <= config.slo_tpot_s * (num - 1) or num < 2
         self._decider.ended(sequence.arrived_s, kept, self._present())
 
+    def promised(self, instance: Instance) -> Promised | None:
+        """What an instance's steps are to keep, so that its prompts' chunks may be shorter; None:
+        they are as configured. Where prompts are computed for others nobody waits beside them.
+        """
+        chooses = self.on and instance.config.chunk_is_own and instance.role is not Role.PREFILL
+        return self._promised if chooses else None
+
     # What it does
 
     def look(self, now: float) -> None:
@@ -171,21 +183,31 @@ class Watcher:
             self._begin(self._window.since_s if changed else now)
         if not self._decider.enough(now, self._window.num_requests):
             return
+        here = self._present()
+        # Mixed instances stay so whatever hinders others.
+        decided = self._decider.without(now, here, self._expected) if here == MIXED else None
+        if decided is None:
+            decided = self._decide(usable, here, now)
+        if decided is not None:
+            if decided.choice != here:
+                self._change(decided, usable, now)
+            self._say(decided, now)
+
+    def _decide(self, usable: list[Instance], here: str, now: float) -> Decided | None:
+        """What the choice should be; None: nothing can be chosen, and that has been said."""
         why_not = self._hindered(usable)
+        if decided := self._decider.without(now, here, self._expected) if not why_not else None:
+            return decided
         load = None if why_not else self._load()
         if load is None:
-            self._say(Decided(self._present(), why_not or "no answer has ended yet"), now)
+            self._say(Decided(here, why_not or "no answer has ended yet"), now)
             if why_not and now - self._decided_s >= HINDERED_S:
                 self._leave_behind(usable, why_not, now)
-            return
-        self._expected = self._forecasts(usable, load)
-        here = self._present()
+            return None
+        self._expected = self._forecasts(usable, load, here)
         moved = sum(one.scheduler.num_running for one in self._free(usable)) / 2.0
         cost = MOVED_MISSES * moved / max(1.0, load.answer_rate * HORIZON_S)
-        decided = self._decider.look(now, here, self._expected, cost)
-        if decided.choice != here:
-            self._change(decided, usable, now)
-        self._say(decided, now)
+        return self._decider.look(now, here, self._expected, cost)
 
     def status(self, now: float) -> RolesStatus:
         """Its part of a snapshot."""
@@ -196,7 +218,7 @@ class Watcher:
             mode=self.mode or "mixed",
             present=here or "undecided",
             pinned=tuple(names[one] for one in sorted(self.pinned)),
-            decision=self._decided.why if self.on else "",
+            decision=self._decided.why + bending(self._core.instances) if self.on else "",
             age_s=now - self._decided_s,
             expected=tuple(RolesExpected(*msgspec.structs.astuple(one)) for one in self._expected),
             measured=measured.share,
@@ -221,11 +243,19 @@ class Watcher:
             return "no other roles are possible"
         if not are_alike(usable):
             return "the instances are of different kinds"
-        if not are_linked(usable, self._core.migration.transfers.links):
+        if not self._are_linked(usable):
             return "not all instances are linked"
         if self._drawing.num_observed < LEAST_STEPS:
             return "too few steps were seen"
         return ""
+
+    def _are_linked(self, usable: list[Instance]) -> bool:
+        """Of n instances n^2 links are looked at, and only where any has changed."""
+        links = self._core.migration.transfers.links
+        asked = links.num_changes, [one.index for one in usable]
+        if asked != self._linked[0]:
+            self._linked = asked, are_linked(usable, links)
+        return self._linked[1]
 
     def _load(self) -> OfferedLoad | None:
         counters = self._core.counters
@@ -247,20 +277,23 @@ class Watcher:
                 total += one.num_output_tokens
         return total
 
-    def _forecasts(self, usable: list[Instance], load: OfferedLoad) -> list[Forecast]:
-        """Of mixed, then of all splits."""
-        links, config = self._core.migration.transfers.links, self._core.config
+    def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
+        """Of mixed, then of splits."""
+        links, promised = self._core.migration.transfers.links, self._promised
         known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
-        promised = Promised(config.slo_ttft_s, config.slo_tpot_s)
         first = forecast(load, known, promised, mixed(usable, self.pinned))
         return [
             msgspec.structs.replace(first, choice=MIXED),
-            *(forecast(load, known, promised, one) for one in splits(usable, self.pinned)),
+            *searched(
+                splits(usable, self.pinned),
+                lambda split: forecast(load, known, promised, split),
+                here,
+            ),
         ]
 
     def _change(self, decided: Decided, usable: list[Instance], now: float) -> None:
         for one, role in assigned(decided.choice, self._free(usable), usable):
-            self._flip(one, role, now, f"auto {decided.choice}")
+            self._flip(one, role, now, f"auto: {decided.why}")
         self.news = decided.why
 
     def _leave_behind(self, usable: list[Instance], why_not: str, now: float) -> None:

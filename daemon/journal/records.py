@@ -27,7 +27,14 @@ class Gap(msgspec.Struct, frozen=True, tag="Gap", array_like=True):
     num_dropped: int
 
 
-Record = Event | Checkpoint | Gap
+class Note(msgspec.Struct, frozen=True, tag="Note", array_like=True):
+    """What the Core decided by itself, in words, after the event before it; replay needs it not."""
+
+    now: float
+    text: str
+
+
+Record = Event | Checkpoint | Gap | Note
 
 _encode = encoder().encode
 

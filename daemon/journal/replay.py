@@ -6,7 +6,7 @@ from daemon.core.actions import Action
 from daemon.core.checkpoint import Checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import Configured, Event
-from daemon.journal.records import Gap, Record
+from daemon.journal.records import Gap, Note, Record
 
 
 def replay(
@@ -32,5 +32,5 @@ def replay(
             core = Core(config)
             restore(core, record)
             begun(core)
-        elif core is not None:
+        elif core is not None and not isinstance(record, Note):
             yield record, core.handle(record)

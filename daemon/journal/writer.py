@@ -7,7 +7,7 @@ from daemon.core.core import Core
 from daemon.core.events import Configured, Event
 from daemon.journal.beside import FileBeside
 from daemon.journal.file import Chunk, JournalFile
-from daemon.journal.records import Gap, Record, frame
+from daemon.journal.records import Gap, Note, Record, frame
 
 FLUSH_BYTES = 128 * 1024
 FLUSH_S = 1.0
@@ -57,6 +57,10 @@ class JournalWriter:
         self._buffered_events += 1
         if len(self._buffer) >= FLUSH_BYTES:
             self.flush(event.now)
+
+    def note(self, now: float, text: str) -> None:
+        """Write down what the Core decided by itself, behind the event that it did so at."""
+        self._event_bytes += self._put(Note(now, text))
 
     def maintain(self, core: Core, now: float) -> None:
         """Flush what has waited long enough, rotate a full file, close gaps. Cheap; call often."""

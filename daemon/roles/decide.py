@@ -71,7 +71,7 @@ class DeciderState(msgspec.Struct, array_like=True):
     since_s: float = -1.0  # of the load that it looks at
     changed_s: float = -1e9  # when it last chose anew
     is_settled: bool = False  # this load has had its change, or needs none
-    had_late: bool = False  # and its late one
+    had_late: bool = False  # and its late one, or its split was given up
     wanted: str = ""  # what the last looks wanted
     num_wanted: int = 0
     expected: float = -1.0  # of mixed, under this load; -1: nobody has reckoned it yet
@@ -109,6 +109,22 @@ class Decider:
         age_s = now - self.state.since_s
         return age_s >= FIRST_S and num_requests >= (ENOUGH if age_s < LAST_S else FEW)
 
+    def without(self, now: float, present: str, told: Sequence[Forecast]) -> Decided | None:
+        """What a look comes to that needs no new forecasts; None: it needs them. `told`: those of
+        the last look that had some.
+        """
+        state = self.state
+        if state.expected < 0.0:
+            return None
+        if fallen := self._fallen(now, present):
+            return fallen
+        if state.is_settled and not self._may_be_late(present):
+            return Decided(present, self._words(present, told, "this load is decided"))
+        if now < state.rest_until_s:
+            why = f"no split is tried for another {state.rest_until_s - now:.0f} s"
+            return Decided(present or self.mix(now), why)
+        return None
+
     def look(
         self, now: float, present: str, forecasts: Sequence[Forecast], cost: float = 0.0
     ) -> Decided:
@@ -119,16 +135,10 @@ class Decider:
         mixed = forecasts[0]
         if state.expected < 0.0:
             state.expected = mixed.attainment
-        if fallen := self._fallen(now, present):
-            return fallen
+        if decided := self.without(now, present, forecasts):
+            return decided
         best = max(forecasts, key=lambda one: one.attainment)
         late = self._may_be_late(present)
-        if state.is_settled and not late:
-            return Decided(present, self._words(present, forecasts, "this load is decided"))
-        if now < state.rest_until_s:
-            left_s = state.rest_until_s - now
-            why = f"no split is tried for another {left_s:.0f} s"
-            return Decided(present or self.mix(now), why)
         expected = state.mixed.share if late else mixed.attainment
         here = next((one for one in forecasts if one.choice == present), mixed)
         wanted, why = self._wanted(here, best, expected, MARGIN + cost)
@@ -177,6 +187,7 @@ class Decider:
             if num >= 10 * MEASURED:
                 state.rest_s = FIRST_REST_S
             return None
+        state.had_late = True  # a load gets no second split
         state.rest_until_s = now + state.rest_s
         rest_s, state.rest_s = state.rest_s, min(MOST_REST_S, 2.0 * state.rest_s)
         return Decided(

@@ -8,11 +8,15 @@ import math
 
 import msgspec
 
-from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.load import OfferedLoad
 from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting
+from daemon.scheduler.prompt_room import LEAST_SHARE, Promised
 
-COUNTED = 64
-"""So many of a load's samples are reckoned with."""
+BENT = (1.0, 0.5, LEAST_SHARE)
+"""Of a step's budget, what prompts are tried with where they may have less."""
+
+Kept = tuple[float, float]
+"""(share that keeps a promise, the mean in seconds)."""
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -39,6 +43,7 @@ class Fleet(msgspec.Struct, frozen=True):
     budget_tokens: int  # of a step
     chunk_tokens: int  # of one prompt in a step
     transfer_s: float = 0.0  # of a prompt's KV to another instance, on average
+    bends: bool = False  # steps have less of prompts where promises ask for it (`prompt_room.py`)
 
 
 class Split(msgspec.Struct, frozen=True, order=True):
@@ -70,14 +75,14 @@ class Forecast(msgspec.Struct, frozen=True):
 
 def forecast(load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split) -> Forecast:
     """Of one choice."""
-    prompts = _thinned(load.computed_prompts)
+    prompts = load.computed_prompts
     if split.together:
         return _together(load, fleet, promised, split, prompts)
     return _apart(load, fleet, promised, split, prompts)
 
 
 def _together(
-    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: list[float]
+    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: tuple[float, ...]
 ) -> Forecast:
     costs, count = fleet.costs, split.decode
     rate = load.rate_rps / count
@@ -98,18 +103,36 @@ def _together(
         return _hopeless(split)
     rows = drawn.num / count
     fixed_s = costs.base_s + rows * row_s
-    room = max(1.0, fleet.budget_tokens - rows)
-    line = _line(prompts, costs, fixed_s, room, rate, 1)
-    chunk = min(room, fleet.chunk_tokens)
-    residual_s = drawn.step_s / 2.0
-    ttft = _ttft(prompts, costs, fixed_s, chunk, line, residual_s, promised.ttft_s)
     chunk_noise = rate * drawn.step_s * squares
-    tpot = _tpot(load, drawn, chunk_noise, (0.0, 0.0), promised.tpot_s)
-    return _told(split, load, fleet, drawn, ttft, tpot)
+    freely = _tpot(load, drawn, chunk_noise, (0.0, 0.0), promised.tpot_s)
+
+    def with_chunks(share: float) -> tuple[Kept, Kept]:
+        """TTFT and TPOT where steps have this share of their budget for prompts."""
+        room = max(1.0, share * fleet.budget_tokens - rows)
+        chunk = min(room, share * fleet.chunk_tokens)
+        line = _line(prompts, costs, fixed_s, room, rate, 1)
+        residual_s = drawn.step_s / 2.0
+        ttft = _ttft(prompts, costs, fixed_s, chunk, line, residual_s, promised.ttft_s)
+        longest_s = fixed_s + costs.prompt_work_s(chunk)
+        bounded = below(promised.tpot_s, longest_s, drawn.per_one_s * drawn.deviation)
+        return ttft, (max(freely[0], bounded), freely[1])
+
+    if not fleet.bends:
+        return _told(split, load, fleet, drawn, *with_chunks(1.0))
+    return _told(split, load, fleet, drawn, *_bent([with_chunks(share) for share in BENT]))
+
+
+def _bent(found: list[tuple[Kept, Kept]]) -> tuple[Kept, Kept]:
+    """TTFT and TPOT where each step has the chunk that it needs: half way from the best one chunk
+    for all to long ones for first tokens and short ones for those that draw, as simulations are.
+    """
+    (first, freely), (_, bounded) = found[0], found[-1]
+    ttft, tpot = max(found, key=lambda one: one[0][0] * one[1][0])
+    return ((ttft[0] + first[0]) / 2.0, ttft[1]), ((tpot[0] + bounded[0]) / 2.0, freely[1])
 
 
 def _apart(
-    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: list[float]
+    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: tuple[float, ...]
 ) -> Forecast:
     alone, costs = fleet.alone, fleet.costs
     room, chunk = float(fleet.budget_tokens), float(fleet.chunk_tokens)
@@ -142,7 +165,7 @@ def _handed(fleet: Fleet, prompt_tokens: float, busy: float) -> tuple[float, flo
 
 
 def _line(
-    prompts: list[float], costs: Costs, fixed_s: float, room: float, rate: float, servers: int
+    prompts: tuple[float, ...], costs: Costs, fixed_s: float, room: float, rate: float, servers: int
 ) -> Waiting:
     """Before prompts are computed. Those in line share steps, so that each has a part of a step's
     fixed time.
@@ -152,14 +175,14 @@ def _line(
 
 
 def _ttft(
-    prompts: list[float],
+    prompts: tuple[float, ...],
     costs: Costs,
     fixed_s: float,
     room: float,
     line: Waiting,
     residual_s: float,
     limit_s: float,
-) -> tuple[float, float]:
+) -> Kept:
     """(share within the limit, mean): a step that runs, the line, and a prompt's own steps."""
     if line.mean_s == math.inf:
         return 0.0, -1.0
@@ -174,11 +197,11 @@ def _tpot(
     noise: float,
     once: tuple[float, float],
     limit_s: float,
-) -> tuple[float, float]:
+) -> Kept:
     """(share within the limit, mean) of answers that wait `once` more (a mean, a deviation) than
     their tokens take; `noise` is the variance of a step's time, each step for itself.
     """
-    lengths = _thinned(load.lengths)
+    lengths = load.few_lengths
     kept = 0.0
     for one in lengths:
         gaps = one - 1.0
@@ -197,8 +220,8 @@ def _told(
     load: OfferedLoad,
     fleet: Fleet,
     drawn: Drawing,
-    ttft: tuple[float, float],
-    tpot: tuple[float, float],
+    ttft: Kept,
+    tpot: Kept,
 ) -> Forecast:
     """With what memory allows: who finds no room waits, and keeps neither promise."""
     each = load.drawn_context
@@ -216,11 +239,3 @@ def _hopeless(split: Split) -> Forecast:
 def _moments(values: list[float]) -> tuple[float, float]:
     """(mean, mean square)."""
     return sum(values) / len(values), sum(one * one for one in values) / len(values)
-
-
-def _thinned(values: tuple[float, ...]) -> list[float]:
-    """At most COUNTED of them, in order of size, with equal steps between."""
-    if len(values) <= COUNTED:
-        return list(values)
-    ordered = sorted(values)
-    return [ordered[int((index + 0.5) * len(ordered) / COUNTED)] for index in range(COUNTED)]

@@ -1,19 +1,18 @@
-"""What arrives, in the few numbers that a choice of roles depends on, and what was promised."""
+"""What arrives, in the few numbers that a choice of roles depends on."""
 
 import math
+from functools import cached_property
 
 import msgspec
 
-
-class Promised(msgspec.Struct, frozen=True):
-    """What every answer should keep to."""
-
-    ttft_s: float
-    tpot_s: float
+COUNTED = 64
+"""So many samples of each kind are reckoned with."""
 
 
-class OfferedLoad(msgspec.Struct, frozen=True):
-    """A load that stays as it is. Samples stand for all: each is as likely as the others."""
+class OfferedLoad(msgspec.Struct, frozen=True, dict=True):
+    """A load that stays as it is. Samples stand for all: each is as likely as the others. What is
+    derived is derived once, for many forecasts.
+    """
 
     rate_rps: float  # requests a second
     prompts: tuple[int, ...]  # tokens, cached ones included
@@ -27,18 +26,23 @@ class OfferedLoad(msgspec.Struct, frozen=True):
         """Answers a second."""
         return self.rate_rps * self.answers_per_request
 
-    @property
+    @cached_property
     def computed_prompts(self) -> tuple[float, ...]:
-        """Tokens of each prompt that nobody has computed before."""
+        """Tokens of a prompt that nobody has computed before, of COUNTED prompts at most."""
         kept = 1.0 - self.cached_share
-        return tuple(max(1.0, kept * one) for one in self.prompts)
+        return _thinned(tuple(max(1.0, kept * one) for one in self.prompts))
 
-    @property
+    @cached_property
     def prompt_tokens(self) -> float:
         """Of a prompt, on average, cached ones included."""
         return sum(self.prompts) / len(self.prompts)
 
-    @property
+    @cached_property
+    def few_lengths(self) -> tuple[float, ...]:
+        """COUNTED of the lengths at most."""
+        return _thinned(self.lengths)
+
+    @cached_property
     def lengths(self) -> tuple[float, ...]:
         """Answers' lengths with the right mean; as if memoryless where few have ended."""
         if len(self.answers) < _FEW:
@@ -46,7 +50,7 @@ class OfferedLoad(msgspec.Struct, frozen=True):
         scale = self.answer_tokens * len(self.answers) / max(1, sum(self.answers))
         return tuple(max(1.0, scale * one) for one in self.answers)
 
-    @property
+    @cached_property
     def drawn_context(self) -> float:
         """Tokens that a row of a decode step attends to, on average over steps: long answers have
         more of them.
@@ -54,6 +58,14 @@ class OfferedLoad(msgspec.Struct, frozen=True):
         lengths = self.lengths
         squares = sum(one * one for one in lengths) / len(lengths)
         return self.prompt_tokens + squares / (2.0 * self.answer_tokens)
+
+
+def _thinned(values: tuple[float, ...]) -> tuple[float, ...]:
+    """At most COUNTED of them, in order of size, with equal steps between."""
+    if len(values) <= COUNTED:
+        return values
+    ordered = sorted(values)
+    return tuple(ordered[int((i + 0.5) * len(ordered) / COUNTED)] for i in range(COUNTED))
 
 
 _FEW = 20

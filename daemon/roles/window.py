@@ -250,13 +250,19 @@ def _lengths_differ(before: LoadBucket, newest: LoadBucket) -> bool:
 
 
 def _means_differ(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    """Of (count, sum, sum of squares), by Welch's measure."""
+    """Of (count, sum, sum of squares). The variance is that of both together, as if nothing had
+    changed: a few lengths without a long one among them have too small a mean and variance of
+    their own. Lengths are as skew as exponential ones, so that so few go further astray.
+    """
     if a[0] < LEAST_SAMPLES or b[0] < LEAST_SAMPLES:
         return False
     means = [total / count for count, total, _ in (a, b)]
-    variance = sum(
-        max(0.0, squares / count - mean * mean) / count
+    spread = sum(
+        max(0.0, squares - count * mean * mean)
         for (count, _, squares), mean in zip((a, b), means, strict=True)
     )
+    deviation = math.sqrt(spread / (a[0] + b[0]))
+    by_chance = SURE * deviation * math.sqrt(1.0 / a[0] + 1.0 / b[0])
+    by_chance += (SURE * SURE - 1.0) / 3.0 * deviation / min(a[0], b[0])  # Cornish and Fisher's
     gap = abs(means[1] - means[0])
-    return gap > max(SURE * math.sqrt(variance), LEAST_CHANGE * means[0])
+    return gap > max(by_chance, LEAST_CHANGE * means[0])

@@ -151,7 +151,8 @@ class Daemon:
     ) -> None:
         """Start the model's workers, and serve until told to stop and drained."""
         config, link = self.parts.config, self.parts.link
-        configured, gpus = model.configured(config, time.monotonic()), GpuWatch(model.cards)
+        configured = model.configured(config, time.monotonic(), self.parts.loaded.written)
+        gpus = GpuWatch(model.cards)
         power = PowerCaps(
             config.power,
             [spec.card or card for spec, card in zip(model.instances, model.cards, strict=True)],

@@ -11,11 +11,12 @@ from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Card, Devices, ask_for, check_devices
 from daemon.config.find import DeviceCandidate, Found, find
-from daemon.config.instances import instance_limits
+from daemon.config.instances import instance_limits, shared_limits
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.events import Configured, InstanceConfig
+from daemon.core.limits import says_chunk
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
@@ -69,8 +70,12 @@ class ServedModel(msgspec.Struct, frozen=True):
             kernels=config.engine.kernels,
         )
 
-    def configured(self, config: Config, now: float) -> Configured:
-        """What the Core is built with."""
+    def configured(self, config: Config, now: float, written: Config | None = None) -> Configured:
+        """What the Core is built with. `written`: the configuration before what it leaves open was
+        chosen; None: all of it was written.
+        """
+        shared = shared_limits(written or config)
+        specs = (written or config).instance or self.instances
         return Configured(
             now=now,
             instances=tuple(
@@ -80,8 +85,9 @@ class ServedModel(msgspec.Struct, frozen=True):
                     spec.device,
                     ahead=spec.device.startswith("cuda"),
                     **asdict(instance_limits(config, spec)),
+                    chunk_is_own=not says_chunk(said, shared),
                 )
-                for spec in self.instances
+                for spec, said in zip(self.instances, specs, strict=True)
             ),
             block_size=config.memory.block_size,
             max_len=self.max_len,

@@ -125,12 +125,18 @@ class Runtime:
             self._num_flips = self.core.counters.flips
             self._power.set_roles([one.role for one in self.core.instances])
         if self.core.watcher.news:
-            log.info("roles: %s", self.core.watcher.news)
+            self._tell(event.now, f"roles: {self.core.watcher.news}")
             self.core.watcher.news = ""
         if self._journal is not None:
             self._journal.maintain(self.core, event.now)
         if self.core.draining and not self.core.sequences:
             self.empty.set()
+
+    def _tell(self, now: float, decided: str) -> None:
+        """Log and journal what the Core decided by itself."""
+        log.info("%s", decided)
+        if self._journal is not None:
+            self._journal.note(now, decided)
 
     @property
     def journal_dropped(self) -> int:

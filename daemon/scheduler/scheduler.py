@@ -21,6 +21,7 @@ from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
+from daemon.scheduler.prompt_room import Promised, prompt_room
 from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable
@@ -221,8 +222,10 @@ class Scheduler:
 
     # A step
 
-    def schedule(self, now: float) -> Batch | None:
-        """Plan the next step; None if nothing can run and no copy is ordered."""
+    def schedule(self, now: float, promised: Promised | None = None) -> Batch | None:
+        """Plan the next step; None if nothing can run and no copy is ordered. `promised`: prompts
+        have the room that this leaves beside decodes, else all that the budget has.
+        """
         self.admission.num_promised = 0
         if not (self.slots.num_running or self.waiting or self.residency.space.has_orders):
             self._repeats.forget()
@@ -240,7 +243,13 @@ class Scheduler:
         if suspect is not None and self.in_flight:
             return None
         alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
-        self.filler.fill(step, *self._runnable(alone, now), now)
+        decodes, prompts = self._runnable(alone, now)
+        if promised is not None and decodes.size and (prompts.size or self.waiting):
+            most = step.budget - decodes.size
+            step.budget = decodes.size + prompt_room(
+                self.order, most, decodes, prompts, promised, now
+            )
+        self.filler.fill(step, decodes, prompts, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self.filler.fill(step, *self._runnable(-1, now), now)
         self._copy_ahead(now)

@@ -4,11 +4,13 @@ import msgspec
 import pytest
 
 from daemon.core.checkpoint import Checkpoint, checkpoint, restore
-from daemon.core.choices import assigned, mixed, present, splits
+from daemon.core.choices import are_alike, assigned, mixed, present, splits
 from daemon.core.core import Core
 from daemon.core.events import Configured, RoleChosen, RolesChosen
 from daemon.core.view import snapshot
+from daemon.cost.work import StepWork
 from daemon.role import AUTO, Role
+from daemon.roles.decide import Decided
 from daemon.roles.forecast import Split
 from daemon.wire.columns import decoder, encoder
 from tests.core.driver import Driver, configured
@@ -66,6 +68,93 @@ def test_what_arrives_is_looked_at_and_a_light_load_stays_mixed() -> None:
     assert [one.choice for one in told.expected] == ["mixed", "1:2", "2:1"]
     assert told.expected[0].attainment > 0.9
     assert "decided" in told.decision and told.num_measured > 100 and told.measured == 1.0
+
+
+def test_cards_of_different_models_are_not_alike() -> None:
+    """Their devices are `cuda:0` and `cuda:1`; one computes a step in half the time."""
+    for slower, alike in ((1.2, True), (2.0, False)):
+        homes = watched(2).core.instances
+        assert are_alike(homes)
+        for home, times in zip(homes, (1.0, slower), strict=True):
+            for rows in range(1, 65):
+                chunks = ((rows, 0),) if rows % 3 else ()
+                work = StepWork(rows, 100 * rows, chunks, rows)
+                step_s = times * (0.02 + 1e-4 * rows + 1e-4 * work.prompts()[0])
+                home.step_time.observe(work, step_s)
+        assert are_alike(homes) is alike
+
+
+def bending(instances: int = 2, roles: tuple[Role, ...] = ()) -> Driver:
+    """Instances whose chunks nobody wrote; a prompt's token takes a tenth of a step."""
+    config = configured(
+        instances=instances, roles=AUTO, slo_ttft_s=60.0, slo_tpot_s=0.0015, prefill_chunk=32
+    )
+    given = tuple(
+        msgspec.structs.replace(one, role=role, chunk_is_own=True)
+        for one, role in zip(config.instances, roles or [Role.MIXED] * instances, strict=True)
+    )
+    given_config = msgspec.structs.replace(config, instances=given)
+    driver = Driver(given_config, num_blocks=40, step_s=0.001, token_s=0.0001)
+    driver.link_all()
+    return driver
+
+
+def chunks_beside_a_stream(driver: Driver) -> int:
+    """Tokens of a long prompt's first chunk, where a stream draws on the same instance."""
+    for instance in range(1, len(driver.core.instances)):
+        driver.drain_one(instance)
+    driver.arrive([1] * 4, max_tokens=60)
+    driver.answer(0)
+    driver.answer(0)
+    driver.arrive([2] * 60, max_tokens=4)
+    driver.answer(0)
+    ((count, _),) = driver.core.instances[0].newest_work.chunks
+    return count
+
+
+def test_a_step_has_as_many_prompt_tokens_as_its_streams_were_promised() -> None:
+    assert 8 <= chunks_beside_a_stream(bending()) < 16, "a quarter, at least"
+    written = bending()
+    given = tuple(
+        msgspec.structs.replace(one, chunk_is_own=False) for one in written.config.instances
+    )
+    config = msgspec.structs.replace(written.config, instances=given)
+    assert chunks_beside_a_stream(Driver(config, 40, 0.001, token_s=0.0001)) == 31
+
+
+def test_chunks_are_as_configured_where_roles_are() -> None:
+    driver = bending()
+    told = snapshot(driver.core, driver.now).roles
+    assert told.decision == "nothing was seen yet; chunks of 8 to 32"
+    driver.handle(RolesChosen(driver.now, "mixed"))
+    assert snapshot(driver.core, driver.now).roles.decision == ""
+    assert chunks_beside_a_stream(driver) == 31
+
+
+def test_who_computes_prompts_for_others_bends_for_nobody() -> None:
+    driver = bending(2, (Role.PREFILL, Role.DECODE))
+    promised = [driver.core.watcher.promised(one) for one in driver.core.instances]
+    assert promised[0] is None and promised[1] is not None
+
+
+def test_a_load_that_is_decided_is_forecast_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = watched()
+    served(driver, 70.0)
+    expected = snapshot(driver.core, driver.now).roles.expected
+    assert driver.core.watcher._decider.state.is_settled
+    monkeypatch.setattr("daemon.core.watcher.forecast", None)
+    served(driver, 30.0)
+    told = snapshot(driver.core, driver.now).roles
+    assert told.expected == expected and "decided" in told.decision
+    assert told.age_s > 25.0, "it says the same since then"
+
+
+def test_a_flip_says_why() -> None:
+    driver = watched(2, (Role.MIXED, Role.MIXED))
+    decided = Decided("1:1", "1:1: better than mixed by 0.25")
+    driver.core.watcher._change(decided, driver.core.instances, driver.now)
+    whys = {one.why for one in driver.core.migration.flips.newest}
+    assert whys == {"auto: 1:1: better than mixed by 0.25"}
 
 
 def test_without_links_there_is_nothing_to_choose() -> None:

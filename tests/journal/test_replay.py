@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from daemon.journal.reader import JournalError, read_records
-from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME
+from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME, Note
+from daemon.journal.writer import JournalWriter
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life
 from tests.journal.life import record, replayed
@@ -60,6 +61,21 @@ def test_a_core_that_is_never_idle_begins_a_file_without_replay(tmp_path: Path) 
     records = list(read_records(tmp_path / FILE_NAME))
     assert type(records[1]).__name__ == "Gap"
     assert replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) == 0
+
+
+def test_what_the_core_decided_stands_between_the_events_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    driver = random_life(1, 20)
+    journal = JournalWriter(tmp_path, 1 << 20, driver.config)
+    for event in driver.events:
+        journal.append(event)
+        journal.note(event.now, "roles: 1:1: better than mixed by 0.25")
+    journal.close(driver.now)
+    records = list(read_records(tmp_path / FILE_NAME))
+    notes = [one for one in records if isinstance(one, Note)]
+    assert len(notes) == len(driver.events) and "better than mixed" in notes[0].text
+    assert replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) == len(driver.events)
 
 
 def test_a_cut_tail_ends_cleanly(tmp_path: Path) -> None:

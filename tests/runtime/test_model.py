@@ -87,6 +87,22 @@ def test_worker_and_core_are_told_the_same_limits_of_each_instance() -> None:
         assert (worker.max_slots, worker.max_batch_tokens) == wanted
 
 
+def test_a_chunk_is_the_policys_own_unless_somebody_wrote_it() -> None:
+    def own(**written: object) -> list[bool]:
+        loaded = load(None, {key.replace("__", "."): value for key, value in written.items()})
+        found = loaded.config.instance or (InstanceSpec("cpu"), InstanceSpec("cpu"))
+        served = msgspec.structs.replace(SERVED, instances=found)
+        told = served.configured(loaded.config, 0.0, loaded.written)
+        return [one.chunk_is_own for one in told.instances]
+
+    two = [{"device": "cpu"}, {"device": "cpu", "prefill_chunk": 64}]
+    assert own() == [True, True], "found, not written"
+    assert own(instance=two) == [True, False]
+    assert own(instance=two[:1], scheduler__policy="sarathi") == [True]
+    assert own(scheduler__prefill_chunk=512) == [False, False]
+    assert own(scheduler__max_batch_tokens=512) == [False, False]
+
+
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_thread_that_outlives_the_loop_is_silent(fails: bool) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig
-from daemon.core.limits import limits_of
+from daemon.core.limits import limits_of, says_chunk
 from daemon.cost.profile import Profile
 from daemon.journal.writer import JournalWriter
 from daemon.lab.profiles.load import load_profile
@@ -135,6 +135,7 @@ def configured(prepared: Prepared) -> Configured:
             profile.pp,
             ahead=not profile.device.is_cpu,  # as the daemon says of its own
             **asdict(limits_of(group, written)),
+            chunk_is_own=not says_chunk(group, written),
         )
         for index, (profile, group) in enumerate(
             zip(prepared.profiles, prepared.groups, strict=True)

@@ -142,3 +142,16 @@ def test_a_load_that_is_decided_stays_so_while_mixed_does_badly() -> None:
     poor = [told(MIXED, 0.5), told("1:3", 0.5)]
     assert decider.look(40.0, MIXED, poor).choice == MIXED
     assert decider.state.is_settled
+
+
+def test_a_split_that_was_given_up_does_not_come_again_under_the_same_load() -> None:
+    decider = chosen_split()
+    forecasts = [told(MIXED, 0.7), told("1:3", 0.95)]
+    ended(decider, MEASURED, 0, "1:3")
+    assert decider.look(80.0, "1:3", forecasts).choice == MIXED
+    ended(decider, 10 * MEASURED, MEASURED, MIXED, arrived_s=90.0)
+    for now in (400.0, 405.0, 1000.0, 1005.0):
+        assert decider.look(now, MIXED, forecasts).choice == MIXED
+    decider.begin(1010.0)
+    decider.look(1040.0, MIXED, forecasts)
+    assert decider.look(1045.0, MIXED, forecasts).choice == "1:3", "another load"

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.roles.forecast import Costs, Fleet, Split, forecast
-from daemon.roles.load import OfferedLoad, Promised
+from daemon.roles.load import OfferedLoad
+from daemon.scheduler.prompt_room import Promised
 
 COSTS = Costs(0.020, 0.001, 0.0, 0.0005, 0.0)
 FLEET = Fleet(COSTS, COSTS, 1 << 20, 256, 512, 512)

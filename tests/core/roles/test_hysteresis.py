@@ -1,11 +1,15 @@
 """Roles change rarely: never under a load that stays, twice a period under one that swings."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.roles.load import Promised
-from tests.core.roles.looking import Looking
+from daemon.roles.decide import MIXED
+from daemon.roles.forecast import Split, forecast
+from daemon.roles.load import OfferedLoad
+from daemon.scheduler.prompt_room import Promised
+from tests.core.roles.looking import FLEET, Looking
 
 TIGHT = Promised(0.5, 0.030)
 
@@ -37,6 +41,50 @@ def test_a_square_wave_changes_twice_a_period(seed: int, rates: tuple[float, flo
     for period in range(2):
         inside = [one for one in looking.changes if int(one[0] / (2 * half_s)) == period]
         assert len(inside) <= 2, looking.changes
+
+
+LIGHT, HEAVY = (1.0, 60, 40), (7.0, 900, 60)
+"""Requests a second, and means of prompts and answers."""
+HOURLY = Promised(1.0, 0.030)
+CHOICES = {str(one): one for one in (Split(0, 4), Split(1, 3), Split(2, 2), Split(3, 1))}
+
+
+def true_shares(rate: float, prompt: int, answer: int) -> dict[str, float]:
+    """What each choice keeps of a load whose prompts and answers are memoryless."""
+    chance = np.random.default_rng(0)
+    prompts = tuple((1.0 + chance.exponential(prompt, 512)).astype(int).tolist())
+    answers = tuple((1.0 + chance.exponential(answer, 512)).astype(int).tolist())
+    load = OfferedLoad(rate, prompts, answers, float(answer))
+    return {
+        name: forecast(load, FLEET, HOURLY, split).attainment for name, split in CHOICES.items()
+    }
+
+
+@pytest.mark.parametrize("surprise", [0.0, 0.4])
+def test_an_hours_square_wave_with_what_answers_kept(surprise: float) -> None:
+    """Two hours, of which each is half light and half heavy. Splits keep as much as they should, or
+    so much less that they are given up.
+    """
+    halves = LIGHT, HEAVY
+    shares = [true_shares(*half) for half in halves]
+    assert shares[1]["2:2"] > shares[1][MIXED] + 0.1, "there is something to gain"
+
+    def keeps(now: float, choice: str) -> float:
+        return shares[int(now / 1800.0) % 2][choice] - surprise * (choice != MIXED)
+
+    looking = Looking(HOURLY, keeps=keeps)
+    looking.run(lambda now: halves[int(now / 1800.0) % 2], 7200.0)
+    for period in range(2):
+        inside = [one for one in looking.changes if int(one[0] / 3600.0) == period]
+        assert 1 <= len(inside) <= 2, looking.changes
+
+
+@pytest.mark.parametrize("half", [LIGHT, HEAVY])
+def test_a_load_that_stays_for_an_hour_with_what_answers_kept(half: tuple[float, int, int]) -> None:
+    shares = true_shares(*half)
+    looking = Looking(HOURLY, keeps=lambda _now, choice: shares[choice])
+    looking.run(lambda _now: half, 3600.0)
+    assert [one for one in looking.changes if one[0] > 66.0] == []
 
 
 def test_a_load_that_becomes_heavy_gets_a_split_and_a_light_one_mixed() -> None:

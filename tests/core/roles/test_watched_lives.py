@@ -29,6 +29,9 @@ class Restless(Decider):
     def enough(self, now: float, num_requests: int) -> bool:
         return True
 
+    def without(self, now: float, present: str, told: Listing[Forecast]) -> Decided | None:
+        return None
+
     def look(
         self, now: float, present: str, forecasts: Listing[Forecast], cost: float = 0.0
     ) -> Decided:
@@ -53,8 +56,18 @@ def live(seed: int) -> tuple[Driver, list[tuple[int, bytes]]]:
     chance, written = random.Random(seed), list[tuple[int, bytes]]()
     drawn, num_blocks = begin(chance)
     named = chance.choice(NAMES)
-    config = msgspec.structs.replace(drawn.config, roles=AUTO, placement=named)
-    driver = Driver(config, num_blocks, drawn.step_s, drawn.num_host_blocks, 1e-6)
+    bending = tuple(
+        msgspec.structs.replace(one, chunk_is_own=True) for one in drawn.config.instances
+    )
+    config = msgspec.structs.replace(
+        drawn.config,
+        instances=bending,
+        roles=AUTO,
+        placement=named,
+        slo_ttft_s=0.05,
+        slo_tpot_s=1.2 * drawn.step_s,
+    )
+    driver = Driver(config, num_blocks, drawn.step_s, drawn.num_host_blocks, 1e-6, token_s=1e-4)
     driver.link_all()
     for _ in range(250):
         step(driver, num_blocks, chance)

@@ -1,6 +1,7 @@
 """The observed load: sums, when it is another one, and its state as plain values."""
 
 import msgspec
+import numpy as np
 import pytest
 
 from daemon.roles.window import BUCKET_S, LoadWindow, WindowState
@@ -70,3 +71,14 @@ def test_its_state_is_all_that_it_knows() -> None:
     for each in (window, again):
         fed(each, 130.0, 200.0, 0.1)
     assert again.state() == window.state()
+
+
+def test_lengths_that_vary_by_chance_are_no_change() -> None:
+    """Four hours at one request a second: half a minute has some thirty, few of them long."""
+    chance, window, changes = np.random.default_rng(1), LoadWindow(), 0
+    lengths = (1.0 + chance.exponential(60.0, (2, 14_400))).astype(int)
+    for now, (prompt, answer) in enumerate(lengths.T.tolist()):
+        changes += window.since_s >= 0.0 and window.close(float(now))
+        window.arrived(float(now), prompt, 1)
+        window.ended(float(now), max(0.0, now - 5.0), answer)
+    assert changes == 0

@@ -1,0 +1,91 @@
+"""How many prompt tokens a step has room for beside decodes, so that both keep what was promised.
+
+Streams say how long the step may take: until the next token of the tightest one is due. Prompts say
+how many tokens it needs: as many as bring each that waits to its first token in time. Where both
+cannot be had, prompts have it: a stream makes up for one long step, and a first token comes once.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+import numpy as np
+
+from daemon.scheduler.order import Order
+from daemon.scheduler.policies.base import MIXED
+from daemon.scheduler.slots import SlotTable
+from daemon.sequence import Sequence
+from daemon.wire.columns import Slots
+
+LEAST_SHARE = 0.25
+"""Of the budget, what prompts have in any case: less would cost more in steps than it saves."""
+AIM = 0.95
+"""Streams are kept to so much of the promised time for a token: step times err."""
+MOST_WAITING = 8
+"""So many of those that wait are looked at."""
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """What every answer should keep to."""
+
+    ttft_s: float
+    tpot_s: float  # in the mean of an answer
+
+
+def prompt_room(
+    order: Order, most: int, decodes: Slots, prompts: Slots, promised: Promised, now: float
+) -> int:
+    """Prompt tokens of the next step, `most` at most, beside these decodes; prompts that have begun
+    are in order. Before step times are known it is `most`.
+    """
+    table, step_time = order.slots, order.step_time
+    first = table.member(int(prompts[0])) if prompts.size else order.waiting.first
+    token_s = step_time.chunk_s(first.num_known_tokens) / first.num_known_tokens
+    if most <= 1 or token_s <= 0.0 or order.policy.filler != MIXED or order.policy.whole_prompts:
+        return most
+    fixed_s = step_time.decode_s(decodes.size, int(table.known[decodes].sum()))
+    spare_s = _spare_s(table, decodes, promised.tpot_s, fixed_s, now)
+    if spare_s >= fixed_s + most * token_s:
+        return most
+    room = max(1.0, most * LEAST_SHARE, (spare_s - fixed_s) / token_s)
+    due_s = now - promised.ttft_s + fixed_s + most * token_s  # arrived then: due after a long step
+    return int(min(most, max(room, _needed(order, prompts, due_s, fixed_s, token_s))))
+
+
+def _spare_s(table: SlotTable, decodes: Slots, tpot_s: float, fixed_s: float, now: float) -> float:
+    """How long a step may take. Streams that would break their promise though all their steps were
+    of decodes alone are past saving, and have no say.
+    """
+    first_s = table.first_s[decodes]
+    since_s = np.where(first_s < 0.0, 0.0, now - first_s)
+    drawn = table.known[decodes] - table.prompt[decodes]
+    left = (table.likely_end[decodes] - table.known[decodes]).clip(0)
+    may_keep = tpot_s * (drawn + left - 1) - since_s >= left * fixed_s
+    if not may_keep.any():
+        return np.inf
+    spare_s = (AIM * tpot_s * drawn - since_s)[may_keep]
+    return max(AIM * tpot_s, float(spare_s.min()))
+
+
+def _needed(order: Order, prompts: Slots, due_s: float, fixed_s: float, token_s: float) -> float:
+    """Tokens that each step needs for prompts to be in time, one after the other. One that cannot
+    be in time any more hurries nobody.
+    """
+    before, needed = 0, 0.0
+    for tokens, sequence in _in_line(order, prompts):
+        before += tokens * sequence.prompt_cost
+        spare_s = sequence.arrived_s - due_s - before * token_s
+        if spare_s > 0.0 and not sequence.num_output_tokens:
+            needed = max(needed, before * fixed_s / spare_s)
+    return needed
+
+
+def _in_line(order: Order, prompts: Slots) -> Iterator[tuple[int, Sequence]]:
+    """(tokens that are left to compute, whose) of prompts that have begun, then of the first that
+    wait.
+    """
+    table = order.slots
+    for slot in prompts.tolist():
+        yield int(table.known[slot] - table.computed[slot]), table.member(slot)
+    for sequence in islice(order.waiting, MOST_WAITING):
+        yield sequence.num_known_tokens, sequence

@@ -53,7 +53,7 @@ def test_an_event_asks_only_the_instances_that_it_touches(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         Scheduler,
         "schedule",
-        lambda self, now: asked.append(self.instance) or schedule(self, now),  # type: ignore[func-returns-value]
+        lambda self, *told: asked.append(self.instance) or schedule(self, *told),  # type: ignore[func-returns-value]
     )
     driver.settle()
     assert set(asked) == {0}

@@ -47,9 +47,27 @@ class Reservations:
         """Whether a slot has a reservation."""
         return bool(self._most[slot])
 
+    def most(self, slot: int) -> int:
+        """The blocks that a slot may hold by its reservation; 0: it has none."""
+        return int(self._most[slot])
+
+    def unheld(self, slot: int) -> int:
+        """Of them, those that it does not hold; 0 for a slot without a reservation."""
+        return max(0, int(self._most[slot]) - int(self._held[slot]))
+
+    def change(self, slot: int, by: int) -> None:
+        """Let a slot that has a reservation hold so many blocks more, or fewer."""
+        self._most[slot] += by
+
+    def follow(self, slots: Slots) -> None:
+        """Reserve for these slots what they hold, where they have outgrown their reservations."""
+        if self.num_slots:
+            outgrown = slots[(self._held[slots] > self._most[slots]) & (self._most[slots] > 0)]
+            self._most[outgrown] = self._held[outgrown]
+
     def count_among(self, slots: Slots) -> int:
-        """How many of these slots have one."""
-        return int(np.count_nonzero(self._most[slots])) if self.num_slots else 0
+        """How many of these slots have a block reserved that they do not hold."""
+        return int(np.count_nonzero(self._most[slots] > self._held[slots])) if self.num_slots else 0
 
     @property
     def num_reserved(self) -> int:

@@ -156,7 +156,7 @@ class Admission:
         policy was another one when they were admitted.
         """
         if not self.order.policy.reserve_limit:
-            self.kv.reservations.clear()
+            self.kv.clear_reservations()
         elif not self.all_reserved:
             for slot in self.slots.order().tolist():
                 if not self.kv.reservations.has(slot):

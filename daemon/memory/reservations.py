@@ -3,7 +3,7 @@
 import numpy as np
 
 from daemon.memory.block_pool import LedgerError
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import Bools, Int32, Slots
 
 
 class Reservations:
@@ -46,6 +46,11 @@ class Reservations:
     def has(self, slot: int) -> bool:
         """Whether a slot has a reservation."""
         return bool(self._most[slot])
+
+    def among(self, slots: Slots) -> Bools:
+        """Which of these slots have one; bool, as `slots`."""
+        having: Bools = self._most[slots] > 0
+        return having
 
     def most(self, slot: int) -> int:
         """The blocks that a slot may hold by its reservation; 0: it has none."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.order import Order
+from daemon.scheduler.policies.base import NOTHING
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import NEVER, Sequence
 from daemon.wire.columns import Int32, Slots, int32
@@ -34,7 +35,7 @@ class DecodeAdmission:
         """What those in these slots are expected to take; None: nobody has to leave room for it, or
         the policy's reservations do.
         """
-        if self._rule == GREEDY or self._order.policy.reserve_limit:
+        if self._rule == GREEDY or self._order.policy.reserves != NOTHING:
             return None
         return DecodeRoom(self._rule, self._order.slots, slots, kv)
 

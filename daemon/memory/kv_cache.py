@@ -112,6 +112,11 @@ class KVCache:
         self.lending.release(slots)
         self.reservations.release(slots)
 
+    def give_up_reservation(self, slot: int) -> None:
+        """Give up the reservation of a slot, which borrows nothing; it keeps what it holds."""
+        self.lending.release([slot])
+        self.reservations.release([slot])
+
     def clear_reservations(self) -> None:
         """Give up all reservations, and the loans of what was reserved."""
         self.lending.clear()

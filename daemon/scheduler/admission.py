@@ -11,7 +11,7 @@ from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
-from daemon.scheduler.policies.base import LIMIT, NOTHING, PROMPTS_ALONE
+from daemon.scheduler.policies.base import LIMIT, NOTHING, PREDICTION, PROMPTS_ALONE
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
@@ -150,6 +150,20 @@ class Admission:
     def all_reserved(self) -> bool:
         """Whether all that run have a reservation."""
         return self.kv.reservations.num_slots == self.slots.num_running
+
+    @property
+    def room_is_open(self) -> bool:
+        """Whether it is to be decided, where predictions are reserved, who gets what: some that
+        have slots wait for it, or were predicted anew.
+        """
+        if self.order.policy.reserves != PREDICTION:
+            return False
+        return self.slots.reranked or not self.all_reserved
+
+    def waits_in_slot(self, slot: int) -> bool:
+        """Whether the sequence in a slot has not got, or no more has, what its answer will take."""
+        reserves = self.order.policy.reserves == PREDICTION
+        return reserves and not self.kv.reservations.has(slot)
 
     def reserve_running(self) -> None:
         """Reserve for those that run without a reservation, in order, while there is room, if the

@@ -33,11 +33,11 @@ class FuturePeak:
 
     def with_each(self, known: Int32, left: Int32) -> Int64:
         """The peak until its own end if one more ran beside them, for each of these; [N]."""
-        steps = left.astype(np.int64)
+        steps: Int64 = left.astype(np.int64)
         place = self._left.searchsorted(steps, "right")  # those before it end no later
         at_own = self._left.searchsorted(steps, "left")
         together = self._behind[at_own] + (self._counts[at_own] + 1) * steps
-        peaks: Int64 = known + np.maximum(self._worst[place], together)
+        peaks: Int64 = known.astype(np.int64) + np.maximum(self._worst[place], together)
         return peaks
 
     def fits(self, known: Int32, left: Int32, room: int) -> Bools:

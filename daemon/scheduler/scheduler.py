@@ -19,7 +19,7 @@ from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
-from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
@@ -153,6 +153,8 @@ class Scheduler:
         self.filler = FILLERS[policy.filler](self.admission)
         self.residency.mode = swap
         self._set_pace()
+        if policy.reserves != LIMIT:
+            self.kv.clear_reservations()
         self.admission.reserve_running()
 
     def set_max_pause_s(self, max_pause_s: float) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.step import StepBuilder
 from daemon.wire.columns import Slots
 
@@ -54,6 +55,10 @@ class Filler(ABC):
         stay = self.slots.sequence[slots] >= 0
         return slots[stay & ~np.isin(slots, waiting)]
 
+    def lets_in(self, plan: AdmissionPlan) -> bool:
+        """Whether one may be asked in that would be admitted so; admission may still refuse."""
+        return True
+
     def continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
         """Add further chunks of prompts that have started; they have their blocks already."""
         for slot in slots.tolist():
@@ -87,7 +92,9 @@ class Filler(ABC):
         plan = admission.plan(sequence)
         pending = sequence.num_known_tokens - plan.num_shared_tokens
         count = step.chunk(pending, sequence.prompt_cost)
-        if not count or not admission.make_room(sequence, plan, now):
+        if not count or not self.lets_in(plan):
+            return False
+        if not admission.make_room(sequence, plan, now):
             return False
         slot = admission.admit(sequence, plan, now)
         if not admission.residency.is_returning(sequence):

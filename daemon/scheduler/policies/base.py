@@ -9,6 +9,14 @@ from daemon.sequence import NEVER, Sequence
 MIXED = "mixed"
 PROMPTS_ALONE = "prompts alone"
 PROMPTS_FIRST = "prompts first"
+DECOUPLED, GROUPED, ORDERED, NESTED, PACKED = (
+    "decoupled",
+    "decoupled, grouped",
+    "decoupled, grouped, ordered",
+    "decoupled, grouped, ordered, nested",
+    "decoupled, grouped, ordered, packed",
+)
+"""EcoServe's: two queues, and what each of its ablations adds."""
 
 NOTHING, LIMIT, PREDICTION = "nothing", "limit", "prediction"
 """What is reserved of memory: nothing, so that a block is anybody's until a token needs it; prompt

@@ -60,6 +60,11 @@ class Reservations:
         """Of them, those that it does not hold; 0 for a slot without a reservation."""
         return max(0, int(self._most[slot]) - int(self._held[slot]))
 
+    def unheld_of(self, slots: Slots) -> Int32:
+        """The same, of several slots; int32 [N]."""
+        unheld: Int32 = (self._most[slots] - self._held[slots]).clip(0)
+        return unheld
+
     def change(self, slot: int, by: int) -> None:
         """Let a slot that has a reservation hold so many blocks more, or fewer."""
         self._most[slot] += by

@@ -154,11 +154,11 @@ class Admission:
     @property
     def room_is_open(self) -> bool:
         """Whether it is to be decided, where predictions are reserved, who gets what: some that
-        have slots wait for it, or were predicted anew.
+        have slots wait for it, were predicted anew, or have borrowed some.
         """
         if self.order.policy.reserves != PREDICTION:
             return False
-        return self.slots.reranked or not self.all_reserved
+        return self.slots.reranked or not self.all_reserved or len(self.kv.lending) > 0
 
     def waits_in_slot(self, slot: int) -> bool:
         """Whether the sequence in a slot has not got, or no more has, what its answer will take."""

@@ -30,6 +30,7 @@ class FuturePeak:
         worst = np.zeros(left.size + 1, np.int64)
         np.maximum.accumulate(at_ends + self._left, out=worst[1:])
         self._worst = worst  # of ends before each, with what one more grows by until then
+        self._at_ends: Int64 = at_ends
 
     def with_each(self, known: Int32, left: Int32) -> Int64:
         """The peak until its own end if one more ran beside them, for each of these; [N]."""
@@ -39,6 +40,22 @@ class FuturePeak:
         together = self._behind[at_own] + (self._counts[at_own] + 1) * steps
         peaks: Int64 = known.astype(np.int64) + np.maximum(self._worst[place], together)
         return peaks
+
+    def wait(self, known: int, left: int, room: int) -> int:
+        """Steps until one fits that does not fit now: until some end, from which on it would, if
+        nobody else came. Whoever is done by then does not hold it up.
+        """
+        if not self._left.size:
+            return 0
+        after = np.zeros(self._left.size, np.int64)  # the most of later ends, with its growth
+        grown = (self._at_ends + self._left)[::-1]
+        np.maximum.accumulate(grown[:-1], out=after[1:])
+        steps = self._left
+        ends = steps + left
+        place = self._left.searchsorted(ends, "left")
+        together = self._behind[place] + self._counts[place] * ends + known + left
+        fits = (np.maximum(after[::-1] + known - steps, together)) <= room
+        return int(steps[fits.argmax()]) if fits.any() else int(steps[-1])
 
     def fits(self, known: Int32, left: Int32, room: int) -> Bools:
         """Whether so many tokens are enough until its own end, for each of these; [N]."""

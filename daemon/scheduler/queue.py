@@ -33,6 +33,10 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
 
+    def at(self, place: int) -> Sequence:
+        """The one with so many before it."""
+        return self._sequences[place]
+
     @property
     def first(self) -> Sequence:
         """The next sequence to run."""

@@ -14,14 +14,15 @@ from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.fillers.base import Filler
 from daemon.scheduler.padded_ends import PaddedEnds
 from daemon.scheduler.step import StepBuilder
+from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Int32, Slots
 
-PROMPT_SHARE = 0.05
+PROMPT_SHARE = 0.02
 """Of the pool, what sequences may hold whose answers have not begun, beyond the first of them. More
 lets prompts run ahead of the answers that there is room for, and takes that room from them."""
 
-RESERVED_SHARE = 0.03
+RESERVED_SHARE = 0.02
 """Of the pool, what no answer begins with: those that outgrow their predictions go on in it."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
@@ -60,7 +61,7 @@ class Decoupled(Filler):
         begun: Slots = decodes[self.admission.kv.reservations.among(decodes)]
         return begun
 
-    def lets_in(self, plan: AdmissionPlan) -> bool:
+    def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
         """Whether a prompt fits into what is kept for prompts; one alone always does."""
         ahead = self._num_ahead + plan.num_new_blocks
         if self._num_ahead and ahead > self._most_ahead:
@@ -113,7 +114,7 @@ class Decoupled(Filler):
         lacking = np.maximum(-(-self.ends.of(waiting) // kv.block_size) - held, 0)
         alone = not kv.reservations.num_slots
         room = kv.num_unreserved - (0 if alone else self.num_spare)
-        chosen = self.choose(waiting, lacking, room)
+        chosen = self.choose(waiting, lacking, room, now)
         if alone and not chosen.size and room >= 0:  # it is longer than the pool
             chosen, lacking = np.zeros(1, np.intp), np.minimum(lacking, room)
         for place in chosen.tolist():
@@ -121,7 +122,7 @@ class Decoupled(Filler):
             kv.reservations.reserve(int(waiting[place]), num_blocks)
         return waiting[chosen]
 
-    def choose(self, waiting: Slots, lacking: Int32, room: int) -> Slots:
+    def choose(self, waiting: Slots, lacking: Int32, room: int, now: float) -> Slots:
         """Of those that wait, and lack so many blocks, which begin in this room; their places."""
         places = np.arange(waiting.size)
         if self.grouped:

@@ -12,7 +12,7 @@ from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.policies.splitwise import Splitwise
 from daemon.scheduler.policies.srtf import Srtf
 from daemon.scheduler.policies.static import Static
-from daemon.scheduler.policies.synced import SyncedD, SyncedSd
+from daemon.scheduler.policies.synced import Synced, SyncedD, SyncedNested, SyncedSd, SyncedSdo
 from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
@@ -33,6 +33,9 @@ POLICIES: dict[str, type[Policy]] = {
         Gittins,
         SyncedD,
         SyncedSd,
+        SyncedSdo,
+        SyncedNested,
+        Synced,
     )
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.future_peak import FuturePeak
 from daemon.scheduler.order import Order
-from daemon.scheduler.padded_ends import SHARE, PaddedEnds
+from daemon.scheduler.padded_ends import LIKELY_SHARE, PaddedEnds
 from daemon.scheduler.policies.base import NOTHING
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import NEVER, Sequence
@@ -35,7 +35,7 @@ class DecodeAdmission:
     def __init__(self, rule: str, order: Order) -> None:
         self._rule = rule
         self._order = order
-        self._ends = PaddedEnds(order)
+        self._ends = PaddedEnds(order, LIKELY_SHARE)
 
     def room(self, slots: Slots, kv: KVCache) -> "DecodeRoom | PeakRoom | None":
         """What those in these slots are expected to take; None: nobody has to leave room for it, or
@@ -132,4 +132,4 @@ class PeakRoom:
 
     def _left_of(self, sequence: Sequence) -> int:
         age = sequence.num_output_tokens
-        return self._lengths.padded(sequence, age, SHARE) - age
+        return self._lengths.padded(sequence, age, LIKELY_SHARE) - age

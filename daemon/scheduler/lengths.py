@@ -170,6 +170,12 @@ class SeenLengths:
             length = 2 * num_output_tokens
         return min(sequence.max_tokens, max(num_output_tokens + 1, math.ceil(length)))
 
+    def padding(self, share: float) -> float:
+        """The length, in predictions, that such a share of predicted answers does not exceed."""
+        ended = self._kinds.get((_ANY, 0))
+        known = ended is not None and len(ended.answers) >= LEAST_OF_ALL
+        return ended.at_most(0.0, share) if ended is not None and known else 1.0
+
     def _narrowest(self, sequence: Sequence) -> IndexTable | None:
         """The index of the narrowest of its kinds of which enough answers have ended."""
         kind = self._kind_of(sequence)

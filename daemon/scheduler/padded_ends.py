@@ -5,9 +5,12 @@ import numpy as np
 from daemon.scheduler.order import Order
 from daemon.wire.columns import Bools, Int32, Slots
 
-SHARE = 0.8
-"""An answer is padded to the length that so many like it do not exceed. More is memory that is kept
-and seldom used; less makes more answers outgrow what was kept for them."""
+SAFE_SHARE = 0.8
+"""What is kept for one answer alone is padded to the length that so many like it do not exceed.
+More is memory that is seldom used; less makes more answers outgrow what was kept for them."""
+
+LIKELY_SHARE = 0.6
+"""The same where many answers use what is kept for all of them: some end early, others late."""
 
 
 class PaddedEnds:
@@ -15,8 +18,9 @@ class PaddedEnds:
     wrong by of late (`SeenLengths.padded`). One that outgrew its end is late, and has another.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, share: float) -> None:
         self._order = order
+        self._share = share
         self._slots = order.slots
         num = order.slots.max_slots
         self._ends = np.zeros(num, np.int32)
@@ -53,7 +57,7 @@ class PaddedEnds:
     def _renew(self, slot: int) -> None:
         table, sequence = self._slots, self._slots.member(slot)
         num_outputs = int(table.known[slot]) - sequence.num_prompt_tokens
-        padded = self._order.lengths.padded(sequence, num_outputs, SHARE)
+        padded = self._order.lengths.padded(sequence, num_outputs, self._share)
         self._ends[slot] = sequence.num_prompt_tokens + padded
         self._epochs[slot] = table.epoch[slot]
         self._told[slot] = table.predicted_end[slot]

@@ -1,9 +1,12 @@
 """EcoServe's policies: two queues, exact room, groups, and what becomes of wrong predictions."""
 
+import numpy as np
 import pytest
 
 from daemon.core.view import snapshot
+from daemon.scheduler.fillers.ordered import best_fit
 from daemon.scheduler.scheduler import Scheduler
+from daemon.wire.columns import int32
 from tests.core.driver import Driver, configured
 
 BLOCK = 4
@@ -44,7 +47,7 @@ def test_an_answer_waits_with_its_prompt_until_its_predicted_length_has_room() -
 
 
 def test_prompts_run_ahead_no_further_than_their_share() -> None:
-    driver, scheduler = driver_of("synced-d", 40)
+    driver, _ = driver_of("synced-d", 40)
     arrive(driver, 8, 100)
     driver.answer()
     for _ in range(4):
@@ -141,3 +144,90 @@ def test_another_policy_takes_over_and_gives_back() -> None:
     driver.settle()
     assert len(driver.ended) == 3
     driver.check_nothing_left()
+
+
+def test_of_one_deadline_range_the_longest_begins_first_and_then_what_fits_best() -> None:
+    places, lacking = np.arange(4), int32([9, 7, 4, 2])
+    assert best_fit(places, lacking, 11).tolist() == [0, 3]
+    assert best_fit(places, lacking, 8).tolist() == [1]
+    assert best_fit(places, lacking, 1).tolist() == []
+
+
+def test_halves_are_lent_and_the_lodger_is_gone_before_its_host_needs_them() -> None:
+    """The host has 26 of 30 blocks; its lodger needs ten, and is done in time."""
+    driver, scheduler = driver_of("synced-nested", 30)
+    host = arrive(driver, 8, 96)
+    driver.answer()
+    driver.answer()
+    lodger = arrive(driver, 4, 30)
+    lent = 0
+    while lodger in driver.alive:
+        driver.answer()
+        lent = max(lent, scheduler.kv.lending.num_lent)
+    assert lent == 8 and host in driver.alive
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+
+
+def test_a_lodger_that_is_late_leaves_before_its_host_waits() -> None:
+    driver, scheduler = driver_of("synced-nested", 30)
+    host = arrive(driver, 8, 96)
+    driver.answer()
+    driver.answer()
+    late = arrive(driver, 4, 90, told=30)
+    steps = 0
+    while host in driver.alive:
+        driver.answer()
+        steps += 1
+        kv, slot = scheduler.kv, driver.core.sequences[host].slot if host in driver.alive else -1
+        if slot >= 0:
+            assert driver.num_outputs(host) == steps + 2, "the host has a token in every step"
+            kv.lending.check()
+    assert driver.core.counters.preemptions > 0
+    driver.settle()
+    assert late in driver.ended
+    driver.check_nothing_left()
+
+
+def test_packed_answers_use_what_others_need_later() -> None:
+    """Two that end at 104 tokens do not fit into 36 blocks; one of them and shorter ones do."""
+    driver, scheduler = driver_of("synced", 36)
+    long = arrive(driver, 8, 96)
+    driver.answer()
+    second = arrive(driver, 8, 96)
+    short = [arrive(driver, 8, 24) for _ in range(3)]
+    most = 0
+    while long in driver.alive:
+        driver.answer()
+        most = max(most, scheduler.num_running)
+    assert second in driver.alive and not set(short) & driver.alive.keys()
+    assert most >= 3, "short ones beside the long one"
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+
+
+def test_packed_answers_that_are_late_leave_for_those_in_time() -> None:
+    driver, _ = driver_of("synced", 36)
+    on_time = arrive(driver, 8, 96)
+    driver.answer()
+    late = arrive(driver, 8, 90, told=24)
+    driver.settle()
+    assert {on_time, late} <= driver.ended.keys()
+    preempted = [one.id for one in driver.core.ended if one.preemptions]
+    assert preempted == [late]
+
+
+@pytest.mark.parametrize("policy", ["sarathi", "gittins"])
+def test_room_at_the_future_peak_makes_nobody_give_way(policy: str) -> None:
+    """With true predictions; without the rule somebody does."""
+    preemptions = []
+    for rule in ("greedy", "reserve_peak"):
+        driver, _ = driver_of(policy, 30, decode_admission=rule, max_pause_s=1000.0)
+        for length in (40, 60, 30, 80, 20, 50):
+            arrive(driver, 8, length)
+        driver.settle()
+        assert len(driver.ended) == 6
+        preemptions.append(driver.core.counters.preemptions)
+    assert preemptions[0] > preemptions[1] == 0

@@ -12,17 +12,17 @@ import numpy as np
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.fillers.base import Filler
-from daemon.scheduler.padded_ends import PaddedEnds
+from daemon.scheduler.padded_ends import SAFE_SHARE, PaddedEnds
 from daemon.scheduler.step import StepBuilder
 from daemon.sequence import Sequence
 from daemon.story import What
 from daemon.wire.columns import Int32, Slots
 
-PROMPT_SHARE = 0.02
+PROMPT_SHARE = 0.05
 """Of the pool, what sequences may hold whose answers have not begun, beyond the first of them. More
 lets prompts run ahead of the answers that there is room for, and takes that room from them."""
 
-RESERVED_SHARE = 0.02
+RESERVED_SHARE = 0.01
 """Of the pool, what no answer begins with: those that outgrow their predictions go on in it."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
@@ -34,10 +34,12 @@ class Decoupled(Filler):
     in_order = False
     grouped: ClassVar[bool] = False
     """Those that end at the same length begin together."""
+    share: ClassVar[float] = SAFE_SHARE
+    """Of answers, how many are not to be longer than what is expected of them."""
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        self.ends = PaddedEnds(admission.order)
+        self.ends = PaddedEnds(admission.order, self.share)
         self._most_ahead = self._num_ahead = 0  # blocks of those that have not begun
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:

@@ -8,9 +8,10 @@ leaves for those that need its room, before they need it.
 import numpy as np
 
 from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.fillers.ordered import Ordered
 from daemon.scheduler.future_peak import FuturePeak
-from daemon.scheduler.padded_ends import SHARE
+from daemon.scheduler.padded_ends import LIKELY_SHARE
 from daemon.scheduler.step import StepBuilder
 from daemon.sequence import Sequence
 from daemon.story import What
@@ -29,6 +30,8 @@ MOST_AT_ONCE = 64
 
 class Packed(Ordered):
     """Lends all that is not needed yet."""
+
+    share = LIKELY_SHARE
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
@@ -85,10 +88,14 @@ class Packed(Ordered):
             known, left = self._lengths(sequence)
             self._known, self._left = np.append(self._known, known), np.append(self._left, left)
 
+    def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
+        """Who is asked in has room already, with its answer."""
+        return True
+
     def _lengths(self, sequence: Sequence) -> tuple[Int32, Int32]:
         """Its known tokens, and those that are left as padded; int32 [1] each."""
         age = sequence.num_output_tokens
-        left = self.admission.order.lengths.padded(sequence, age, SHARE) - age
+        left = self.admission.order.lengths.padded(sequence, age, LIKELY_SHARE) - age
         return int32([sequence.num_known_tokens]), int32([left])
 
     def _next(self) -> Sequence | None:
@@ -100,12 +107,10 @@ class Packed(Ordered):
             return first
         wait = peak.wait(int(known[0]), int(left[0]), room)
         known, likely = self.waiting.columns(LOOK_AT)
-        left = np.ceil((likely - known) * self._padding()).astype(np.int32)
+        padding = self.admission.order.lengths.padding(LIKELY_SHARE)
+        left = np.ceil((likely - known) * padding).astype(np.int32)
         fits = peak.fits(known, left, room) & (left <= wait)
         return self.waiting.at(int(fits.argmax())) if fits.any() else None
-
-    def _padding(self) -> float:
-        return 1.0
 
     # Answers that have begun
 

@@ -92,7 +92,9 @@ class Reservations:
     @property
     def num_unheld(self) -> int:
         """Of them, those that are still to be taken."""
-        return self.num_reserved - self.num_held if self.num_slots else 0
+        if not self.num_slots:
+            return 0
+        return int(np.add.reduce(np.where(self._most > 0, self._most - self._held, 0)))
 
     def check(self, num_available: int) -> None:
         """Raises LedgerError if a slot has more than was reserved for it, or if not every reserved

@@ -47,6 +47,7 @@ class Admission:
         # Those that were admitted for the first time, with cached tokens.
         self.started: list[tuple[Sequence, int]] = []
         self.stats = PreemptionStats()
+        self._settled: tuple[int, ...] = ()  # as `_who`, when nobody could be asked in
 
     def reset(
         self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
@@ -58,6 +59,7 @@ class Admission:
         self.residency.reset(self.waiting, num_host_blocks, copy_block_s)
         self.left.clear()
         self.joined.clear()
+        self._settled = ()
 
     def next_batch(
         self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
@@ -154,11 +156,13 @@ class Admission:
     @property
     def room_is_open(self) -> bool:
         """Whether it is to be decided, where predictions are reserved, who gets what: some that
-        have slots wait for it, were predicted anew, or have borrowed some.
+        have slots wait for it, were predicted anew, or have borrowed some, or it is short.
         """
         if self.order.policy.reserves != PREDICTION:
             return False
-        return self.slots.reranked or not self.all_reserved or len(self.kv.lending) > 0
+        if self.slots.reranked or not self.all_reserved or len(self.kv.lending):
+            return True
+        return self.kv.pool.num_available < self.slots.num_running // 4  # who is late has to leave
 
     def waits_in_slot(self, slot: int) -> bool:
         """Whether the sequence in a slot has not got, or no more has, what its answer will take."""
@@ -205,8 +209,23 @@ class Admission:
         first = self.waiting.first
         return first if self.suspects else self.pace.next(first, self.kv, now)
 
+    @property
+    def _who(self) -> tuple[int, ...]:
+        return self.slots.departures, self.slots.num_running, self.waiting.num_changes
+
+    def settle(self) -> None:
+        """Nobody can be asked in before somebody comes, leaves, or is predicted anew."""
+        self._settled = self._who
+
+    @property
+    def settled(self) -> bool:
+        """Whether that is so still."""
+        return self._settled == self._who and not self.slots.reranked
+
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
+        if self.settled:
+            return True
         policy, kv = self.order.policy, self.kv
         if policy.displaces or policy.reserves != NOTHING or kv.reservations.num_slots:
             return False

@@ -233,7 +233,7 @@ class Scheduler:
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
         plain = self.limits.stages == 1 and not self.suspects
-        plain = plain and (self.filler.in_order or not self.waiting)
+        plain = plain and (self.filler.in_order or not self.waiting or self.admission.settled)
         if plain and (repeat := self._repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)

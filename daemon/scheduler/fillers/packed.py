@@ -75,6 +75,9 @@ class Packed(Ordered):
         """Admit prompts whose answers have room beside all that have slots. Where the first one has
         not, those behind it that are done before it would have; so it waits no longer.
         """
+        if self.slots.full:
+            self.admission.settle()
+            return
         if not (self.waiting and step.budget > 0):
             return
         order = self.slots.order()
@@ -83,9 +86,14 @@ class Packed(Ordered):
         self._left = np.maximum(self.ends.of(order) - self._known, 1)
         while self.waiting and step.budget > 0 and not self.slots.full:
             sequence = self._next()
-            if sequence is None or not self.admit_one(sequence, step, now):
+            if sequence is None:
+                self.admission.settle()
                 return
             known, left = self._lengths(sequence)
+            if not self.admit_one(sequence, step, now):
+                return
+            kv = self.admission.kv
+            kv.reservations.reserve(sequence.slot, int(kv.table.held[sequence.slot]))
             self._known, self._left = np.append(self._known, known), np.append(self._left, left)
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:

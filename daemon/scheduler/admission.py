@@ -11,7 +11,8 @@ from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
-from daemon.scheduler.policies.base import LIMIT, NOTHING, PREDICTION, PROMPTS_ALONE
+from daemon.scheduler.policies.base import LIMIT, NOTHING, PROMPTS_ALONE
+from daemon.scheduler.predicted_room import PredictedRoom
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
@@ -38,6 +39,7 @@ class Admission:
         self.pace = StreamPace(order, residency)
         self.displacement = Displacement(order, residency, self.pace)
         self.decode_admission = DecodeAdmission(decodes, order)
+        self.predicted_room = PredictedRoom(order)
         self.suspects = Suspects()
         self.step = 0
         self.answered_step = 0  # the newest that has answered
@@ -47,7 +49,6 @@ class Admission:
         # Those that were admitted for the first time, with cached tokens.
         self.started: list[tuple[Sequence, int]] = []
         self.stats = PreemptionStats()
-        self._settled: tuple[int, ...] = ()  # as `_who`, when nobody could be asked in
 
     def reset(
         self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
@@ -59,7 +60,7 @@ class Admission:
         self.residency.reset(self.waiting, num_host_blocks, copy_block_s)
         self.left.clear()
         self.joined.clear()
-        self._settled = ()
+        self.predicted_room.unsettle()
 
     def next_batch(
         self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
@@ -153,22 +154,6 @@ class Admission:
         """Whether all that run have a reservation."""
         return self.kv.reservations.num_slots == self.slots.num_running
 
-    @property
-    def room_is_open(self) -> bool:
-        """Whether it is to be decided, where predictions are reserved, who gets what: some that
-        have slots wait for it, were predicted anew, or have borrowed some, or it is short.
-        """
-        if self.order.policy.reserves != PREDICTION:
-            return False
-        if self.slots.reranked or not self.all_reserved or len(self.kv.lending):
-            return True
-        return self.kv.pool.num_available < self.slots.num_running // 4  # who is late has to leave
-
-    def waits_in_slot(self, slot: int) -> bool:
-        """Whether the sequence in a slot has not got, or no more has, what its answer will take."""
-        reserves = self.order.policy.reserves == PREDICTION
-        return reserves and not self.kv.reservations.has(slot)
-
     def reserve_running(self) -> None:
         """Reserve for those that run without a reservation, in order, while there is room, if the
         policy reserves at admission: it was another one when they were admitted.
@@ -209,22 +194,9 @@ class Admission:
         first = self.waiting.first
         return first if self.suspects else self.pace.next(first, self.kv, now)
 
-    @property
-    def _who(self) -> tuple[int, ...]:
-        return self.slots.departures, self.slots.num_running, self.waiting.num_changes
-
-    def settle(self) -> None:
-        """Nobody can be asked in before somebody comes, leaves, or is predicted anew."""
-        self._settled = self._who
-
-    @property
-    def settled(self) -> bool:
-        """Whether that is so still."""
-        return self._settled == self._who and not self.slots.reranked
-
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
-        if self.settled:
+        if self.predicted_room.settled:
             return True
         policy, kv = self.order.policy, self.kv
         if policy.displaces or policy.reserves != NOTHING or kv.reservations.num_slots:

@@ -206,6 +206,12 @@ class Scheduler:
         """What answers that ended here let expect of any sequence."""
         return self.order.lengths.left(sequence)
 
+    def is_ready(self, sequence: Sequence) -> bool:
+        """Whether a running sequence has its prompt's KV, and waits for its answer's room."""
+        slot = sequence.slot
+        computed = self.slots.computed[slot] >= self.slots.fed_until[slot]
+        return bool(computed) and self.admission.predicted_room.waits(slot, self.kv)
+
     def take_started(self) -> list[tuple[Sequence, int]]:
         """(sequence, cached tokens) of those that started since the last call."""
         taken = list(self.started)
@@ -233,7 +239,8 @@ class Scheduler:
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
         plain = self.limits.stages == 1 and not self.suspects
-        plain = plain and (self.filler.in_order or not self.waiting or self.admission.settled)
+        settled = self.filler.in_order or self.admission.predicted_room.settled
+        plain = plain and (settled or not self.waiting)
         if plain and (repeat := self._repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)

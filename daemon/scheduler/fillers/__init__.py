@@ -5,7 +5,7 @@ from daemon.scheduler.fillers.decoupled import Decoupled, Grouped
 from daemon.scheduler.fillers.mixed import Mixed
 from daemon.scheduler.fillers.nested import Nested
 from daemon.scheduler.fillers.ordered import Ordered
-from daemon.scheduler.fillers.packed import Packed
+from daemon.scheduler.fillers.packed import PackedByPeak
 from daemon.scheduler.fillers.prompts_alone import PromptsAlone
 from daemon.scheduler.fillers.prompts_first import PromptsFirst
 from daemon.scheduler.policies.base import (
@@ -27,5 +27,5 @@ FILLERS: dict[str, type[Filler]] = {
     GROUPED: Grouped,
     ORDERED: Ordered,
     NESTED: Nested,
-    PACKED: Packed,
+    PACKED: PackedByPeak,
 }

@@ -28,7 +28,7 @@ MOST_AT_ONCE = 64
 """Answers that begin in one step."""
 
 
-class Packed(Ordered):
+class PackedByPeak(Ordered):
     """Lends all that is not needed yet."""
 
     share = LIKELY_SHARE
@@ -76,7 +76,7 @@ class Packed(Ordered):
         not, those behind it that are done before it would have; so it waits no longer.
         """
         if self.slots.full:
-            self.admission.settle()
+            self.admission.predicted_room.settle()
             return
         if not (self.waiting and step.budget > 0):
             return
@@ -87,7 +87,7 @@ class Packed(Ordered):
         while self.waiting and step.budget > 0 and not self.slots.full:
             sequence = self._next()
             if sequence is None:
-                self.admission.settle()
+                self.admission.predicted_room.settle()
                 return
             known, left = self._lengths(sequence)
             if not self.admit_one(sequence, step, now):

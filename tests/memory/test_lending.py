@@ -212,6 +212,6 @@ class LendingMachine(RuleBasedStateMachine):
 
 
 LendingMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=80, stateful_step_count=30, deadline=None, derandomize=True
 )
 TestLendingMachine = LendingMachine.TestCase

@@ -69,7 +69,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_pause_s: float = (
         4.0  # most that a stream that has begun may pause (gittins): the SLO for gaps
     )
-    decode_admission: str = "greedy"  # greedy | reserve_static | reserve_dynamic
+    decode_admission: str = "greedy"  # or reserve_static, _dynamic, _peak
     roles: str = AUTO  # who gives instances their roles: auto (by the load) | mixed (as configured)
 
 

@@ -114,7 +114,7 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
     """One sequence; a snapshot lists at most 500, those that run first."""
 
     sequence: int
-    state: str  # "waiting" | "prefill" | "decode" | "preempted"
+    state: str  # "waiting" | "prefill" | "ready" (and waits for room) | "decode" | "preempted"
     instance: str
     age_s: float
     num_prompt_tokens: int

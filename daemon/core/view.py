@@ -77,6 +77,8 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
         outputs = int(table.delivered[sequence.slot]) - sequence.num_prompt_tokens
         blocks = int(instance.scheduler.kv.table.held[sequence.slot])
         state = "decode" if computed >= table.fed_until[sequence.slot] else "prefill"
+        if instance.scheduler.is_ready(sequence):
+            state = "ready"
     return SequenceStatus(
         sequence=sequence.id,
         state=state,

@@ -1,9 +1,10 @@
-"""The KV memory of one instance: its block pool, block table, reservations and prefix cache."""
+"""The KV memory of one instance: its block pool, block table, reservations, loans, prefix cache."""
 
 import numpy as np
 
 from daemon.memory.block_pool import BlockPool
 from daemon.memory.block_table import BlockTable
+from daemon.memory.lending import Lending
 from daemon.memory.reservations import Reservations
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, Slots, int32
@@ -22,6 +23,7 @@ class KVCache:
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
         self.reservations = Reservations(self.table.held)
+        self.lending = Lending(self.reservations)
         self.caches_prefixes = prefix_cache
         self._copy_sources: list[int] = []
         self._copy_targets: list[int] = []
@@ -39,8 +41,8 @@ class KVCache:
 
     @property
     def num_unreserved(self) -> int:
-        """Available blocks that are reserved for nobody."""
-        return self.pool.num_available - self.reservations.num_unheld
+        """Available blocks that are reserved for nobody, and owed to nobody."""
+        return self.pool.num_available - self.reservations.num_unheld - self.lending.num_owed
 
     def num_lacking(self, matched: list[int], num_new_blocks: int) -> int:
         """How many of these new blocks are not there, or reserved for others, once `matched` are
@@ -82,6 +84,7 @@ class KVCache:
     def append_each(self, slots: Slots) -> None:
         """Append a block to each of several distinct slots."""
         self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
+        self.reservations.follow(slots)
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
@@ -107,6 +110,7 @@ class KVCache:
         rows = [self.table.blocks(slot) for slot in slots]
         self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
         self.table.clear(slots)
+        self.lending.release(slots)
         self.reservations.release(slots)
 
     def hand_over(self, slot: int, num_blocks: int) -> list[int]:
@@ -116,8 +120,18 @@ class KVCache:
         blocks: list[int] = self.table.blocks(slot).tolist()
         self.pool.let_go(blocks[num_blocks:])
         self.table.clear([slot])
-        self.reservations.release([slot])
+        self.give_up_reservation(slot)
         return blocks[:num_blocks]
+
+    def give_up_reservation(self, slot: int) -> None:
+        """Give up the reservation of a slot, which borrows nothing; it keeps what it holds."""
+        self.lending.release([slot])
+        self.reservations.release([slot])
+
+    def clear_reservations(self) -> None:
+        """Give up all reservations, and the loans of what was reserved."""
+        self.lending.clear()
+        self.reservations.clear()
 
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""

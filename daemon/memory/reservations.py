@@ -3,7 +3,7 @@
 import numpy as np
 
 from daemon.memory.block_pool import LedgerError
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import Bools, Int32, Slots
 
 
 class Reservations:
@@ -47,9 +47,37 @@ class Reservations:
         """Whether a slot has a reservation."""
         return bool(self._most[slot])
 
+    def among(self, slots: Slots) -> Bools:
+        """Which of these slots have one; bool, as `slots`."""
+        having: Bools = self._most[slots] > 0
+        return having
+
+    def most(self, slot: int) -> int:
+        """The blocks that a slot may hold by its reservation; 0: it has none."""
+        return int(self._most[slot])
+
+    def unheld(self, slot: int) -> int:
+        """Of them, those that it does not hold; 0 for a slot without a reservation."""
+        return max(0, int(self._most[slot]) - int(self._held[slot]))
+
+    def unheld_of(self, slots: Slots) -> Int32:
+        """The same, of several slots; int32 [N]."""
+        unheld: Int32 = (self._most[slots] - self._held[slots]).clip(0)
+        return unheld
+
+    def change(self, slot: int, by: int) -> None:
+        """Let a slot that has a reservation hold so many blocks more, or fewer."""
+        self._most[slot] += by
+
+    def follow(self, slots: Slots) -> None:
+        """Reserve for these slots what they hold, where they have outgrown their reservations."""
+        if self.num_slots:
+            outgrown = slots[(self._held[slots] > self._most[slots]) & (self._most[slots] > 0)]
+            self._most[outgrown] = self._held[outgrown]
+
     def count_among(self, slots: Slots) -> int:
-        """How many of these slots have one."""
-        return int(np.count_nonzero(self._most[slots])) if self.num_slots else 0
+        """How many of these slots have a block reserved that they do not hold."""
+        return int(np.count_nonzero(self._most[slots] > self._held[slots])) if self.num_slots else 0
 
     @property
     def num_reserved(self) -> int:
@@ -64,7 +92,9 @@ class Reservations:
     @property
     def num_unheld(self) -> int:
         """Of them, those that are still to be taken."""
-        return self.num_reserved - self.num_held if self.num_slots else 0
+        if not self.num_slots:
+            return 0
+        return int(np.add.reduce(np.where(self._most > 0, self._most - self._held, 0)))
 
     def check(self, num_available: int) -> None:
         """Raises LedgerError if a slot has more than was reserved for it, or if not every reserved

@@ -11,7 +11,8 @@ from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
-from daemon.scheduler.policies.base import PROMPTS_ALONE
+from daemon.scheduler.policies.base import LIMIT, NOTHING, PROMPTS_ALONE
+from daemon.scheduler.predicted_room import PredictedRoom
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
@@ -38,6 +39,7 @@ class Admission:
         self.pace = StreamPace(order, residency)
         self.displacement = Displacement(order, residency, self.pace)
         self.decode_admission = DecodeAdmission(decodes, order)
+        self.predicted_room = PredictedRoom(order)
         self.suspects = Suspects()
         self.step = 0
         self.answered_step = 0  # the newest that has answered
@@ -58,6 +60,7 @@ class Admission:
         self.residency.reset(self.waiting, num_host_blocks, copy_block_s)
         self.left.clear()
         self.joined.clear()
+        self.predicted_room.unsettle()
 
     def next_batch(
         self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
@@ -112,8 +115,8 @@ class Admission:
         return AdmissionPlan(-1, matched, num_tokens, num_blocks, len(matched), reserved, fetches)
 
     def _reserved_for(self, sequence: Sequence) -> int:
-        """The blocks that the policy reserves for a sequence in all; 0: none."""
-        return self.kv.blocks_for(sequence.limit) if self.order.policy.reserve_limit else 0
+        """The blocks that admission reserves for a sequence in all; 0: none."""
+        return self.kv.blocks_for(sequence.limit) if self.order.policy.reserves == LIMIT else 0
 
     def _leader_slot(self, sequence: Sequence) -> int:
         """The slot of the running stream whose computed prompt this one can share, or -1."""
@@ -138,7 +141,7 @@ class Admission:
         without the reservation that the policy wants.
         """
         policy = self.order.policy
-        unreserved = policy.reserve_limit and not self.all_reserved
+        unreserved = policy.reserves == LIMIT and not self.all_reserved
         return bool(self.suspects) or unreserved or (policy.gang and not self._gang_open)
 
     def may_join(self) -> bool:
@@ -152,12 +155,12 @@ class Admission:
         return self.kv.reservations.num_slots == self.slots.num_running
 
     def reserve_running(self) -> None:
-        """Reserve for those that run without a reservation, in order, while there is room: the
-        policy was another one when they were admitted.
+        """Reserve for those that run without a reservation, in order, while there is room, if the
+        policy reserves at admission: it was another one when they were admitted.
         """
-        if not self.order.policy.reserve_limit:
-            self.kv.reservations.clear()
-        elif not self.all_reserved:
+        if self.order.policy.reserves == NOTHING:
+            self.kv.clear_reservations()
+        elif self.order.policy.reserves == LIMIT and not self.all_reserved:
             for slot in self.slots.order().tolist():
                 if not self.kv.reservations.has(slot):
                     num_blocks = self._reserved_for(self.slots.member(slot))
@@ -168,7 +171,7 @@ class Admission:
     @property
     def num_spare(self) -> int:
         """Blocks that are kept for running sequences to grow into, where none are reserved."""
-        return 0 if self.order.policy.reserve_limit else max(1, self.kv.pool.num_blocks // 100)
+        return 0 if self.order.policy.reserves == LIMIT else max(1, self.kv.pool.num_blocks // 100)
 
     def coming(self, leaving: Slots) -> int:
         """Blocks that get free without a preemption and are promised to nobody: fenced ones, and
@@ -193,20 +196,14 @@ class Admission:
 
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
+        if self.predicted_room.settled:
+            return True
         policy, kv = self.order.policy, self.kv
-        if policy.displaces or policy.reserve_limit or kv.reservations.num_slots:
+        if policy.displaces or policy.reserves != NOTHING or kv.reservations.num_slots:
             return False
         if kv.pool.num_available >= kv.blocks_for(sequence.num_known_tokens) + self.num_spare:
             return False
         return self._lacking(self.plan(sequence)) > 0
-
-    @property
-    def awaits_stream(self) -> bool:
-        """Whether a stream from elsewhere got its slot since the newest plan, and its KV is still
-        on its way.
-        """
-        members = (self.slots.member(slot) for slot in self.joined)
-        return any(self.residency.is_returning(one) and one.residence.parcel for one in members)
 
     # Displacement
 
@@ -288,10 +285,8 @@ class Admission:
 
     def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
         """Add to its story where its computed tokens came from."""
-        what, by = (What.FETCHED if plan.fetches else What.ADMITTED), -1
-        if plan.leader >= 0:
-            what, by = What.SHARED, self.slots.member(plan.leader).id
-        sequence.story.add(now, what, plan.num_shared_tokens, by)
+        by = self.slots.member(plan.leader).id if plan.leader >= 0 else -1
+        sequence.story.add(now, plan.what, plan.num_shared_tokens, by)
         if plan.fetches and not self.residency.is_returning(sequence):  # its first step awaits it
             sequence.story.add(now, What.RESTORED)
 

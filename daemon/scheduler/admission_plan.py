@@ -2,6 +2,8 @@
 
 import msgspec
 
+from daemon.story import What
+
 
 class AdmissionPlan(msgspec.Struct, frozen=True):
     """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
@@ -18,3 +20,10 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     def num_new_blocks(self) -> int:
         """Blocks that have to be there for it: to be allocated, or reserved."""
         return max(self.num_blocks, self.num_reserved) - self.num_reusable
+
+    @property
+    def what(self) -> str:
+        """Where its computed tokens come from, as a sequence's story tells it."""
+        if self.leader >= 0:
+            return What.SHARED
+        return What.FETCHED if self.fetches else What.ADMITTED

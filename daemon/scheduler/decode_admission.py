@@ -9,7 +9,10 @@ needs it. Where no prediction is there, or trusted, a sequence counts with its l
 import numpy as np
 
 from daemon.memory.kv_cache import KVCache
+from daemon.scheduler.future_peak import FuturePeak
 from daemon.scheduler.order import Order
+from daemon.scheduler.padded_ends import LIKELY_SHARE, PaddedEnds
+from daemon.scheduler.policies.base import NOTHING
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import NEVER, Sequence
 from daemon.wire.columns import Int32, Slots, int32
@@ -17,10 +20,13 @@ from daemon.wire.columns import Int32, Slots, int32
 GREEDY = "greedy"
 RESERVE_STATIC = "reserve_static"
 RESERVE_DYNAMIC = "reserve_dynamic"
+RESERVE_PEAK = "reserve_peak"
 
-DECODE_ADMISSIONS = (GREEDY, RESERVE_STATIC, RESERVE_DYNAMIC)
+DECODE_ADMISSIONS = (GREEDY, RESERVE_STATIC, RESERVE_DYNAMIC, RESERVE_PEAK)
 """Room for what it has; for its whole length, and those of all that run; for what all of them have
-when the first of them is done, the newcomer included, just before its blocks come back."""
+when the first of them is done, the newcomer included, just before its blocks come back; for the
+most that all of them hold together until the newcomer is done, those that end before giving back
+what they had."""
 
 
 class DecodeAdmission:
@@ -29,13 +35,17 @@ class DecodeAdmission:
     def __init__(self, rule: str, order: Order) -> None:
         self._rule = rule
         self._order = order
+        self._ends = PaddedEnds(order, LIKELY_SHARE)
 
-    def room(self, slots: Slots, kv: KVCache) -> "DecodeRoom | None":
+    def room(self, slots: Slots, kv: KVCache) -> "DecodeRoom | PeakRoom | None":
         """What those in these slots are expected to take; None: nobody has to leave room for it, or
         the policy's reservations do.
         """
-        if self._rule == GREEDY or self._order.policy.reserve_limit:
+        if self._rule == GREEDY or self._order.policy.reserves != NOTHING:
             return None
+        if self._rule == RESERVE_PEAK:
+            self._ends.renew(slots)
+            return PeakRoom(self._order, self._ends.of(slots), slots, kv)
         return DecodeRoom(self._rule, self._order.slots, slots, kv)
 
     def admits(
@@ -84,3 +94,42 @@ class DecodeRoom:
     def _blocks(self, num_tokens: Int32) -> Int32:
         blocks: Int32 = -(-num_tokens // self._block)
         return blocks
+
+
+class PeakRoom:
+    """The most that sequences beside each other are expected to hold, where each is padded by what
+    predictions were wrong by.
+    """
+
+    def __init__(self, order: Order, ends: Int32, slots: Slots, kv: KVCache) -> None:
+        """Those in `slots` run, and are expected to end at these lengths."""
+        self._lengths = order.lengths
+        self._block = kv.block_size
+        self._known = order.slots.known[slots]
+        self._left = np.maximum(ends - self._known, 1)
+        self._num_held = int(kv.table.held[slots].sum())
+        self._peak: FuturePeak | None = None
+
+    def num_needed(self, sequence: Sequence, num_reusable: int) -> int:
+        """Blocks that have to be there to admit one that would find so many of its own; 0: it is
+        alone, or has no token to come that needs one.
+        """
+        known = sequence.num_known_tokens
+        if not self._known.size or sequence.limit - known <= 1:
+            return 0
+        if self._peak is None:
+            self._peak = FuturePeak(self._known, self._left)
+        (peak,) = self._peak.with_each(int32([known]), int32([self._left_of(sequence)]))
+        half_blocks = (self._known.size + 1) * self._block // 2  # those begun are half full
+        return -(-(int(peak) + half_blocks) // self._block) - self._num_held - num_reusable
+
+    def add(self, sequence: Sequence, num_blocks: int) -> None:
+        """One more runs, and holds so many blocks."""
+        self._known = np.append(self._known, np.int32(sequence.num_known_tokens))
+        self._left = np.append(self._left, np.int32(self._left_of(sequence)))
+        self._num_held += num_blocks
+        self._peak = None
+
+    def _left_of(self, sequence: Sequence) -> int:
+        age = sequence.num_output_tokens
+        return self._lengths.padded(sequence, age, LIKELY_SHARE) - age

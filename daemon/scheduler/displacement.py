@@ -6,6 +6,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import DEFER
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
+from daemon.scheduler.policies.base import PREDICTION
 from daemon.scheduler.residency import Residency
 from daemon.sequence import Sequence
 from daemon.wire.columns import Slots
@@ -55,13 +56,15 @@ class Displacement:
 
     def for_growth(self, kv: KVCache, now: float) -> int:
         """The last slot in the order that has no reservation, and is not in its turn if there is
-        another.
+        another; where predictions are reserved, the last one of all if each has a reservation.
         """
         order = self._slots.order()
         for slots in (self._pace.out_of_turn(order, now), order):
             for slot in self._from_the_last(slots):
                 if not kv.reservations.has(slot):
                     return slot
+        if self._order.policy.reserves == PREDICTION:
+            return next(self._from_the_last(order))
         raise LookupError("nobody can give way")
 
     def _from_the_last(self, slots: Slots) -> Iterator[int]:

@@ -1,5 +1,7 @@
 """How long answers turned out to be: learned from those that ended, by kind."""
 
+import math
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 import msgspec
@@ -43,12 +45,16 @@ class LengthKind:
 
     def __init__(self) -> None:
         self.answers: deque[tuple[float, bool]] = deque(maxlen=WINDOW)  # (length, was cut)
+        self._sorted: list[float] = []  # their lengths
         self._table: IndexTable | None = None
         self._num_fresh = 0
 
     def add(self, answer: tuple[float, bool]) -> None:
         """One more: its length, and whether its limit ended it, so that it would be longer."""
+        if len(self.answers) == WINDOW:
+            del self._sorted[bisect_left(self._sorted, self.answers[0][0])]
         self.answers.append(answer)
+        insort(self._sorted, answer[0])
         self._num_fresh += 1
         if self._num_fresh >= max(RENEW, len(self.answers) // 8):
             self._table = None
@@ -61,6 +67,12 @@ class LengthKind:
             self._table = _table(self.answers)
         return self._table
 
+    def at_most(self, age: float, share: float) -> float:
+        """The length that such a share of those longer than `age` do not exceed; 0: none was."""
+        first = bisect_right(self._sorted, age)
+        longer = len(self._sorted) - first
+        return self._sorted[first + min(longer - 1, int(share * longer))] if longer else 0.0
+
     def state(self, prompt: int, told: int) -> KindState:
         """All it has learned, as plain values."""
         return KindState(prompt, told, list(self.answers), self._num_fresh, self._table)
@@ -70,6 +82,7 @@ class LengthKind:
         """What `state` was written of."""
         ended = cls()
         ended.answers.extend(state.answers)
+        ended._sorted = sorted(length for length, _ in state.answers)
         ended._num_fresh, ended._table = state.num_fresh, state.table
         return ended
 
@@ -140,15 +153,43 @@ class SeenLengths:
         left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
         return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
 
+    def padded(self, sequence: Sequence, num_output_tokens: int, share: float) -> int:
+        """The output tokens that such a share of answers like this one does not exceed, of those
+        longer than it is now; within its limit.
+
+        The margin over what was predicted is what predictions were wrong by of late. One that is
+        longer than all before it is expected to be twice as long as it is.
+        """
+        kind, unit = self._kind_of(sequence), _unit(sequence)
+        if kind is not None:
+            length = kind.at_most(num_output_tokens / unit, share) * unit
+        else:
+            told = sequence.predicted_tokens
+            length = GUESS_TOKENS if told < 0 else told
+        if length <= num_output_tokens:
+            length = 2 * num_output_tokens
+        return min(sequence.max_tokens, max(num_output_tokens + 1, math.ceil(length)))
+
+    def padding(self, share: float) -> float:
+        """The length, in predictions, that such a share of predicted answers does not exceed."""
+        ended = self._kinds.get((_ANY, 0))
+        known = ended is not None and len(ended.answers) >= LEAST_OF_ALL
+        return ended.at_most(0.0, share) if ended is not None and known else 1.0
+
     def _narrowest(self, sequence: Sequence) -> IndexTable | None:
         """The index of the narrowest of its kinds of which enough answers have ended."""
+        kind = self._kind_of(sequence)
+        return None if kind is None else kind.table
+
+    def _kind_of(self, sequence: Sequence) -> LengthKind | None:
+        """The narrowest of its kinds of which enough answers have ended."""
         *narrower, widest = _kinds(sequence)
         for kind in narrower:
             ended = self._kinds.get(kind)
             if ended is not None and len(ended.answers) >= LEAST:
-                return ended.table
+                return ended
         ended = self._kinds.get(widest)
-        return ended.table if ended is not None and len(ended.answers) >= LEAST_OF_ALL else None
+        return ended if ended is not None and len(ended.answers) >= LEAST_OF_ALL else None
 
     def state(self) -> list[KindState]:
         """All it has learned, as plain values."""

@@ -26,12 +26,17 @@ class WaitingQueue:
         self.num_tokens = 0  # known tokens of all that wait
         self.num_begun = 0  # of them, those that have delivered a token
         self.left_steps = self.left_work = 0  # of all that wait; see `Left`
+        self.num_changes = 0  # so often one came, or went
 
     def __len__(self) -> int:
         return len(self._sequences)
 
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
+
+    def at(self, place: int) -> Sequence:
+        """The one with so many before it."""
+        return self._sequences[place]
 
     @property
     def first(self) -> Sequence:
@@ -52,6 +57,7 @@ class WaitingQueue:
         self._sequences.insert(index, sequence)
         self._keys.insert(index, key)
         self._key[sequence.id] = key
+        self.num_changes += 1
         likely = sequence.likely_length
         self._known.insert(index, sequence.num_known_tokens)
         self._likely.insert(index, likely)
@@ -64,6 +70,7 @@ class WaitingQueue:
     def take_all(self) -> list[Sequence]:
         """Empty the queue."""
         taken, self._sequences = self._sequences, []
+        self.num_changes += 1
         self.num_tokens = self.num_begun = self.left_steps = self.left_work = 0
         self._keys.clear()
         self._known.clear()
@@ -78,6 +85,7 @@ class WaitingQueue:
         index = len(self._keys) if key is None else bisect_left(self._keys, key)
         while index < len(self._keys) and self._keys[index] == key:
             if self._sequences[index] is sequence:
+                self.num_changes += 1
                 del self._sequences[index], self._keys[index], self._key[sequence.id]
                 self.sums.remove(sequence.num_prompt_tokens, self._likely[index])
                 del self._known[index], self._likely[index]

@@ -94,6 +94,8 @@ class Repeats:
         """The next plan if it is one, with its blocks; else all is still to be decided."""
         repeat, self._newest = self._newest, None
         admission, table = self._admission, self._admission.slots
+        if admission.predicted_room.is_open(admission.kv):
+            return None
         waits = bool(admission.waiting)
         if waits and not (table.full or admission.is_stuck(admission.waiting.first)):
             return None

@@ -19,7 +19,7 @@ from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
-from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.prompt_room import Promised, prompt_room
 from daemon.scheduler.repeat import Repeat, Repeats
@@ -154,6 +154,8 @@ class Scheduler:
         self.filler = FILLERS[policy.filler](self.admission)
         self.residency.mode = swap
         self._set_pace()
+        if policy.reserves != LIMIT:
+            self.kv.clear_reservations()
         self.admission.reserve_running()
 
     def set_max_pause_s(self, max_pause_s: float) -> None:
@@ -205,6 +207,12 @@ class Scheduler:
         """What answers that ended here let expect of any sequence."""
         return self.order.lengths.left(sequence)
 
+    def is_ready(self, sequence: Sequence) -> bool:
+        """Whether a running sequence has its prompt's KV, and waits for its answer's room."""
+        slot = sequence.slot
+        computed = self.slots.computed[slot] >= self.slots.fed_until[slot]
+        return bool(computed) and self.admission.predicted_room.waits(slot, self.kv)
+
     def take_started(self) -> list[tuple[Sequence, int]]:
         """(sequence, cached tokens) of those that started since the last call."""
         taken = list(self.started)
@@ -234,7 +242,8 @@ class Scheduler:
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
         plain = self.limits.stages == 1 and not self.suspects
-        plain = plain and (self.filler.in_order or not self.waiting)
+        settled = self.filler.in_order or self.admission.predicted_room.settled
+        plain = plain and (settled or not self.waiting)
         if plain and (repeat := self._repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)

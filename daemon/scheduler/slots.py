@@ -43,6 +43,7 @@ class SlotTable:
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
+        self.reranked = False  # some have new ranks, or predictions, since somebody last looked
         self._order: Slots = np.zeros(0, np.intp)  # with slots that left, until it is asked for
         self._new: list[int] = []  # slots that joined since
         self._gone = False  # whether any left since
@@ -96,6 +97,7 @@ class SlotTable:
         self.review_at[slot] = sequence.review_at
         self._expect(slot, sequence.expected_length)
         self.predicted_end[slot] = sequence.predicted_length
+        self.reranked = True
         likely = sequence.likely_length
         self.sums.remove(sequence.num_prompt_tokens, int(self.likely_end[slot]))
         self.sums.add(sequence.num_prompt_tokens, likely)

@@ -69,13 +69,15 @@ def test_with_true_predictions_nobody_or_few_give_way() -> None:
 
 
 def test_dynamic_lets_more_in_than_static() -> None:
-    """Four answers of three blocks, four of eight: static 3 * 4 + 8, dynamic 3 * 8 of 26."""
+    """Four answers of three blocks, four of eight: static 3 * 4 + 8, dynamic 3 * 8 of 26. At the
+    peak two long ones have eight each, and who is short has given its three back.
+    """
     running = {}
     for rule in DECODE_ADMISSIONS:
         driver = crowd(rule, 26, [4] * 4 + [24] * 4)
         driver.answer()
         running[rule] = driver.core.num_running
-    assert running == {"greedy": 8, "reserve_static": 5, "reserve_dynamic": 8}
+    assert running == {"greedy": 8, "reserve_static": 5, "reserve_dynamic": 8, "reserve_peak": 6}
 
 
 @pytest.mark.parametrize("rule", DECODE_ADMISSIONS)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from daemon.scheduler.lengths import GUESS_TOKENS, LEAST, SeenLengths
+from daemon.scheduler.lengths import GUESS_TOKENS, LEAST, WINDOW, SeenLengths
 from daemon.sequence import Sequence
 
 
@@ -132,3 +132,19 @@ def test_an_answer_that_was_predicted_to_be_empty_is_counted_once() -> None:
     again = SeenLengths.restored(lengths.state())
     assert not lengths.any_known and not again.any_known
     assert all(len(kind.answers) == LEAST - 1 for kind in lengths.state())
+
+
+def test_the_padding_is_what_predictions_were_wrong_by() -> None:
+    lengths = SeenLengths()
+    assert lengths.padded(answer(100, 0, predicted=80), 0, 0.75) == 80, "nothing is known yet"
+    for number in range(WINDOW + 100):  # up to half as long again as was predicted
+        lengths.observe(answer(100, 100 + number % 50, predicted=100))
+    assert lengths.padded(answer(100, 0, predicted=80), 0, 0.0) == 80
+    assert lengths.padded(answer(100, 0, predicted=80), 0, 0.5) == 100
+    assert lengths.padded(answer(100, 0, predicted=80, most=90), 0, 0.5) == 90
+    assert lengths.padded(answer(100, 0, predicted=100), 125, 0.5) == 138, "of those left"
+    assert lengths.padded(answer(100, 0, predicted=100), 149, 0.5) == 298, "none was longer"
+    kind = lengths._kinds[(-1, 7)]
+    assert kind._sorted == sorted(length for length, _ in kind.answers)
+    again = SeenLengths.restored(lengths.state())
+    assert again._kinds[(-1, 7)]._sorted == kind._sorted

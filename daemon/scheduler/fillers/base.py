@@ -6,7 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.step import StepBuilder
+from daemon.sequence import Sequence
 from daemon.wire.columns import Slots
 
 
@@ -54,6 +56,10 @@ class Filler(ABC):
         stay = self.slots.sequence[slots] >= 0
         return slots[stay & ~np.isin(slots, waiting)]
 
+    def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
+        """Whether one may be asked in that would be admitted so; admission may still refuse."""
+        return True
+
     def continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
         """Add further chunks of prompts that have started; they have their blocks already."""
         for slot in slots.tolist():
@@ -76,10 +82,12 @@ class Filler(ABC):
 
     def _admit_next(self, step: StepBuilder, now: float) -> bool:
         """Admit the next of those that wait; whether that was possible."""
+        sequence = self.admission.next_waiting(now)
+        return sequence is not None and self.admit_one(sequence, step, now)
+
+    def admit_one(self, sequence: Sequence, step: StepBuilder, now: float) -> bool:
+        """Admit one of those that wait; whether that was possible."""
         admission = self.admission
-        sequence = admission.next_waiting(now)
-        if sequence is None:
-            return False
         if self.slots.full and not admission.may_displace(sequence, now):
             return False
         if not admission.may_join():
@@ -87,7 +95,9 @@ class Filler(ABC):
         plan = admission.plan(sequence)
         pending = sequence.num_known_tokens - plan.num_shared_tokens
         count = step.chunk(pending, sequence.prompt_cost)
-        if not count or not admission.make_room(sequence, plan, now):
+        if not count or not self.lets_in(sequence, plan):
+            return False
+        if not admission.make_room(sequence, plan, now):
             return False
         slot = admission.admit(sequence, plan, now)
         if not admission.residency.is_returning(sequence):

@@ -19,7 +19,7 @@ class Mixed(Filler):
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
         self.decode(step, decodes, now)
-        if self.admission.awaits_stream and not step.empty:
+        if self._awaits_stream and not step.empty:
             return
         if not prompts.size:
             self.admit_in_order(step, now)
@@ -38,6 +38,15 @@ class Mixed(Filler):
     def before_prompts(self, decodes: Slots) -> Slots:
         """All of them."""
         return decodes
+
+    @property
+    def _awaits_stream(self) -> bool:
+        """Whether a stream from elsewhere got its slot since the newest plan, and its KV is still
+        on its way.
+        """
+        members = (self.slots.member(slot) for slot in self.admission.joined)
+        residency = self.admission.residency
+        return any(residency.is_returning(one) and one.residence.parcel for one in members)
 
     def _still(self, slots: Slots, epochs: Int32) -> Slots:
         """Those of these slots that are of these epochs: of others somebody gave way, and another

@@ -12,6 +12,7 @@ from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.policies.splitwise import Splitwise
 from daemon.scheduler.policies.srtf import Srtf
 from daemon.scheduler.policies.static import Static
+from daemon.scheduler.policies.synced import Synced, SyncedD, SyncedNested, SyncedSd, SyncedSdo
 from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
@@ -30,6 +31,11 @@ POLICIES: dict[str, type[Policy]] = {
         Mlfq,
         Speculative,
         Gittins,
+        SyncedD,
+        SyncedSd,
+        SyncedSdo,
+        SyncedNested,
+        Synced,
     )
 }
 

@@ -9,6 +9,18 @@ from daemon.sequence import NEVER, Sequence
 MIXED = "mixed"
 PROMPTS_ALONE = "prompts alone"
 PROMPTS_FIRST = "prompts first"
+DECOUPLED, GROUPED, ORDERED, NESTED, PACKED = (
+    "decoupled",
+    "decoupled, grouped",
+    "decoupled, grouped, ordered",
+    "decoupled, grouped, ordered, nested",
+    "decoupled, grouped, ordered, packed",
+)
+"""EcoServe's: two queues, and what each of its ablations adds."""
+
+NOTHING, LIMIT, PREDICTION = "nothing", "limit", "prediction"
+"""What is reserved of memory: nothing, so that a block is anybody's until a token needs it; prompt
+and max_tokens at admission; or what an answer is predicted to take, when it begins."""
 
 
 class Policy:
@@ -26,8 +38,8 @@ class Policy:
     """How steps are filled: a key of `daemon.scheduler.fillers.FILLERS`."""
     whole_prompts: ClassVar[bool] = False
     """A prompt is split only if it is the first of its step and exceeds the budget left to it."""
-    reserve_limit: ClassVar[bool] = False
-    """Admission reserves blocks for prompt + max_tokens, so nobody it admits is ever preempted."""
+    reserves: ClassVar[str] = NOTHING
+    """NOTHING, LIMIT or PREDICTION. Nobody within a reservation is preempted for a block."""
     gang: ClassVar[bool] = False
     """No sequence joins once one that runs has got more than its first token."""
     batch_tokens: ClassVar[int] = 512

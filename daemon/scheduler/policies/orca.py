@@ -1,6 +1,6 @@
 """Orca: whole prompts mixed with decodes, memory reserved for the longest possible answer."""
 
-from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.base import LIMIT, Policy
 
 
 class Orca(Policy):
@@ -9,5 +9,5 @@ class Orca(Policy):
     name = "orca"
     meaning = "arrival order, prompts whole; room for the longest answer is kept"
     whole_prompts = True
-    reserve_limit = True
+    reserves = LIMIT
     batch_tokens = 2560

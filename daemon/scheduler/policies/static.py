@@ -1,6 +1,6 @@
 """Static batching (FasterTransformer): a batch forms, runs until its last answer is done."""
 
-from daemon.scheduler.policies.base import PROMPTS_ALONE, Policy
+from daemon.scheduler.policies.base import LIMIT, PROMPTS_ALONE, Policy
 
 
 class Static(Policy):
@@ -10,6 +10,6 @@ class Static(Policy):
     meaning = "a batch runs until its last answer is done; nobody joins it"
     filler = PROMPTS_ALONE
     whole_prompts = True
-    reserve_limit = True
+    reserves = LIMIT
     gang = True
     batch_tokens = 2560

@@ -1,0 +1,182 @@
+"""Two queues (EcoServe, section 3.2): answers fill the memory, prompts fill the step.
+
+A prompt is computed into memory that is kept for prompts. Then its sequence is a generation task:
+it keeps its slot and what it holds, and waits until what its answer is predicted to take is there.
+A reservation says that a task has begun; what it has not is what waits.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import AdmissionPlan
+from daemon.scheduler.fillers.base import Filler
+from daemon.scheduler.padded_ends import SAFE_SHARE, PaddedEnds
+from daemon.scheduler.step import StepBuilder
+from daemon.sequence import Sequence
+from daemon.story import What
+from daemon.wire.columns import Int32, Slots
+
+PROMPT_SHARE = 0.05
+"""Of the pool, what sequences may hold whose answers have not begun, beyond the first of them. More
+lets prompts run ahead of the answers that there is room for, and takes that room from them."""
+
+RESERVED_SHARE = 0.01
+"""Of the pool, what no answer begins with: those that outgrow their predictions go on in it."""
+
+_NO_SLOTS = np.zeros(0, np.intp)
+
+
+class Decoupled(Filler):
+    """Answers in the order of the queue, each with what it is predicted to take (EcoServe-D)."""
+
+    in_order = False
+    grouped: ClassVar[bool] = False
+    """Those that end at the same length begin together."""
+    share: ClassVar[float] = SAFE_SHARE
+    """Of answers, how many are not to be longer than what is expected of them."""
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(admission)
+        self.ends = PaddedEnds(admission.order, self.share)
+        self._most_ahead = self._num_ahead = 0  # blocks of those that have not begun
+
+    def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
+        """Add rows: answers that have begun, those that can begin, and then prompts."""
+        kv = self.admission.kv
+        kv.lending.settle(kv.pool.num_available)
+        begun = kv.reservations.among(decodes)
+        step.add_decodes(self.go_on(decodes[begun], now)[: step.budget])
+        waiting = self._still_there(decodes[~begun])
+        if waiting.size and step.budget > 0:
+            self.ends.renew(waiting)
+            step.add_decodes(self._with_blocks(self.begin(waiting, now))[: step.budget])
+        self.continue_prompts(step, prompts)
+        self._count_ahead()
+        self.admit_in_order(step, now)
+        if step.empty and decodes.size:
+            self._make_one_go_on(step, decodes, now)
+
+    def before_prompts(self, decodes: Slots) -> Slots:
+        """Those that have begun."""
+        begun: Slots = decodes[self.admission.kv.reservations.among(decodes)]
+        return begun
+
+    def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
+        """Whether a prompt fits into what is kept for prompts; one alone always does."""
+        ahead = self._num_ahead + plan.num_new_blocks
+        if self._num_ahead and ahead > self._most_ahead:
+            return False
+        self._num_ahead = ahead
+        return True
+
+    # Answers that have begun
+
+    def go_on(self, slots: Slots, now: float) -> Slots:
+        """Those of these slots that have a block for their next token.
+
+        One that has outgrown its reservation takes what is reserved for nobody. Where that is
+        nothing it stops, keeps what it holds, and waits for what is left of it by its new
+        prediction; one that has borrowed has to leave.
+        """
+        self._resize(slots)
+        kv = self.admission.kv
+        short = kv.needing_block(slots, self.slots.computed[slots])
+        if kv.can_append(short):
+            kv.append_each(short)
+            return slots
+        stopped = []
+        for slot in short.tolist():
+            if kv.can_append(one := np.array([slot])):
+                kv.append_each(one)
+            else:
+                stopped.append(slot)
+        for slot in stopped:
+            if kv.lending.host_of(slot) >= 0:
+                self.admission.preempt(slot, What.OUT_OF_BLOCKS, now)
+            else:
+                kv.give_up_reservation(slot)
+        return slots[~np.isin(slots, stopped)]
+
+    def _resize(self, slots: Slots) -> None:
+        """Reserve for those that are predicted anew what they will take, as far as it is there."""
+        kv = self.admission.kv
+        for slot in self.ends.renew(slots).tolist():
+            wanted = kv.blocks_for(int(self.ends.of(np.array([slot]))[0]))
+            more = wanted - kv.lending.num_reserved(slot)
+            kv.lending.resize(slot, wanted - max(0, more - max(0, kv.num_unreserved)))
+
+    # Answers that begin
+
+    def begin(self, waiting: Slots, now: float) -> Slots:
+        """Reserve for those of these slots whose answers begin now what they will take; these."""
+        kv = self.admission.kv
+        held = kv.table.held[waiting]
+        lacking = np.maximum(-(-self.ends.of(waiting) // kv.block_size) - held, 0)
+        alone = not kv.reservations.num_slots
+        room = kv.num_unreserved - (0 if alone else self.num_spare)
+        chosen = self.choose(waiting, lacking, room, now)
+        if alone and not chosen.size and room >= 0:  # it is longer than the pool
+            chosen, lacking = np.zeros(1, np.intp), np.minimum(lacking, room)
+        for place in chosen.tolist():
+            num_blocks = int(held[place] + lacking[place])
+            kv.reservations.reserve(int(waiting[place]), num_blocks)
+        return waiting[chosen]
+
+    def choose(self, waiting: Slots, lacking: Int32, room: int, now: float) -> Slots:
+        """Of those that wait, and lack so many blocks, which begin in this room; their places."""
+        places = np.arange(waiting.size)
+        if self.grouped:
+            ends = lacking + self.admission.kv.table.held[waiting]
+            _, firsts, group = np.unique(ends, return_index=True, return_inverse=True)
+            places = firsts[group].argsort(kind="stable")
+        fitting: Slots = places[lacking[places].cumsum() <= room]
+        return fitting
+
+    @property
+    def num_spare(self) -> int:
+        """Blocks that no answer begins with."""
+        return max(1, int(RESERVED_SHARE * self.admission.kv.pool.num_blocks))
+
+    def _with_blocks(self, slots: Slots) -> Slots:
+        """These slots, which have reservations, with blocks for their next tokens."""
+        kv = self.admission.kv
+        short = kv.needing_block(slots, self.slots.computed[slots])
+        if kv.can_append(short):
+            kv.append_each(short)
+            return slots
+        return slots[~np.isin(slots, short)]
+
+    # Those that have not begun
+
+    def _still_there(self, slots: Slots) -> Slots:
+        """Those of these slots that are in use."""
+        still: Slots = slots[self.slots.sequence[slots] >= 0]
+        return still
+
+    def _count_ahead(self) -> None:
+        kv, order = self.admission.kv, self.slots.order()
+        ahead = order[~kv.reservations.among(order)]
+        self._num_ahead = int(kv.table.held[ahead].sum())
+        self._most_ahead = int(PROMPT_SHARE * kv.pool.num_blocks)
+
+    def _make_one_go_on(self, step: StepBuilder, decodes: Slots, now: float) -> None:
+        """Nobody can go on as it is: the first one does, and others give way for its next block."""
+        admission = self.admission
+        decodes = self._still_there(decodes)
+        if not decodes.size or admission.step > admission.answered_step:
+            return
+        first = decodes[:1]
+        slot = int(first[0])
+        if not admission.kv.reservations.has(slot):
+            admission.kv.reservations.reserve(slot, int(admission.kv.table.held[slot]))
+        short = admission.kv.needing_block(first, self.slots.computed[first])
+        if not admission.grow_or_preempt(short, now) and self.slots.sequence[slot] >= 0:
+            step.add_decodes(first)
+
+
+class Grouped(Decoupled):
+    """Those that are predicted to end at the same length begin together (EcoServe-SD)."""
+
+    grouped = True

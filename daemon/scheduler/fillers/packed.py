@@ -1,0 +1,150 @@
+"""Answers begin while the future peak of all that have begun has room: full EcoServe, packed.
+
+Nothing is set aside. What one will need only when another has ended is that other one's until then;
+so whoever ends before others need its blocks is their lodger. One that does not end as predicted
+leaves for those that need its room, before they need it.
+"""
+
+import numpy as np
+
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.admission_plan import AdmissionPlan
+from daemon.scheduler.fillers.ordered import Ordered
+from daemon.scheduler.future_peak import FuturePeak
+from daemon.scheduler.padded_ends import LIKELY_SHARE
+from daemon.scheduler.step import StepBuilder
+from daemon.sequence import Sequence
+from daemon.story import What
+from daemon.wire.columns import Int32, Slots, int32
+
+LEAD_STEPS = 3
+"""One that is late leaves so many steps before its blocks are needed: until then the steps that
+name them have answered."""
+
+LOOK_AT = 128
+"""Of those that wait, the first that may pass the very first."""
+
+MOST_AT_ONCE = 64
+"""Answers that begin in one step."""
+
+
+class PackedByPeak(Ordered):
+    """Lends all that is not needed yet."""
+
+    share = LIKELY_SHARE
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(admission)
+        self._known: Int32 = int32()  # of those that have slots, while prompts are asked in
+        self._left: Int32 = int32()
+
+    def begin(self, waiting: Slots, now: float) -> Slots:
+        """Those of these slots whose answers fit beside all that have begun, until they end."""
+        kv, table = self.admission.kv, self.slots
+        order = table.order()
+        begun = order[kv.reservations.among(order)]
+        waiting = waiting[self.sorted_places(waiting)]
+        known, ends = table.known[waiting], self.ends.of(waiting)
+        held = kv.table.held[waiting] * kv.block_size
+        chosen: list[int] = []
+        while len(chosen) < min(MOST_AT_ONCE, waiting.size):
+            others = kv.pool.num_held - int(kv.table.held[begun].sum())
+            room = self._room(begun.size + 1) - max(0, others) * kv.block_size + held
+            of_begun = self.slots.known[begun]
+            peak = FuturePeak(of_begun, np.maximum(self.ends.of(begun) - of_begun, 1))
+            fits = peak.with_each(known, ends - known) <= room
+            fits[chosen] = False
+            if begun.size and not fits.any():
+                break
+            place = int(fits.argmax())  # one that is alone always begins
+            chosen.append(place)
+            slot = int(waiting[place])
+            kv.reservations.reserve(slot, int(kv.table.held[slot]))
+            begun = np.append(begun, slot)
+        return waiting[chosen]
+
+    def _room(self, num_beside: int) -> int:
+        """Tokens that so many may hold together; half of a block of each is not used on average."""
+        kv = self.admission.kv
+        num_blocks = kv.pool.num_blocks - self.num_spare
+        return num_blocks * kv.block_size - num_beside * kv.block_size // 2
+
+    # Prompts
+
+    def admit_in_order(self, step: StepBuilder, now: float) -> None:
+        """Admit prompts whose answers have room beside all that have slots. Where the first one has
+        not, those behind it that are done before it would have; so it waits no longer.
+        """
+        if self.slots.full:
+            self.admission.predicted_room.settle()
+            return
+        if not (self.waiting and step.budget > 0):
+            return
+        order = self.slots.order()
+        self.ends.renew(order)
+        self._known = self.slots.known[order]
+        self._left = np.maximum(self.ends.of(order) - self._known, 1)
+        while self.waiting and step.budget > 0 and not self.slots.full:
+            sequence = self._next()
+            if sequence is None:
+                self.admission.predicted_room.settle()
+                return
+            known, left = self._lengths(sequence)
+            if not self.admit_one(sequence, step, now):
+                return
+            kv = self.admission.kv
+            kv.reservations.reserve(sequence.slot, int(kv.table.held[sequence.slot]))
+            self._known, self._left = np.append(self._known, known), np.append(self._left, left)
+
+    def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
+        """Who is asked in has room already, with its answer."""
+        return True
+
+    def _lengths(self, sequence: Sequence) -> tuple[Int32, Int32]:
+        """Its known tokens, and those that are left as padded; int32 [1] each."""
+        age = sequence.num_output_tokens
+        left = self.admission.order.lengths.padded(sequence, age, LIKELY_SHARE) - age
+        return int32([sequence.num_known_tokens]), int32([left])
+
+    def _next(self) -> Sequence | None:
+        """Who is asked in next."""
+        first = self.waiting.first
+        peak, room = FuturePeak(self._known, self._left), self._room(self._known.size + 1)
+        known, left = self._lengths(first)
+        if not self._known.size or peak.fits(known, left, room)[0]:
+            return first
+        wait = peak.wait(int(known[0]), int(left[0]), room)
+        known, likely = self.waiting.columns(LOOK_AT)
+        padding = self.admission.order.lengths.padding(LIKELY_SHARE)
+        left = np.ceil((likely - known) * padding).astype(np.int32)
+        fits = peak.fits(known, left, room) & (left <= wait)
+        return self.waiting.at(int(fits.argmax())) if fits.any() else None
+
+    # Answers that have begun
+
+    def go_on(self, slots: Slots, now: float) -> Slots:
+        """Those of these slots that have a block for their next token; those that are late leave
+        where there will be too few.
+        """
+        kv = self.admission.kv
+        self.ends.renew(slots)
+        short = kv.needing_block(slots, self.slots.computed[slots])
+        if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
+            slots = self._without_late(slots, now)
+        return self.grow(slots, now)
+
+    def _lacks_soon(self, slots: Slots) -> bool:
+        kv = self.admission.kv
+        soon = kv.needing_block(slots, self.slots.computed[slots] + LEAD_STEPS)
+        return soon.size > kv.num_unreserved + kv.pool.num_fenced
+
+    def _without_late(self, slots: Slots, now: float) -> Slots:
+        """The last of those that are late leave, until enough is coming; those that stay."""
+        late = slots[self.ends.late(slots)][::-1]
+        for slot in late.tolist():
+            if not self._lacks_soon(slots) or slots.size == 1:
+                break
+            if not self.slots.is_leaving(slot):
+                self.admission.preempt(slot, What.OUT_OF_BLOCKS, now)
+                slots = slots[slots != slot]
+        return slots

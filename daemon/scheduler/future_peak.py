@@ -1,0 +1,63 @@
+"""The future peak: the most that sequences will hold together until the last of them ends.
+
+Each grows by a token a step and is released at its predicted end, so memory is fullest just before
+somebody ends. Packing by this peak lends every reserved block that is not needed yet: whoever ends
+before others need what it holds is their lodger. Blocks of the future are intervals, from the step
+that needs one to the end of its sequence; as many blocks as overlap most are enough to hand each
+on from one sequence to the next.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from daemon.wire.columns import Bools, Int32
+
+Int64 = npt.NDArray[np.int64]
+
+
+class FuturePeak:
+    """Of sequences that have `known` tokens and end after `left` steps each; int [K], left >= 1."""
+
+    def __init__(self, known: Int32, left: Int32) -> None:
+        order = left.argsort(kind="stable")
+        self._left: Int64 = left[order].astype(np.int64)
+        self._counts = np.arange(left.size, -1, -1, dtype=np.int64)  # that end then or later
+        behind = np.zeros(left.size + 1, np.int64)
+        behind[:-1] = known[order].astype(np.int64)[::-1].cumsum()[::-1]
+        self._behind = behind  # known tokens of those that end then or later; 0 after the last
+        at_ends = behind[:-1] + self._counts[:-1] * self._left
+        self.peak = int(at_ends.max(initial=0))
+        worst = np.zeros(left.size + 1, np.int64)
+        np.maximum.accumulate(at_ends + self._left, out=worst[1:])
+        self._worst = worst  # of ends before each, with what one more grows by until then
+        self._at_ends: Int64 = at_ends
+
+    def with_each(self, known: Int32, left: Int32) -> Int64:
+        """The peak until its own end if one more ran beside them, for each of these; [N]."""
+        steps: Int64 = left.astype(np.int64)
+        place = self._left.searchsorted(steps, "right")  # those before it end no later
+        at_own = self._left.searchsorted(steps, "left")
+        together = self._behind[at_own] + (self._counts[at_own] + 1) * steps
+        peaks: Int64 = known.astype(np.int64) + np.maximum(self._worst[place], together)
+        return peaks
+
+    def wait(self, known: int, left: int, room: int) -> int:
+        """Steps until one fits that does not fit now: until some end, from which on it would, if
+        nobody else came. Whoever is done by then does not hold it up.
+        """
+        if not self._left.size:
+            return 0
+        after = np.zeros(self._left.size, np.int64)  # the most of later ends, with its growth
+        grown = (self._at_ends + self._left)[::-1]
+        np.maximum.accumulate(grown[:-1], out=after[1:])
+        steps = self._left
+        ends = steps + left
+        place = self._left.searchsorted(ends, "left")
+        together = self._behind[place] + self._counts[place] * ends + known + left
+        fits = (np.maximum(after[::-1] + known - steps, together)) <= room
+        return int(steps[fits.argmax()]) if fits.any() else int(steps[-1])
+
+    def fits(self, known: Int32, left: Int32, room: int) -> Bools:
+        """Whether so many tokens are enough until its own end, for each of these; [N]."""
+        fitting: Bools = self.with_each(known, left) <= room
+        return fitting

@@ -1,0 +1,63 @@
+"""Padded ends: where each sequence in a slot is expected to end, with a margin for errors."""
+
+import numpy as np
+
+from daemon.scheduler.order import Order
+from daemon.wire.columns import Bools, Int32, Slots
+
+SAFE_SHARE = 0.8
+"""What is kept for one answer alone is padded to the length that so many like it do not exceed.
+More is memory that is seldom used; less makes more answers outgrow what was kept for them."""
+
+LIKELY_SHARE = 0.6
+"""The same where many answers use what is kept for all of them: some end early, others late."""
+
+
+class PaddedEnds:
+    """A column by slot: the length at which its sequence ends, padded by what predictions were
+    wrong by of late (`SeenLengths.padded`). One that outgrew its end is late, and has another.
+    """
+
+    def __init__(self, order: Order, share: float) -> None:
+        self._order = order
+        self._share = share
+        self._slots = order.slots
+        num = order.slots.max_slots
+        self._ends = np.zeros(num, np.int32)
+        self._epochs = np.full(num, -1, np.int32)  # of the sequence that it is of
+        self._told = np.zeros(num, np.int32)  # `predicted_end` as of then
+        self._late = np.zeros(num, np.bool_)
+
+    def of(self, slots: Slots) -> Int32:
+        """The ends of those in these slots as they were known at the last `renew`; int32 [N]."""
+        ends: Int32 = self._ends[slots]
+        return ends
+
+    def late(self, slots: Slots) -> Bools:
+        """Which of these have outgrown an end; bool [N]."""
+        late: Bools = self._late[slots]
+        return late
+
+    def renew(self, slots: Slots) -> Slots:
+        """Look at those again that are new, late, or were predicted anew; these. All that are
+        computed are looked at in each step that is filled.
+        """
+        table = self._slots
+        table.reranked = False
+        new = self._epochs[slots] != table.epoch[slots]
+        late = ~new & (self._ends[slots] <= table.known[slots])
+        changed: Slots = slots[new | late | (self._told[slots] != table.predicted_end[slots])]
+        if changed.size:
+            self._late[slots[new]] = False
+            self._late[slots[late]] = True
+            for slot in changed.tolist():
+                self._renew(slot)
+        return changed
+
+    def _renew(self, slot: int) -> None:
+        table, sequence = self._slots, self._slots.member(slot)
+        num_outputs = int(table.known[slot]) - sequence.num_prompt_tokens
+        padded = self._order.lengths.padded(sequence, num_outputs, self._share)
+        self._ends[slot] = sequence.num_prompt_tokens + padded
+        self._epochs[slot] = table.epoch[slot]
+        self._told[slot] = table.predicted_end[slot]

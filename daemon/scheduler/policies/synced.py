@@ -1,0 +1,85 @@
+"""EcoServe: prompts and answers wait in queues of their own, and answers get exactly their room.
+
+`synced` is the whole of it; the others are its ablations, each of which adds one part to the one
+before: two queues (d), groups of one length (s), the order (o), and lending.
+"""
+
+import math
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.scheduler.policies.base import (
+    DECOUPLED,
+    GROUPED,
+    NESTED,
+    ORDERED,
+    PACKED,
+    PREDICTION,
+    Policy,
+)
+from daemon.sequence import UNKNOWN_TOKENS, Sequence
+
+SLO_SCALE = 2.0
+"""Who names no deadline is due after so many times what it would take alone (section 4)."""
+
+DUE_RANGE_S = 2.0
+"""Deadlines within so many seconds are alike."""
+
+RANGE_TOKENS = 128
+"""Lengths within so many tokens are alike (section 3.3)."""
+
+MOST_RANGES = 10_000
+
+
+class SyncedD(Policy):
+    """Two queues, first come first served, and room for what an answer is predicted to take."""
+
+    name = "synced-d"
+    meaning = "arrival order; an answer begins when its predicted length has room"
+    filler = DECOUPLED
+    reserves = PREDICTION
+
+
+class SyncedSd(SyncedD):
+    """Answers that are predicted to be of the same length begin together."""
+
+    name = "synced-sd"
+    meaning = "the same; answers of the same predicted length begin together"
+    filler = GROUPED
+
+
+class SyncedSdo(SyncedD):
+    """Ordered by ranges of deadlines, then by what is held, then the longest first."""
+
+    name = "synced-sdo"
+    meaning = "the same, by deadline, then memory held, then length"
+    filler = ORDERED
+
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """Its range of deadlines; within it long prompts come first."""
+        length = min(sequence.num_known_tokens // RANGE_TOKENS, MOST_RANGES - 1)
+        due_s = sequence.deadline_s or due_alone_s(sequence, step_time)
+        return float(math.floor(due_s / DUE_RANGE_S) * MOST_RANGES - length)
+
+
+class SyncedNested(SyncedSdo):
+    """Who has room reserved lends the half that it needs last, and so on within the halves."""
+
+    name = "synced-nested"
+    meaning = "the same; halves of what is reserved are lent to shorter answers"
+    filler = NESTED
+
+
+class Synced(SyncedSdo):
+    """Answers begin while the future peak of all has room: all that is not needed yet is lent."""
+
+    name = "synced"
+    meaning = "deadlines first; memory is lent to answers that end before it is needed"
+    filler = PACKED
+
+
+def due_alone_s(sequence: Sequence, step_time: StepTimeModel) -> float:
+    """When a sequence is due that names no deadline."""
+    told = sequence.predicted_tokens
+    num_tokens = min(sequence.max_tokens, UNKNOWN_TOKENS if told < 0 else told)
+    alone_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s
+    return sequence.arrived_s + SLO_SCALE * alone_s

@@ -1,0 +1,37 @@
+"""The future peak against a simulation step by step."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.scheduler.future_peak import FuturePeak
+from daemon.wire.columns import int32
+
+sequences = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), max_size=8)
+
+
+def held(sequences: list[tuple[int, int]], step: int) -> int:
+    """Tokens held after so many steps, by those that have not ended before."""
+    return sum(known + step for known, left in sequences if left >= step)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(running=sequences, waiting=sequences)
+def test_it_is_the_most_of_all_steps(
+    running: list[tuple[int, int]], waiting: list[tuple[int, int]]
+) -> None:
+    known, left = int32([one[0] for one in running]), int32([one[1] for one in running])
+    peak = FuturePeak(known, left)
+    assert peak.peak == max((held(running, step) for step in range(1, 31)), default=0)
+    of_each = peak.with_each(int32([one[0] for one in waiting]), int32([one[1] for one in waiting]))
+    expected = [
+        max(held([*running, one], step) for step in range(1, one[1] + 1)) for one in waiting
+    ]
+    assert of_each.tolist() == expected
+
+
+def test_a_lodger_ends_before_its_host_needs_the_room() -> None:
+    """One of 10 tokens grows to 40; beside it 15 more fit for 10 steps, and not for 20."""
+    host = FuturePeak(int32([10]), int32([30]))
+    fits = host.fits(int32([5, 5]), int32([10, 20]), 40)
+    assert fits.tolist() == [True, False]
+    assert FuturePeak(int32([]), int32([])).fits(int32([3]), int32([4]), 7).all()

@@ -1,0 +1,233 @@
+"""EcoServe's policies: two queues, exact room, groups, and what becomes of wrong predictions."""
+
+import numpy as np
+import pytest
+
+from daemon.core.view import snapshot
+from daemon.scheduler.fillers.ordered import best_fit
+from daemon.scheduler.scheduler import Scheduler
+from daemon.wire.columns import int32
+from tests.core.driver import Driver, configured
+
+BLOCK = 4
+
+
+def driver_of(policy: str, num_blocks: int, **changes: object) -> tuple[Driver, Scheduler]:
+    driver = Driver(configured(policy, prefix_cache=False, **changes), num_blocks)
+    return driver, driver.core.instances[0].scheduler
+
+
+def arrive(driver: Driver, length: int, answer: int, told: int = 0, most: int = 0) -> int:
+    """A prompt of so many tokens, an answer of so many, and what is predicted of it."""
+    request = driver.arrive([driver.requests % 7] * length, most or answer)
+    driver.predict(request, told or answer)
+    return request * 128
+
+
+def states(driver: Driver) -> list[str]:
+    return [one.state for one in snapshot(driver.core, driver.now).sequences]
+
+
+def test_an_answer_waits_with_its_prompt_until_its_predicted_length_has_room() -> None:
+    driver, scheduler = driver_of("synced-d", 16)
+    first, second = arrive(driver, 8, 36), arrive(driver, 8, 36)
+    for _ in range(4):
+        driver.answer()
+    assert states(driver) == ["decode", "ready"]
+    assert driver.num_outputs(second) == 1, "the prompt's own token"
+    reservations = scheduler.kv.reservations
+    assert reservations.num_reserved == 11 and reservations.has(driver.core.sequences[first].slot)
+    while first in driver.alive:
+        driver.answer()
+    driver.answer()
+    assert states(driver) == ["decode"]
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+
+
+def test_prompts_run_ahead_no_further_than_their_share() -> None:
+    driver, _ = driver_of("synced-d", 40)
+    arrive(driver, 8, 100)
+    driver.answer()
+    for _ in range(4):
+        arrive(driver, 8, 100)
+    for _ in range(6):
+        driver.answer()
+    assert states(driver).count("ready") == 1, "one alone may always be computed"
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+
+
+def test_one_that_outgrows_its_prediction_goes_on_in_what_is_there() -> None:
+    driver, scheduler = driver_of("synced-d", 16)
+    one = arrive(driver, 8, 30, told=8)
+    for _ in range(8):
+        driver.answer()
+    assert scheduler.kv.reservations.num_reserved == 4
+    for _ in range(4):
+        driver.answer()
+    assert scheduler.kv.reservations.num_reserved > 4, "it is expected to be twice as long"
+    driver.settle()
+    assert one in driver.ended and driver.core.counters.preemptions == 0
+
+
+def test_one_that_outgrows_what_is_there_stops_and_keeps_what_it_holds() -> None:
+    """Seven of sixteen blocks are one's, nine the other's, who was predicted to be short."""
+    driver, scheduler = driver_of("synced-d", 16)
+    arrive(driver, 8, 18)
+    late = arrive(driver, 16, 40, told=18)
+    seen = set()
+    while len(driver.ended) < 2:
+        table = scheduler.slots
+        slot = driver.core.sequences[late].slot if late in driver.alive else -1
+        if slot >= 0 and table.known[slot] > 36:
+            seen.add(scheduler.kv.reservations.has(slot))
+        driver.answer()
+    assert late in driver.ended and driver.core.counters.recomputed_tokens == 0
+    driver.check_nothing_left()
+
+
+def test_a_prediction_that_comes_late_makes_a_reservation_of_its_length() -> None:
+    driver, scheduler = driver_of("synced-d", 32)
+    request = driver.arrive([3] * 8, 80)
+    for _ in range(3):
+        driver.answer()
+    reservations = scheduler.kv.reservations
+    assert reservations.num_reserved == 22
+    driver.predict(request, 20)
+    driver.answer()
+    assert reservations.num_reserved == 7
+    driver.predict(request, 60)
+    driver.answer()
+    assert reservations.num_reserved == 17
+    driver.settle()
+
+
+def test_those_of_one_length_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the first has ended, the third, which is as long as the second, goes before the one
+    between them.
+    """
+    begun: dict[str, set[int]] = {}
+    for policy in ("synced-d", "synced-sd"):
+        monkeypatch.setattr("daemon.scheduler.fillers.decoupled.PROMPT_SHARE", 0.2)
+        driver, scheduler = driver_of(policy, 34)
+        first = arrive(driver, 8, 100)
+        driver.answer()
+        others = [arrive(driver, 4, length) for length in (40, 64, 40, 40)]
+        while first in driver.alive:
+            driver.answer()
+        driver.answer()
+        running = [one for one in others if scheduler.kv.reservations.has(_slot(driver, one))]
+        begun[policy] = {others.index(one) for one in running}
+        driver.settle()
+        driver.check_nothing_left()
+    assert begun == {"synced-d": {0, 1}, "synced-sd": {0, 2, 3}}
+
+
+def _slot(driver: Driver, sequence: int) -> int:
+    return driver.core.sequences[sequence].slot
+
+
+def test_another_policy_takes_over_and_gives_back() -> None:
+    driver, scheduler = driver_of("sarathi", 24)
+    for _ in range(3):
+        arrive(driver, 8, 30)
+    for _ in range(4):
+        driver.answer()
+    driver.choose("synced-d")
+    driver.answer()
+    assert scheduler.kv.reservations.num_slots > 0
+    driver.choose("orca")
+    driver.answer()
+    driver.choose("synced-sd")
+    driver.settle()
+    assert len(driver.ended) == 3
+    driver.check_nothing_left()
+
+
+def test_of_one_deadline_range_the_longest_begins_first_and_then_what_fits_best() -> None:
+    places, lacking = np.arange(4), int32([9, 7, 4, 2])
+    assert best_fit(places, lacking, 11).tolist() == [0, 3]
+    assert best_fit(places, lacking, 8).tolist() == [1]
+    assert best_fit(places, lacking, 1).tolist() == []
+
+
+def test_halves_are_lent_and_the_lodger_is_gone_before_its_host_needs_them() -> None:
+    """The host has 26 of 30 blocks; its lodger needs ten, and is done in time."""
+    driver, scheduler = driver_of("synced-nested", 30)
+    host = arrive(driver, 8, 96)
+    driver.answer()
+    driver.answer()
+    lodger = arrive(driver, 4, 30)
+    lent = 0
+    while lodger in driver.alive:
+        driver.answer()
+        lent = max(lent, scheduler.kv.lending.num_lent)
+    assert lent == 8 and host in driver.alive
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+
+
+def test_a_lodger_that_is_late_leaves_before_its_host_waits() -> None:
+    driver, scheduler = driver_of("synced-nested", 30)
+    host = arrive(driver, 8, 96)
+    driver.answer()
+    driver.answer()
+    late = arrive(driver, 4, 90, told=30)
+    steps = 0
+    while host in driver.alive:
+        driver.answer()
+        steps += 1
+        kv, slot = scheduler.kv, driver.core.sequences[host].slot if host in driver.alive else -1
+        if slot >= 0:
+            assert driver.num_outputs(host) == steps + 2, "the host has a token in every step"
+            kv.lending.check()
+    assert driver.core.counters.preemptions > 0
+    driver.settle()
+    assert late in driver.ended
+    driver.check_nothing_left()
+
+
+def test_packed_answers_use_what_others_need_later() -> None:
+    """Two that end at 104 tokens do not fit into 36 blocks; one of them and shorter ones do."""
+    driver, scheduler = driver_of("synced", 36)
+    long = arrive(driver, 8, 96)
+    driver.answer()
+    second = arrive(driver, 8, 96)
+    short = [arrive(driver, 8, 24) for _ in range(3)]
+    most = 0
+    while long in driver.alive:
+        driver.answer()
+        most = max(most, scheduler.num_running)
+    assert second in driver.alive and not set(short) & driver.alive.keys()
+    assert most >= 3, "short ones beside the long one"
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+
+
+def test_packed_answers_that_are_late_leave_for_those_in_time() -> None:
+    driver, _ = driver_of("synced", 36)
+    on_time = arrive(driver, 8, 96)
+    driver.answer()
+    late = arrive(driver, 8, 90, told=24)
+    driver.settle()
+    assert {on_time, late} <= driver.ended.keys()
+    preempted = [one.id for one in driver.core.ended if one.preemptions]
+    assert preempted == [late]
+
+
+@pytest.mark.parametrize("policy", ["sarathi", "gittins"])
+def test_room_at_the_future_peak_makes_nobody_give_way(policy: str) -> None:
+    """With true predictions; without the rule somebody does."""
+    preemptions = []
+    for rule in ("greedy", "reserve_peak"):
+        driver, _ = driver_of(policy, 30, decode_admission=rule, max_pause_s=1000.0)
+        for length in (40, 60, 30, 80, 20, 50):
+            arrive(driver, 8, length)
+        driver.settle()
+        assert len(driver.ended) == 6
+        preemptions.append(driver.core.counters.preemptions)
+    assert preemptions[0] > preemptions[1] == 0

@@ -19,7 +19,7 @@ from tests.chaos.strikes import Order, Strikes
 from tests.e2e.live import LiveDaemon
 
 CALL_S = 30.0
-ORDER_S = 4.0
+ORDER_S = 10.0
 """An order that nobody could carry out for so long is withdrawn."""
 PAUSE_S = 0.02
 

@@ -34,7 +34,7 @@ class SyncedD(Policy):
     """Two queues, first come first served, and room for what an answer is predicted to take."""
 
     name = "synced-d"
-    meaning = "arrival order; an answer begins when its predicted length has room"
+    meaning = "arrival order; answers begin when their predicted length has room"
     filler = DECOUPLED
     reserves = PREDICTION
 
@@ -73,7 +73,7 @@ class Synced(SyncedSdo):
     """Answers begin while the future peak of all has room: all that is not needed yet is lent."""
 
     name = "synced"
-    meaning = "deadlines first; memory is lent to answers that end before it is needed"
+    meaning = "deadlines first; memory is lent until it is needed"
     filler = PACKED
 
 

@@ -154,7 +154,7 @@ def test_every_law_holds(seed: int) -> None:
 
 def test_the_scenarios_are_hard_enough() -> None:
     """Among them are preemption, swaps, refusal, deaths, pipelines, handoffs, shared prefixes."""
-    plans = [draw(seed) for seed in range(80)]
+    plans = [draw(seed) for seed in range(100)]
     runs = [run(plan) for plan in plans]
     logs = [one.requests for one in runs]
     assert sum(one.swaps > 0 for one in runs) >= 5

@@ -139,6 +139,7 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
     kv, slots = scheduler.kv, scheduler.slots
     kv.pool.check()
     kv.reservations.check(kv.pool.num_available)
+    kv.lending.check()
     order = in_order(slots)
     _check_host(core, instance)
     _check_swaps(scheduler)

@@ -122,6 +122,21 @@ async def test_other_policies_instances_and_steps_in_flight(served: Served) -> N
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("policy", ["synced-sdo", "synced-nested", "synced"])
+async def test_lent_memory_changes_no_token(served: Served, policy: str) -> None:
+    """More than fit at once, with room by predicted lengths, against one at a time."""
+    asked = [case for case in served.cases if 20 < len(case.expected.prompt) < 60][:8:2]
+    flags = ["--policy", policy, "--kv-blocks", "16", "--set", "scheduler.prefix_cache=false"]
+    with LiveDaemon(*flags) as daemon:
+        model = daemon.model()["id"]
+        alone = await ask_all(daemon.url, model, asked, at_once=1, num_tokens=LONG)
+        again = await ask_all(daemon.url, model, asked * 3, at_once=12, num_tokens=LONG)
+        seen = daemon.idle_snapshot()
+    assert [text_of(one) for one in again] == [text_of(one) for one in alone] * 3
+    assert seen.instances[0].kv_free == seen.instances[0].kv_blocks
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("chunk", [16, 64, 512])
 @pytest.mark.parametrize("policy", ["sarathi", "vllm", "orca", "static", "priority"])
 @pytest.mark.parametrize("blocks", [0, 110])

@@ -13,6 +13,7 @@ from daemon.core.wakes import NEVER
 from daemon.placement.balance import may_leave
 from daemon.request import State
 from daemon.scheduler.load_sums import is_heavy
+from daemon.scheduler.policies.base import LIMIT
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence, Where
@@ -134,12 +135,22 @@ def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]
     return [block for blocks in owned for block in blocks]
 
 
+def _check_limits_reserved(scheduler: Scheduler) -> None:
+    """Who has a reservation has one for its longest answer."""
+    kv, slots = scheduler.kv, scheduler.slots
+    for slot in slots.order()[kv.reservations.among(slots.order())].tolist():
+        longest = kv.blocks_for(slots.member(slot).limit)
+        assert kv.reservations.most(slot) == longest, "a reservation that is not for the limit"
+
+
 def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None:
     scheduler = instance.scheduler
     kv, slots = scheduler.kv, scheduler.slots
     kv.pool.check()
     kv.reservations.check(kv.pool.num_available)
     kv.lending.check()
+    if scheduler.policy.reserves == LIMIT:
+        _check_limits_reserved(scheduler)
     order = in_order(slots)
     _check_host(core, instance)
     _check_swaps(scheduler)

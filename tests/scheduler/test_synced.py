@@ -104,6 +104,21 @@ def test_a_prediction_that_comes_late_makes_a_reservation_of_its_length() -> Non
     driver.settle()
 
 
+@pytest.mark.parametrize("policy", ["orca", "static"])
+def test_what_was_reserved_by_predictions_is_no_reservation_of_a_limit(policy: str) -> None:
+    driver, scheduler = driver_of("synced-d", 24)
+    for _ in range(2):
+        arrive(driver, 8, 60, told=20)
+    for _ in range(4):
+        driver.answer()
+    driver.choose(policy)
+    reservations = scheduler.kv.reservations
+    assert reservations.num_slots == 1 and reservations.num_reserved == 17
+    driver.settle()
+    assert len(driver.ended) == 2
+    driver.check_nothing_left()
+
+
 def test_those_of_one_length_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the first has ended, the third, which is as long as the second, goes before the one
     between them.

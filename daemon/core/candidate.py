@@ -47,11 +47,10 @@ class InstanceView:
         """`coming` are those that run elsewhere and are to go on here."""
         self._home, self._coming = home, coming
         self._scheduler = scheduler = home.scheduler
-        kv = scheduler.kv
         self.instance = home.index
         self.role = home.role
         self.step_time = scheduler.step_time
-        self.capacity_tokens = kv.pool.num_blocks * kv.block_size
+        self.capacity_tokens = scheduler.kv.capacity_tokens
         self.num_pending_tokens = scheduler.waiting.num_tokens
 
     @property

@@ -184,10 +184,7 @@ class Watcher:
         if not self._decider.enough(now, self._window.num_requests):
             return
         here = self._present()
-        # Mixed instances stay so whatever hinders others.
-        decided = self._decider.without(now, here, self._expected) if here == MIXED else None
-        if decided is None:
-            decided = self._decide(usable, here, now)
+        decided = self._decide(usable, here, now)
         if decided is not None:
             if decided.choice != here:
                 self._change(decided, usable, now)
@@ -195,9 +192,11 @@ class Watcher:
 
     def _decide(self, usable: list[Instance], here: str, now: float) -> Decided | None:
         """What the choice should be; None: nothing can be chosen, and that has been said."""
-        why_not = self._hindered(usable)
-        if decided := self._decider.without(now, here, self._expected) if not why_not else None:
-            return decided
+        why_not = "" if here == MIXED else self._hindered(usable)
+        if not why_not:  # mixed instances stay so whatever hinders others
+            if decided := self._decider.without(now, here, self._expected):
+                return decided
+            why_not = self._hindered(usable)
         load = None if why_not else self._load()
         if load is None:
             self._say(Decided(here, why_not or "no answer has ended yet"), now)

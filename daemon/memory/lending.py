@@ -39,11 +39,6 @@ class Lending:
         self._owed: dict[int, int] = {}  # blocks, to each host
 
     @property
-    def num_lent(self) -> int:
-        """Blocks of all loans."""
-        return sum(loan.num_blocks for loan in self)
-
-    @property
     def num_owed(self) -> int:
         """Blocks that come back to hosts."""
         return sum(self._owed.values()) if self._owed else 0

@@ -158,9 +158,7 @@ class Admission:
         """Reserve for those that run without a reservation, in order, while there is room, if the
         policy reserves at admission: it was another one when they were admitted.
         """
-        if self.order.policy.reserves == NOTHING:
-            self.kv.clear_reservations()
-        elif self.order.policy.reserves == LIMIT and not self.all_reserved:
+        if self.order.policy.reserves == LIMIT and not self.all_reserved:
             for slot in self.slots.order().tolist():
                 if not self.kv.reservations.has(slot):
                     num_blocks = self._reserved_for(self.slots.member(slot))

@@ -150,12 +150,12 @@ class Scheduler:
 
     def set_policy(self, policy: Policy, swap: str, now: float) -> None:
         """Change the policy and the swap mode; sequences keep their slots and their KV."""
+        if not self.policy.reserves == policy.reserves == LIMIT:
+            self.kv.clear_reservations()
         self.order.set_policy(policy, now)
         self.filler = FILLERS[policy.filler](self.admission)
         self.residency.mode = swap
         self._set_pace()
-        if policy.reserves != LIMIT:
-            self.kv.clear_reservations()
         self.admission.reserve_running()
 
     def set_max_pause_s(self, max_pause_s: float) -> None:

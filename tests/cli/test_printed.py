@@ -64,7 +64,13 @@ def test_every_programs_texts_are_written_where_they_are_looked_for(tmp_path: Pa
 COMPLETED = [
     ("ctl rel", {"reload"}),
     ("serve --poli", {"--policy"}),
-    ("serve --policy sp", {"splitwise", "speculative"}),
+    (
+        "serve --policy s",
+        {
+            *("sarathi", "splitwise", "static", "sjf", "srtf", "speculative"),
+            *("synced", "synced-d", "synced-sd", "synced-sdo", "synced-nested"),
+        },
+    ),
     ("serve --predictor r", {"retrieval", "ranges"}),
     ("serve --dtype b", {"bfloat16"}),
     ("serve --instance cu", {f"cuda:{number}" for number in range(8)}),

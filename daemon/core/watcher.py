@@ -28,6 +28,7 @@ from daemon.core.snapshot import Counters, RolesExpected, RolesStatus
 from daemon.core.wakes import NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
+from daemon.promised import Promised
 from daemon.request import FinishReason, State
 from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
@@ -35,7 +36,6 @@ from daemon.roles.forecast import Forecast, forecast
 from daemon.roles.load import OfferedLoad
 from daemon.roles.search import searched
 from daemon.roles.window import LoadWindow, WindowState
-from daemon.scheduler.prompt_room import Promised
 from daemon.sequence import Sequence
 
 REMEMBERED = 0.9999

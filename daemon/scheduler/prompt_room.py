@@ -8,9 +8,9 @@ cannot be had, prompts have it: a stream makes up for one long step, and a first
 from collections.abc import Iterator
 from itertools import islice
 
-import msgspec
 import numpy as np
 
+from daemon.promised import Promised
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import MIXED
 from daemon.scheduler.slots import SlotTable
@@ -23,13 +23,6 @@ AIM = 0.95
 """Streams are kept to so much of the promised time for a token: step times err."""
 MOST_WAITING = 8
 """So many of those that wait are looked at."""
-
-
-class Promised(msgspec.Struct, frozen=True):
-    """What every answer should keep to."""
-
-    ttft_s: float
-    tpot_s: float  # in the mean of an answer
 
 
 def prompt_room(

@@ -12,6 +12,7 @@ from daemon.batch import Batch
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE
+from daemon.promised import Promised
 from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.counted import check_counts, count_tokens
@@ -21,7 +22,7 @@ from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
-from daemon.scheduler.prompt_room import Promised, prompt_room
+from daemon.scheduler.prompt_room import prompt_room
 from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency, SwapStats
 from daemon.scheduler.slots import SlotTable

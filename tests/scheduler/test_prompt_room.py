@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from daemon.cost.step_time import StepTimeModel
+from daemon.promised import Promised
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies import POLICIES
-from daemon.scheduler.prompt_room import AIM, LEAST_SHARE, Promised, prompt_room
+from daemon.scheduler.prompt_room import AIM, LEAST_SHARE, prompt_room
 from daemon.scheduler.slots import SlotTable
 from tests.scheduler.test_mlfq import sequence
 

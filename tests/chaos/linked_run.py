@@ -135,9 +135,10 @@ async def links_work(daemon: LiveDaemon, asked: Asked) -> None:
     before = seen.counters
     for one, role in zip(seen.instances, ("prefill", "decode"), strict=True):
         await asyncio.to_thread(flip, daemon.socket, one.name, role, PATIENT_S, 0.0)
+    asking = Clients(daemon.url, asked, 0)  # one: each round asks for other answers
     async with asyncio.timeout(PATIENT_S):
         while (await at_rest(daemon)).counters.sent_blocks == before.sent_blocks:
-            asking = Clients(daemon.url, asked, 0)
+            asking.going = True
             client = asyncio.create_task(asking.live())
             await asyncio.sleep(0.1)
             asking.going = False

@@ -4,20 +4,34 @@ OPT-13B under DistServe's fit with 12e9 bytes of KV, as in EcoServe's section 2;
 traces have them, and `skew`. Either all requests are there at once (closed), or they arrive as a
 Poisson process (--rate). `sarathi` and `vllm` are as published: who gives way is computed again.
 
+--capacity  The highest Poisson rate at which the goal of `benchmarks.scheduling` holds, the mean
+            over --seeds, and its ratio to that of `sarathi`, and of `gittins` with the same
+            predictions. Then pauses and tails at 0.9 of what the first `gittins` can do (or
+            `sarathi`, without it), beside the bounds that the default has to keep
+            (`benchmarks.frontier`).
+
     python -m benchmarks.lending [--workloads sharegpt,skew,alpaca,bookcorpus] [--requests 600]
         [--predictors oracle,noisy:0.3] [--rate 3.0] [--only synced] [--seed 0]
+    python -m benchmarks.lending --capacity [--predictors mean] [--seeds 2] [--width 0.02]
 """
 
 import argparse
+import time
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
 
-from benchmarks.scheduling import KV_BYTES, Way, scenario
+from benchmarks.frontier.measures import CellFigures, figures
+from benchmarks.frontier.tables import table
+from benchmarks.frontier.ways import BASELINES
+from benchmarks.scheduling import GOAL, KV_BYTES, Way, scenario
+from daemon.lab.planner.capacity import find_capacity
 from daemon.lab.report.measures import completion_window
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import Scenario
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.swap_space import RECOMPUTE
 from daemon.scheduler.decode_admission import GREEDY, RESERVE_PEAK
@@ -44,24 +58,36 @@ ALONE = (
 PREDICTED = ("synced-d", "synced-sd", "synced-sdo", "synced-nested", "synced")
 
 
+def told(predictor: str) -> tuple[Row, ...]:
+    """The default's order without and with room for the peak, and the same first come first served,
+    all told the same.
+    """
+    gittins, sarathi = Way("gittins", "", predictor), Way("sarathi", RECOMPUTE, predictor)
+    return Row(gittins), Row(gittins, RESERVE_PEAK), Row(sarathi, RESERVE_PEAK)
+
+
 def rows(predictors: Sequence[str]) -> list[Row]:
     """All that are compared: those that ask for no prediction, then the others."""
     found = list(ALONE)
     for one in predictors:
         found += [Row(Way(policy, "", one)) for policy in PREDICTED]
-        found += [Row(Way("gittins", "", one)), Row(Way("gittins", "", one), RESERVE_PEAK)]
-        found += [Row(Way("sarathi", RECOMPUTE, one), RESERVE_PEAK)]
+        found += told(one)
     return found
 
 
-def measured(row: Row, workload: WorkloadSpec, seed: int) -> list[float]:
+def setting(row: Row, workload: WorkloadSpec) -> Scenario:
+    """One run."""
+    asked = scenario(row.way, workload, KV_BYTES, workload.seed)
+    limits = msgspec.structs.replace(asked.limits, decode_admission=row.rule)
+    return msgspec.structs.replace(asked, limits=limits)
+
+
+def measured(row: Row, workload: WorkloadSpec) -> list[float]:
     """Requests/s from 10 % to 90 % of completions, seconds until the last one, s/token, mean JCT,
     P99 of the longest gap, KV allocated and written, requests preempted after their first token,
     recomputed tokens.
     """
-    asked = scenario(row.way, workload, KV_BYTES, seed)
-    limits = msgspec.structs.replace(asked.limits, decode_admission=row.rule)
-    prepared = prepare(msgspec.structs.replace(asked, limits=limits))
+    prepared = prepare(setting(row, workload))
     log = run(prepared)
     report = report_of(prepared, log)
     window = completion_window(log.requests)
@@ -95,32 +121,108 @@ def table_row(name: str, found: Sequence[float], base: float) -> str:
     )
 
 
+def compare(workload: WorkloadSpec, options: argparse.Namespace) -> None:
+    """Every way under the same arrivals."""
+    print(f"| {' | '.join((*HEADS, *MORE_HEADS))} |")
+    print("|---" * len((*HEADS, *MORE_HEADS)) + "|")
+    base = 0.0
+    for number, row in enumerate(rows(options.predictors.split(","))):
+        if number == 0 or options.only in row.name:
+            found = measured(row, workload)
+            base = base or found[0]
+            print(table_row(row.name, found, base), flush=True)
+
+
+# Capacity
+
+REQUESTS = {"sharegpt": 1200, "skew": 1200, "alpaca": 5000, "bookcorpus": 400}
+"""About 25 times those that run together: what still runs at the last arrival counts as unserved,
+and would be the limit where there are fewer."""
+
+STRIDE = 1.2
+"""Rates near what `sarathi` does with all there at once: few are tried."""
+
+LOAD = 0.9
+
+
+def capacity_rows(predictors: Sequence[str], only: str) -> list[Row]:
+    """Those whose capacity is asked, both baselines first."""
+    asked = (row for one in predictors for row in (*told(one), Row(Way("synced", "", one))))
+    return [*map(Row, BASELINES), *(row for row in asked if only in row.name)]
+
+
+def capacities(row: Row, workload: WorkloadSpec, options: argparse.Namespace) -> list[float]:
+    """The highest rates at which the goal holds, a seed each."""
+    rates = []
+    for seed in range(options.seed, options.seed + options.seeds):
+        asked = setting(row, msgspec.structs.replace(workload, seed=seed))
+        rates.append(find_capacity(asked, GOAL, options.width, stride=STRIDE).rps)
+    return rates
+
+
+def tails(chosen: Sequence[Row], workload: WorkloadSpec, options: argparse.Namespace) -> None:
+    """Pauses and tails of each way at one rate."""
+    begin_s = time.process_time()
+    ways = []
+    for row in chosen:
+        reports = []
+        for seed in range(options.seed, options.seed + options.seeds):
+            prepared = prepare(setting(row, msgspec.structs.replace(workload, seed=seed)))
+            reports.append(report_of(prepared, run(prepared)))
+        ways.append(figures(row.name, reports))
+    spent_s = time.process_time() - begin_s
+    done = CellFigures(workload.name, LOAD, reports[0].label, [], spent_s, ways)
+    print(f"\n{done.label}; ratios to the better baseline, ! over the bound")
+    print("\n".join(table(done)), flush=True)
+
+
+def search(workload: WorkloadSpec, options: argparse.Namespace) -> None:
+    """Every way's capacity, and its tails below it."""
+    begin_s = time.process_time()
+    chosen = capacity_rows(options.predictors.split(","), options.only)
+    first_rps = measured(chosen[0], msgspec.structs.replace(workload, requests=600))[0]
+    workload = msgspec.structs.replace(workload, arrivals="poisson", rate=first_rps)
+    print("| Policy | Capacity, req/s | of each seed | to sarathi | to gittins |")
+    print("|---" * 5 + "|")
+    found: dict[str, float] = {}
+    for row in chosen:
+        rates = capacities(row, workload, options)
+        found[row.name] = mean = fmean(rates)
+        each = ", ".join(f"{rate:.2f}" for rate in rates)
+        like = found.get(Way("gittins", "", row.way.predictor).name)
+        beside = f"{mean / like:.3f}" if like else "-"
+        base = found[chosen[0].name]
+        print(f"| {row.name} | {mean:.2f} | {each} | {mean / base:.2f} | {beside} |", flush=True)
+    at = next((row for row in chosen if row.way.policy == "gittins"), chosen[0])
+    rate = LOAD * found[at.name]
+    tails(chosen, msgspec.structs.replace(workload, rate=rate), options)
+    print(f"{time.process_time() - begin_s:.0f} s of processor", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workloads", default="sharegpt,skew,alpaca,bookcorpus", metavar="W,W")
-    parser.add_argument("--requests", type=int, default=600, help="default: %(default)s")
+    parser.add_argument("--requests", type=int, help="default: 600; with --capacity by workload")
     parser.add_argument("--predictors", default="oracle,noisy:0.3", metavar="P,P")
     parser.add_argument("--rate", type=float, default=0.0, help="requests/s; 0: all at once")
-    parser.add_argument("--only", default="", help="ways whose names contain this, and sarathi")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    for name in arguments.workloads.split(","):
-        spec = WorkloadSpec(
-            name=name, requests=arguments.requests, arrivals="closed", seed=arguments.seed
-        )
-        if arguments.rate:
-            spec = msgspec.structs.replace(spec, arrivals="poisson", rate=arguments.rate)
-        print(f"\n{name}\n\n| {' | '.join((*HEADS, *MORE_HEADS))} |")
-        print("|---" * len((*HEADS, *MORE_HEADS)) + "|")
-        base = 0.0
-        for number, row in enumerate(rows(arguments.predictors.split(","))):
-            if number and arguments.only not in row.name:
-                continue
-            found = measured(row, spec, arguments.seed)
-            base = base or found[0]
-            print(table_row(row.name, found, base), flush=True)
+    parser.add_argument("--only", default="", help="ways whose names contain this, and baselines")
+    parser.add_argument("--seed", type=int, default=0, help="the first; default: %(default)s")
+    parser.add_argument("--capacity", action="store_true", help="search for the highest rates")
+    parser.add_argument("--seeds", type=int, default=1, help="of --capacity; default: %(default)s")
+    parser.add_argument("--width", type=float, default=0.03, help="likewise, of the last bracket")
+    options = parser.parse_args()
+    for name in options.workloads.split(","):
+        requests = options.requests or (REQUESTS.get(name, 1200) if options.capacity else 600)
+        workload = WorkloadSpec(name=name, requests=requests, arrivals="closed", seed=options.seed)
+        print(f"\n{name}\n")
+        if options.capacity:
+            search(workload, options)
+            continue
+        if options.rate:
+            workload = msgspec.structs.replace(workload, arrivals="poisson", rate=options.rate)
+        compare(workload, options)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ WARM_UP = 0.1
 """Share of requests, the first ones, that do not count in a goal's latencies."""
 
 _FIRST_RATE = 1.0
-_MOST_STEPS = 24  # doublings or halvings from the first rate
+_MOST_STEPS = 24  # strides from the first rate
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +60,15 @@ def find_capacity(
     goal: Goal,
     relative_width: float = 0.02,
     progress: Callable[[Trial], None] | None = None,
+    stride: float = 2.0,
 ) -> Capacity:
-    """Bracket from the workload's rate (or 1) by doubling or halving, then bisect.
+    """Bracket from the workload's rate (or 1) by steps of `stride` (> 1), then bisect.
 
-    `progress` is told of every rate once it is judged. Raises PlannerError where the workload has
-    no rate, is too short, or passes at every rate; and what `prepare` and `run` raise.
+    Where that rate is near the answer, a short stride tries fewer rates. `progress` is told of
+    every rate once it is judged. Raises PlannerError where the workload has no rate, is too short,
+    or passes at every rate; and what `prepare` and `run` raise.
     """
-    search = _Search(scenario, goal, relative_width, progress)
+    search = _Search(scenario, goal, relative_width, stride, progress)
     rate = scenario.workload.rate or _FIRST_RATE
     passed, failed = search.bracket(rate)
     while passed and failed / passed > 1.0 + relative_width:
@@ -83,15 +85,19 @@ class _Search:
         scenario: Scenario,
         goal: Goal,
         relative_width: float,
+        stride: float,
         progress: Callable[[Trial], None] | None,
     ) -> None:
         if scenario.workload.arrivals == "closed":
             raise PlannerError("capacity: closed arrivals have no rate to search; use poisson")
         if not 0.0 < relative_width < 1.0:
             raise PlannerError(f"capacity: the width must be in (0, 1), got {relative_width}")
+        if not stride > 1.0:
+            raise PlannerError(f"capacity: the stride must be above 1, got {stride}")
         self._scenario = scenario
         self._goal = goal
         self._width = relative_width
+        self._stride = stride
         self._progress = progress
         self._trials: list[Trial] = []
         self._warm_up = 0
@@ -117,17 +123,17 @@ class _Search:
         return trial.sustained
 
     def bracket(self, rate: float) -> tuple[float, float]:
-        """A rate that passed, and twice that, which failed; (0, r) where none passed."""
+        """A rate that passed, and the next one, which failed; (0, r) where none passed."""
         if self.sustains(rate):
             for _ in range(_MOST_STEPS):
-                if not self.sustains(2 * rate):
-                    return rate, 2 * rate
-                rate *= 2
+                if not self.sustains(self._stride * rate):
+                    return rate, self._stride * rate
+                rate *= self._stride
             raise PlannerError(f"capacity: even {rate:g} requests/s pass; the goal bounds nothing")
         for _ in range(_MOST_STEPS):
-            rate /= 2
+            rate /= self._stride
             if self.sustains(rate):
-                return rate, 2 * rate
+                return rate, self._trials[-2].rate_rps
             if _alike(*self._trials[-2:]):
                 break  # requests do not meet each other any more: slower arrivals change nothing
         return 0.0, rate

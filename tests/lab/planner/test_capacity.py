@@ -68,6 +68,16 @@ def test_the_bracket_is_found_from_above_too(tmp_path: Path) -> None:
     assert max(passed) == above.rps < above.failed_rps == min(failed)
 
 
+def test_a_short_stride_near_the_answer_tries_fewer_rates(tmp_path: Path) -> None:
+    one = scenario(tmp_path, 300, arrivals="uniform")
+    wide = find_capacity(one, Goal())
+    for near in (0.95 * wide.rps, 1.05 * wide.rps):
+        found = find_capacity(at_rate(one, near), Goal(), stride=1.1)
+        assert found.rps == pytest.approx(wide.rps, rel=2 * WIDTH)
+        assert found.failed_rps <= found.rps * (1 + WIDTH) < 1.1 * found.rps
+        assert len(found.trials) < len(wide.trials)
+
+
 def test_a_goal_that_an_idle_machine_misses_has_no_capacity(tmp_path: Path) -> None:
     found = find_capacity(scenario(tmp_path, 200), Goal(ttft_s=SERVICE_S / 2))
     assert found.rps == 0.0
@@ -175,6 +185,8 @@ def test_what_has_no_capacity_is_refused(tmp_path: Path) -> None:
         find_capacity(scenario(tmp_path, 20), Goal())
     with pytest.raises(PlannerError, match="the width must be in"):
         find_capacity(scenario(tmp_path, 100), Goal(), relative_width=0.0)
+    with pytest.raises(PlannerError, match="the stride must be above 1"):
+        find_capacity(scenario(tmp_path, 100), Goal(), stride=1.0)
     with pytest.raises(PlannerError, match="ttft_s must be 0 or more"):
         Goal(ttft_s=-1.0)
     with pytest.raises(PlannerError, match="attainment is a share"):

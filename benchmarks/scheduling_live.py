@@ -3,14 +3,18 @@
 The shapes of benchmarks.scheduling scaled down: ShareGPT-like lengths within 96 tokens (some 20 in
 and 35 out), of which a pool of --kv-blocks holds about nine; Gamma arrivals of CV 4 at a share of
 what `sarathi` (as published: who gives way is computed again) serves when all requests are there at
-once. That is found first, unless --rate says it. Draws are stretched until their mean rate is what
-was asked. Each round has arrivals and lengths of its own and runs every way once, one after
-another, each on a fresh daemon, so that a slow hour of the machine meets all of them.
+once. That is found first, unless --rate says it; with --load 0 all are there at once in each run,
+as memory is measured. Draws are stretched until their mean rate is what was asked. Each round has
+arrivals and lengths of its own and runs every way once, one after another, each on a fresh daemon,
+so that a slow hour of the machine meets all of them.
 
 Clients ask for as many tokens as they get. Only `srtf` orders by that: it is the oracle here;
-`speculative` and `gittins` are told nothing or, with `noisy:0.5`, the truth with lognormal error.
+others are told nothing or, with `noisy:SIGMA`, the truth with lognormal error. Since no room is
+kept beyond a limit, errors upwards cost no memory here, as they do where answers end by themselves.
+What was allocated and written of the KV, and who gave way, is what each daemon's journal replays.
 
     python -m benchmarks.scheduling_live [--rounds 4] [--requests 100] [--load 1.1] [--out FILE]
+    python -m benchmarks.scheduling_live --ways lending [--load 0]
 """
 
 import argparse
@@ -18,71 +22,127 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 
+from benchmarks.lending import Row
 from benchmarks.live import bench, daemon
 from benchmarks.peers.machine import describe, vectors
 from benchmarks.scheduling import NOISY, Way
+from daemon.journal.records import FILE_NAME
+from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
+from daemon.lab.report.summarize import About, summarize
+from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.replayed import replayed
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.swap_space import RECOMPUTE
+from daemon.scheduler.decode_admission import RESERVE_PEAK
 
 WORKLOAD, MAX_LEN = "sharegpt", 96
 ARRIVALS = "gamma:4"
-BASE = Way("sarathi", RECOMPUTE)
+BASE = Row(Way("sarathi", RECOMPUTE))
+TRUE, NEAR = "noisy:0", "noisy:0.3"
+LENDING = (
+    BASE,
+    Row(Way("sarathi")),
+    Row(Way("gittins")),
+    *(
+        row
+        for told in (TRUE, NEAR)
+        for row in (
+            Row(Way("gittins", predictor=told)),
+            Row(Way("gittins", predictor=told), RESERVE_PEAK),
+            Row(Way("synced", predictor=told)),
+        )
+    ),
+)
+"""Those that show what memory does that is lent until it is needed."""
+
+
+def name_of(row: Row) -> str:
+    """As flags and the table have it."""
+    return row.name.replace(", ", "+")
+
+
 WAYS = {
-    way.name: way
-    for way in (
-        Way("vllm", RECOMPUTE),
-        BASE,
-        Way("sarathi"),
-        Way("mlfq"),
-        Way("mlfq", "reactive"),
-        Way("mlfq", "recompute"),
-        Way("mlfq", "defer"),
-        Way("speculative"),
-        Way("speculative", predictor=NOISY),
-        Way("gittins"),
-        Way("gittins", predictor="mean"),
-        Way("gittins", predictor=NOISY),
-        Way("srtf"),
+    name_of(row): row
+    for row in (
+        Row(Way("vllm", RECOMPUTE)),
+        *LENDING,
+        Row(Way("mlfq")),
+        Row(Way("mlfq", "reactive")),
+        Row(Way("mlfq", "recompute")),
+        Row(Way("mlfq", "defer")),
+        Row(Way("speculative")),
+        Row(Way("speculative", predictor=NOISY)),
+        Row(Way("gittins", predictor="mean")),
+        Row(Way("gittins", predictor=NOISY)),
+        Row(Way("srtf")),
     )
 }
 USUAL = "sarathi,mlfq,speculative,gittins"
+GROUPS = {"lending": ",".join(map(name_of, LENDING))}
+"""Ways that are compared often, by a name for all of them."""
+
 MEASURES = {
-    "s/token": ("normalized_latency_s", "mean"),
-    "JCT": ("jct_s", "mean"),
-    "P99 JCT": ("jct_s", "p99"),
-    "P99 TTFT": ("ttft_s", "p99"),
-    "P99 gap": ("longest_gap_s", "p99"),
-    "longest": ("longest_gap_s", "max"),
+    "req/s": "throughput_rps",
+    "s/token": "normalized_latency_s.mean",
+    "JCT": "jct_s.mean",
+    "P99 JCT": "jct_s.p99",
+    "P99 TTFT": "ttft_s.p99",
+    "TBT": "tbt_s.mean",
+    "P99 gap": "longest_gap_s.p99",
+    "longest": "longest_gap_s.max",
 }
-"""Measures of a report, by column."""
+"""What clients saw, as a report has it, by column."""
+
+MEMORY = {
+    "allocated": "kv_allocated_fraction",
+    "written": "kv_written_fraction",
+    "preempted": "preempted_requests_fraction",
+    "recomputed": "recomputed_tokens",
+}
+"""What the daemon's journal tells beside that; preempted: after the first token."""
 
 Found = Mapping[str, list[Report]]  # by way, a report for each round
 
 
-def measured(way: Way, spec: WorkloadSpec, kv_blocks: int) -> Report:
-    """What clients of a fresh daemon saw."""
+def measured(row: Row, spec: WorkloadSpec, kv_blocks: int) -> Report:
+    """What clients of a fresh daemon saw, and what its journal tells beside that."""
+    way = row.way
     flags = ["--policy", way.policy, "--kv-blocks", str(kv_blocks), "--predictor", way.predictor]
     flags += ["--set", f"model.max_len={MAX_LEN}", "--set", "scheduler.prefix_cache=false"]
+    flags += ["--set", f'scheduler.decode_admission="{row.rule}"']
     if way.swap:
         flags += ["--set", f'memory.swap="{way.swap}"']
-    with (
-        tempfile.TemporaryDirectory(prefix="llmd-live-") as name,
-        daemon(flags, Path(name)) as url,
-    ):
-        return bench(url, spec, MAX_LEN).report
+    with tempfile.TemporaryDirectory(prefix="llmd-live-") as name:
+        with daemon(flags, Path(name)) as url:
+            seen = bench(url, spec, MAX_LEN).report
+        run = replayed(read_incident(Path(name) / FILE_NAME))
+    return with_memory(seen, run)
+
+
+def with_memory(seen: Report, run: RunLog) -> Report:
+    """A report of what clients saw, with what the log of the same run tells of memory."""
+    about = About(kind=seen.kind, label=seen.label, policy=seen.policy, profile=seen.profile)
+    inside = summarize(run, about)
+    told = {field: getattr(inside, field) for field in MEMORY.values()}
+    return msgspec.structs.replace(seen, **told)
+
+
+def at_once(requests: int, seed: int) -> WorkloadSpec:
+    """All requests are there at once."""
+    return WorkloadSpec(name=WORKLOAD, requests=requests, arrivals="closed", seed=seed)
 
 
 def closed_rate(requests: int, kv_blocks: int) -> float:
     """Requests/s of `sarathi` where all are there at once."""
-    spec = WorkloadSpec(name=WORKLOAD, requests=requests, arrivals="closed", seed=7)
-    return measured(BASE, spec, kv_blocks).throughput_rps
+    return measured(BASE, at_once(requests, 7), kv_blocks).throughput_rps
 
 
 def arriving(requests: int, rate: float, seed: int) -> WorkloadSpec:
@@ -93,45 +153,51 @@ def arriving(requests: int, rate: float, seed: int) -> WorkloadSpec:
 
 
 def rounds(
-    ways: Sequence[Way], specs: Sequence[WorkloadSpec], kv_blocks: int
+    ways: Mapping[str, Row], specs: Sequence[WorkloadSpec], kv_blocks: int
 ) -> dict[str, list[Report]]:
     """Every way once in each round."""
-    found: dict[str, list[Report]] = {way.name: [] for way in ways}
+    found: dict[str, list[Report]] = {name: [] for name in ways}
     for number, spec in enumerate(specs):
-        for way in ways:
+        for name, row in ways.items():
             begin_s = time.monotonic()
-            found[way.name].append(measured(way, spec, kv_blocks))
+            found[name].append(measured(row, spec, kv_blocks))
             took_s = time.monotonic() - begin_s
-            print(f"round {number + 1}, {way.name}: {took_s:.0f} s with the start", flush=True)
+            print(f"round {number + 1}, {name}: {took_s:.0f} s with the start", flush=True)
     return found
 
 
-def value(report: Report, title: str) -> float:
+def value(report: Report, path: str) -> float:
     """A measure of a report; NaN where no request has it."""
-    field, stat = MEASURES[title]
-    found = getattr(getattr(report, field), stat)
+    found = attrgetter(path)(report)
     return float("nan") if found is None else float(found)
 
 
 def table(found: Found) -> Iterator[str]:
     """Two rows for each way: means over the rounds, then ratios to `sarathi` round by round; both
-    with the least and the most.
+    with the least and the most. Then a row for each way of what became of memory.
     """
-    yield f"{'policy':<24}" + "".join(f"{title:>24}" for title in MEASURES) + f"{'failed':>8}"
+    yield line("policy", MEASURES, "failed")
     for name, reports in found.items():
         failed = sum(report.requests - report.finished for report in reports)
-        each = {title: [value(report, title) for report in reports] for title in MEASURES}
-        yield (
-            f"{name:<24}" + "".join(f"{spread(one):>24}" for one in each.values()) + f"{failed:>8}"
-        )
+        each = {title: [value(one, path) for one in reports] for title, path in MEASURES.items()}
+        yield line(name, map(spread, each.values()), str(failed))
         if name == BASE.name or BASE.name not in found:
             continue
-        base = {title: [value(report, title) for report in found[BASE.name]] for title in MEASURES}
-        ratios = [
-            spread([one / other for one, other in zip(each[title], base[title], strict=True)])
-            for title in MEASURES
-        ]
-        yield f"{'  of sarathi':<24}" + "".join(f"{one:>24}" for one in ratios)
+        bases = found[BASE.name]
+        ratios = (
+            spread([value(a, path) / value(b, path) for a, b in zip(reports, bases, strict=True)])
+            for path in MEASURES.values()
+        )
+        yield line("  of sarathi", ratios)
+    yield line("memory", MEMORY)
+    for name, reports in found.items():
+        each_way = (spread([value(one, path) for one in reports]) for path in MEMORY.values())
+        yield line(name, each_way)
+
+
+def line(name: str, cells: Iterable[str], last: str = "") -> str:
+    """A line of the table."""
+    return f"{name:<36}" + "".join(f"{cell:>24}" for cell in cells) + f"{last:>8}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -139,32 +205,51 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.3g} ({min(values):.3g}-{max(values):.3g})"
 
 
+def chosen_ways(text: str) -> dict[str, Row]:
+    """The ways of a flag's text. Raises ValueError where there is no such way."""
+    names = ",".join(GROUPS.get(name, name) for name in text.split(",")).split(",")
+    if unknown := set(names) - set(WAYS):
+        raise ValueError(f"no such ways: {', '.join(sorted(unknown))}")
+    return {name: WAYS[name] for name in names}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--requests", type=int, default=100, help="default: %(default)s")
-    parser.add_argument("--load", type=float, default=1.1, help="default: %(default)s")
+    told = "of sarathi's requests/s; 0: all at once; default: %(default)s"
+    parser.add_argument("--load", type=float, default=1.1, help=told)
     parser.add_argument("--rate", type=float, help="requests/s; default: --load of sarathi's")
     parser.add_argument("--kv-blocks", type=int, default=32, help="default: %(default)s")
-    told = f"default: %(default)s; there are {', '.join(WAYS)}"
+    told = f"default: %(default)s; there are {', '.join((*GROUPS, *WAYS))}"
     parser.add_argument("--ways", default=USUAL, help=told)
     parser.add_argument("--seed", type=int, default=0, help="of round 1; default: %(default)s")
     parser.add_argument("--out", type=Path, help="a file for the figures; default: none")
     options = parser.parse_args()
-    chosen = options.ways.split(",")
-    if unknown := set(chosen) - set(WAYS):
-        parser.error(f"no such ways: {', '.join(sorted(unknown))}")
+    try:
+        chosen = chosen_ways(options.ways)
+    except ValueError as error:
+        parser.error(str(error))
     machine = {**describe(), "vectors": vectors()}
     print(", ".join(f"{key} {one}" for key, one in machine.items()))
-    rate = options.rate or options.load * closed_rate(options.requests, options.kv_blocks)
-    print(f"{rate:.2f} requests/s", flush=True)
     seeds = range(options.seed, options.seed + options.rounds)
-    specs = [arriving(options.requests, rate, seed) for seed in seeds]
-    found = rounds([WAYS[name] for name in chosen], specs, options.kv_blocks)
+    rate = options.rate
+    if rate is None and options.load:
+        rate = options.load * closed_rate(options.requests, options.kv_blocks)
+    if rate is None:
+        specs = [at_once(options.requests, seed) for seed in seeds]
+        print("all at once", flush=True)
+    else:
+        specs = [arriving(options.requests, rate, seed) for seed in seeds]
+        print(f"{rate:.2f} requests/s", flush=True)
+    found = rounds(chosen, specs, options.kv_blocks)
     print("\n".join(table(found)))
     if options.out is not None:
         figures = {
-            name: {title: [value(report, title) for report in reports] for title in MEASURES}
+            name: {
+                title: [value(report, path) for report in reports]
+                for title, path in {**MEASURES, **MEMORY}.items()
+            }
             for name, reports in found.items()
         }
         asked = {"rate": rate, "requests": options.requests, "kv_blocks": options.kv_blocks}

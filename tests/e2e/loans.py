@@ -1,0 +1,64 @@
+"""What became of reserved and lent memory in a daemon, as its journal tells it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from daemon.core.core import Core
+from daemon.journal.reader import read_records
+from daemon.journal.replay import replay
+from daemon.sequence import Sequence
+from daemon.story import What
+
+
+@dataclass(slots=True)
+class Loans:
+    """Counts of what happened at one instance."""
+
+    made: int = 0
+    left_kept: int = 0  # lodgers that left for their hosts, and host memory kept some of their KV
+    left_again: int = 0  # likewise, and what they had was computed again
+    late_kept: int = 0  # those that left for a block, and for no host
+    late_again: int = 0
+    grown: int = 0  # reservations that became larger
+    shrunk: int = 0
+    _hosts: set[tuple[int, int]] = field(default_factory=set)  # (lodger, host), ever
+    _reserved: dict[int, int] = field(default_factory=dict)  # by sequence, as of the event before
+    _sequences: dict[int, Sequence] = field(default_factory=dict)
+
+    def look(self, core: Core) -> None:
+        """After an event."""
+        scheduler = core.instances[0].scheduler
+        table, kv = scheduler.slots, scheduler.kv
+        self._sequences |= core.sequences
+        self._hosts |= {
+            (table.member(loan.lodger).id, table.member(loan.host).id) for loan in kv.lending
+        }
+        before, self._reserved = self._reserved, {}
+        for slot in table.order().tolist():
+            if kv.reservations.has(slot):
+                self._reserved[table.member(slot).id] = kv.lending.num_reserved(slot)
+        for sequence in before.keys() & self._reserved.keys():
+            self.grown += self._reserved[sequence] > before[sequence]
+            self.shrunk += self._reserved[sequence] < before[sequence]
+
+    def settle(self) -> None:
+        """After the last one: the stories tell who left, and why."""
+        self.made = len(self._hosts)
+        left: Counter[tuple[bool, bool]] = Counter()
+        for sequence in self._sequences.values():
+            for _, what, num_kept, other in sequence.story.marks:
+                if what == What.OUT_OF_BLOCKS:
+                    left[(sequence.id, other) in self._hosts, num_kept > 0] += 1
+        self.left_kept, self.left_again = left[True, True], left[True, False]
+        self.late_kept, self.late_again = left[False, True], left[False, False]
+
+
+def loans_of(journal: Path) -> Loans:
+    """Of a whole journal, from its daemon's start on."""
+    cores: list[Core] = []
+    loans = Loans()
+    for _ in replay(read_records(journal), cores.append):
+        loans.look(cores[-1])
+    loans.settle()
+    return loans

@@ -112,6 +112,7 @@ class Sequence:
     first_token_s: float = -1.0
     prompt_cost: int = 1  # one of its prompt tokens counts as so many of a step's budget
     deadline_s: float = 0.0  # when its answer is due, as `arrived_s`; 0: it has no deadline
+    slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
     story: MarkList = field(default_factory=MarkList)
 
     @property

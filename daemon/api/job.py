@@ -166,6 +166,7 @@ class Job:
             # What is cached would not be computed, and only what is computed can be told.
             hashes=b"" if work.sampling.prompt_logprobs >= 0 else prompt.hashes,
             deadline_s=self._arrived_s + work.deadline_s if work.deadline_s else 0.0,
+            slo_scale=work.slo_scale,
         )
 
     def _detokenizer(self, prompt: Int32) -> Detokenizer:

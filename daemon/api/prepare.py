@@ -50,6 +50,7 @@ class Work(msgspec.Struct, frozen=True):
     prompt_only: bool = False  # nothing is shown of what is generated
     field: str = "prompt"  # that its prompts come from
     bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
+    slo_scale: float = 0.0  # of its key
 
     @property
     def num_prompt_tokens(self) -> int:

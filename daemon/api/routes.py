@@ -153,7 +153,11 @@ class Api:
         await self._grammars.check(work.sampling, work.bound_by, _owner(request))
         account = request.get(ACCOUNT)
         if account is not None:
-            work = msgspec.structs.replace(work, priority=account.priority(body.priority))
+            work = msgspec.structs.replace(
+                work,
+                priority=account.priority(body.priority),
+                slo_scale=account.key.slo_scale,
+            )
         if body.stream:
             sink = Sink(self._config.stall_timeout_s, partial(self._tally.note, CUT))
             streamer = _streamer(shape, sink, work)

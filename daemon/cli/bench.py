@@ -21,7 +21,7 @@ from daemon.lab.bench.errors import BenchError
 from daemon.lab.bench.load import LoadGenerator
 from daemon.lab.report.errors import ReportError
 from daemon.lab.workload.build import check
-from daemon.lab.workload.workload import WorkloadError
+from daemon.lab.workload.workload import WorkloadError, WorkloadSpec
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
 
 REFRESH_S = 0.5
@@ -83,6 +83,7 @@ def bench(arguments: argparse.Namespace) -> int:
     try:
         wanted = workload_spec(arguments)
         check(wanted)
+        _check_classes(wanted)
         measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _following))
         for note in measured.notes:
             print(f"llmd bench: {note}", file=sys.stderr)
@@ -127,3 +128,12 @@ async def _following(load: LoadGenerator, num_answers: int) -> AsyncIterator[Non
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+
+
+def _check_classes(wanted: WorkloadSpec) -> None:
+    for one in wanted.classes:
+        if one.scale:
+            raise WorkloadError(
+                f"class {one.name!r}: scale needs the time of an answer alone, which an endpoint "
+                "does not tell; a key's slo_scale is counted in the daemon's /metrics"
+            )

@@ -17,6 +17,7 @@ KEY_BYTES = 32
 KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _INT32_MAX = 2**31 - 1
+_MOST_SCALE = 1000.0
 
 
 def new_key() -> str:
@@ -56,3 +57,6 @@ def _limits(place: str, key: KeyConfig) -> Iterator[tuple[str, str]]:
         value = getattr(key, limit)
         if not 0 <= value <= _INT32_MAX:
             yield "key", f"{place}.{limit} ({key.name}) must be in 0..{_INT32_MAX}, got {value}"
+    if not 0.0 <= key.slo_scale <= _MOST_SCALE:
+        most = f"must be in 0..{_MOST_SCALE:g} (0: no deadline), got {key.slo_scale}"
+        yield "key", f"{place}.slo_scale ({key.name}) {most}"

@@ -42,6 +42,7 @@ class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_minute: int = 0  # of prompts and answers
     max_running: int = 0  # answers under way at a time, waiting ones included
     salt: str = ""  # keys of equal salt share cached prefixes; empty: the key's name
+    slo_scale: float = 0.0  # answers are due after so many times what they take alone; 0: not
 
     def __repr__(self) -> str:
         """Without the hash: this ends up in logs and error texts."""

@@ -24,6 +24,7 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     newest_work: StepWork
     step_time: tuple[float, ...]
     scheduler: SchedulerState
+    alone: tuple[float, float] = (0.0, 0.0)  # of the step times; unknown in an older journal
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
@@ -112,6 +113,7 @@ def _instance(instance: Instance) -> InstanceState:
         newest_work=instance.newest_work,
         step_time=instance.step_time.state(),
         scheduler=scheduler_checkpoint.state_of(instance.scheduler),
+        alone=instance.step_time.alone,
     )
 
 
@@ -126,5 +128,5 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work
     instance.set_policy(written.policy, 0.0)
-    step_time = StepTimeModel.restored(state.step_time)
+    step_time = StepTimeModel.restored(state.step_time, state.alone)
     scheduler_checkpoint.restore(instance.scheduler, written, step_time)

@@ -10,6 +10,7 @@ from dataclasses import astuple
 from typing import Any
 
 from daemon.core.actions import Action, Deliver, Finished, Started, Submit, WakeAt
+from daemon.core.answered import note_answer
 from daemon.core.between import handlers
 from daemon.core.dispatch import Dispatch
 from daemon.core.events import (
@@ -240,7 +241,7 @@ class Core:
             self._note_joined(answer.joined, event.now)
         for sequence, cause in zip(answer.ended, answer.causes, strict=True):
             if cause != FinishReason.ERROR:
-                self._note_answer(sequence, event.now)
+                note_answer(self.counters, self.instances[sequence.instance], sequence, event.now)
             self._forget(sequence, cause, event.now)
         self.counters.failed += num_failed
         if num_finished := len(answer.ended) - num_failed:
@@ -264,13 +265,6 @@ class Core:
                 length_s = sequence.end_pause(now)
                 self.counters.note_pause(sequence.pause_cause, length_s)
                 sequence.story.add(now, What.RESUMED, round(1e3 * length_s), sequence.pause_cause)
-
-    def _note_answer(self, sequence: Sequence, now: float) -> None:
-        """Count a finished sequence's time per token, and how wrong its prediction was."""
-        predicted, true = sequence.predicted_tokens, sequence.num_output_tokens
-        self.counters.note_answer(now - sequence.first_token_s, true, predicted)
-        if true:
-            self.instances[sequence.instance].scheduler.on_ended(sequence, now)
 
     def _on_copied(self, event: CopiesDone) -> None:
         counts = event.num_out, event.out_s, event.num_in, event.in_s
@@ -339,7 +333,7 @@ class Core:
         sequence = self.sequences.get(event.sequence)
         if sequence is not None:
             self._end(sequence, FinishReason.STOP, event.now)
-            self._note_answer(sequence, event.now)
+            note_answer(self.counters, self.instances[sequence.instance], sequence, event.now)
             self.counters.finished += 1
             self.finish_rate.observe(event.now, 1)
 

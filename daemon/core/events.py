@@ -91,6 +91,7 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="RequestArrived", array_li
     hashes: bytes = b""
     prompt_cost: int = 1  # a prompt token takes a step's time as so many usual ones do
     deadline_s: float = 0.0  # when the whole answer is due, as `now`; 0: it has no deadline
+    slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
 
 
 class Predicted(msgspec.Struct, frozen=True, tag="Predicted", array_like=True):

@@ -66,6 +66,7 @@ def accepted(event: RequestArrived, index: int, arrival: int) -> Sequence:
         hashes=split_hashes(event.hashes),
         prompt_cost=event.prompt_cost,
         deadline_s=event.deadline_s,
+        slo_scale=event.slo_scale,
     )
     sequence.story.add(event.now, What.ARRIVED, event.num_prompt_tokens)
     return sequence

@@ -130,6 +130,18 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
     residency: str = ""  # "" nowhere | "gpu" | "host" | "both" | "moving"
 
 
+MOST_SCALES = 32
+"""So many scales are counted apart: what configurations had, one after another, is bounded."""
+
+
+class Due(msgspec.Struct, frozen=True, array_like=True):
+    """The answers that had a deadline, of one SLO scale."""
+
+    scale: float  # 0: the requests named their deadlines themselves
+    kept: int = 0
+    missed: int = 0
+
+
 class Counters(msgspec.Struct):
     """Cumulative counts since the start; a viewer takes differences."""
 
@@ -160,6 +172,7 @@ class Counters(msgspec.Struct):
     sent_blocks: int = 0  # by transfers that ended well
     sent_bytes: int = 0
     flips: int = 0
+    due: tuple[Due, ...] = ()  # by scale, the one that was counted last at the end
 
     def note_first(self, ttft_s: float) -> None:
         """Count an answer's first token."""
@@ -174,6 +187,13 @@ class Counters(msgspec.Struct):
         if predicted_tokens >= 0 and num_tokens:
             self.prediction_count += 1
             self.prediction_error_sum += abs(predicted_tokens - num_tokens) / num_tokens
+
+    def note_due(self, scale: float, is_kept: bool) -> None:
+        """Count an answer that finished and had a deadline; `scale`: as `Due.scale`."""
+        old = next((one for one in self.due if one.scale == scale), Due(scale))
+        others = [one for one in self.due if one.scale != scale]
+        counted = Due(scale, old.kept + is_kept, old.missed + (not is_kept))
+        self.due = (*others[-(MOST_SCALES - 1) :], counted)
 
     def note_preemptions(self, num: int, recomputed: int, num_out: int, num_in: int) -> None:
         """Count preemptions, the tokens to compute again, and sequences swapped out and in."""

@@ -32,6 +32,7 @@ class StepTimeModel:
         self, first_step_s: float = 0.0, first_token_s: float = 0.0, memory: float = 0.99
     ) -> None:
         self.mean_s = first_step_s
+        self.alone = first_step_s, first_token_s  # as the worker measured them; it learns nothing
         self._memory = memory
         self._count = 0
         self._coefficients = np.zeros(_TERMS)
@@ -92,6 +93,13 @@ class StepTimeModel:
         """Expected time of a step of decodes alone that attend to `context` tokens together."""
         return self.predict_s(StepWork(num_decodes, context))
 
+    def alone_s(self, num_prompt_tokens: int, num_output_tokens: int) -> float:
+        """What such an answer takes on a machine that does nothing else, as the worker measured it
+        before it was ready (EcoServe's t_p + t_g x l, section 4); 0: it has not.
+        """
+        step_s, token_s = self.alone
+        return step_s * (1 + num_output_tokens) + token_s * num_prompt_tokens
+
     @property
     def decode_terms(self) -> tuple[float, float, float]:
         """What such a step takes: alone, for each decode, and for each token of the context."""
@@ -120,10 +128,13 @@ class StepTimeModel:
         )
 
     @classmethod
-    def restored(cls, state: tuple[float, ...]) -> "StepTimeModel":
-        """The model whose `state` this was."""
+    def restored(
+        cls, state: tuple[float, ...], alone: tuple[float, float] = (0.0, 0.0)
+    ) -> "StepTimeModel":
+        """The model whose `state` and `alone` these were."""
         numbers = np.array(state)
         model = cls(state[0], memory=state[1])
+        model.alone = alone
         model._count = int(state[2])
         sizes = np.cumsum([3, _TERMS, _TERMS * _TERMS, _TERMS])
         _, coefficients, products, targets, window = np.split(numbers, sizes)

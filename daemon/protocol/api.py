@@ -30,6 +30,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     sampling: SamplingParams  # of stream 0; the runtime derives the others' seeds
     hashes: bytes  # chain hashes of the full prompt blocks, 16 bytes each (memory/hashing.py)
     deadline_s: float = 0.0  # when the whole answer is due, on the machine's monotonic clock; 0: no
+    slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
 
 
 class SealedBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):

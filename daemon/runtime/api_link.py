@@ -164,6 +164,7 @@ class ApiLink:
             message.hashes,
             SCORED_COST if message.sampling.prompt_logprobs >= 0 else 1,
             message.deadline_s,
+            message.slo_scale,
         )
 
     def _predicted(self, message: protocol.PredictedLength, now: float) -> None:

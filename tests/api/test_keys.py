@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ALICE, BOB, MINUTE, BUSY, THRIFTY = (new_key() for _ in range(5))
 KEYS = (
     KeyConfig("alice", hash_of(ALICE)),
-    KeyConfig("bob", hash_of(BOB).upper(), priority=5),
+    KeyConfig("bob", hash_of(BOB).upper(), priority=5, slo_scale=2.5),
     KeyConfig("minute", hash_of(MINUTE), requests_per_minute=2),
     KeyConfig("busy", hash_of(BUSY), max_running=2),
     KeyConfig("thrifty", hash_of(THRIFTY), tokens_per_minute=100),
@@ -217,6 +217,13 @@ async def test_priority(runtime: ScriptedRuntime, http):
     assert [message.priority for message in runtime.of(Generate)] == [0, 0, 3, 5, 5, 9]
 
 
+async def test_a_keys_slo_scale_goes_with_its_requests(runtime: ScriptedRuntime, http):
+    for key in (ALICE, BOB):
+        async with http.post("/v1/completions", json=BODY, headers=bearer(key)) as response:
+            assert response.status == 200
+    assert [message.slo_scale for message in runtime.of(Generate)] == [0.0, 2.5]
+
+
 async def test_prompts_and_answers_are_cached_for_each_key(runtime: ScriptedRuntime, http):
     body = {"model": MODEL, "prompt": "hi", "max_tokens": 20, "ignore_eos": True}
     for key in (ALICE, BOB):
@@ -330,9 +337,9 @@ async def test_accounts_stay_with_their_names():
     keyring = Keyring()
     keyring.update([KeyConfig("a", hash_of("1")), KeyConfig("b", hash_of("2"))])
     account = keyring.admit(["Bearer 1"])
-    keyring.update([KeyConfig("a", hash_of("3"), priority=4)])
+    keyring.update([KeyConfig("a", hash_of("3"), priority=4, slo_scale=3.0)])
     assert keyring.admit(["Bearer 3"]) is account is not None
-    assert account.key.priority == 4
+    assert (account.key.priority, account.key.slo_scale) == (4, 3.0)
     keyring.update([])
     assert keyring.admit([]) is None
     keyring.update([KeyConfig("nothing", hash_of(""))])

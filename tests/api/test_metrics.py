@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.api.metrics.answers import SHORT_S
 from daemon.api.metrics.engines import COUNTERS
 from daemon.api.metrics.gaps import Gaps
-from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.core.snapshot import Counters, Due, InstanceStatus
 from daemon.pause import NO_PAUSES, Cause, one_more
 from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
@@ -71,7 +71,8 @@ ELSEWHERE = frozenset(
     {
         *("rejected", "finished", "aborted", "failed", "cached_tokens"),  # counted with answers
         *("ttft_count", "ttft_sum_s", "tpot_count", "tpot_sum_s"),  # histograms of answers
-        *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum", "pauses"),  # below
+        *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum", "pauses"),
+        "due",  # below, as these are
         "handoff_sum_s",
     }
 )
@@ -82,6 +83,7 @@ GAUGES = Gauges(
         output_tokens=90,
         worker_deaths=1,
         pauses=PAUSES,
+        due=(Due(2.0, 7, 1), Due(0.0, 3, 0)),
         handoffs=4,
         handoff_sum_s=0.5,
         handoffs_failed=2,
@@ -206,6 +208,9 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "pause_seconds_sum", **swapped) == 99.75
     assert value(samples, "pause_seconds_bucket", **swapped, le="0.25") == 3
     assert value(samples, "pause_seconds_count", cause="behind_prompt") == 0
+    for slo, kept, missed in (("2", 7, 1), ("request", 3, 0)):
+        assert value(samples, "deadlines_total", slo=slo, outcome="kept") == kept
+        assert value(samples, "deadlines_total", slo=slo, outcome="missed") == missed
     assert value(samples, "kernel_fallback", **gpu, family="decode") == 1
     assert value(samples, "queue_level_sequences", level="0") == 3
     assert value(samples, "policy_info", policy="mlfq", swap="proactive", role="mixed") == 1

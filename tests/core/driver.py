@@ -146,6 +146,7 @@ class Driver(Movers):
         priority: int = 0,
         prompt_cost: int = 1,
         deadline_s: float = 0.0,
+        slo_scale: float = 0.0,
     ) -> int:
         request = self.requests
         self.requests += 1
@@ -157,7 +158,8 @@ class Driver(Movers):
             self.alive[sequence] = max_tokens
         hashes = chain_hashes(prompt, self.config.block_size)
         counts = len(prompt), max_tokens, n, priority
-        self.handle(RequestArrived(self.now, request, *counts, hashes, prompt_cost, deadline_s))
+        due = deadline_s, slo_scale
+        self.handle(RequestArrived(self.now, request, *counts, hashes, prompt_cost, *due))
         return request
 
     def answer(

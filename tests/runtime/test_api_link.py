@@ -86,9 +86,10 @@ async def test_messages_become_events_with_ids_of_the_generation(line: Link) -> 
 
 
 async def test_a_deadline_reaches_the_core_as_it_is(line: Link) -> None:
-    asked = msgspec.structs.replace(generate(6, [1, 2, 3]), deadline_s=12.5)
+    asked = msgspec.structs.replace(generate(6, [1, 2, 3]), deadline_s=12.5, slo_scale=2.5)
     event = await line.take(asked)
-    assert isinstance(event, RequestArrived) and event.deadline_s == 12.5
+    assert isinstance(event, RequestArrived)
+    assert (event.deadline_s, event.slo_scale) == (12.5, 2.5)
 
 
 async def test_predictions_of_living_requests_become_events(line: Link) -> None:

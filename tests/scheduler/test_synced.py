@@ -246,3 +246,22 @@ def test_room_at_the_future_peak_makes_nobody_give_way(policy: str) -> None:
         assert len(driver.ended) == 6
         preemptions.append(driver.core.counters.preemptions)
     assert preemptions[0] > preemptions[1] == 0
+
+
+def test_a_scale_of_the_time_alone_is_a_deadline_and_ones_own_counts_instead() -> None:
+    """Who has a tight scale is first, whoever came before; nobody is ended for being late."""
+    driver, _ = driver_of("synced-sdo", 40, max_running=1)
+    driver.step_s = 1.0
+    driver.lose(0)
+    driver.ready(0, 40)
+    driver.arrive([9] * 8, 8)
+    driver.answer()
+    asked = {"loose": (50.0, 0.0), "tight": (1.0, 0.0), "own": (1.0, driver.now + 500.0)}
+    sequences = {}
+    for name, (scale, due) in asked.items():
+        request = driver.arrive([8] * 4, 8, slo_scale=scale, deadline_s=due)
+        driver.predict(request, 8)
+        sequences[name] = driver.core.sequences[request * 128]
+    assert sorted(sequences, key=lambda one: sequences[one].rank) == ["tight", "loose", "own"]
+    driver.settle()
+    assert {one.scale for one in driver.core.counters.due} == {0.0, 1.0, 50.0}

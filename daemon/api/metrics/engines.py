@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from daemon.api.metrics.devices import device_metrics, power_metrics
 from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
-from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.core.snapshot import Counters, Due, InstanceStatus
 from daemon.pause import BOUNDS_S, Cause, Pauses
 from daemon.protocol.api import Gauges
 
@@ -87,6 +87,7 @@ class EngineMetrics(Collector):
         swaps.add_metric([self._model, "out"], counters.swaps_out)
         swaps.add_metric([self._model, "in"], counters.swaps_in)
         yield swaps
+        yield self._due(counters.due)
         error = SummaryMetricFamily(
             PREFIX + "prediction_relative_error",
             "|predicted - true| / true, in tokens, of answers whose length was predicted.",
@@ -96,6 +97,18 @@ class EngineMetrics(Collector):
         error.add_metric([self._model], count, total)
         yield error
         yield self._pauses(counters.pauses)
+
+    def _due(self, due: tuple[Due, ...]) -> Metric:
+        family = CounterMetricFamily(
+            PREFIX + "deadlines",
+            "Complete answers that had a deadline, by SLO scale and by whether they kept it.",
+            labels=[MODEL, "slo", "outcome"],
+        )
+        for one in sorted(due, key=lambda each: each.scale):
+            slo = f"{one.scale:g}" if one.scale else "request"
+            family.add_metric([self._model, slo, "kept"], one.kept)
+            family.add_metric([self._model, slo, "missed"], one.missed)
+        return family
 
     def _pauses(self, pauses: tuple[Pauses, ...]) -> Metric:
         family = HistogramMetricFamily(

@@ -55,6 +55,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 tpot_s=self.tpot_s or one.tpot_s,
                 gap_s=self.gap_s or one.gap_s,
                 normalized_latency_s=0.0 if self.normalized_latency_s else one.normalized_latency_s,
+                scale=one.scale,
             )
             for one in classes
         )
@@ -131,7 +132,7 @@ def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: i
 
 
 def _bounds(promise: Promise) -> list[str]:
-    return [
+    bounds = [
         f"{name} <= {bound:g} s"
         for name, bound in (
             ("TTFT", promise.ttft_s),
@@ -141,6 +142,9 @@ def _bounds(promise: Promise) -> list[str]:
         )
         if bound
     ]
+    if promise.scale:
+        bounds.append(f"JCT <= {promise.scale:g} times alone")
+    return bounds
 
 
 def check_length(prepared: Prepared, goal: Goal) -> None:

@@ -41,6 +41,7 @@ class RequestLog:
     swap_s: Float32  # waited for copies from host memory
     transfer_s: Float32  # waited for its KV on the way between instances
     paused_s: Float32  # after its first token
+    alone_s: Float64  # what the whole answer takes on a machine that does nothing else
     gap_s: Float32  # [G] every gap between two tokens of one request
     gap_request: Int32  # [G] whose
 
@@ -74,6 +75,7 @@ class RequestLog:
             swap_s=np.zeros(num_requests, np.float32),
             transfer_s=np.zeros(num_requests, np.float32),
             paused_s=np.full(num_requests, np.nan, np.float32),
+            alone_s=nans(),
             gap_s=np.zeros(0, np.float32),
             gap_request=np.zeros(0, np.int32),
         )

@@ -22,13 +22,14 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """What one class of requests was promised, in seconds. Zero: not promised."""
+    """What one class of requests was promised, in seconds but for `scale`. Zero: not promised."""
 
     name: str = "all"
     ttft_s: float = 0.0
     tpot_s: float = 0.0
     gap_s: float = 0.0  # the longest
     normalized_latency_s: float = 0.0
+    scale: float = 0.0  # of what the whole answer takes alone
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,18 +151,21 @@ def _attained(
         )
     if len({promise.name for promise in classes}) < len(classes):
         raise ReportError("two SLO classes have the same name")
-    if not any(p.ttft_s or p.tpot_s or p.gap_s or p.normalized_latency_s for p in classes):
+    if not any(
+        p.ttft_s or p.tpot_s or p.gap_s or p.normalized_latency_s or p.scale for p in classes
+    ):
         return None
     tpot_s = np.where(requests.output_tokens > 1, measures.tpot_s, 0.0)
     met: npt.NDArray[np.bool_] = requests.outcome == Outcome.FINISHED
-    for measured_s, promised_s in (
+    for measured, promised in (
         (measures.ttft_s, [p.ttft_s for p in classes]),
         (tpot_s, [p.tpot_s for p in classes]),
         (np.nan_to_num(measures.longest_gap_s), [p.gap_s for p in classes]),
         (measures.normalized_latency_s, [p.normalized_latency_s for p in classes]),
+        (measures.jct_s / requests.alone_s, [p.scale for p in classes]),
     ):
-        limit_s = np.asarray(promised_s, np.float64)[requests.slo_class]
-        met &= (limit_s == 0) | (measured_s <= limit_s)
+        limit = np.asarray(promised, np.float64)[requests.slo_class]
+        met &= (limit == 0) | (measured <= limit)
     return met
 
 

@@ -30,7 +30,14 @@ def about_of(prepared: Prepared) -> About:
         dropped=workload.num_dropped,
         rate_rps=scenario.workload.rate or workload.rate,
         classes=tuple(
-            Promise(one.name, one.ttft_s, one.tpot_s, one.gap_s, one.normalized_latency_s)
+            Promise(
+                one.name,
+                one.ttft_s,
+                one.tpot_s,
+                one.gap_s,
+                one.normalized_latency_s,
+                one.scale,
+            )
             for one in workload.classes
         ),
         predictor=predictor.declared if predictor is not None else "none",

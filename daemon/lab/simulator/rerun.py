@@ -112,6 +112,7 @@ def _traffic(incident: Incident, rows: list[int]) -> Traffic:
         priorities=[one.priority for one in arrivals],
         prompt_costs=[one.prompt_cost for one in arrivals],
         deadline_s=[one.deadline_s for one in arrivals],
+        slo_scales=[one.slo_scale for one in arrivals],
         slo_class=np.zeros(len(rows), np.uint8),
         hashes=lambda request: arrivals[request].hashes,
     )

@@ -35,6 +35,7 @@ from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.simulator.agenda import Agenda, Rank
+from daemon.lab.simulator.alone import note_alone
 from daemon.lab.simulator.decisions import TimedDecisions
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
@@ -196,6 +197,7 @@ class Simulator:
         for log, worker in zip(recorder.instances, self._machine.workers, strict=True):
             log.energy_j = worker.energy_j(virtual_s) or 0.0
             log.capped_s = worker.capped_s
+        note_alone(recorder.log, self._machine.workers)
         counters = self.core.counters
         return RunLog(
             recorder.finish(),

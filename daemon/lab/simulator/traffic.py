@@ -31,6 +31,7 @@ class Traffic:
     priorities: list[int]
     prompt_costs: list[int]  # of one of their tokens
     deadline_s: list[float]  # when answers are due; 0: no deadline
+    slo_scales: list[float]  # or after how many times what they take alone; 0: not so either
     slo_class: UInt8  # [N]
     hashes: Callable[[int], bytes]  # of a request's full prompt blocks
     request_s: float = 0.0  # from the client's send to the Core
@@ -74,6 +75,7 @@ class Traffic:
             hashes=self.hashes(request),
             prompt_cost=self.prompt_costs[request],
             deadline_s=self.deadline_s[request],
+            slo_scale=self.slo_scales[request],
         )
 
     def asked(self, request: int, chance: float = 0.0, guess: float = 0.0) -> Asked:
@@ -143,6 +145,7 @@ def traffic_of(
         priorities=[priorities[index] for index in workload.slo_class.tolist()],
         prompt_costs=[1] * len(prompts),
         deadline_s=[0.0] * len(prompts),
+        slo_scales=[workload.classes[index].scale for index in workload.slo_class.tolist()],
         slo_class=workload.slo_class,
         hashes=hashes,
         request_s=request_s,

@@ -13,6 +13,7 @@ _PROMISES = {
     "gap": "gap_s",
     "normalized-latency": "normalized_latency_s",
     "priority": "priority",
+    "scale": "scale",
 }
 _MAX_CLASSES = 256
 
@@ -21,7 +22,8 @@ def parse_class(text: str) -> SloClass:
     """A class such as `chat:0.8:ttft=1:tpot=0.05`: name, share, promises in seconds.
 
     The share may be left out (1), and so may every promise: ttft, tpot, gap (the longest between
-    two tokens), normalized-latency; priority is a whole number. Raises WorkloadError.
+    two tokens), normalized-latency, scale (so many times what an answer takes alone); priority is a
+    whole number. Raises WorkloadError.
     """
     name, *parts = text.split(":")
     values: dict[str, float] = {}
@@ -63,7 +65,7 @@ def _check(classes: tuple[SloClass, ...]) -> None:
             raise WorkloadError(f"{place}: every class needs a name of its own")
         if not 0 < each.share <= 1:
             raise WorkloadError(f"{place}: share must be above 0 and at most 1, got {each.share}")
-        for key in ("ttft_s", "tpot_s", "gap_s", "normalized_latency_s"):
+        for key in ("ttft_s", "tpot_s", "gap_s", "normalized_latency_s", "scale"):
             if not 0 <= getattr(each, key) < math.inf:
                 raise WorkloadError(f"{place}: {key} must be 0 or more, got {getattr(each, key)}")
     total = sum(each.share for each in classes)

@@ -24,6 +24,7 @@ class SloClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap_s: float = 0.0  # the longest between two tokens
     normalized_latency_s: float = 0.0
     priority: int = 0
+    scale: float = 0.0  # due after so many times what the answer takes alone; policies see it
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

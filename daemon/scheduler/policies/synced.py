@@ -7,6 +7,7 @@ before: two queues (d), groups of one length (s), the order (o), and lending.
 import math
 
 from daemon.cost.step_time import StepTimeModel
+from daemon.scheduler.due import due_s
 from daemon.scheduler.policies.base import (
     DECOUPLED,
     GROUPED,
@@ -19,7 +20,7 @@ from daemon.scheduler.policies.base import (
 from daemon.sequence import UNKNOWN_TOKENS, Sequence
 
 SLO_SCALE = 2.0
-"""Who names no deadline is due after so many times what it would take alone (section 4)."""
+"""Who has no deadline is due after so many times what it takes at the present pace (section 4)."""
 
 DUE_RANGE_S = 2.0
 """Deadlines within so many seconds are alike."""
@@ -57,8 +58,8 @@ class SyncedSdo(SyncedD):
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """Its range of deadlines; within it long prompts come first."""
         length = min(sequence.num_known_tokens // RANGE_TOKENS, MOST_RANGES - 1)
-        due_s = sequence.deadline_s or due_alone_s(sequence, step_time)
-        return float(math.floor(due_s / DUE_RANGE_S) * MOST_RANGES - length)
+        due_range = math.floor(expected_due_s(sequence, step_time) / DUE_RANGE_S)
+        return float(due_range * MOST_RANGES - length)
 
 
 class SyncedNested(SyncedSdo):
@@ -77,9 +78,11 @@ class Synced(SyncedSdo):
     filler = PACKED
 
 
-def due_alone_s(sequence: Sequence, step_time: StepTimeModel) -> float:
-    """When a sequence is due that names no deadline."""
+def expected_due_s(sequence: Sequence, step_time: StepTimeModel) -> float:
+    """When a sequence is due, with an answer of the predicted length."""
     told = sequence.predicted_tokens
     num_tokens = min(sequence.max_tokens, UNKNOWN_TOKENS if told < 0 else told)
-    alone_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s
-    return sequence.arrived_s + SLO_SCALE * alone_s
+    if due := due_s(sequence, step_time, num_tokens):
+        return due
+    usual_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s
+    return sequence.arrived_s + SLO_SCALE * usual_s

@@ -91,11 +91,14 @@ def test_promises_are_met_all_at_once_or_not_at_all(report: Report) -> None:
         (Promise(normalized_latency_s=1.0), 2),
         (Promise(normalized_latency_s=0.8), 1),
         (Promise(ttft_s=1.0, tpot_s=0.7, normalized_latency_s=0.8), 1),
+        (Promise(scale=2.0), 2),
+        (Promise(scale=3.0), 3),
     ],
 )
 def test_each_promise_counts(promise: Promise, met: int) -> None:
     run = by_hand()
     run.requests.slo_class[:] = 0
+    run.requests.alone_s[:] = 2.0  # of 1, 3 and 5 s
     found = summarize(run, msgspec.structs.replace(ABOUT, classes=(promise,)))
     assert found.slo_attainment == met / 5
 

@@ -8,8 +8,8 @@ from daemon.lab.workload.workload import SloClass, WorkloadError
 
 
 def test_a_class_reads_as_it_is_written() -> None:
-    text = "chat:0.8:ttft=1:tpot=0.05:gap=2:normalized-latency=0.2:priority=-2"
-    assert parse_class(text) == SloClass("chat", 0.8, 1.0, 0.05, 2.0, 0.2, -2)
+    text = "chat:0.8:ttft=1:tpot=0.05:gap=2:normalized-latency=0.2:priority=-2:scale=3"
+    assert parse_class(text) == SloClass("chat", 0.8, 1.0, 0.05, 2.0, 0.2, -2, 3.0)
     assert parse_class("batch:0.2") == SloClass("batch", 0.2)
     assert parse_class("all:ttft=0.5") == SloClass("all", 1.0, ttft_s=0.5)
     assert parse_class("all") == SloClass()
@@ -51,6 +51,7 @@ def test_classes_come_by_their_shares() -> None:
         ((SloClass("a", ttft_s=-1.0),), "ttft_s must be"),
         ((SloClass("a", tpot_s=float("nan")),), "tpot_s must be"),
         ((SloClass("a", gap_s=-1.0),), "gap_s must be"),
+        ((SloClass("a", scale=-1.0),), "scale must be"),
     ],
 )
 def test_classes_that_cannot_be_are_refused(classes: tuple[SloClass, ...], words: str) -> None:

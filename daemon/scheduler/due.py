@@ -1,0 +1,16 @@
+"""When an answer is due: its own deadline, or its key's scale of its time alone (EcoServe).
+
+A scale is that of section 4: scale x (t_p + t_g x length). A deadline ends nothing: policies that
+follow deadlines order by it, and it is counted whether answers kept it, whatever the policy.
+"""
+
+from daemon.cost.step_time import StepTimeModel
+from daemon.sequence import Sequence
+
+
+def due_s(sequence: Sequence, step_time: StepTimeModel, num_tokens: int) -> float:
+    """When an answer of so many tokens is due; 0: it never is, or its time alone is unknown."""
+    if sequence.deadline_s or not sequence.slo_scale:
+        return sequence.deadline_s
+    alone_s = step_time.alone_s(sequence.num_prompt_tokens, num_tokens)
+    return sequence.arrived_s + sequence.slo_scale * alone_s if alone_s else 0.0

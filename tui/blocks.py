@@ -76,7 +76,7 @@ def cell_words(pool: InstanceStatus, owners: BlockOwners | None, cell: int) -> s
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:
-    """Name, share and counts of one pool, in one line; the bytes only where they fit."""
+    """Name, share and counts of one pool, in one line; bytes and what is written where they fit."""
     used = share(used_blocks(instance), instance.kv_blocks)
     held_bytes = used_blocks(instance) * instance.kv_block_bytes
     text = Text(no_wrap=True, end="")
@@ -86,6 +86,9 @@ def heading(instance: InstanceStatus, width: int) -> Text:
     in_bytes = f"  {size(held_bytes)}"
     if text.cell_len + len(in_bytes) <= width:
         text.append(in_bytes, ink.muted)
+    written = f"  {percent(instance.kv_written).strip()} written"
+    if instance.kv_written and text.cell_len + len(written) <= width:
+        text.append(written, ink.muted)
     return text
 
 

@@ -20,6 +20,7 @@ from tui.instances import gpu_words
 from tui.moves import TURN, flip_line, in_flight, transfer_line
 from tui.queues import has_queues, level_counts
 from tui.rates import paused
+from tui.reserved import loan_words, peak_words, queue_words
 from tui.sequences import predicted
 from tui.story import cause_word
 
@@ -70,6 +71,7 @@ def _head(snapshot: Snapshot) -> str:
         *_when_any(snapshot),
         *_roles(snapshot),
         *_gpus(snapshot),
+        *_kept(snapshot.instances),
         *_fallbacks(snapshot.instances),
     ]
     title = f"llmd {printable(snapshot.version)}, pid {snapshot.pid}"
@@ -120,6 +122,18 @@ def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:
         for one, gpu in pairs
         if gpu is not None
     ]
+
+
+def _kept(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
+    """A line for each instance that lends, or that packs by what will be held."""
+    pairs = []
+    for one in instances:
+        if one.reserved is not None and one.reserved.lending is not None:
+            pairs.append(("lent", f"{printable(one.name)}: {loan_words(one.reserved)}"))
+        if one.reserved is not None and one.reserved.peak is not None:
+            told = f"{peak_words(one.reserved.peak)}, of {one.kv_blocks}"
+            pairs.append(("peak", f"{printable(one.name)}: {told}"))
+    return pairs
 
 
 def _fallbacks(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
@@ -181,7 +195,7 @@ def _queue(instance: InstanceStatus, uptime_s: float) -> list[str]:
         size(instance.out_blocks * instance.kv_block_bytes),
         size(instance.in_blocks * instance.kv_block_bytes),
         percent(share(instance.link_s, uptime_s)).strip(),
-        level_counts(instance.levels) or "-",
+        level_counts(instance.levels) or queue_words(instance) or "-",
     ]
 
 

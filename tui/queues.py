@@ -11,6 +11,7 @@ from tui.instances import pressure_colour
 from tui.keyed_table import KeyedTable
 from tui.palette import ink
 from tui.rates import LinkRates
+from tui.reserved import queue_words
 
 _EMPTY_LEVEL = "·"
 
@@ -27,8 +28,9 @@ class QueueRow(NamedTuple):
 
 
 def has_queues(instance: InstanceStatus) -> bool:
-    """Whether there is anything to say: levels, or a host pool."""
-    return bool(instance.levels) or instance.host_blocks > 0
+    """Whether there is anything to say: levels, a second queue, or a host pool."""
+    several = bool(instance.levels) or instance.reserved is not None
+    return several or instance.host_blocks > 0
 
 
 def level_bars(levels: Sequence[int]) -> str:
@@ -45,6 +47,8 @@ def level_counts(levels: Sequence[int]) -> str:
 
 def _levels(row: QueueRow, _width: int) -> Cell:
     levels = row.instance.levels
+    if not levels and (both := queue_words(row.instance)):
+        return Cell(both)
     if not levels:
         return _unknown()
     if not any(levels):
@@ -90,7 +94,7 @@ COLUMNS: list[Column[QueueRow]] = [
 
 
 class QueuesTable(KeyedTable[QueueRow]):
-    """One row an instance that has levels or a host pool; hidden where none has."""
+    """One row an instance that has levels, two queues or a host pool; hidden where none has."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="queues")

@@ -10,7 +10,7 @@ Screen { background: $background; color: $foreground; layers: base; }
 #body { height: 1fr; }
 
 .chart, #blocks, #waiting, #loading, #instances, #queues, #sequences, #tree, #facts, #story, #life,
-#map, #moves {
+#map, #moves, #reserved {
     border: round $ink-line;
     border-title-color: $ink-muted;
     border-subtitle-color: $ink-muted;
@@ -32,6 +32,8 @@ KeyedTable:focus, OwnerMap:focus {
 #sequences, #loading { height: 1fr; min-height: 4; }
 #tree, #map { height: 1fr; }
 #words, #moving { height: 1; }
+#reserved { height: 6; }
+#reserved.-loans { height: 50%; }
 #cards { height: auto; }
 #moves { height: 1fr; min-height: 3; }
 #filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }

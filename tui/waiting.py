@@ -25,7 +25,9 @@ class WaitingLines(Lines):
         self._queue = sorted(waiting, key=lambda s: -s.age_s)
         self._total = max(snapshot.waiting, len(waiting))
         oldest = f" · oldest {duration(self._queue[0].age_s)}" if self._queue else ""
-        subtitle = f"{count(self._total)} waiting{oldest}"
+        ready = sum(one.reserved.ready for one in snapshot.instances if one.reserved is not None)
+        with_kv = f" · {count(ready)} ready" if ready else ""
+        subtitle = f"{count(self._total)} waiting{with_kv}{oldest}"
         if self.border_subtitle != subtitle:
             self.border_subtitle = subtitle
         self.redraw()

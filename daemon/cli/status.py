@@ -7,7 +7,13 @@ import msgspec
 import numpy as np
 
 from daemon.cli.roles_text import roles_lines
-from daemon.protocol.control import FlipStatus, InstanceStatus, Snapshot, TransferStatus
+from daemon.protocol.control import (
+    FlipStatus,
+    InstanceStatus,
+    ReservedStatus,
+    Snapshot,
+    TransferStatus,
+)
 from daemon.role import AUTO
 
 MAX_ROWS = 8
@@ -22,13 +28,23 @@ def as_json(snapshot: Snapshot) -> str:
     plain["roles"]["expected"] = [msgspec.structs.asdict(one) for one in snapshot.roles.expected]
     for name in ("sequences", "transfers", "flips"):
         plain[name] = [msgspec.structs.asdict(one) for one in getattr(snapshot, name)]
-    for one in plain["instances"]:
+    for one, status in zip(plain["instances"], snapshot.instances, strict=True):
+        if status.reserved is not None:
+            one["reserved"] = _reserved(status.reserved)
         one["transfers"] = [
             transfer
             for transfer in plain["transfers"]
             if one["name"] in (transfer["source"], transfer["target"])
         ]
     return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
+
+
+def _reserved(reserved: ReservedStatus) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(reserved)
+    plain["groups"] = [msgspec.structs.asdict(one) for one in reserved.groups]
+    if reserved.lending is not None:
+        plain["lending"]["shown"] = [msgspec.structs.asdict(one) for one in reserved.lending.shown]
+    return plain
 
 
 def as_text(snapshot: Snapshot) -> str:

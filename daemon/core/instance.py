@@ -1,5 +1,6 @@
 """One instance of the Core: its scheduler, its worker's state, and when it plans a step."""
 
+from collections import deque
 from enum import Enum
 from typing import TypeVar
 
@@ -10,7 +11,8 @@ from daemon.batch import Batch
 from daemon.core.events import Configured, InstanceConfig, StepDone, WorkerReady
 from daemon.core.limits import limits_of
 from daemon.core.prompt_delay import PromptDelay
-from daemon.core.snapshot import MAX_BLOCKS_SHOWN, InstanceStatus
+from daemon.core.reserved_view import reserved_status, written_share
+from daemon.core.snapshot import MAX_BLOCKS_SHOWN, STEPS_SHOWN, InstanceStatus
 from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
@@ -53,6 +55,7 @@ class Instance:
         self.step_began_s = 0.0  # when its worker began the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
+        self._newest_works: deque[StepWork] = deque(maxlen=STEPS_SHOWN)
         self.due_s = NEVER  # when its next step should be planned
         # How long sequences paused behind prompts until the newest answer, and how many; or nobody.
         self.behind_prompts: tuple[float, int] | None = None
@@ -128,6 +131,7 @@ class Instance:
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
+        self._newest_works.clear()
         self._prompt_delay = PromptDelay()
         self.due_s = NEVER
         return self.scheduler.on_worker_lost(self._memory(0), now, blamed)
@@ -144,6 +148,7 @@ class Instance:
             self.step_began_s = now
         self.batch_rows = batch.slots.size
         self.newest_work = in_flight.newest.work
+        self._newest_works.append(self.newest_work)
         self.reckon_due()
         return self.newest_work
 
@@ -223,6 +228,10 @@ class Instance:
             drained=self.drained,
             parcels=len(self.scheduler.moving.parcels),
             parcel_blocks=self.scheduler.moving.parcels.num_blocks,
+            kv_written=written_share(self.scheduler),
+            batch_budget=self.limits.max_batch_tokens,
+            newest_tokens=tuple(work.num_tokens for work in self._newest_works),
+            reserved=reserved_status(self.scheduler),
         )
 
     def _memory(self, num_blocks: int) -> KVCache:

@@ -8,6 +8,60 @@ from daemon.wire.columns import Column, int32
 
 MAX_SEQUENCES_SHOWN = 500
 MAX_BLOCKS_SHOWN = 4096
+MAX_LOANS_SHOWN = 64
+MAX_GROUPS_SHOWN = 12
+STEPS_SHOWN = 64
+
+
+class LodgingStatus(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence that lends reserved blocks, borrows some, or both."""
+
+    sequence: int
+    host: int  # the sequence that it borrows from; -1: nobody
+    num_borrowed: int  # blocks, here and below
+    due_token: int  # of its host, until which it has to be gone; -1: it borrows nothing
+    num_tokens: int  # that it has itself; what it lends is due in tokens from there on
+    num_held: int
+    num_reserved: int  # in all: what it may hold, what it lends, what it is owed
+    num_lent: int
+
+
+class LendingStatus(msgspec.Struct, frozen=True):
+    """The loans of an instance's reserved blocks."""
+
+    num_hosts: int = 0
+    num_loans: int = 0
+    num_blocks: int = 0  # that are lent
+    num_owed: int = 0  # that lodgers have left, and steps in flight still name
+    shown: tuple[LodgingStatus, ...] = ()
+    """At most 64: each host, then its lodgers, the one that is due first first; likewise a lodger
+    that lends itself. First come the hosts whose loans are due in the fewest tokens."""
+
+
+class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
+    """Answers that are padded to end at the same length, and begin together where they can."""
+
+    end_token: int
+    num_begun: int
+    num_ready: int  # that wait for room
+
+
+class PeakStatus(msgspec.Struct, frozen=True):
+    """The most that all who have begun are expected to hold together."""
+
+    num_blocks: int
+    num_steps: int  # until then
+
+
+class ReservedStatus(msgspec.Struct, frozen=True):
+    """What an instance keeps for answers, where its policy does so by predictions."""
+
+    ready: int = 0  # answers that hold the KV of their prompts, and wait for room
+    ready_blocks: int = 0  # that these hold
+    num_groups: int = 0
+    groups: tuple[GroupStatus, ...] = ()  # at most 12, the largest first; none where none are made
+    lending: LendingStatus | None = None  # None: the policy lends nothing
+    peak: PeakStatus | None = None  # None: the policy does not pack by it
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):
@@ -54,6 +108,10 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     energy_j: float | None = None  # that the card drew since the daemon reads it; cumulative
     cap_binding_share: float | None = None  # of the newest look, in which the limit slowed the card
     joules_per_token: float | None = None  # of the same, over all tokens that were computed
+    kv_written: float = 0.0  # share of the pool's token places that hold a token's KV
+    batch_budget: int = 0  # the most tokens of a step; 0: unknown
+    newest_tokens: tuple[int, ...] = ()  # of the newest steps, at most 64, oldest first
+    reserved: ReservedStatus | None = None  # None: its policy keeps nothing by predictions
 
 
 class TransferStatus(msgspec.Struct, frozen=True, array_like=True):

@@ -133,6 +133,13 @@ class KVCache:
         self.lending.clear()
         self.reservations.clear()
 
+    def num_written(self, slots: Slots, computed: Int32) -> int:
+        """Tokens whose KV is written or planned to be, in held blocks; these slots are all in use,
+        with so many `computed` tokens each. Blocks that several share are full, and count once.
+        """
+        unwritten = int(np.add.reduce(self.table.held[slots] * self.block_size - computed))
+        return self.pool.num_held * self.block_size - unwritten
+
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""
         if not self._copy_sources:

@@ -58,6 +58,15 @@ class Lending:
         lent = sum(loan.num_blocks for loan in self._loans.get(slot, ()))
         return self._reservations.most(slot) + lent + self._owed.get(slot, 0)
 
+    def loans_of(self, host: int) -> Iterator[tuple[Loan, int]]:
+        """The loans of a host, the one that is due first first, each with the first block of its
+        host that it stands for: there it is due.
+        """
+        block = self.due_block(host)
+        for loan in self._loans.get(host, ()):
+            yield loan, block
+            block += loan.num_blocks
+
     def lend(self, host: int, lodger: int, count: int, num_blocks: int) -> None:
         """Reserve `num_blocks` for a slot without a reservation, those that it holds among them;
         `count` of them are lent by `host`, which does not hold them. Of all its loans this one is

@@ -61,3 +61,8 @@ class FuturePeak:
         """Whether so many tokens are enough until its own end, for each of these; [N]."""
         fitting: Bools = self.with_each(known, left) <= room
         return fitting
+
+    @property
+    def num_steps(self) -> int:
+        """Steps until the peak; 0 where there is none."""
+        return int(self._left[self._at_ends.argmax()]) if self._left.size else 0

@@ -33,6 +33,11 @@ class PaddedEnds:
         ends: Int32 = self._ends[slots]
         return ends
 
+    def has(self, slots: Slots) -> Bools:
+        """Of which of these an end is known; bool [N]."""
+        having: Bools = self._epochs[slots] == self._slots.epoch[slots]
+        return having
+
     def late(self, slots: Slots) -> Bools:
         """Which of these have outgrown an end; bool [N]."""
         late: Bools = self._late[slots]

@@ -19,7 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.api.metrics.answers import SHORT_S
 from daemon.api.metrics.engines import COUNTERS
 from daemon.api.metrics.gaps import Gaps
-from daemon.core.snapshot import Counters, Due, InstanceStatus
+from daemon.core.snapshot import (
+    Counters,
+    Due,
+    InstanceStatus,
+    LendingStatus,
+    PeakStatus,
+    ReservedStatus,
+)
 from daemon.pause import NO_PAUSES, Cause, one_more
 from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
@@ -64,6 +71,9 @@ GPU = InstanceStatus(
     parcels=2,
     parcel_blocks=9,
     step_p99_s=0.125,
+    kv_written=0.25,
+    batch_budget=64,
+    newest_tokens=(64, 32, 16, 16),
 )
 SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
 PAUSES = one_more(one_more(NO_PAUSES, Cause.SWAPPED, 0.25, 3), Cause.SWAPPED, 99.0)
@@ -231,9 +241,16 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "device_busy_ratio", **gpu) == 0.97
     assert not [name for name, _labels in samples if "device_power_limit" in name]  # unknown
     assert not [name for name, _labels in samples if name.startswith("llmd:power_")]
+    assert value(samples, "kv_cache_written_perc", **gpu) == 0.25
+    assert value(samples, "engine_budget_usage_perc", **gpu) == 0.5
+    assert not {name[5:] for name, _labels in samples} & KEPT, "its policy keeps nothing"
     assert value(samples, "http_connections") >= 1 and value(samples, "sse_streams") == 0
 
 
+KEPT = {"num_requests_ready", "kv_blocks_lent", "kv_future_peak_perc"}
+RESERVED = ReservedStatus(
+    ready=4, lending=LendingStatus(2, 3, 12, 1), peak=PeakStatus(num_blocks=90, num_steps=7)
+)
 POWER = {
     "watts": 243.5,
     "cap_watts": 260.0,
@@ -284,7 +301,7 @@ async def test_every_counter_of_the_core_is_shown():
 
 async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     all_known = msgspec.structs.replace(SAID, memory_total_bytes=1 << 33, power_limit_w=700.0)
-    capped = msgspec.structs.replace(GPU, **POWER)
+    capped = msgspec.structs.replace(GPU, **POWER, reserved=RESERVED)
     runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,), gpus=(all_known,)))
     await complete(http, temperature=9)
     names: set[str] = set()
@@ -318,6 +335,18 @@ async def test_power_is_shown_where_it_is_known(runtime: ScriptedRuntime, http):
     assert value(samples, "power_cap_binding_ratio", **gpu) == 0.5
     assert value(samples, "energy_joules_total", **gpu) == 1e6
     assert value(samples, "energy_joules_per_token", **gpu) == 0.25
+
+
+async def test_what_is_kept_by_predictions_is_shown(runtime: ScriptedRuntime, http):
+    keeping = msgspec.structs.replace(GPU, reserved=RESERVED)
+    runtime.send(msgspec.structs.replace(GAUGES, instances=(keeping,)))
+    samples: Samples = {}
+    async with asyncio.timeout(5):
+        while not {name[5:] for name, _labels in samples} >= KEPT:
+            samples = await scrape(http)
+    assert value(samples, "num_requests_ready", engine="gpu0") == 4
+    assert value(samples, "kv_blocks_lent", engine="gpu0") == 12
+    assert value(samples, "kv_future_peak_perc", engine="gpu0") == 0.9
 
 
 async def test_many_gaps_are_the_library_s_own_histogram():

@@ -12,6 +12,7 @@ from daemon.protocol.control import AskOwners, Closer, SequenceStatus
 from tui.blocks import cell_words, heading, legend
 from tui.owner_map import OwnerMap
 from tui.palette import ink
+from tui.reserved import ReservedPanel
 from tui.screens.live import LiveScreen
 from tui.screens.sequence import SequenceScreen
 from tui.watched import Watched
@@ -29,12 +30,14 @@ class BlocksScreen(LiveScreen):
         super().__init__()
         self.instance = instance
         self.map = OwnerMap()
+        self.reserved = ReservedPanel()
         self.words = Static(id="words")
         self._watched = Watched()
 
     def parts(self) -> Iterable[Widget]:
-        """The map, and a line on the block under the cursor."""
+        """The map, what is kept of the pool, and a line on the block under the cursor."""
         yield self.map
+        yield self.reserved
         yield self.words
 
     def on_mount(self) -> None:
@@ -59,6 +62,7 @@ class BlocksScreen(LiveScreen):
         self.instance = min(self.instance, max(0, len(snapshot.instances) - 1))
         pool = watched.instance(self.instance)
         self.map.show(pool, watched.owners.get(self.instance))
+        self.reserved.update_from(pool, snapshot.block_size)
         if pool is not None:
             self.map.border_title = heading(pool, self.size.width - 4)
             self.map.border_subtitle = Text("  ").join(legend((pool,)))

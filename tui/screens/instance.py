@@ -10,7 +10,7 @@ from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
 
-from daemon.protocol.control import AskOwners, Closer, GpuStatus, InstanceStatus
+from daemon.protocol.control import AskOwners, Closer, GpuStatus, InstanceStatus, ReservedStatus
 from tui.blocks import BlockMap
 from tui.chart import Chart
 from tui.facts import facts
@@ -19,8 +19,12 @@ from tui.instances import gpu_words, used_blocks
 from tui.palette import ink, role_colour, state_look
 from tui.queues import level_bars, level_counts
 from tui.rates import LinkRates
+from tui.reserved import loan_words, peak_words, step_use
 from tui.screens.live import LiveScreen
 from tui.watched import Watched
+
+_STEPS = 20
+"""Characters of the newest steps."""
 
 
 def _share(value: float | None) -> str:
@@ -105,20 +109,36 @@ def _does(one: InstanceStatus) -> Facts:
     reserved = f", {one.kv_reserved} reserved" if one.kv_reserved else ""
     slowest = f", p99 {latency(one.step_p99_s)}" if one.step_p99_s else ""
     levels = f"{level_bars(one.levels)} {level_counts(one.levels)}" if any(one.levels) else "–"
+    budget = f"/{one.batch_budget}" if one.batch_budget else ""
     return [
         ("sequences", f"{one.running} run, {one.waiting} wait"),
         ("levels", levels if one.levels else "the policy has none"),
-        ("batch", f"{one.batch_rows} sequences, {one.batch_tokens} tokens"),
+        ("batch", f"{one.batch_rows} sequences, {one.batch_tokens}{budget} tokens"),
+        *([("step use", step_use(one, _STEPS))] if budget and one.newest_tokens else []),
         ("step", f"{latency(one.step_s if one.steps else None)}{slowest}"),
         ("steps", f"{count(one.steps)} so far, {one.steps_in_flight} in flight"),
         ("", ""),
         ("KV pool", f"{bar(used, 10)} {percent(used)} of {in_bytes}"),
+        *([("written", percent(one.kv_written).strip())] if one.kv_written else []),
         ("blocks", f"{one.kv_blocks} of {size(one.kv_block_bytes)}"),
         ("held", f"{one.kv_held}, {one.kv_fenced} fenced{reserved}"),
         ("cached", f"{one.kv_cached}, {max(0, one.kv_free - one.kv_cached)} free"),
         *([("parcels", f"{one.parcels}, {one.parcel_blocks} blocks")] if one.parcels else []),
+        *_kept(one.reserved),
         ("", ""),
     ]
+
+
+def _kept(reserved: ReservedStatus | None) -> Facts:
+    """Who waits with KV, and what of the reservations is lent or expected."""
+    if reserved is None:
+        return []
+    pairs = [("ready", f"{reserved.ready} wait, hold {reserved.ready_blocks} blocks")]
+    if reserved.lending is not None:
+        pairs.append(("lent", loan_words(reserved)))
+    if reserved.peak is not None:
+        pairs.append(("peak", peak_words(reserved.peak)))
+    return pairs
 
 
 def _swaps(one: InstanceStatus, link: LinkRates) -> Facts:

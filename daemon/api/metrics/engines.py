@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from daemon.api.metrics.devices import device_metrics, power_metrics
 from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
+from daemon.api.metrics.use import reserved_metrics, use_metrics
 from daemon.core.snapshot import Counters, Due, InstanceStatus
 from daemon.pause import BOUNDS_S, Cause, Pauses
 from daemon.protocol.api import Gauges
@@ -70,6 +71,8 @@ class EngineMetrics(Collector):
         yield from self._memory(gauges.instances)
         yield from self._swapping(gauges.instances)
         yield from self._steps(gauges.instances)
+        yield from use_metrics(gauges, self._model)
+        yield from reserved_metrics(gauges, self._model)
         yield from move_metrics(gauges, self._model)
         yield from device_metrics(gauges, self._model)
         yield from power_metrics(gauges, self._model)

@@ -89,9 +89,7 @@ class Recorder:
         slots, kv = scheduler.slots, scheduler.kv
         ledger = kv.pool.ledger()
         order = slots.order()
-        # Only full blocks are shared, so that each owner beyond the first counts a whole one twice.
-        num_twice = int(np.add.reduce(kv.table.held[order])) - ledger.held
-        written = int(np.add.reduce(slots.computed[order])) - num_twice * kv.block_size
+        written = kv.num_written(order, slots.computed[order])
         log.sample_s.append(now)
         log.sample_allocated.append(ledger.held / max(1, ledger.total))
         log.sample_written.append(written / max(1, ledger.total * kv.block_size))

@@ -1,0 +1,138 @@
+"""What an instance keeps for answers, for viewers: loans, groups, who is ready, the future peak.
+
+EcoServe, sections 3.2 to 3.4. All of it is counted when somebody looks, and nothing between steps.
+"""
+
+import numpy as np
+
+from daemon.core.snapshot import (
+    MAX_GROUPS_SHOWN,
+    MAX_LOANS_SHOWN,
+    GroupStatus,
+    LendingStatus,
+    LodgingStatus,
+    PeakStatus,
+    ReservedStatus,
+)
+from daemon.memory.lending import Loan
+from daemon.scheduler.fillers.decoupled import Decoupled
+from daemon.scheduler.fillers.nested import Nested
+from daemon.scheduler.fillers.packed import PackedByPeak
+from daemon.scheduler.future_peak import FuturePeak
+from daemon.scheduler.scheduler import Scheduler
+from daemon.wire.columns import Int32, Slots
+
+_NOBODY = -1
+
+
+def used_slots(scheduler: Scheduler) -> Slots:
+    """The slots in use, in any order: looking sorts nothing."""
+    (used,) = (scheduler.slots.sequence >= 0).nonzero()
+    return used
+
+
+def written_share(scheduler: Scheduler) -> float:
+    """The share of the pool's token places that hold the KV of a token that somebody needs."""
+    kv, used = scheduler.kv, used_slots(scheduler)
+    if not kv.capacity_tokens:
+        return 0.0
+    return kv.num_written(used, scheduler.slots.computed[used]) / kv.capacity_tokens
+
+
+def reserved_status(scheduler: Scheduler) -> ReservedStatus | None:
+    """What is kept by predictions; None where the policy keeps nothing by them."""
+    filler = scheduler.filler
+    if not isinstance(filler, Decoupled):
+        return None
+    table, kv, used = scheduler.slots, scheduler.kv, used_slots(scheduler)
+    reserving = kv.reservations.among(used)
+    answering = table.computed[used] >= table.fed_until[used]
+    ready = used[answering & ~reserving]
+    begun = used[answering & reserving]
+    groups = _groups(filler, begun, ready) if filler.grouped else []
+    return ReservedStatus(
+        ready=ready.size,
+        ready_blocks=int(kv.table.held[ready].sum()),
+        num_groups=len(groups),
+        groups=tuple(groups[:MAX_GROUPS_SHOWN]),
+        lending=_lending(scheduler) if isinstance(filler, Nested) else None,
+        peak=_peak(filler, used[reserving]) if isinstance(filler, PackedByPeak) else None,
+    )
+
+
+def _groups(filler: Decoupled, begun: Slots, ready: Slots) -> list[GroupStatus]:
+    """Those of the same end in blocks, as the filler groups them; the largest groups first."""
+    block = filler.admission.kv.block_size
+    slots = np.concatenate([begun, ready])
+    is_ready = np.arange(slots.size) >= begun.size
+    ends = -(-_ends(filler, slots) // block) * block
+    tokens, group = np.unique(ends, return_inverse=True)
+    num_all = np.bincount(group, minlength=tokens.size)
+    num_ready = np.bincount(group[is_ready], minlength=tokens.size)
+    columns = tokens.tolist(), (num_all - num_ready).tolist(), num_ready.tolist()
+    groups = [GroupStatus(*row) for row in zip(*columns, strict=True)]
+    return sorted(groups, key=lambda one: (-one.num_begun - one.num_ready, one.end_token))
+
+
+def _ends(filler: Decoupled, slots: Slots) -> Int32:
+    """Their padded ends; of those that no step has looked at yet, as one would now."""
+    ends: Int32 = filler.ends.of(slots)
+    for place in (~filler.ends.has(slots)).nonzero()[0].tolist():
+        sequence = filler.slots.member(int(slots[place]))
+        age = int(filler.slots.known[slots[place]]) - sequence.num_prompt_tokens
+        padded = filler.admission.order.lengths.padded(sequence, max(0, age), filler.share)
+        ends[place] = sequence.num_prompt_tokens + padded
+    return ends
+
+
+def _peak(filler: PackedByPeak, begun: Slots) -> PeakStatus:
+    """The peak as answers are let in by it: half a block of each is not used on average."""
+    kv, known = filler.admission.kv, filler.slots.known[begun]
+    peak = FuturePeak(known, np.maximum(_ends(filler, begun) - known, 1))
+    num_tokens = peak.peak + begun.size * kv.block_size // 2
+    return PeakStatus(kv.blocks_for(num_tokens), peak.num_steps)
+
+
+def _lending(scheduler: Scheduler) -> LendingStatus:
+    lending = scheduler.kv.lending
+    if not len(lending):
+        return LendingStatus(num_owed=lending.num_owed)
+    loans = list(lending)
+    hosts = {loan.host for loan in loans}
+    return LendingStatus(
+        num_hosts=len(hosts),
+        num_loans=len(loans),
+        num_blocks=sum(loan.num_blocks for loan in loans),
+        num_owed=lending.num_owed,
+        shown=_nested(scheduler, [one for one in hosts if lending.host_of(one) < 0]),
+    )
+
+
+def _nested(scheduler: Scheduler, hosts: list[int]) -> tuple[LodgingStatus, ...]:
+    """Hosts that nobody lends to, each before its lodgers, and these before theirs."""
+    kv, table = scheduler.kv, scheduler.slots
+    block = kv.block_size
+
+    def left(host: int) -> tuple[int, int]:
+        return kv.lending.due_block(host) * block - int(table.known[host]), host
+
+    rows: list[LodgingStatus] = []
+    coming = [(Loan(_NOBODY, host, 0), -1) for host in sorted(hosts, key=left, reverse=True)]
+    while coming and len(rows) < MAX_LOANS_SHOWN:
+        loan, due_token = coming.pop()
+        slot = loan.lodger
+        lent = [(one, first * block) for one, first in kv.lending.loans_of(slot)]
+        coming += lent[::-1]
+        rows.append(
+            LodgingStatus(
+                sequence=table.member(slot).id,
+                host=table.member(loan.host).id if loan.host >= 0 else -1,
+                num_borrowed=loan.num_blocks,
+                due_token=due_token,
+                num_tokens=int(table.known[slot]),
+                num_held=int(kv.table.held[slot]),
+                num_reserved=kv.lending.num_reserved(slot),
+                num_lent=sum(one.num_blocks for one, _ in lent),
+            )
+        )
+    return tuple(rows)

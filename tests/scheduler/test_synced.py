@@ -72,6 +72,18 @@ def test_one_that_outgrows_its_prediction_goes_on_in_what_is_there() -> None:
     assert one in driver.ended and driver.core.counters.preemptions == 0
 
 
+def test_one_whose_last_token_is_on_its_way_has_outgrown_nothing() -> None:
+    """Steps are planned ahead of answers: the next one is planned before it is known to end."""
+    driver, scheduler = driver_of("synced-d", 32, depth=3)
+    one = arrive(driver, 8, 12, most=60)
+    driver.answer()
+    while driver.num_outputs(one) < 12:
+        assert scheduler.kv.reservations.num_reserved <= 6, "five blocks, and a token beyond"
+        driver.answer()
+    driver.settle()
+    driver.check_nothing_left()
+
+
 def test_one_that_outgrows_what_is_there_stops_and_keeps_what_it_holds() -> None:
     """Seven of sixteen blocks are one's, nine the other's, who was predicted to be short."""
     driver, scheduler = driver_of("synced-d", 16)

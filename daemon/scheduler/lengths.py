@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from daemon.scheduler.gittins_index import IndexTable, index_table
+from daemon.scheduler.outgrown import PRIOR, Outgrown, outgrown
 from daemon.sequence import UNKNOWN_TOKENS, Left, Outlook, Sequence
 
 WINDOW = 512
@@ -67,6 +68,10 @@ class LengthKind:
             self._table = _table(self.answers)
         return self._table
 
+    def outgrown(self, share: float) -> Outgrown:
+        """How far they outgrow the length that such a share of them does not exceed."""
+        return outgrown(self._sorted, share)
+
     def at_most(self, age: float, share: float) -> float:
         """The length that such a share of those longer than `age` do not exceed; 0: none was."""
         first = bisect_right(self._sorted, age)
@@ -110,6 +115,7 @@ class SeenLengths:
     def __init__(self) -> None:
         self._kinds: dict[Kind, LengthKind] = {}
         self._num_ended = 0
+        self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of so many ends
 
     def observe(self, sequence: Sequence) -> None:
         """An answer ended."""
@@ -175,6 +181,20 @@ class SeenLengths:
         ended = self._kinds.get((_ANY, 0))
         known = ended is not None and len(ended.answers) >= LEAST_OF_ALL
         return ended.at_most(0.0, share) if ended is not None and known else 1.0
+
+    def outgrown(self, share: float) -> Outgrown:
+        """How far answers outgrow what is kept where such a share of them does not exceed it; those
+        that were predicted, or all others where too few were.
+        """
+        as_of, found = self._outgrown.get(share, (0, PRIOR))
+        if as_of != self._num_ended:
+            for widest in (_ANY, 0), (_ANY, _ANY):
+                ended = self._kinds.get(widest)
+                if ended is not None and len(ended.answers) >= LEAST_OF_ALL:
+                    found = ended.outgrown(share)
+                    break
+            self._outgrown[share] = self._num_ended, found
+        return found
 
     def _narrowest(self, sequence: Sequence) -> IndexTable | None:
         """The index of the narrowest of its kinds of which enough answers have ended."""

@@ -16,6 +16,7 @@ LIKELY_SHARE = 0.6
 class PaddedEnds:
     """A column by slot: the length at which its sequence ends, padded by what predictions were
     wrong by of late (`SeenLengths.padded`). One that outgrew its end is late, and has another.
+    One whose last token is still on its way has outgrown nothing yet.
     """
 
     def __init__(self, order: Order, share: float) -> None:
@@ -50,7 +51,7 @@ class PaddedEnds:
         table = self._slots
         table.reranked = False
         new = self._epochs[slots] != table.epoch[slots]
-        late = ~new & (self._ends[slots] <= table.known[slots])
+        late = ~new & (self._ends[slots] <= table.delivered[slots])
         changed: Slots = slots[new | late | (self._told[slots] != table.predicted_end[slots])]
         if changed.size:
             self._late[slots[new]] = False
@@ -61,7 +62,7 @@ class PaddedEnds:
 
     def _renew(self, slot: int) -> None:
         table, sequence = self._slots, self._slots.member(slot)
-        num_outputs = int(table.known[slot]) - sequence.num_prompt_tokens
+        num_outputs = int(table.delivered[slot]) - sequence.num_prompt_tokens
         padded = self._order.lengths.padded(sequence, num_outputs, self._share)
         self._ends[slot] = sequence.num_prompt_tokens + padded
         self._epochs[slot] = table.epoch[slot]

@@ -5,6 +5,7 @@ import pytest
 
 from daemon.core.view import snapshot
 from daemon.scheduler.fillers.ordered import best_fit
+from daemon.scheduler.padded_ends import PaddedEnds
 from daemon.scheduler.scheduler import Scheduler
 from daemon.wire.columns import int32
 from tests.core.driver import Driver, configured
@@ -70,6 +71,24 @@ def test_one_that_outgrows_its_prediction_goes_on_in_what_is_there() -> None:
     assert scheduler.kv.reservations.num_reserved > 4, "it is expected to be twice as long"
     driver.settle()
     assert one in driver.ended and driver.core.counters.preemptions == 0
+
+
+def test_one_whose_last_token_is_on_its_way_has_outgrown_nothing() -> None:
+    """Steps are planned ahead of answers: the next one is planned before it is known to end."""
+    driver, scheduler = driver_of("synced-d", 32, depth=3)
+    one = arrive(driver, 8, 12, most=60)
+    driver.answer()
+    ends, ahead = PaddedEnds(scheduler.order, 0.8), False
+    while driver.num_outputs(one) < 12:
+        slots = scheduler.slots.order()
+        ends.renew(slots)
+        ahead = ahead or bool((scheduler.slots.known[slots] >= 20).any())
+        assert not ends.late(slots).any()
+        driver.answer()
+    ends.renew(slots)
+    assert ahead and ends.late(slots).all()
+    driver.settle()
+    driver.check_nothing_left()
 
 
 def test_one_that_outgrows_what_is_there_stops_and_keeps_what_it_holds() -> None:

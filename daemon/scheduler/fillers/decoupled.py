@@ -22,8 +22,9 @@ PROMPT_SHARE = 0.05
 """Of the pool, what sequences may hold whose answers have not begun, beyond the first of them. More
 lets prompts run ahead of the answers that there is room for, and takes that room from them."""
 
-RESERVED_SHARE = 0.01
-"""Of the pool, what no answer begins with: those that outgrow their predictions go on in it."""
+MOST_SPARE_SHARE = 0.05
+"""Of the pool, what no answer begins with at most. Where predictions are so poor that more would be
+outgrown, fewer answers at once cost more than those that stop."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
@@ -115,7 +116,9 @@ class Decoupled(Filler):
         held = kv.table.held[waiting]
         lacking = np.maximum(-(-self.ends.of(waiting) // kv.block_size) - held, 0)
         alone = not kv.reservations.num_slots
-        room = kv.num_unreserved - (0 if alone else self.num_spare)
+        order = self.slots.order()
+        begun = order[kv.reservations.among(order)]
+        room = kv.num_unreserved - (0 if alone else self.num_spare(begun))
         chosen = self.choose(waiting, lacking, room, now)
         if alone and not chosen.size and room >= 0:  # it is longer than the pool
             chosen, lacking = np.zeros(1, np.intp), np.minimum(lacking, room)
@@ -134,10 +137,16 @@ class Decoupled(Filler):
         fitting: Slots = places[lacking[places].cumsum() <= room]
         return fitting
 
-    @property
-    def num_spare(self) -> int:
-        """Blocks that no answer begins with."""
-        return max(1, int(RESERVED_SHARE * self.admission.kv.pool.num_blocks))
+    def num_spare(self, begun: Slots) -> int:
+        """Blocks that no answer begins with beside these: so many are seldom too few for what they
+        outgrow. One that is late already has been padded anew.
+        """
+        kv = self.admission.kv
+        in_time = begun[~self.ends.late(begun)]
+        kept = (self.ends.of(in_time) - self.slots.prompt[in_time]).clip(0)
+        outgrown = self.admission.order.lengths.outgrown(self.share).num_tokens(kept)
+        most = int(MOST_SPARE_SHARE * kv.pool.num_blocks)
+        return max(1, min(most, kv.blocks_for(outgrown)))
 
     def _with_blocks(self, slots: Slots) -> Slots:
         """These slots, which have reservations, with blocks for their next tokens."""

@@ -1,7 +1,7 @@
 """Nested halves: who has room reserved lends the half that it needs last (EcoServe, section 3.4).
 
-A lodger has to be done, with a buffer for its error, when its host has filled the first half. Both
-lend again in the same way what they do not need yet, as dolls within dolls.
+A lodger has to be done, with a buffer that nearly all answers keep to, when its host has filled the
+first half. Both lend again in the same way what they do not need yet, as dolls within dolls.
 """
 
 import numpy as np
@@ -13,9 +13,6 @@ from daemon.wire.columns import Slots
 LEAD_STEPS = 4
 """A lodger leaves so many tokens before its host needs what it has, and more where more steps are
 in flight: until then they have answered."""
-
-BUFFER_SHARE = 0.15
-"""Of a lodger's predicted length, by which it has to be done early (the paper's b)."""
 
 MOST_HOSTS = 32
 """Hosts that are asked in one step, those that can lend most first."""
@@ -45,10 +42,11 @@ class Nested(Ordered):
     def _lodge(self, waiting: Slots) -> Slots:
         """Those of these slots that found a host."""
         kv, table = self.admission.kv, self.slots
-        left = self.ends.of(waiting) - table.known[waiting]
+        left = np.maximum(self.ends.of(waiting) - table.known[waiting], 1)
         by_left = left.argsort(kind="stable")
         waiting, left = waiting[by_left], left[by_left]
-        needed = np.ceil(left * (1.0 + BUFFER_SHARE))
+        margin = self.admission.order.lengths.outgrown(self.share).margin  # the paper's buffer b
+        needed = np.ceil(left * (1.0 + margin))
         hosts = self._hosts()
         lodgers: list[int] = []
         while hosts and waiting.size:

@@ -37,12 +37,15 @@ class PackedByPeak(Ordered):
         super().__init__(admission)
         self._known: Int32 = int32()  # of those that have slots, while prompts are asked in
         self._left: Int32 = int32()
+        self._num_spare = 1  # blocks, beside those that have slots in this step
 
     def begin(self, waiting: Slots, now: float) -> Slots:
         """Those of these slots whose answers fit beside all that have begun, until they end."""
         kv, table = self.admission.kv, self.slots
         order = table.order()
         begun = order[kv.reservations.among(order)]
+        self.ends.renew(begun)
+        self._num_spare = self.num_spare(begun)
         waiting = waiting[self.sorted_places(waiting)]
         known, ends = table.known[waiting], self.ends.of(waiting)
         held = kv.table.held[waiting] * kv.block_size
@@ -52,7 +55,7 @@ class PackedByPeak(Ordered):
             room = self._room(begun.size + 1) - max(0, others) * kv.block_size + held
             of_begun = self.slots.known[begun]
             peak = FuturePeak(of_begun, np.maximum(self.ends.of(begun) - of_begun, 1))
-            fits = peak.with_each(known, ends - known) <= room
+            fits = peak.with_each(known, np.maximum(ends - known, 1)) <= room
             fits[chosen] = False
             if begun.size and not fits.any():
                 break
@@ -66,7 +69,7 @@ class PackedByPeak(Ordered):
     def _room(self, num_beside: int) -> int:
         """Tokens that so many may hold together; half of a block of each is not used on average."""
         kv = self.admission.kv
-        num_blocks = kv.pool.num_blocks - self.num_spare
+        num_blocks = kv.pool.num_blocks - self._num_spare
         return num_blocks * kv.block_size - num_beside * kv.block_size // 2
 
     # Prompts
@@ -82,6 +85,7 @@ class PackedByPeak(Ordered):
             return
         order = self.slots.order()
         self.ends.renew(order)
+        self._num_spare = self.num_spare(order)
         self._known = self.slots.known[order]
         self._left = np.maximum(self.ends.of(order) - self._known, 1)
         while self.waiting and step.budget > 0 and not self.slots.full:

@@ -272,7 +272,7 @@ async def test_counts_never_fall_and_both_formats_agree(runtime: ScriptedRuntime
     before = counts(await scrape(http))
     for step in range(3):
         told = {"output_tokens": 99 + step, "worker_deaths": 1, "pauses": PAUSES}
-        told |= dict.fromkeys(MOVES, 999999)
+        told |= dict.fromkeys(MOVES, 999999) | {"due": GAUGES.counters.due}
         more = Counters(prompt_tokens=50 + step, **told)
         lost = msgspec.structs.replace(GPU, state="lost" if step == 1 else "ready", kv_blocks=0)
         runtime.send(Gauges(more, 0, (lost,), 0.0))

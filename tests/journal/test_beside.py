@@ -135,7 +135,7 @@ def test_what_waits_too_long_is_a_gap_beyond_which_replay_is_exact(
 def test_a_file_that_was_to_begin_in_a_stall_begins_after_it(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, journal, core = begun(tmp_path, 800)
+    driver, journal, core = begun(tmp_path, 1000)
     with monkeypatch.context() as patch, disk.stalled():
         patch.setattr(beside, "QUEUE_BYTES", 1000)
         live(journal, core, busy_life(driver, 20))

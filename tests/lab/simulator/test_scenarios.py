@@ -25,7 +25,7 @@ from daemon.lab.simulator.scenario import (
     WorkerFault,
 )
 from daemon.lab.simulator.simulator import SimulationError
-from daemon.lab.workload.workload import SloClass, WorkloadSpec
+from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.sizing import block_bytes
 from daemon.pause import Cause
 from tests.lab.simulator.made import DEVICE, MODEL, journalled, phases, prepared, profile, workload
@@ -398,19 +398,3 @@ def test_prompts_that_begin_alike_find_each_other_in_the_cache(tmp_path: Path) -
     shared = cached[-1]
     run(prepare(scenario(tmp_path, workload=own)), Options(after_event=look))
     assert shared > 1000 and cached[-1] == 0
-
-
-# Deadlines
-
-
-def test_a_class_has_its_scale_of_the_time_alone(tmp_path: Path) -> None:
-    """One at a time takes about what it takes alone."""
-    made = workload([0.0, 60.0, 120.0, 180.0], [40] * 4, [30] * 4)
-    classes = SloClass("tight", 0.5, scale=0.5), SloClass("loose", 0.5, scale=1.5)
-    dealt = np.array([0, 1, 0, 1], np.uint8)
-    plan = prepared([profile(STEP)], replace(made, classes=classes, slo_class=dealt), noise=False)
-    seen: list[Core] = []
-    log = run(plan, Options(after_event=seen.append))
-    assert report_of(plan, log).slo_by_class == {"tight": 0.0, "loose": 1.0}
-    counts = {one.scale: (one.kept, one.missed) for one in seen[-1].counters.due}
-    assert counts == {0.5: (0, 2), 1.5: (2, 0)}, "the Core counts what the report says"

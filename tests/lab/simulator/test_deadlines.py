@@ -8,8 +8,9 @@ from daemon.core.core import Core
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import Options, run
 from daemon.lab.workload.workload import SloClass
-from tests.lab.simulator.made import prepared, profile, workload
-from tests.lab.simulator.test_scenarios import STEP
+from tests.lab.simulator.made import phases, prepared, profile, workload
+
+STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))
 
 
 def test_a_class_has_its_scale_of_the_time_alone() -> None:

@@ -20,7 +20,7 @@ from daemon.scheduler.fillers.nested import Nested
 from daemon.scheduler.fillers.packed import PackedByPeak
 from daemon.scheduler.future_peak import FuturePeak
 from daemon.scheduler.scheduler import Scheduler
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import Slots
 
 _NOBODY = -1
 
@@ -65,7 +65,7 @@ def _groups(filler: Decoupled, begun: Slots, ready: Slots) -> list[GroupStatus]:
     block = filler.admission.kv.block_size
     slots = np.concatenate([begun, ready])
     is_ready = np.arange(slots.size) >= begun.size
-    ends = -(-_ends(filler, slots) // block) * block
+    ends = -(-filler.ends.now(slots) // block) * block
     tokens, group = np.unique(ends, return_inverse=True)
     num_all = np.bincount(group, minlength=tokens.size)
     num_ready = np.bincount(group[is_ready], minlength=tokens.size)
@@ -74,21 +74,10 @@ def _groups(filler: Decoupled, begun: Slots, ready: Slots) -> list[GroupStatus]:
     return sorted(groups, key=lambda one: (-one.num_begun - one.num_ready, one.end_token))
 
 
-def _ends(filler: Decoupled, slots: Slots) -> Int32:
-    """Their padded ends; of those that no step has looked at yet, as one would now."""
-    ends: Int32 = filler.ends.of(slots)
-    for place in (~filler.ends.has(slots)).nonzero()[0].tolist():
-        sequence = filler.slots.member(int(slots[place]))
-        age = int(filler.slots.known[slots[place]]) - sequence.num_prompt_tokens
-        padded = filler.admission.order.lengths.padded(sequence, max(0, age), filler.share)
-        ends[place] = sequence.num_prompt_tokens + padded
-    return ends
-
-
 def _peak(filler: PackedByPeak, begun: Slots) -> PeakStatus:
     """The peak as answers are let in by it: half a block of each is not used on average."""
     kv, known = filler.admission.kv, filler.slots.known[begun]
-    peak = FuturePeak(known, np.maximum(_ends(filler, begun) - known, 1))
+    peak = FuturePeak(known, np.maximum(filler.ends.now(begun) - known, 1))
     num_tokens = peak.peak + begun.size * kv.block_size // 2
     return PeakStatus(kv.blocks_for(num_tokens), peak.num_steps)
 

@@ -34,10 +34,12 @@ class PaddedEnds:
         ends: Int32 = self._ends[slots]
         return ends
 
-    def has(self, slots: Slots) -> Bools:
-        """Of which of these an end is known; bool [N]."""
-        having: Bools = self._epochs[slots] == self._slots.epoch[slots]
-        return having
+    def now(self, slots: Slots) -> Int32:
+        """The same, and of those that no step has looked at, as one would: it changes nothing."""
+        ends = self.of(slots)
+        new = self._epochs[slots] != self._slots.epoch[slots]
+        ends[new] = [self._padded(slot) for slot in slots[new].tolist()]
+        return ends
 
     def late(self, slots: Slots) -> Bools:
         """Which of these have outgrown an end; bool [N]."""
@@ -61,9 +63,13 @@ class PaddedEnds:
         return changed
 
     def _renew(self, slot: int) -> None:
-        table, sequence = self._slots, self._slots.member(slot)
-        num_outputs = int(table.delivered[slot]) - sequence.num_prompt_tokens
-        padded = self._order.lengths.padded(sequence, num_outputs, self._share)
-        self._ends[slot] = sequence.num_prompt_tokens + padded
+        table = self._slots
+        self._ends[slot] = self._padded(slot)
         self._epochs[slot] = table.epoch[slot]
         self._told[slot] = table.predicted_end[slot]
+
+    def _padded(self, slot: int) -> int:
+        sequence = self._slots.member(slot)
+        num_outputs = int(self._slots.delivered[slot]) - sequence.num_prompt_tokens
+        padded = self._order.lengths.padded(sequence, num_outputs, self._share)
+        return sequence.num_prompt_tokens + padded

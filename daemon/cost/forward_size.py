@@ -30,6 +30,11 @@ class ForwardSize(NamedTuple):
         """
         return 2 * self.num_tokens <= self.most_tokens
 
+    def within(self, budget_tokens: int) -> int:
+        """The size as far as a step may have so many tokens; 0: too little is known to tell."""
+        known = self.levelled or self.most_tokens >= budget_tokens
+        return min(self.num_tokens, budget_tokens) if known else 0
+
 
 def forward_size(
     step_s: Callable[[int], float], most_tokens: int, least_tokens: int = 1

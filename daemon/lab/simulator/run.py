@@ -180,10 +180,10 @@ def pools_for(
 
 def forward_tokens(config: Configured, profiles: Sequence[Profile]) -> list[int]:
     """The target forward size of each instance, by its profile; 0 where no policy asks for it."""
-    asked = [POLICIES[limits_of(one, config).policy].fills_device for one in config.instances]
+    limits = [limits_of(one, config) for one in config.instances]
     return [
-        size_of(profile).num_tokens if asks else 0
-        for profile, asks in zip(profiles, asked, strict=True)
+        size_of(profile).within(one.max_batch_tokens) if POLICIES[one.policy].fills_device else 0
+        for profile, one in zip(profiles, limits, strict=True)
     ]
 
 

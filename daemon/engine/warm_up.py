@@ -62,7 +62,8 @@ def measure_size(engine: Engine, load: Load) -> int:
     """The target forward size, 0 if prompts are too short to show it: each takes twice as many
     tokens as the last.
 
-    On a CPU, where time goes by tokens, no longer ones follow once it has levelled off. Scribbles on the empty pool and leaves its slot again.
+    On a CPU, where time goes by tokens, no longer ones follow once it has levelled off. Scribbles
+    on the empty pool and leaves its slot again.
     """
     on_gpu = engine.cache.blocks.is_cuda
     blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])

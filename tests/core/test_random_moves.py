@@ -5,9 +5,10 @@ import pytest
 from tests.core.random_moves import live
 
 
-@pytest.mark.parametrize("seed", range(14))
+# In 1207 a stream comes due in the step in which a prompt gives way to a decode, and gets its slot.
+@pytest.mark.parametrize("seed", [*range(14), 1207])
 def test_a_life_with_many_moves_ends_well(seed: int) -> None:
-    live(seed, 200)
+    live(seed, 250)
 
 
 def test_these_lives_have_what_they_are_for() -> None:

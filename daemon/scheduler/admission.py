@@ -363,7 +363,8 @@ class Admission:
         self.seal(slot)
         num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
         # Without a step of its own behind it, it may share blocks that are still computed.
-        self.residency.pack(sequence, num_valid, self.kv, is_computed=table.last_step[slot] > 0)
+        answered = bool(table.last_step[slot] > 0)
+        self.residency.pack(sequence, num_valid, self.kv, is_computed=answered)
         self._leave([slot])
         sequence.pause(now, Cause.MOVED)
         sequence.waiting_since_s = now

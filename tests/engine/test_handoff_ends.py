@@ -156,6 +156,15 @@ def test_copies_begin_behind_the_steps() -> None:
         assert torch.equal(pair.target.raw, pair.expected)
 
 
+def test_what_is_computed_waits_for_no_step() -> None:
+    pair = Pair()
+    pair.sender._compute = cast(Stream, _At(ThreadEvent()))  # which never ends
+    with pair:
+        pair.send(1, BLOCKS, TARGETS, computed=True)
+        assert isinstance(pair.received.get(timeout=20), Done)
+        assert torch.equal(pair.target.raw, pair.expected)
+
+
 class _At:
     """A stream of steps that has come as far as an event."""
 

@@ -53,7 +53,7 @@ class WorkerLinks:
             threading.Thread(target=self._hear, name="links", daemon=True).start()
 
     def take(self, order: SendBlocks | StopSending) -> None:
-        """Begin a transfer behind all steps so far, or end it early."""
+        """Begin a transfer, at once or behind all steps so far, or end it early."""
         if isinstance(order, StopSending):
             for way in list(self._ways.values()):
                 if way.sender is not None:

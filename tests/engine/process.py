@@ -7,7 +7,16 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
-from daemon.protocol.worker import Failed, FromWorker, Load, Loading, NewLink, Ready, SendBlocks, ToWorker
+from daemon.protocol.worker import (
+    Failed,
+    FromWorker,
+    Load,
+    Loading,
+    NewLink,
+    Ready,
+    SendBlocks,
+    ToWorker,
+)
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 

@@ -17,17 +17,34 @@ class _Pool(Protocol):
 class Parcel:
     """The first `num_tokens` of a sequence, in blocks of one instance's KV pool or host pool."""
 
-    __slots__ = ("blocks", "from_host", "instance", "kept_in", "num_tokens", "pool")
+    __slots__ = (
+        "blocks",
+        "from_host",
+        "instance",
+        "is_computed",
+        "kept_in",
+        "num_tokens",
+        "pool",
+    )
 
     def __init__(
-        self, instance: int, pool: _Pool, blocks: list[int], num_tokens: int, from_host: bool
+        self,
+        instance: int,
+        pool: _Pool,
+        blocks: list[int],
+        num_tokens: int,
+        from_host: bool = False,
+        is_computed: bool = False,
     ) -> None:
-        """It has the blocks from now on: the caller counted it as an owner."""
+        """It has the blocks from now on: the caller counted it as an owner. `is_computed`: all
+        steps that computed any of it have answered.
+        """
         self.instance = instance
         self.pool = pool
         self.blocks = blocks
         self.num_tokens = num_tokens
         self.from_host = from_host
+        self.is_computed = is_computed
         self.kept_in: dict[int, Any] = {}  # the list of them that it stands in, by sequence
 
     def drop(self) -> None:

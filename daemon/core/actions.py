@@ -63,7 +63,8 @@ class Send(msgspec.Struct, frozen=True, tag="Send"):
     """Blocks go from one instance's pool to another's, once the plans before are computed.
 
     Both ends answer with `TransferEnded`. `layered`: the plan that follows computes what is not
-    there of these blocks yet, and each layer goes as soon as that step has computed it.
+    there of these blocks yet, and each layer goes as soon as that step has computed it. `at_once`:
+    steps that have answered computed all of it, so that it waits for no plan.
     """
 
     transfer: int  # a number that is never used again
@@ -74,6 +75,7 @@ class Send(msgspec.Struct, frozen=True, tag="Send"):
     num_tokens: int  # that they hold: all but the last are full
     from_host: bool = False
     layered: bool = False
+    at_once: bool = False
 
 
 class CancelSend(msgspec.Struct, frozen=True, tag="CancelSend"):

@@ -41,6 +41,7 @@ class OpenTransfer:
     source_pool: BlockPool | None
     target_pool: BlockPool | None
     step: int = 0  # of the source, that computes a layered one
+    at_once: bool = False  # no plan in flight computes any of it
     num_right: int = -1  # of a layered one that has landed before its step has answered
 
     @property
@@ -143,7 +144,7 @@ class Transfers:
         ordered = self._order(
             fetch.sequence, (source, target), (blocks, fetch.targets), fetch.first, now
         )
-        ordered.from_host = parcel.from_host
+        ordered.from_host, ordered.at_once = parcel.from_host, parcel.is_computed
         ordered.num_tokens = parcel.num_tokens - fetch.first * self._block_size(target)
         host = self._instances[source].scheduler.moving.host_pool
         pool = host if parcel.from_host else self._pool(source)
@@ -344,4 +345,5 @@ def _send(transfer: OpenTransfer) -> Send:
         transfer.num_tokens,
         transfer.from_host,
         transfer.layered,
+        transfer.at_once,
     )

@@ -1,7 +1,8 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
 Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, among them
-`SendBlocks` and `StopSending`, and `Shutdown` at the end; over a socket of their own, `NewLink`s.
+`SendBlocks` and `StopSending`, and `Shutdown` at the end; over a socket of their own, `NewLink`s
+and those `SendBlocks` that wait for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers, `Fallback`
 where torch stands in for kernels, `Compiling` where a step takes long because of that, or `Failed`.
@@ -59,7 +60,10 @@ class Plan(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Copy blocks to another worker's KV pool, behind all plans before; see `actions.Send`."""
+    """Copy blocks to another worker's KV pool, behind all plans before; see `actions.Send`.
+
+    One that goes at once waits for no plan, and comes over the socket that is for links.
+    """
 
     transfer: int
     peer: int  # the instance whose worker takes them
@@ -69,6 +73,7 @@ class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
     from_host: bool = False
     layered: bool = False  # the next plan computes the rest of them
     link: int = 0  # over this link alone: behind a newer one is another pool
+    at_once: bool = False  # steps that have answered computed all of them
 
 
 class StopSending(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -79,7 +84,7 @@ class StopSending(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """There is a way to another instance's worker; a descriptor, its end of a socketpair, comes
-    with this message, over the socket that is for links alone. An older one to it is closed first.
+    with this message, over the socket that is for links. An older one to it is closed first.
     """
 
     peer: int

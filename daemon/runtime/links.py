@@ -73,6 +73,7 @@ class LinkBroker:
             action.from_host,
             action.layered,
             link,
+            action.at_once,
         )
 
     def state(self, instance: int, state: LinkState) -> None:

@@ -362,7 +362,9 @@ class Admission:
         sequence = table.member(slot)
         self.seal(slot)
         num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
-        self.residency.pack(sequence, num_valid, self.kv)
+        # Without a step of its own behind it, it may share blocks that are still computed.
+        answered = bool(table.last_step[slot] > 0)
+        self.residency.pack(sequence, num_valid, self.kv, is_computed=answered)
         self._leave([slot])
         sequence.pause(now, Cause.MOVED)
         sequence.waiting_since_s = now

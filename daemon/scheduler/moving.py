@@ -60,19 +60,23 @@ class Moving:
         self._admission.let_go(sequence)
 
     def admit_early(self, sequence: Sequence, now: float) -> None:
-        """Give one that brings its KV a slot and blocks between two steps, if it comes next anyway;
-        so its KV comes while the step in flight computes.
+        """Give one that brings its KV a slot and blocks between two steps, so that its KV comes
+        while the step in flight computes. It was running, so that it does not wait for others'
+        turns; but what the first of those that wait needs is left for that one.
         """
         admission = self._admission
-        if not sequence.residence.parked_tokens or admission.next_waiting(now) is not sequence:
-            return
-        if self._slots.full or not admission.may_join():
+        first = admission.next_waiting(now)
+        if first is None or not sequence.residence.parked_tokens or not admission.may_join():
             return
         plan = admission.plan(sequence)
-        num_blocks = plan.num_new_blocks + admission.num_spare
-        if admission.kv.num_lacking(plan.matched, num_blocks) <= 0 and admission.make_room(
-            sequence, plan, now
-        ):
+        num_blocks, num_slots = plan.num_new_blocks + admission.num_spare, 1
+        if first is not sequence:
+            num_blocks += admission.plan(first).num_new_blocks
+            num_slots += 1
+        lacks = admission.kv.num_lacking(plan.matched, num_blocks) > 0
+        if lacks or len(self._slots.vacant) < num_slots:
+            return
+        if admission.make_room(sequence, plan, now):
             admission.admit(sequence, plan, now)
 
     def take_fetches(self) -> list[Fetch]:

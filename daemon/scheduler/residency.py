@@ -264,15 +264,19 @@ class Residency:
         """Have steps compute it again: it stays after all."""
         self._held.discard(sequence.slot)
 
-    def pack(self, sequence: Sequence, num_valid: int, kv: KVCache) -> None:
+    def pack(
+        self, sequence: Sequence, num_valid: int, kv: KVCache, is_computed: bool = False
+    ) -> None:
         """Make a parcel of a running sequence's first `num_valid` tokens, before it leaves: their
-        blocks are the parcel's in place of its slot's, which has none any more.
+        blocks are the parcel's in place of its slot's, which has none any more. `is_computed`: see
+        `Parcel`.
         """
         self.forget(sequence)
         blocks = kv.hand_over(sequence.slot, kv.blocks_for(num_valid))
         if num_valid:
             here = self.parcels.instance
-            self.parcels.keep(sequence, Parcel(here, kv.pool, blocks, num_valid, False))
+            parcel = Parcel(here, kv.pool, blocks, num_valid, is_computed=is_computed)
+            self.parcels.keep(sequence, parcel)
 
     def pack_waiting(self, sequence: Sequence) -> None:
         """Make a parcel of what the host has of a sequence that waits, if it has anything."""
@@ -286,7 +290,7 @@ class Residency:
         if residence.last_copy > self.space.done_step:
             pool.name_in_copy(places, residence.last_copy)
         here = self.parcels.instance
-        self.parcels.keep(sequence, Parcel(here, pool, places, num_tokens, True))
+        self.parcels.keep(sequence, Parcel(here, pool, places, num_tokens, from_host=True))
 
     def come_home(self, sequence: Sequence) -> None:
         """A sequence is queued here: a parcel of it in this host pool is its copy again."""

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from signal import SIGCONT, SIGKILL, SIGUSR1
+from socket import MSG_DONTWAIT
 
 import msgspec
 
@@ -165,9 +166,10 @@ class WorkerProcess(ChildKeeper):
                 self._look()
 
     def send_blocks(self, order: SendBlocks) -> None:
-        """Have it copy blocks to another worker, behind all plans so far."""
-        if self._channel is not None:
-            self._channel.send(self._encode(order))
+        """Have it copy blocks to another worker: at once, or behind all plans so far."""
+        payload = self._encode(order)
+        if self._channel is not None and not (order.at_once and self._sent_beside(payload)):
+            self._channel.send(payload)
 
     def stop_sending(self, transfer: int) -> None:
         """Have it send nothing more of a transfer."""
@@ -182,9 +184,16 @@ class WorkerProcess(ChildKeeper):
         if self._links is not None:
             payload = self._encode(message)
             try:
-                socket.send_fds(self._links, [payload], [fd], socket.MSG_DONTWAIT)
+                socket.send_fds(self._links, [payload], [fd], MSG_DONTWAIT)
             except OSError as error:
                 log.warning("worker %s takes no link: %s", self.name, error)
+
+    def _sent_beside(self, payload: bytes) -> bool:
+        """Whether a message went to the worker's links, past the plans that wait for its steps."""
+        try:
+            return self._links is not None and self._links.send(payload, MSG_DONTWAIT) > 0
+        except OSError:  # it is stopped, or the message is too long
+            return False
 
     @property
     def is_stopped(self) -> bool:

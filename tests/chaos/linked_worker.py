@@ -21,7 +21,7 @@ from daemon.engine.streams import ThreadEvent, compute_stream
 from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column
-from daemon.wire.faults import faults
+from daemon.wire.faults import Faults, faults
 from tests.chaos.engine import Pools, ToyEngine
 from tests.chaos.toy import Numbers
 from tests.chaos.worker import ToyWorker, main
@@ -66,8 +66,11 @@ class LinkedToyWorker(ToyWorker):
             stream=compute_stream(CPU),
             backend=SimpleNamespace(by_torch=ALL),
         )
-        self._links = WorkerLinks(self._links_sock, self._tell, faults("worker.link", load.life))
+        self._links = self._new_links(faults("worker.link", load.life))
         return engine
+
+    def _new_links(self, found: Faults) -> WorkerLinks:
+        return WorkerLinks(self._links_sock, self._tell, found)
 
     def _answer_plans(self, engine: ToyEngine) -> None:
         assert self._links is not None, "it has loaded"

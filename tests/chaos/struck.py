@@ -8,12 +8,14 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from daemon.engine.handoff.faults import LinkFaults
-from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, ToWorker, TransferOver
+from daemon.engine.handoff.links import WorkerLinks
+from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, TransferOver
 from daemon.wire.blocking import BlockingChannel
-from daemon.wire.faults import Faults, faults
+from daemon.wire.faults import Faults
 from tests.chaos.engine import ToyEngine
 from tests.chaos.linked_worker import LinkedToyWorker
 from tests.chaos.strikes import FOLDER, HOLD_S, Order, Strikes
@@ -34,6 +36,28 @@ class Gate(LinkFaults):
         super().meet()
 
 
+class StruckLinks(WorkerLinks):
+    """Links that tell of each order to send, whichever way it comes."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        say: Callable[[FromWorker], None],
+        found: Faults,
+        gate: Gate,
+        ordered: Callable[[SendBlocks], None],
+    ) -> None:
+        super().__init__(sock, say, found)
+        self._faults = gate
+        self._ordered = ordered
+
+    def take(self, order: SendBlocks | StopSending) -> None:
+        """See `WorkerLinks`."""
+        if isinstance(order, SendBlocks):
+            self._ordered(order)
+        super().take(order)
+
+
 class StruckToyWorker(LinkedToyWorker):
     """It kills itself or its peer when it is told to."""
 
@@ -45,8 +69,6 @@ class StruckToyWorker(LinkedToyWorker):
     def _engine(self, load: Load) -> ToyEngine:
         engine = super()._engine(load)
         self._strikes.enlist()
-        assert self._links is not None, "it has loaded"
-        self._links._faults = Gate(faults("worker.link", load.life), self._strikes)
         return engine
 
     def _compute(self, engine: ToyEngine, plan: Plan) -> None:
@@ -54,13 +76,17 @@ class StruckToyWorker(LinkedToyWorker):
             self._later(order)
         super()._compute(engine, plan)
 
-    def _take(self, message: ToWorker | None) -> bool:
-        if isinstance(message, SendBlocks):
-            self._sent.add(message.transfer)
-            kind = "layers" if message.layered else "host" if message.from_host else "send"
-            if (order := self._strikes.take(kind)) is not None:
-                self._later(order)
-        return super()._take(message)
+    def _new_links(self, found: Faults) -> WorkerLinks:
+        return StruckLinks(
+            self._links_sock, self._tell, found, Gate(found, self._strikes), self._ordered
+        )
+
+    def _ordered(self, message: SendBlocks) -> None:
+        """Blocks are to leave here; on the thread that took the order."""
+        self._sent.add(message.transfer)
+        kind = "layers" if message.layered else "host" if message.from_host else "send"
+        if (order := self._strikes.take(kind)) is not None:
+            self._later(order)
 
     def _later(self, order: Order) -> None:
         """Strike after the order's delay, beside the steps."""

@@ -27,6 +27,9 @@ class Sending:
         if send.from_host:  # a worker waits for the copies that bring it there
             while source.copies:
                 source.end_copies()
+        if send.at_once:
+            for step in source.pending:
+                assert step.written.isdisjoint(send.blocks.tolist()), "sent before it is computed"
         self._content = self._read().copy()
         assert not np.isin(self._content, [POISON, WRONG, -1]).any(), "rubbish is sent"
         for block in send.targets.tolist():

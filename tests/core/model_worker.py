@@ -43,6 +43,7 @@ class Executed:
     batch: Batch
     tokens: list[int]  # of the sampled rows
     named: dict[int, set[tuple[int, int]]] = field(default_factory=dict)  # block -> residences
+    written: set[int] = field(default_factory=set)  # blocks
 
 
 @dataclass
@@ -203,6 +204,7 @@ class ModelWorker:
             others = step.named.get(block, {residence}) - {residence}
             assert not others, f"block {block} is written while step {step.batch.step} names it"
         done.named.setdefault(block, set()).add(residence)
+        done.written.add(block)
 
     def _attend(
         self, done: Executed, slot: int, end: int, sample: int, truths: dict[int, Truth]

@@ -108,6 +108,7 @@ def test_a_running_sequence_is_copied_ahead_and_misses_at_most_one_step() -> Non
     driver.answer(1)
     assert driver.num_outputs(sequence_id(request, 0)) == outputs + 1
     assert whats(driver, request).count(What.SENT_AHEAD) == 1
+    assert [one.at_once for one in sends(driver)] == [False, True], "the rest waits for no step"
     assert {What.LEFT, What.LANDED} <= set(whats(driver, request))
     driver.settle()
     driver.check_nothing_left()

@@ -61,9 +61,9 @@ class Pair:
         self.sender.close()
         self.receiver.close()
 
-    def send(self, transfer: int, blocks: Int32, targets: Int32) -> None:
+    def send(self, transfer: int, blocks: Int32, targets: Int32, computed: bool = False) -> None:
         """Whole blocks, all of them full; notes what the receiver's pool must then hold."""
-        self.sender.send(transfer, blocks, targets, full(self.source, blocks))
+        self.sender.send(transfer, blocks, targets, full(self.source, blocks), computed)
         self.expected[targets.tolist()] = self.source.raw[blocks.tolist()]
 
 

@@ -115,7 +115,8 @@ class Two:
         tokens = num_tokens or len(blocks) * self.here.plans.block_size
         columns = int32(blocks), int32(targets)
         fields = {"link": self.number, **changes}
-        self.here.worker.send(SendBlocks(number, 1, *columns, tokens, **fields))
+        order = SendBlocks(number, 1, *columns, tokens, **fields)
+        (self.here.worker.beside if order.at_once else self.here.worker.send)(order)
         return number
 
     def overs(self, number: int) -> tuple[TransferOver, TransferOver]:

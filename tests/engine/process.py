@@ -7,7 +7,16 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
-from daemon.protocol.worker import Failed, FromWorker, Load, Loading, NewLink, Ready, ToWorker
+from daemon.protocol.worker import (
+    Failed,
+    FromWorker,
+    Load,
+    Loading,
+    NewLink,
+    Ready,
+    SendBlocks,
+    ToWorker,
+)
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 
@@ -50,6 +59,10 @@ class WorkerProcess:
         """Give the worker one end of a link, which is its own from then on."""
         with sock:
             socket.send_fds(self.links, [self._encoder.encode(message)], [sock.fileno()])
+
+    def beside(self, message: SendBlocks) -> None:
+        """Order what waits for no step."""
+        self.links.send(self._encoder.encode(message))
 
     def says(self, timeout_s: float) -> bool:
         """Whether it says something within so long."""

@@ -143,11 +143,13 @@ def test_a_sender_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> None
             assert told.get(timeout=20) == Lost(reason)
 
 
-def test_copies_begin_behind_the_steps() -> None:
+def test_copies_begin_behind_the_steps_but_for_what_is_computed() -> None:
     pair = Pair()
     launched = ThreadEvent()
     pair.sender._compute = cast(Stream, _At(launched))
     with pair:
+        pair.send(2, BLOCKS, TARGETS, computed=True)
+        assert isinstance(pair.received.get(timeout=20), Done)
         pair.send(1, BLOCKS, TARGETS)
         pair.source.raw[1] = 7  # what the step writes
         pair.expected[4] = 7

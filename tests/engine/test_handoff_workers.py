@@ -66,12 +66,13 @@ def computed(two: Two, tokens: list[int]) -> Any:
     return running
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("length", [32, 27, 16, 5])
-def test_a_sequence_goes_on_elsewhere(two: Two, length: int) -> None:
+def test_a_sequence_goes_on_elsewhere(two: Two, length: int, at_once: bool) -> None:
     tokens = prompt(length)
     running = computed(two, tokens)
     targets = random.Random(length).sample(range(NUM_BLOCKS), len(running.blocks))
-    number = two.send(running.blocks, targets, length)
+    number = two.send(running.blocks, targets, length, at_once=at_once)
     here, there = two.overs(number)
     assert here.num_right == there.num_right == len(targets)
     assert here.why == there.why == "" and there.elapsed_s > 0.0 < here.elapsed_s

@@ -99,6 +99,7 @@ async def test_a_flip_is_answered_when_its_first_work_was_sent(ordered: Ordered)
     ordered.second_ready(64)
     await ordered.operations.flip("a", "prefill", 0.0)
     order = asyncio.create_task(ordered.operations.flip("b", "decode", 60.0))
+    await asyncio.sleep(0)  # it begins
     await asyncio.sleep(0.05)
     assert not order.done() and not ordered.house.second
     ordered.operations.migrate(sequence, "b")

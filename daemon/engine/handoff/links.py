@@ -1,7 +1,8 @@
 """A worker's links to others: they come over a socket of their own, joined beside the steps.
 
-The thread that computes orders transfers, and waits for nothing. Whatever cannot be sent is
-answered at once: it is no fault of the worker's that a link is gone.
+The thread that computes orders transfers, and waits for nothing. Those that need not wait for a
+step come over the socket too, so that none of them waits until that thread is free. Whatever cannot
+be sent is answered at once: it is no fault of the worker's that a link is gone.
 """
 
 import logging
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NEWS_BYTES = 4096
-"""More than a `NewLink` has."""
+NEWS_BYTES = 1 << 20
+"""More than a packet has: the socket takes none of the size of its buffer."""
 
 
 class WorkerLinks:
-    """All links of one worker. One thread, which computes, calls what is public here."""
+    """All links of one worker. One thread, which computes, calls what is public here, and a thread
+    of its own orders what need not wait for steps.
+    """
 
     def __init__(
         self, sock: socket.socket | None, say: Callable[[FromWorker], None], faults: Faults
@@ -50,7 +53,7 @@ class WorkerLinks:
             threading.Thread(target=self._hear, name="links", daemon=True).start()
 
     def take(self, order: SendBlocks | StopSending) -> None:
-        """Begin a transfer behind all steps so far, or end it early."""
+        """Begin a transfer, at once or behind all steps so far, or end it early."""
         if isinstance(order, StopSending):
             for way in list(self._ways.values()):
                 if way.sender is not None:
@@ -96,13 +99,14 @@ class WorkerLinks:
                 if sender not in self._layered:
                     self._layered.append(sender)
             else:
-                sender.send(order.transfer, order.blocks, order.targets, fills)
+                columns = order.blocks, order.targets, fills
+                sender.send(order.transfer, *columns, computed=order.at_once)
         except ValueError as error:
             log.error("transfer %d cannot be: %s", order.transfer, error)
             sender.refuse(order.transfer, str(error))
 
     def _hear(self) -> None:
-        """On a thread: links, as they come."""
+        """On a thread: links and orders, as they come."""
         assert self._engine is not None and self._sock is not None, "it has begun"
         swap, cache = self._engine.swap, self._engine.cache
         here = EndPools(
@@ -112,12 +116,15 @@ class WorkerLinks:
             self._engine.backend.by_torch,
             self._faults,
         )
-        decode = decoder(NewLink).decode
+        decode = decoder(NewLink | SendBlocks).decode
         while True:
             news, fds, _flags, _address = socket.recv_fds(self._sock, NEWS_BYTES, 1)
             if not news:
                 return
-            message: NewLink = decode(news)
+            message: NewLink | SendBlocks = decode(news)
+            if isinstance(message, SendBlocks):
+                self.take(message)
+                continue
             key = message.peer, message.sends
             if key not in self._ways:
                 self._ways[key] = LinkWay(*key, here, self._say)

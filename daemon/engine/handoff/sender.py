@@ -46,10 +46,10 @@ class PoolCounts(NamedTuple):
 class Sender:
     """Transfers to one receiver; `connect_sender` makes it.
 
-    One thread calls what is public here, and returns at once. Of its own threads one queues
-    copies, one waits for them and one listens; they tell what became of each transfer, one call at
-    a time: `Done` or `Broken`, and `Lost` at last where the link ends by itself. Until a transfer
-    was told of, no step may write its blocks.
+    One thread calls what is public here, and returns at once; `send` of what is computed may come
+    from another one. Of its own threads one queues copies, one waits for them and one listens; they
+    tell what became of each transfer, one call at a time: `Done` or `Broken`, and `Lost` at last
+    where the link ends by itself. Until a transfer was told of, no step may write its blocks.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Sender:
         """`start` begins the threads."""
         self._link, self._layout, self._counts = link, layout, counts
         self._compute, self._route = compute, route
+        self._begun = compute.record()
         self._faults = faults or LinkFaults()
         self._tell: Tell = _unheard
         self._open: dict[int, Outgoing] = {}
@@ -89,15 +90,19 @@ class Sender:
         for thread in (self._queuer, self._waiter, self._hearer):
             thread.start()
 
-    def send(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
+    def send(
+        self, transfer: int, blocks: Column, targets: Column, fills: Column, computed: bool = False
+    ) -> None:
         """Copy whole blocks, int32 [n], to the receiver's `targets`; `fills` tokens are written.
 
         `transfer`: a number that was not used before. Copies begin once all steps that were
-        launched before are computed. Raises ValueError for
-        blocks that there are not or a transfer that is open, HandoffError once the link ended.
+        launched before are computed; `computed`: at once, as answered steps computed all of them.
+        Raises ValueError for blocks that there are not or a transfer that is open, HandoffError
+        once the link ended.
         """
         job = self._begin(Outgoing(transfer, blocks, targets, fills, 1))
-        self._pieces.put(TransferPiece(job, WHOLE, self._compute.record(), last=True))
+        after = self._begun if computed else self._compute.record()
+        self._pieces.put(TransferPiece(job, WHOLE, after, last=True))
 
     def send_host(
         self, transfer: int, places: Column, targets: Column, fills: Column, after: WorkEvent

@@ -324,7 +324,10 @@ class Simulator:
         if self._transfers is None:
             raise SimulationError(f"transfer {action.transfer}: there are no links")
         worker = self._machine.workers[action.source]
-        ready_s = worker.copied_s(action.blocks) if action.from_host else worker.computed_s
+        if action.from_host:
+            ready_s = worker.copied_s(action.blocks)
+        else:
+            ready_s = now if action.at_once else worker.computed_s
         try:
             self._transfers.send(now, action, ready_s)
         except NoLinkError as error:

@@ -9,7 +9,7 @@ from daemon.scheduler.admission import Admission
 from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.step import StepBuilder
 from daemon.sequence import Sequence
-from daemon.wire.columns import Slots
+from daemon.wire.columns import Int32, Slots
 
 
 class Filler(ABC):
@@ -55,6 +55,13 @@ class Filler(ABC):
         waiting = self.admission.grow_or_preempt(short, now)
         stay = self.slots.sequence[slots] >= 0
         return slots[stay & ~np.isin(slots, waiting)]
+
+    def still(self, slots: Slots, epochs: Int32) -> Slots:
+        """Those of these slots that are of these epochs: of others somebody gave way, and another
+        one may have the slot.
+        """
+        still: Slots = slots[self.slots.epoch[slots] == epochs]
+        return still
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
         """Whether one may be asked in that would be admitted so; admission may still refuse."""

@@ -47,9 +47,10 @@ class Decoupled(Filler):
         """Add rows: answers that have begun, those that can begin, and then prompts."""
         kv = self.admission.kv
         kv.lending.settle(kv.pool.num_available)
+        epochs = self.slots.epoch[decodes]
         begun = kv.reservations.among(decodes)
         step.add_decodes(self.go_on(decodes[begun], now)[: step.budget])
-        waiting = self._still_there(decodes[~begun])
+        waiting = self.still(decodes[~begun], epochs[~begun])
         if waiting.size and step.budget > 0:
             self.ends.renew(waiting)
             step.add_decodes(self._with_blocks(self.begin(waiting, now))[: step.budget])
@@ -57,7 +58,7 @@ class Decoupled(Filler):
         self._count_ahead()
         self.admit_in_order(step, now)
         if step.empty and decodes.size:
-            self._make_one_go_on(step, decodes, now)
+            self._make_one_go_on(step, self.still(decodes, epochs), now)
 
     def before_prompts(self, decodes: Slots) -> Slots:
         """Those that have begun."""
@@ -159,11 +160,6 @@ class Decoupled(Filler):
 
     # Those that have not begun
 
-    def _still_there(self, slots: Slots) -> Slots:
-        """Those of these slots that are in use."""
-        still: Slots = slots[self.slots.sequence[slots] >= 0]
-        return still
-
     def _count_ahead(self) -> None:
         kv, order = self.admission.kv, self.slots.order()
         ahead = order[~kv.reservations.among(order)]
@@ -173,7 +169,6 @@ class Decoupled(Filler):
     def _make_one_go_on(self, step: StepBuilder, decodes: Slots, now: float) -> None:
         """Nobody can go on as it is: the first one does, and others give way for its next block."""
         admission = self.admission
-        decodes = self._still_there(decodes)
         if not decodes.size or admission.step > admission.answered_step:
             return
         first = decodes[:1]

@@ -4,7 +4,7 @@ import numpy as np
 
 from daemon.scheduler.fillers.base import Filler
 from daemon.scheduler.step import StepBuilder
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import Slots
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
@@ -18,22 +18,24 @@ class Mixed(Filler):
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
+        epochs = self.slots.epoch[prompts]
         self.decode(step, decodes, now)
         if self._awaits_stream and not step.empty:
             return
         if not prompts.size:
             self.admit_in_order(step, now)
             return
+        prompts = self.still(prompts, epochs)
         back = self.admission.pace.came_back(prompts)  # what is lost of a stream's KV comes first
         self.continue_prompts(step, prompts[back])
         prompts = prompts[~back]
         epochs = self.slots.epoch[prompts]
         self.admit_due(step, now)
-        prompts, behind = self._split(self._still(prompts, epochs), now)
+        prompts, behind = self._split(self.still(prompts, epochs), now)
         self.continue_prompts(step, prompts)
         epochs = self.slots.epoch[behind]
         self.admit_in_order(step, now)
-        self.continue_prompts(step, self._still(behind, epochs))
+        self.continue_prompts(step, self.still(behind, epochs))
 
     def before_prompts(self, decodes: Slots) -> Slots:
         """All of them."""
@@ -48,13 +50,6 @@ class Mixed(Filler):
         residency = self.admission.residency
         return any(residency.is_returning(one) and one.residence.parcel for one in members)
 
-    def _still(self, slots: Slots, epochs: Int32) -> Slots:
-        """Those of these slots that are of these epochs: of others somebody gave way, and another
-        one may have the slot.
-        """
-        still: Slots = slots[self.slots.epoch[slots] == epochs]
-        return still
-
     def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
         """(slots that rank before the first that waits, those behind it): a short prompt does not
         wait until a long one is computed.
@@ -62,5 +57,4 @@ class Mixed(Filler):
         order = self.admission.order
         if not (slots.size and order.policy.displaces and self.waiting):
             return slots, _NO_SLOTS
-        slots = slots[self.slots.sequence[slots] >= 0]  # without those that gave way to a decode
         return order.split_at_first_waiting(slots, now)

@@ -31,7 +31,7 @@ class PromptsFirst(Filler):
         epochs = self.slots.epoch[others]
         self.continue_prompts(step, prompts)
         self.admit_in_order(step, now)
-        others = others[self.slots.epoch[others] == epochs]
+        others = self.still(others, epochs)
         step.add_decodes(others[: max(0, step.budget)])
 
     def before_prompts(self, decodes: Slots) -> Slots:

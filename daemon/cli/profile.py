@@ -18,23 +18,27 @@ from daemon.cli.words import add_flags, offer
 from daemon.config.cuda import DeviceError
 from daemon.config.load import load
 from daemon.control.place import nearest_folder
+from daemon.cost.forward_size import size_of
 from daemon.cost.profile import Profile
 from daemon.lab.profiles.devices import DEVICES
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.importers import IMPORTERS
 from daemon.lab.profiles.load import load_profile, names, save_profile
 from daemon.lab.profiles.models import MODELS
-from daemon.lab.profiles.table import error_words
+from daemon.lab.profiles.table import error_words, size_words
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.nearest import unknown
 from daemon.runtime.model import cache_folder
+from daemon.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
     from daemon.lab.profiler.run import Profiled
 
 BUDGET_S = 100.0
 LEAST_BUDGET_S = 2.0
+WIDEST_TOKENS = max(policy.batch_tokens for policy in POLICIES.values())
+"""Of a step, where nobody wrote how many it may have."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +105,12 @@ def profile(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     if not arguments.budget_s >= LEAST_BUDGET_S:
         raise UsageError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
-    config = load(arguments.config, overrides(arguments)).config
+    loaded = load(arguments.config, said := overrides(arguments))
+    step_tokens = 0
+    if not loaded.written.scheduler.max_batch_tokens:
+        step_tokens = loaded.config.scheduler.max_batch_tokens
+        loaded = load(arguments.config, {**said, "scheduler.max_batch_tokens": WIDEST_TOKENS})
+    config = loaded.config
     folder = cache_folder(config) / "profiles"
     _check_place(arguments.out or folder / "any")
     from daemon.lab.profiler.run import (
@@ -110,7 +119,11 @@ def _measure(arguments: argparse.Namespace) -> int:
 
     with progress() as told:
         made = profile_machine(
-            config, arguments.name, arguments.budget_s, lambda share, what: told(share, 1.0, what)
+            config,
+            arguments.name,
+            arguments.budget_s,
+            lambda share, what: told(share, 1.0, what),
+            step_tokens,
         )
     print("\n".join(summary(made)))
     warn_of(made.profile)
@@ -131,6 +144,7 @@ def _refit(arguments: argparse.Namespace) -> int:
         f"fitted to {fit.num_points:,} steps; on those held out the error goes from "
         f"{made.old_mape:.1%} to {error_words(fit)}, noise {fit.noise_sigma:.1%}"
     )
+    print(size_line(made.profile))
     warn_of(made.profile)
     _write(made.profile, arguments.out)
     return 0
@@ -144,6 +158,7 @@ def _import(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--tp must be at least 1, got {arguments.tp}")
     made = convert(arguments.source, arguments.import_model, arguments.device, arguments.tp)
     print(f"{made.name}: {made.fit.num_points:,} points, error {error_words(made.fit)}")
+    print(size_line(made))
     _write(made, arguments.out or Path(f"{made.name}.json"))
     return 0
 
@@ -175,6 +190,16 @@ def summary(made: "Profiled") -> Iterator[str]:
     yield (
         f"between steps {_ms(profile.edges.gap_s)}; block copies: "
         f"{made.measured.copy_bytes_per_s / 1e9:.1f} GB/s by the worker, in host memory {host}"
+    )
+    yield size_line(profile)
+
+
+def size_line(profile: Profile) -> str:
+    """With how many tokens a step fills the device."""
+    size = size_of(profile)
+    return (
+        f"target forward size {size_words(size)} tokens ({size.tokens_per_s:,.0f} tokens/s of a "
+        f"prompt; steps of up to {size.most_tokens:,} are known)"
     )
 
 

@@ -77,7 +77,7 @@ class InstanceView:
     @property
     def step_tokens(self) -> int:
         """The token budget of a step."""
-        return self._home.limits.max_batch_tokens
+        return self._home.step_tokens
 
     @property
     def kv_share(self) -> float:

@@ -25,6 +25,7 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     step_time: tuple[float, ...]
     scheduler: SchedulerState
     alone: tuple[float, float] = (0.0, 0.0)  # of the step times; unknown in an older journal
+    forward_tokens: int = 0  # as its worker said; likewise
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
@@ -114,6 +115,7 @@ def _instance(instance: Instance) -> InstanceState:
         step_time=instance.step_time.state(),
         scheduler=scheduler_checkpoint.state_of(instance.scheduler),
         alone=instance.step_time.alone,
+        forward_tokens=instance.scheduler.limits.forward_tokens,
     )
 
 
@@ -121,7 +123,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     written = state.scheduler
     num_blocks, num_host_blocks = written.num_blocks, written.num_host_blocks
     said = (0.0, instance.index, num_blocks, state.block_bytes, 0.0, num_host_blocks)
-    instance.ready(WorkerReady(*said))
+    instance.ready(WorkerReady(*said, forward_tokens=state.forward_tokens))
     instance.state = WorkerState(state.worker)
     instance.reckon_due()
     instance.step_began_s = state.step_began_s

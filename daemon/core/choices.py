@@ -9,7 +9,7 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.role import Role
 from daemon.roles.forecast import Costs, Fleet, Split
-from daemon.scheduler.prompt_room import LEAST_SHARE
+from daemon.scheduler.step import LEAST_SHARE
 
 LEAST_STEPS = 64
 """So many steps of a kind tell what they take."""
@@ -125,7 +125,7 @@ def fleet(
         alone=alone,
         kv_tokens=max(1, min(one.capacity_tokens for one in usable)),
         max_running=min(one.limits.max_running for one in usable),
-        budget_tokens=min(one.limits.max_batch_tokens for one in usable),
+        budget_tokens=min(one.step_tokens for one in usable),
         chunk_tokens=min(one.limits.prefill_chunk for one in usable),
         transfer_s=sum(times) / len(times) if times else 0.0,
         bends=all(one.config.chunk_is_own for one in usable),

@@ -69,6 +69,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     num_host_blocks: int = 0
     copy_block_s: float = 0.0  # to swap one block out or in
     token_s: float = 0.0  # what one prompt token more adds to a step
+    forward_tokens: int = 0  # its target forward size, where the policy asks for it
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):

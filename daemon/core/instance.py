@@ -1,6 +1,7 @@
 """One instance of the Core: its scheduler, its worker's state, and when it plans a step."""
 
 from collections import deque
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.role import Role
 from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import Limits
 from daemon.sequence import Sequence
@@ -89,6 +91,11 @@ class Instance:
         return self.scheduler.step_time
 
     @property
+    def step_tokens(self) -> int:
+        """What its steps are filled up to."""
+        return self.scheduler.limits.step_tokens
+
+    @property
     def capacity_tokens(self) -> int:
         """The longest sequence that its whole pool can hold."""
         return self.scheduler.kv.capacity_tokens
@@ -122,7 +129,15 @@ class Instance:
         step_time = StepTimeModel(said.step_s, said.token_s)
         host = said.num_host_blocks, said.copy_block_s
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
+        self.scheduler.limits = replace(self.scheduler.limits, forward_tokens=self._size(said))
         self.reckon_due()
+
+    def _size(self, said: WorkerReady) -> int:
+        """The tokens up to which prompts fill its steps; 0: the budget was written, or is what its
+        policy has on any device.
+        """
+        fills = self.config.chunk_is_own and POLICIES[self.limits.policy].fills_device
+        return (said.forward_tokens or Policy.batch_tokens) if fills else 0
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
         """The worker died: its KV is gone, and the sequences that ran wait again.
@@ -229,7 +244,7 @@ class Instance:
             parcels=len(self.scheduler.moving.parcels),
             parcel_blocks=self.scheduler.moving.parcels.num_blocks,
             kv_written=written_share(self.scheduler),
-            batch_budget=self.limits.max_batch_tokens,
+            batch_budget=self.step_tokens,
             newest_tokens=tuple(work.num_tokens for work in self._newest_works),
             reserved=reserved_status(self.scheduler),
         )

@@ -6,6 +6,8 @@ import msgspec
 import numpy as np
 
 from daemon.batch import Batch
+from daemon.cost.curve import Curve
+from daemon.cost.forward_size import forward_size
 from daemon.engine.sampler.warm import warm
 from daemon.engine.step import Engine
 from daemon.engine.streams import StreamError
@@ -21,6 +23,11 @@ _CPU_PROMPT_TOKENS = 64
 """Of every prompt on a CPU, where nothing is compiled by size and time goes by tokens."""
 _SHORT_TOKENS = 4
 """Of a prompt for the kernels that short chunks have of their own."""
+_SIZES_FROM = 16
+"""Tokens of the smallest step that may be the target forward size."""
+_SIZE_ROUNDS = 2
+_SIZES_S = 2.0
+"""After so long no longer prompt is measured: nobody waits for more at a start."""
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
@@ -50,6 +57,38 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
     engine.run(_plan(0, short, np.zeros(short, np.int32), (), ()))
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
     return step_s, max(0.0, prompt_s - step_s) / again
+
+
+def measure_size(engine: Engine, load: Load) -> int:
+    """The target forward size, 0 if prompts are too short to show it: each takes twice as many
+    tokens as the last.
+
+    On a CPU, where time goes by tokens, no longer ones follow once it has levelled off. Scribbles
+    on the empty pool and leaves its slot again.
+    """
+    on_gpu = engine.cache.blocks.is_cuda
+    blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
+    most = min(blocks * load.block_size, load.max_len, load.max_batch_tokens)
+    length = min(most, _SIZES_FROM)
+    join = Join(0, 0, most, SamplingParams(temperature=0.0, ignore_eos=True), int32())
+    engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))
+    lengths: list[float] = []
+    times: list[float] = []
+    spent_s = 0.0
+    while True:
+        plan = _plan(0, length, np.zeros(length, np.int32), (), ())
+        # The first step of a size prepares for it on a GPU, and finds its memory cold on a CPU.
+        tries = [engine.run(plan).elapsed_s for _ in range(_SIZE_ROUNDS)]
+        spent_s += sum(tries)
+        times.append(min(tries))
+        lengths.append(length)
+        size = forward_size(Curve(tuple(lengths), tuple(times)), length, int(lengths[0]))
+        shown = not on_gpu and length >= _CPU_PROMPT_TOKENS and size.levelled
+        if length == most or shown or spent_s > _SIZES_S:
+            break
+        length = min(most, 2 * length)
+    engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
+    return size.within(load.max_batch_tokens)
 
 
 def measure_copy(swap: SwapLink) -> float:

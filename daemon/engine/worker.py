@@ -117,7 +117,7 @@ class EngineWorker:
         import torch
 
         from daemon.engine.start import start
-        from daemon.engine.warm_up import measure_copy
+        from daemon.engine.warm_up import measure_copy, measure_size
 
         with torch.inference_mode():
             engine, step_s, token_s = start(
@@ -126,6 +126,7 @@ class EngineWorker:
                 self._fallen,
                 links.after_layer,
             )
+            forward_tokens = measure_size(engine, load) if load.finds_size else 0
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
                 copy_block_s = measure_copy(swap)
@@ -144,6 +145,7 @@ class EngineWorker:
                 host_block_bytes=swap.pool.block_bytes if swap else 0,
                 copy_block_s=copy_block_s,
                 token_s=token_s,
+                forward_tokens=forward_tokens,
             )
         )
         return engine

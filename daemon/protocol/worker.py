@@ -38,6 +38,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
     cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
     kernels: str = "auto"  # of a GPU: "torch" trusts none but torch's own
+    finds_size: bool = False  # the target forward size is asked for
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -118,6 +119,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     host_block_bytes: int = 0
     copy_block_s: float = 0.0  # time to copy one block to the host pool or back, measured
     token_s: float = 0.0  # what one prompt token more adds to a step, measured
+    forward_tokens: int = 0  # the target forward size, measured if it was asked for
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -11,7 +11,7 @@ import msgspec
 from daemon.promised import Promised
 from daemon.roles.load import OfferedLoad
 from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting
-from daemon.scheduler.prompt_room import LEAST_SHARE
+from daemon.scheduler.step import LEAST_SHARE
 
 BENT = (1.0, 0.5, LEAST_SHARE)
 """Of a step's budget, what prompts are tried with where they may have less."""

@@ -26,6 +26,7 @@ from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from daemon.role import Role
+from daemon.scheduler.policies import POLICIES
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             cache=str(cache_folder(config)),
             cpus=cores.cpus,
             kernels=config.engine.kernels,
+            finds_size=POLICIES[limits.policy].fills_device,
         )
 
     def configured(self, config: Config, now: float, written: Config | None = None) -> Configured:

@@ -157,6 +157,7 @@ class Runtime:
                 ready.num_host_blocks,
                 ready.copy_block_s,
                 ready.token_s,
+                ready.forward_tokens,
             )
         )
         self.links.ready(instance)

@@ -24,7 +24,7 @@ class Headroom:
         order = slots.order()
         pending = (slots.known - slots.computed)[order]
         decodes = scheduler.filler.before_prompts(order[pending == 1])
-        self._budget = limits.max_batch_tokens - decodes.size
+        self._budget = limits.prompt_tokens(decodes.size)
         self._first = True  # no prompt is in the step
         for slot in order[pending > 1].tolist():
             left = int(slots.known[slot] - slots.computed[slot])

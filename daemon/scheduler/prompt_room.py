@@ -14,11 +14,10 @@ from daemon.promised import Promised
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import MIXED
 from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.step import LEAST_SHARE
 from daemon.sequence import Sequence
 from daemon.wire.columns import Slots
 
-LEAST_SHARE = 0.25
-"""Of the budget, what prompts have in any case: less would cost more in steps than it saves."""
 AIM = 0.95
 """Streams are kept to so much of the promised time for a token: step times err."""
 MOST_WAITING = 8

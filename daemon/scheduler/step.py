@@ -9,6 +9,9 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, Int32, Slots, int32
 
+LEAST_SHARE = 0.25
+"""Of the budget, what prompts have in any case: less would cost more in steps than it saves."""
+
 
 @dataclass(slots=True, frozen=True)
 class Limits:
@@ -19,6 +22,18 @@ class Limits:
     prefill_chunk: int
     stages: int = 1  # of a pipeline
     decode_admission: str = GREEDY  # one of DECODE_ADMISSIONS
+    forward_tokens: int = 0  # up to so many prompts fill a step beside decodes; 0: to the budget
+
+    @property
+    def step_tokens(self) -> int:
+        """What a step is filled up to."""
+        return min(self.max_batch_tokens, self.forward_tokens or self.max_batch_tokens)
+
+    def prompt_tokens(self, num_decodes: int) -> int:
+        """What prompts may have of a step beside so many decodes."""
+        most = self.step_tokens
+        room = max(most - num_decodes, int(LEAST_SHARE * most) if self.forward_tokens else 0)
+        return min(room, self.max_batch_tokens - num_decodes)
 
 
 def chunk_of(
@@ -47,6 +62,7 @@ class StepBuilder:
         self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
         self._table = table
         self._departures = table.departures
+        self._num_decodes = self._prompt_tokens = 0
         self._decodes: list[Slots] = []
         self._decode_epochs: list[Int32] = []
         self.chunks: list[int] = []  # their tokens, as `prompts`
@@ -57,10 +73,15 @@ class StepBuilder:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
 
+    @property
+    def room(self) -> int:
+        """Tokens that are left to prompts."""
+        return min(self.budget, self._limits.prompt_tokens(self._num_decodes) - self._prompt_tokens)
+
     def chunk(self, pending: int, cost: int) -> int:
         """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
         chunk, first = self._limits.prefill_chunk, not self.prompts
-        return chunk_of(pending, cost, self._policy, chunk, self.budget, first)
+        return chunk_of(pending, cost, self._policy, chunk, self.room, first)
 
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""
@@ -68,13 +89,16 @@ class StepBuilder:
             self._decodes.append(slots)
             self._decode_epochs.append(self._table.epoch[slots])
             self.budget -= slots.size
+            self._num_decodes += slots.size
 
     def add_prompt(self, slot: int, count: int) -> None:
         """A chunk of `count` tokens for one slot."""
         self.prompts.append(slot)
         self.chunks.append(count)
         self._chunk_epochs.append(int(self._table.epoch[slot]))
-        self.budget -= count * self._table.member(slot).prompt_cost
+        tokens = count * self._table.member(slot).prompt_cost
+        self.budget -= tokens
+        self._prompt_tokens += tokens
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""

@@ -49,6 +49,7 @@ def test_a_worker_s_life(folder: str) -> None:
         assert ready.num_blocks == 64
         assert ready.block_bytes == 2 * 2 * 16 * 2 * 16 * 4
         assert ready.weight_bytes > 0 and ready.load_s > 0 and ready.step_s > 0
+        assert ready.forward_tokens == 0, "nobody asked for it"
         plans = Driver(16, list(range(64)))
         sequences = [plans.add(i, PROMPT, s) for i, s in enumerate((GREEDY, stops, later, asks))]
         reply = finish(worker, plans, sequences, 12)
@@ -112,9 +113,9 @@ def test_another_rank_computes_and_keeps_silent(folder: str) -> None:
 
 def test_a_worker_swaps_and_says_when_it_is_done(folder: str) -> None:
     with WorkerProcess() as worker:
-        ready = worker.load(cpu_load(folder, num_host_blocks=9))
+        ready = worker.load(cpu_load(folder, num_host_blocks=9, finds_size=True))
         assert isinstance(ready, Ready), ready
-        assert ready.num_host_blocks == 9
+        assert ready.num_host_blocks == 9 and 16 <= ready.forward_tokens <= 128
         assert ready.host_block_bytes == ready.block_bytes
         assert ready.copy_block_s > 0
         plans = Driver(16, list(range(64)))

@@ -86,6 +86,11 @@ def experiments(limits: LoadedLimits) -> list[Experiment]:
     return sorted(kept, key=lambda one: one.rank)
 
 
+def longer_prompts(most_tokens: int) -> list[Experiment]:
+    """Single prompts, each twice as long as the last: where more tokens gain nothing any more."""
+    return [_chunk(Kind.TOKENS, count, 0, 0) for count in _doubling(16, most_tokens)]
+
+
 def _tokens(limits: LoadedLimits) -> list[Experiment]:
     """Single prompts from their start: the token-level operators, tiles of products included."""
     most = min(limits.max_batch_tokens, limits.max_len)

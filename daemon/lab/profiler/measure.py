@@ -10,7 +10,14 @@ from statistics import median
 
 import numpy as np
 
-from daemon.lab.profiler.experiments import Experiment, LoadedLimits, experiments
+from daemon.cost.curve import Curve
+from daemon.cost.forward_size import forward_size
+from daemon.lab.profiler.experiments import (
+    Experiment,
+    LoadedLimits,
+    experiments,
+    longer_prompts,
+)
 from daemon.lab.profiler.host import CpuTimes, cpu_times
 from daemon.lab.profiler.points import Point
 from daemon.lab.profiler.synthetic import PlanMaker, StepRow
@@ -24,6 +31,7 @@ _SEEDED_BLOCKS = 8
 _WARM_TOKENS = 64  # steps up to here are computed once before they count
 _LEAST_SHARE = 0.4  # of the budget, however long the model took to load
 _WARM_SHARE = 0.1  # of the budget, at most, for steps that do not count
+_LONGER_SHARE = 0.3  # likewise, until the target forward size is known
 
 Told = Callable[[float, str], None]
 """Progress: the share that is done, and what is done now."""
@@ -43,35 +51,42 @@ class Measurements:
     used_by_others: float  # share of the cores that other processes used meanwhile
 
 
-async def measure(load: Load, budget_s: float, told: Told) -> Measurements:
+async def measure(load: Load, budget_s: float, told: Told, step_tokens: int = 0) -> Measurements:
     """Load a worker and measure it for `budget_s` seconds in all. Raises ProfileError.
 
-    A model that takes long to load gets a share of the time for its measurement all the same.
+    `step_tokens`: longer steps are single prompts, as far as they show the target forward size; 0:
+    no step that the worker allows is longer. A model that takes long to load gets a share of the
+    time for its measurement all the same.
     """
     told(0.0, "loading the model")
     began_s = time.monotonic()
     async with MeasuredWorker(load) as worker:
         left_s = budget_s - (time.monotonic() - began_s)
-        return await _Session(worker, load, max(left_s, _LEAST_SHARE * budget_s), told).run()
+        left_s = max(left_s, _LEAST_SHARE * budget_s)
+        return await _Session(worker, load, step_tokens, left_s, told).run()
 
 
 class _Session:
     """One worker and the time left."""
 
-    def __init__(self, worker: MeasuredWorker, load: Load, budget_s: float, told: Told) -> None:
+    def __init__(
+        self, worker: MeasuredWorker, load: Load, step_tokens: int, budget_s: float, told: Told
+    ) -> None:
         self._worker = worker
         self._maker = PlanMaker(load.block_size, load.max_slots)
         self._num_blocks = worker.ready.num_blocks
         self._cpus = load.cpus or tuple(os.sched_getaffinity(0))
         self._wanted = experiments(
             LoadedLimits(
-                load.max_batch_tokens,
+                step_tokens or load.max_batch_tokens,
                 load.max_slots,
                 load.max_len,
                 self._num_blocks,
                 load.block_size,
             )
         )
+        room = self._num_blocks * load.block_size
+        self._longer = longer_prompts(min(load.max_batch_tokens, load.max_len, room))
         self._told = told
         self._began_s = time.monotonic()
         self._budget_s = budget_s
@@ -83,6 +98,7 @@ class _Session:
         await self._worker.run(self._maker.opening())
         copy_bytes_per_s = await self._touch()
         await self._warm_up()
+        await self._find_size()
         before = self._cpu_times()
         while await self._round():
             pass
@@ -131,6 +147,28 @@ class _Session:
             if experiment.num_tokens <= _WARM_TOKENS:
                 await self._compute(experiment.rows)
 
+    async def _find_size(self) -> None:
+        """Longer prompts until throughput has levelled off, so that no more tokens are measured
+        than a step is worth filling with; those beyond the others are measured like these.
+        """
+        times: dict[int, float] = {}
+        for one in self._longer:
+            if self._share > _LONGER_SHARE:
+                return
+            self._told(self._share, f"{one.kind}: {_shown(one)}")
+            await self._compute(one.rows)  # the first step of a shape also prepares for it
+            times[one.num_tokens] = (await self._measure(one)).elapsed_s
+            if one not in self._wanted:
+                self._wanted.append(one)
+            curve = Curve(tuple(times), tuple(times.values()))
+            if forward_size(curve, one.num_tokens, min(times)).levelled:
+                return
+
+    async def _measure(self, experiment: Experiment) -> PlanTiming:
+        timing = await self._compute(experiment.rows)
+        self._samples.setdefault(experiment, []).append(timing)
+        return timing
+
     async def _round(self) -> bool:
         """Each experiment once; False when the time is over or all are known well enough."""
         open_ones = [one for one in self._wanted if len(self._samples.get(one, ())) < _MOST_SAMPLES]
@@ -138,8 +176,7 @@ class _Session:
             if self._share >= 1.0:
                 return False
             self._told(self._share, f"{experiment.kind}: {_shown(experiment)}")
-            timing = await self._compute(experiment.rows)
-            self._samples.setdefault(experiment, []).append(timing)
+            await self._measure(experiment)
         return bool(open_ones)
 
     async def _compute(self, rows: tuple[StepRow, ...]) -> PlanTiming:

@@ -31,15 +31,18 @@ class Profiled:
     measured: Measurements
 
 
-def profile_machine(config: Config, name: str, budget_s: float, told: Told) -> Profiled:
+def profile_machine(
+    config: Config, name: str, budget_s: float, told: Told, step_tokens: int = 0
+) -> Profiled:
     """Measure the first configured instance for about `budget_s` seconds, its load included.
 
-    Blocks. Raises ProfileError; ModelError and SizingError where there is nothing to measure.
+    `step_tokens` as in `measure`. Blocks. Raises ProfileError; ModelError and SizingError where
+    there is nothing to measure.
     """
     told(0.0, "finding the model")
     served = find_model(config, told=lambda share: told(0.0, f"converting the model {share:.0%}"))
     load = served.load(config, 0)
-    measured: Measurements = uvloop.run(measure(load, budget_s, told))
+    measured: Measurements = uvloop.run(measure(load, budget_s, told, step_tokens))
     told(1.0, "fitting")
     refuse_unfit(measured.points, measured.wanted)
     fitted = fit(measured.points)

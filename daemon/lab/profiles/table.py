@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from daemon.cost.forward_size import ForwardSize, size_of
 from daemon.cost.profile import Fit, PhaseFit, Profile
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import load_profile, names
@@ -11,10 +12,18 @@ BEGIN, END = "<!-- profiles: begin -->\n", "<!-- profiles: end -->\n"
 
 
 def listing() -> str:
-    """A Markdown table, one line a profile: its step model, what it was fitted to, its source."""
-    lines = ["| Profile | Step | Points | Error | Noise | Power | Source |", f"|{'---|' * 7}"]
+    """A Markdown table, one line a profile: its step model, the target forward size that follows,
+    what it was fitted to, its source.
+    """
+    heads = "Profile", "Step", "TFS", "Points", "Error", "Noise", "Power", "Source"
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines += [_line(load_profile(name)) for name in names()]
     return "\n".join(lines) + "\n"
+
+
+def size_words(size: ForwardSize) -> str:
+    """A target forward size, for people; the least it can be has a sign before it."""
+    return f"{'' if size.levelled else '≥ '}{size.num_tokens:,}"
 
 
 def error_words(fit: Fit) -> str:
@@ -37,8 +46,8 @@ def _line(profile: Profile) -> str:
     points = f"{fit.num_points:,}" if fit.num_points else "-"
     power = "yes" if profile.power else "-"
     noise = f"{fit.noise_sigma:.1%}"
-    cells = (f"`{profile.name}`", kind, points, error_words(fit), noise, power, profile.source[0])
-    return "| " + " | ".join(cells) + " |"
+    known = size_words(size_of(profile)), points, error_words(fit), noise, power
+    return "| " + " | ".join((f"`{profile.name}`", kind, *known, profile.source[0])) + " |"
 
 
 def main() -> None:

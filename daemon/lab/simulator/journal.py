@@ -109,6 +109,7 @@ class JournalInstance:
     pool: Pool = field(default_factory=lambda: Pool(0, 0))
     warm_step_s: float = 0.0
     warm_token_s: float = 0.0
+    forward_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -254,7 +255,8 @@ class _Reader:
             pool = Pool(
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
-            home = JournalInstance(event.now, pool, event.step_s, event.token_s)
+            told = event.step_s, event.token_s, event.forward_tokens
+            home = JournalInstance(event.now, pool, *told)
             incident.homes.setdefault(event.instance, home)
         elif isinstance(event, CopiesDone):
             self._copied(event)
@@ -352,4 +354,5 @@ def _home(instance: Instance) -> JournalInstance:
         swap.copy_block_s,
     )
     step_time = instance.step_time
-    return JournalInstance(0.0, pool, step_time.mean_s, step_time.chunk_s(1))
+    told = step_time.mean_s, step_time.chunk_s(1), scheduler.limits.forward_tokens
+    return JournalInstance(0.0, pool, *told)

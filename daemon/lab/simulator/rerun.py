@@ -18,7 +18,7 @@ from daemon.lab.simulator.journal import Incident, JournalInstance, JournalStrea
 from daemon.lab.simulator.pool import over_link
 from daemon.lab.simulator.recorded import RecordedWorker
 from daemon.lab.simulator.recorder import Recorder
-from daemon.lab.simulator.run import Options, journal_of
+from daemon.lab.simulator.run import Options, forward_tokens, journal_of
 from daemon.lab.simulator.scenario import ScenarioError
 from daemon.lab.simulator.simulator import Extras, Machine, Simulator
 from daemon.lab.simulator.traffic import Traffic
@@ -182,4 +182,8 @@ def _machine(
             noises,
             spans=recorder.spans,
         )
-    return Machine(workers, pools, ready_s=[home.ready_s for home in homes], ways=ways)
+    sizes = [home.forward_tokens for home in homes]
+    if profile is not None:
+        sizes = forward_tokens(config, [profile] * count)
+    ready_s = [home.ready_s for home in homes]
+    return Machine(workers, pools, ready_s, ways=ways, forward_tokens=sizes)

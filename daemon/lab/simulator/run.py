@@ -10,6 +10,7 @@ import numpy as np
 from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig
 from daemon.core.limits import limits_of, says_chunk
+from daemon.cost.forward_size import size_of
 from daemon.cost.profile import Profile
 from daemon.journal.writer import JournalWriter
 from daemon.lab.profiles.load import load_profile
@@ -27,6 +28,7 @@ from daemon.lab.workload.workload import Workload
 from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Predictor
 from daemon.role import AUTO, Role
+from daemon.scheduler.policies import POLICIES
 
 _NO_BOUND = 1 << 40
 
@@ -176,6 +178,15 @@ def pools_for(
     ]
 
 
+def forward_tokens(config: Configured, profiles: Sequence[Profile]) -> list[int]:
+    """The target forward size of each instance, by its profile; 0 where no policy asks for it."""
+    limits = [limits_of(one, config) for one in config.instances]
+    return [
+        size_of(profile).within(one.max_batch_tokens) if POLICIES[one.policy].fills_device else 0
+        for profile, one in zip(profiles, limits, strict=True)
+    ]
+
+
 def _machine(
     prepared: Prepared,
     config: Configured,
@@ -204,4 +215,5 @@ def _machine(
         reload_s=[reload_s(profile) for profile in profiles] if scenario.fault else (),
         delivery_s=profiles[0].edges.delivery_s,
         ways=Ways(names, profiles, pools, config.block_size, scenario.handoff),
+        forward_tokens=forward_tokens(config, profiles),
     )

@@ -67,6 +67,7 @@ class Machine:
     reload_s: Sequence[float] = ()  # of each one's weights, over the host link that all share
     delivery_s: float = 0.0  # from a step's answer to the client's token
     ways: Ways | None = None  # from each to each other; None: there are none
+    forward_tokens: Sequence[int] = ()  # the target forward size of each; (): nobody knows them
 
 
 @dataclass(slots=True)
@@ -229,6 +230,7 @@ class Simulator:
             pool.num_host_blocks,
             pool.copy_block_s,
             self._machine.workers[instance].warm_token_s(),
+            self._machine.forward_tokens[instance] if self._machine.forward_tokens else 0,
         )
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:

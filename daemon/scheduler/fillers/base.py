@@ -77,13 +77,13 @@ class Filler(ABC):
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
         """Admit those that wait while budget, slots and memory last, in the policy's order."""
-        while self.waiting and step.budget > 0:
+        while self.waiting and step.room > 0:
             if not self._admit_next(step, now):
                 return
 
     def admit_due(self, step: StepBuilder, now: float) -> None:
         """Likewise, but only streams whose pauses have to end."""
-        while self.admission.pace.due(now) is not None and step.budget > 0:
+        while self.admission.pace.due(now) is not None and step.room > 0:
             if not self._admit_next(step, now):
                 return
 

@@ -81,14 +81,14 @@ class PackedByPeak(Ordered):
         if self.slots.full:
             self.admission.predicted_room.settle()
             return
-        if not (self.waiting and step.budget > 0):
+        if not (self.waiting and step.room > 0):
             return
         order = self.slots.order()
         self.ends.renew(order)
         self._num_spare = self.num_spare(order)
         self._known = self.slots.known[order]
         self._left = np.maximum(self.ends.of(order) - self._known, 1)
-        while self.waiting and step.budget > 0 and not self.slots.full:
+        while self.waiting and step.room > 0 and not self.slots.full:
             sequence = self._next()
             if sequence is None:
                 self.admission.predicted_room.settle()

@@ -44,6 +44,8 @@ class Policy:
     """No sequence joins once one that runs has got more than its first token."""
     batch_tokens: ClassVar[int] = 512
     """Token budget of a step, where the configuration leaves it to the policy."""
+    fills_device: ClassVar[bool] = False
+    """Then also: prompts fill a step up to the target forward size of its device, if less."""
     swap: ClassVar[str] = RECOMPUTE
     """What becomes of victims, where the configuration leaves it to the policy."""
     displaces: ClassVar[bool] = False

@@ -38,6 +38,8 @@ class SyncedD(Policy):
     meaning = "arrival order; answers begin when their predicted length has room"
     filler = DECOUPLED
     reserves = PREDICTION
+    batch_tokens = 2048
+    fills_device = True
 
 
 class SyncedSd(SyncedD):

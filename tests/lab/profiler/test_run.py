@@ -38,6 +38,7 @@ def test_a_tiny_model_is_profiled(
     assert main([*arguments, "--name", "tiny@here"]) == 0
     printed = capsys.readouterr().out
     assert printed.rstrip().endswith(str(out)) and "held out" in printed
+    assert "target forward size" in printed and "steps of up to " in printed
     profile = load_profile(str(out))
     assert profile.name == "tiny@here" and profile.model.num_layers == 1
     assert profile.model.dtype == "float32" and profile.device.name.startswith("cpu-")

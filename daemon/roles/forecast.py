@@ -5,6 +5,7 @@ prompts wait for prompts alone, draws for draws alone, and keys and values go fr
 """
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
@@ -62,6 +63,18 @@ class Split(msgspec.Struct, frozen=True, order=True):
         return "mixed" if self.together else f"{self.prefill}:{self.decode}"
 
 
+class Handoff(NamedTuple):
+    """What an answer waits beyond the steps of its tokens, as it goes on at another instance."""
+
+    sure_s: float  # the mean of what each waits
+    deviation_s: float  # of that
+    chance: float  # that it waits for another prompt too
+    beside_s: float  # and for how long
+
+
+NO_HANDOFF = Handoff(0.0, 0.0, 0.0, 0.0)
+
+
 class Forecast(msgspec.Struct, frozen=True):
     """What is to be expected of a choice. Times are means; -1: more comes than can be done."""
 
@@ -105,7 +118,7 @@ def _together(
     rows = drawn.num / count
     fixed_s = costs.base_s + rows * row_s
     chunk_noise = rate * drawn.step_s * squares
-    freely = _tpot(load, drawn, chunk_noise, (0.0, 0.0), promised.tpot_s)
+    freely = _tpot(load, drawn, chunk_noise, NO_HANDOFF, promised.tpot_s)
 
     def with_chunks(share: float) -> tuple[Kept, Kept]:
         """TTFT and TPOT where steps have this share of their budget for prompts."""
@@ -147,22 +160,19 @@ def _apart(
     drawn = drawing(load.answer_rate, load.answer_tokens, costs.base_s, row_s, split.decode)
     if drawn.step_s == math.inf:
         return _hopeless(split)
-    once = _handed(
-        fleet, sum(prompts) / len(prompts), min(1.0, load.rate_rps * work / split.prefill)
-    )
-    once = once[0] - drawn.step_s, once[1]
-    tpot = _tpot(load, drawn, 0.0, once, promised.tpot_s)
+    handoff = _handoff(fleet, sum(prompts) / len(prompts), line.chance, drawn.step_s)
+    tpot = _tpot(load, drawn, 0.0, handoff, promised.tpot_s)
     return _told(split, load, fleet, drawn, ttft, tpot)
 
 
-def _handed(fleet: Fleet, prompt_tokens: float, busy: float) -> tuple[float, float]:
-    """What a handoff takes: (mean, deviation) of two steps where the prompt was computed, which
-    draw tokens beside other prompts while the first blocks leave, and of the transfer.
+def _handoff(fleet: Fleet, prompt_tokens: float, queued: float, step_s: float) -> Handoff:
+    """Where the prompt was computed, a step more, which has the next prompt beside it where one is
+    `queued`; then the transfer, and what is left of the step that runs where it goes.
     """
     alone = fleet.alone
     beside_s = alone.prompt_work_s(min(prompt_tokens, float(fleet.chunk_tokens)))
-    mean_s = 2.0 * (alone.base_s + busy * beside_s) + fleet.transfer_s
-    return mean_s, 2.0 * beside_s * math.sqrt(busy * (1.0 - busy))
+    sure_s = alone.base_s - step_s + fleet.transfer_s + step_s / 2.0
+    return Handoff(sure_s, step_s / math.sqrt(12.0), queued, beside_s)
 
 
 def _line(
@@ -193,16 +203,12 @@ def _ttft(
 
 
 def _tpot(
-    load: OfferedLoad,
-    drawn: Drawing,
-    noise: float,
-    once: tuple[float, float],
-    limit_s: float,
+    load: OfferedLoad, drawn: Drawing, noise: float, handoff: Handoff, limit_s: float
 ) -> Kept:
-    """(share within the limit, mean) of answers that wait `once` more (a mean, a deviation) than
-    their tokens take; `noise` is the variance of a step's time, each step for itself.
+    """(share within the limit, mean) of answers; `noise` is the variance of a step's time, each
+    step for itself.
     """
-    lengths = load.few_lengths
+    lengths, chance = load.few_lengths, handoff.chance
     kept = 0.0
     for one in lengths:
         gaps = one - 1.0
@@ -210,10 +216,13 @@ def _tpot(
             kept += 1.0
             continue
         wander_s = drawn.deviation_s(gaps * drawn.step_s)
-        once_s, apart_s = once[0] / gaps, once[1] / gaps
-        deviation_s = math.sqrt(wander_s * wander_s + apart_s * apart_s + noise / gaps)
-        kept += below(limit_s - once_s, drawn.step_s, deviation_s)
-    return kept / len(lengths), drawn.step_s + once[0] / max(1.0, load.answer_tokens - 1.0)
+        deviation_s = math.hypot(wander_s, handoff.deviation_s / gaps, math.sqrt(noise / gaps))
+        left_s = limit_s - handoff.sure_s / gaps
+        alone = below(left_s, drawn.step_s, deviation_s)
+        beside = below(left_s - handoff.beside_s / gaps, drawn.step_s, deviation_s)
+        kept += alone + chance * (beside - alone)
+    once_s = handoff.sure_s + chance * handoff.beside_s
+    return kept / len(lengths), drawn.step_s + once_s / max(1.0, load.answer_tokens - 1.0)
 
 
 def _told(

@@ -31,14 +31,26 @@ def test_prompts_take_their_share_of_mixed_steps() -> None:
 
 
 def test_a_split_draws_without_prompts() -> None:
-    """S = 0.02 + 200 S 0.001. Once come the transfer and two steps where the prompt was computed,
-    each with another prompt for 14 % of the time, instead of one step here.
+    """S = 0.02 + 200 S 0.001. Once come a step where the prompt was computed, with another prompt
+    where one is in line, the transfer and half of a step here, instead of one step here.
     """
     fleet = msgspec.structs.replace(FLEET, transfer_s=0.0055)
     told = forecast(load(2.0), fleet, LOOSE, Split(1, 1))
-    once_s = 0.0055 + 2 * (0.020 + 0.14 * 0.050) - 0.025
+    queued = 2.0 * (0.020 * 100 / 512 + 0.050)
+    once_s = 0.020 + queued * 0.050 + 0.0055 + 0.025 / 2 - 0.025
     assert told.tpot_s == pytest.approx(0.025 + once_s / 99)
     assert told.choice == "1:1"
+
+
+def test_a_short_answer_keeps_what_another_prompt_leaves_of_its_promise() -> None:
+    """Ten gaps of 21 ms each. With a prompt beside it one waits 50 ms longer, which is for nobody
+    to see in a hundred gaps; without, each has the time.
+    """
+    short = load(2.0, answer=11)
+    queued = 2.0 * (0.020 * 100 / 512 + 0.050)
+    for tpot_s, kept in ((0.024, 1.0 - queued), (0.030, 1.0)):
+        told = forecast(short, FLEET, Promised(10.0, tpot_s), Split(1, 1))
+        assert told.tpot_kept == pytest.approx(kept, abs=0.01)
 
 
 def test_a_prompt_waits_for_prompts_alone() -> None:

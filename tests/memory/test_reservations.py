@@ -24,8 +24,8 @@ def test_a_block_goes_over_from_reserved_to_held() -> None:
     ledger, held = reservations(2, 3, 0)
     ledger.reserve(0, 5)
     assert (ledger.num_reserved, ledger.num_held, ledger.num_unheld) == (5, 2, 3)
-    held[0] += 1
-    held[1] += 1
+    held[:2] += 1
+    ledger.took(np.array([0, 1]))
     assert (ledger.num_reserved, ledger.num_held, ledger.num_unheld) == (5, 3, 2)
     assert ledger.has(0) and not ledger.has(1)
     assert ledger.count_among(np.array([0, 1])) == 1

@@ -132,10 +132,23 @@ class PackedByPeak(Ordered):
         """
         kv = self.admission.kv
         self.ends.renew(slots)
-        short = kv.needing_block(slots, self.slots.computed[slots])
-        if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
-            slots = self._without_late(slots, now)
+        if slots.size > kv.num_unreserved:  # else each could have a block
+            short = kv.needing_block(slots, self.slots.computed[slots])
+            if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
+                slots = self._without_late(slots, now)
         return self.grow(slots, now)
+
+    def is_settled(self) -> bool:
+        """Also where, with no vacant slot, blocks are there for all that go on: nobody has to leave
+        before somebody can be asked in.
+        """
+        room = self.admission.predicted_room
+        if room.settled:
+            return True
+        if self.admission.kv.num_unreserved < self.slots.num_running or not super().is_settled():
+            return False
+        room.settle()
+        return True
 
     def _lacks_soon(self, slots: Slots) -> bool:
         kv = self.admission.kv

@@ -110,7 +110,7 @@ class KVCache:
         rows = [self.table.blocks(slot) for slot in slots]
         self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
         self.lending.release(slots)
-        self.reservations.release(slots)
+        self.reservations.release(slots)  # counts by what they hold, so before that is gone
         self.table.clear(slots)
 
     def hand_over(self, slot: int, num_blocks: int) -> list[int]:

@@ -15,10 +15,8 @@ class Reservations:
 
     Rows are slots, and `held` is the block table's own column: a block goes over from reserved to
     held as it is appended, and nothing is counted twice. What is not held yet is asked for at every
-    growth and admission, so it is a running total: who changes `held` of a slot that has a
-    reservation tells it here. A reservation that is shorter than the
-    longest answer, one that another sequence uses up meanwhile, and the times at which blocks are
-    taken and come back (by predicted tokens left), are further columns of the same rows.
+    growth and admission, so it is a running total: a slot with a reservation only gains blocks that
+    `took` is told of, and loses none before its reservation is given up.
     """
 
     def __init__(self, held: Int32) -> None:
@@ -36,9 +34,7 @@ class Reservations:
         self.num_unheld += num_blocks - int(self._held[slot])
 
     def release(self, slots: list[int]) -> None:
-        """Give up the reservations of these slots, where they have one; what they hold is theirs
-        still.
-        """
+        """Give up the reservations of these slots, where they have one, before what they hold."""
         if self.num_slots:
             for slot in slots:
                 if most := int(self._most[slot]):

@@ -113,7 +113,7 @@ class PackedByPeak(Ordered):
         return sequence, sequence.num_known_tokens, left
 
     def _next(self, order: Slots) -> tuple[Sequence, int, int] | None:
-        """Who is asked in next, with its lengths; these had slots before the first was."""
+        """Who is asked in next, with its lengths; `order` had slots before this step's prompts."""
         first = self._with_lengths(self.waiting.first)
         _, own_known, own_left = first
         num_beside = self._known.size + 1
@@ -147,8 +147,8 @@ class PackedByPeak(Ordered):
         return self.grow(slots, now)
 
     def is_settled(self) -> bool:
-        """Also where, with no vacant slot, blocks are there for all that go on: nobody has to leave
-        before somebody can be asked in.
+        """Also where, with no vacant slot, each that goes on could have a block: who is late need
+        not leave. It is settled from then on, as where such a step is filled.
         """
         room = self.admission.predicted_room
         if room.settled:

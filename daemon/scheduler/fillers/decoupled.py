@@ -127,8 +127,10 @@ class Decoupled(Filler):
         alone = not kv.reservations.num_slots
         if not alone and int(lacking.min()) >= kv.num_unreserved:
             return _NO_SLOTS  # at least one block is spared
-        begun, _ = self._split(self.slots.order())
-        room = kv.num_unreserved - (0 if alone else self.num_spare(begun))
+        room = kv.num_unreserved - (0 if alone else self.most_spare)
+        if not alone and int(lacking.sum()) > room:  # else all begin, however much is spared
+            begun, _ = self._split(self.slots.order())
+            room = kv.num_unreserved - self.num_spare(begun)
         chosen = self.choose(waiting, lacking, room, now)
         if alone and not chosen.size and room >= 0:  # it is longer than the pool
             chosen, lacking = np.zeros(1, np.intp), np.minimum(lacking, room)
@@ -159,8 +161,8 @@ class Decoupled(Filler):
 
     @property
     def most_spare(self) -> int:
-        """Blocks that `num_spare` is at most, where that is not one."""
-        return int(MOST_SPARE_SHARE * self.admission.kv.pool.num_blocks)
+        """Blocks that `num_spare` is at most."""
+        return max(1, int(MOST_SPARE_SHARE * self.admission.kv.pool.num_blocks))
 
     def _with_blocks(self, slots: Slots) -> Slots:
         """These slots, which have reservations, with blocks for their next tokens."""

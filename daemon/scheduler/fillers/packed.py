@@ -118,7 +118,7 @@ class PackedByPeak(Ordered):
         _, own_known, own_left = first
         num_beside = self._known.size + 1
         at_ends = int(np.add.reduce(self._known) + np.add.reduce(self._left)) + own_known + own_left
-        if num_beside == 1 or at_ends <= self._room(num_beside, max(1, self.most_spare)):
+        if num_beside == 1 or at_ends <= self._room(num_beside, self.most_spare):
             return first  # no peak is higher than all their ends together
         if self._num_spare is None:
             self._num_spare = self.num_spare(order)

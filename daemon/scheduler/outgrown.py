@@ -48,9 +48,10 @@ def outgrown(lengths: Sequence[float], share: float) -> Outgrown:
         return PRIOR
     ratios = np.array(lengths) / kept
     over = np.maximum(ratios - 1.0, 0.0)
+    squares = over * over
     steps = float(ratios.mean())
     return Outgrown(
-        float((over**2).mean()) / (2.0 * steps),
-        float((over**3).mean()) / (3.0 * steps),
+        float(squares.mean()) / (2.0 * steps),
+        float((squares * over).mean()) / (3.0 * steps),
         float(over[min(num - 1, int(NEARLY_ALL * num))]),
     )

@@ -77,14 +77,14 @@ class KVCache:
 
     def can_append(self, slots: Slots) -> bool:
         """Whether each of these slots can have a block that is not reserved for another one."""
-        if not self.reservations.num_slots:
-            return slots.size <= self.pool.num_available
-        return slots.size <= self.num_unreserved + self.reservations.count_among(slots)
+        lacking = slots.size - self.num_unreserved
+        return lacking <= 0 or lacking <= self.reservations.count_among(slots)
 
     def append_each(self, slots: Slots) -> None:
         """Append a block to each of several distinct slots."""
-        self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
-        self.reservations.took(slots)
+        if slots.size:
+            self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
+            self.reservations.took(slots)
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""

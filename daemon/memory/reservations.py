@@ -81,9 +81,10 @@ class Reservations:
         """
         if self.num_slots:
             held, most = self._held[slots], self._most[slots]
-            self.num_unheld -= int(np.count_nonzero(held <= most))
-            outgrown = (held > most) & (most > 0)
-            self._most[slots[outgrown]] = held[outgrown]
+            num_within = int(np.count_nonzero(held <= most))
+            self.num_unheld -= num_within
+            if num_within < slots.size:
+                self._most[slots] = np.where(most > 0, np.maximum(held, most), most)
 
     def count_among(self, slots: Slots) -> int:
         """How many of these slots have a block reserved that they do not hold."""

@@ -55,8 +55,7 @@ class Filler(ABC):
         kv = self.admission.kv
         short = kv.needing_block(slots, self.slots.computed[slots])
         if kv.can_append(short):
-            if short.size:
-                kv.append_each(short)
+            kv.append_each(short)
             return slots
         waiting = self.admission.grow_or_preempt(short, now)
         stay = self.slots.sequence[slots] >= 0

@@ -75,8 +75,9 @@ class PaddedEnds:
         whole columns takes less than to gather those that are asked for.
         """
         table = self._slots
-        reached: Bools = self._ends <= table.delivered
-        return reached | (self._epochs != table.epoch) | (self._told != table.predicted_end)
+        changed = (self._epochs != table.epoch) | (self._told != table.predicted_end)
+        stale: Bools = (self._ends <= table.delivered) | changed
+        return stale
 
     def _renew(self, slot: int) -> None:
         table = self._slots

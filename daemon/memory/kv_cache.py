@@ -77,14 +77,14 @@ class KVCache:
 
     def can_append(self, slots: Slots) -> bool:
         """Whether each of these slots can have a block that is not reserved for another one."""
-        if not self.reservations.num_slots:
-            return slots.size <= self.pool.num_available
-        return slots.size <= self.num_unreserved + self.reservations.count_among(slots)
+        lacking = slots.size - self.num_unreserved
+        return lacking <= 0 or lacking <= self.reservations.count_among(slots)
 
     def append_each(self, slots: Slots) -> None:
         """Append a block to each of several distinct slots."""
-        self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
-        self.reservations.follow(slots)
+        if slots.size:
+            self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
+            self.reservations.took(slots)
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
@@ -109,9 +109,9 @@ class KVCache:
         """Take back every block of several slots, none of them named after `last_step`."""
         rows = [self.table.blocks(slot) for slot in slots]
         self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
-        self.table.clear(slots)
         self.lending.release(slots)
-        self.reservations.release(slots)
+        self.reservations.release(slots)  # counts by what they hold, so before that is gone
+        self.table.clear(slots)
 
     def hand_over(self, slot: int, num_blocks: int) -> list[int]:
         """Take back a slot whose blocks no step in flight names, but for the first `num_blocks`:
@@ -119,8 +119,8 @@ class KVCache:
         """
         blocks: list[int] = self.table.blocks(slot).tolist()
         self.pool.let_go(blocks[num_blocks:])
-        self.table.clear([slot])
         self.give_up_reservation(slot)
+        self.table.clear([slot])
         return blocks[:num_blocks]
 
     def give_up_reservation(self, slot: int) -> None:

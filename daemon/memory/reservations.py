@@ -14,15 +14,16 @@ class Reservations:
     held from the start, so that what matters is the sum of what is not held yet.
 
     Rows are slots, and `held` is the block table's own column: a block goes over from reserved to
-    held as it is appended, and nothing is counted twice. A reservation that is shorter than the
-    longest answer, one that another sequence uses up meanwhile, and the times at which blocks are
-    taken and come back (by predicted tokens left), are further columns of the same rows.
+    held as it is appended, and nothing is counted twice. What is not held yet is asked for at every
+    growth and admission, so it is a running total: a slot with a reservation only gains blocks that
+    `took` is told of, and loses none before its reservation is given up.
     """
 
     def __init__(self, held: Int32) -> None:
         self._held = held
         self._most = np.zeros_like(held)  # 0: no reservation
         self.num_slots = 0  # with a reservation
+        self.num_unheld = 0  # blocks of all reservations that are still to be taken
 
     def reserve(self, slot: int, num_blocks: int) -> None:
         """Reserve so many blocks for a slot that has no reservation, those it holds among them; the
@@ -30,18 +31,22 @@ class Reservations:
         """
         self._most[slot] = num_blocks
         self.num_slots += 1
+        self.num_unheld += num_blocks - int(self._held[slot])
 
     def release(self, slots: list[int]) -> None:
-        """Give up the reservations of these slots, where they have one."""
+        """Give up the reservations of these slots, where they have one, before what they hold."""
         if self.num_slots:
-            self.num_slots -= int(np.count_nonzero(self._most[slots]))
-            self._most[slots] = 0
+            for slot in slots:
+                if most := int(self._most[slot]):
+                    self.num_slots -= 1
+                    self.num_unheld -= most - int(self._held[slot])
+                    self._most[slot] = 0
 
     def clear(self) -> None:
         """Give up all of them."""
         if self.num_slots:
             self._most[:] = 0
-            self.num_slots = 0
+            self.num_slots = self.num_unheld = 0
 
     def has(self, slot: int) -> bool:
         """Whether a slot has a reservation."""
@@ -68,12 +73,18 @@ class Reservations:
     def change(self, slot: int, by: int) -> None:
         """Let a slot that has a reservation hold so many blocks more, or fewer."""
         self._most[slot] += by
+        self.num_unheld += by
 
-    def follow(self, slots: Slots) -> None:
-        """Reserve for these slots what they hold, where they have outgrown their reservations."""
+    def took(self, slots: Slots) -> None:
+        """Each of these slots holds a block more than before: one of its reservation, where it has
+        one. One that has outgrown it reserves what it holds.
+        """
         if self.num_slots:
-            outgrown = slots[(self._held[slots] > self._most[slots]) & (self._most[slots] > 0)]
-            self._most[outgrown] = self._held[outgrown]
+            held, most = self._held[slots], self._most[slots]
+            num_within = int(np.count_nonzero(held <= most))
+            self.num_unheld -= num_within
+            if num_within < slots.size:
+                self._most[slots] = np.where(most > 0, np.maximum(held, most), most)
 
     def count_among(self, slots: Slots) -> int:
         """How many of these slots have a block reserved that they do not hold."""
@@ -89,13 +100,6 @@ class Reservations:
         """Of them, those that are held."""
         return int(self._held[self._most > 0].sum())
 
-    @property
-    def num_unheld(self) -> int:
-        """Of them, those that are still to be taken."""
-        if not self.num_slots:
-            return 0
-        return int(np.add.reduce(np.where(self._most > 0, self._most - self._held, 0)))
-
     def check(self, num_available: int) -> None:
         """Raises LedgerError if a slot has more than was reserved for it, or if not every reserved
         block is there to be taken.
@@ -105,5 +109,8 @@ class Reservations:
             raise LedgerError(f"{self.num_slots} reservations kept, {reserved.sum()} counted")
         if (self._held[reserved] > self._most[reserved]).any():
             raise LedgerError("a slot holds more blocks than were reserved for it")
+        unheld = int((self._most - self._held)[reserved].sum())
+        if unheld != self.num_unheld:
+            raise LedgerError(f"{self.num_unheld} blocks kept as reserved, {unheld} counted")
         if self.num_unheld > num_available:
             raise LedgerError(f"{self.num_unheld} blocks are reserved, {num_available} are there")

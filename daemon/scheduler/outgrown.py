@@ -29,8 +29,9 @@ class Outgrown(NamedTuple):
     def num_tokens(self, kept: Int32) -> int:
         """What those that run hold together beyond what is `kept` for each, seldom more."""
         tokens = kept.astype(np.float64)
-        variance = max(0.0, self.square - self.beyond**2) * float((tokens**2).sum())
-        return math.ceil(self.beyond * float(tokens.sum()) + DEVIATIONS * math.sqrt(variance))
+        variance = max(0.0, self.square - self.beyond**2) * float(tokens @ tokens)
+        total = self.beyond * float(np.add.reduce(tokens))
+        return math.ceil(total + DEVIATIONS * math.sqrt(variance))
 
 
 PRIOR = Outgrown(0.01, 0.01**2, 0.15)
@@ -47,9 +48,10 @@ def outgrown(lengths: Sequence[float], share: float) -> Outgrown:
         return PRIOR
     ratios = np.array(lengths) / kept
     over = np.maximum(ratios - 1.0, 0.0)
+    squares = over * over
     steps = float(ratios.mean())
     return Outgrown(
-        float((over**2).mean()) / (2.0 * steps),
-        float((over**3).mean()) / (3.0 * steps),
+        float(squares.mean()) / (2.0 * steps),
+        float((squares * over).mean()) / (3.0 * steps),
         float(over[min(num - 1, int(NEARLY_ALL * num))]),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from daemon.scheduler.order import Order
-from daemon.wire.columns import Bools, Int32, Slots
+from daemon.wire.columns import Bools, Int32, Slots, any_true
 
 SAFE_SHARE = 0.8
 """What is kept for one answer alone is padded to the length that so many like it do not exceed.
@@ -11,6 +11,8 @@ More is memory that is seldom used; less makes more answers outgrow what was kep
 
 LIKELY_SHARE = 0.6
 """The same where many answers use what is kept for all of them: some end early, others late."""
+
+_NO_SLOTS = np.zeros(0, np.intp)
 
 
 class PaddedEnds:
@@ -52,15 +54,30 @@ class PaddedEnds:
         """
         table = self._slots
         table.reranked = False
-        new = self._epochs[slots] != table.epoch[slots]
-        late = ~new & (self._ends[slots] <= table.delivered[slots])
-        changed: Slots = slots[new | late | (self._told[slots] != table.predicted_end[slots])]
-        if changed.size:
-            self._late[slots[new]] = False
-            self._late[slots[late]] = True
-            for slot in changed.tolist():
-                self._renew(slot)
+        stale = self._stale()[slots]
+        if not any_true(stale):
+            return _NO_SLOTS
+        changed: Slots = slots[stale]
+        new = self._epochs[changed] != table.epoch[changed]
+        late = ~new & (self._ends[changed] <= table.delivered[changed])
+        self._late[changed[new]] = False
+        self._late[changed[late]] = True
+        for slot in changed.tolist():
+            self._renew(slot)
         return changed
+
+    def is_known(self, slots: Slots) -> bool:
+        """Whether the ends of all these are known: `renew` would look at none of them."""
+        return not any_true(self._stale()[slots])
+
+    def _stale(self) -> Bools:
+        """Which slots' ends are not known, vacant ones among them; bool [max_slots]. To compare
+        whole columns takes less than to gather those that are asked for.
+        """
+        table = self._slots
+        changed = (self._epochs != table.epoch) | (self._told != table.predicted_end)
+        stale: Bools = (self._ends <= table.delivered) | changed
+        return stale
 
     def _renew(self, slot: int) -> None:
         table = self._slots

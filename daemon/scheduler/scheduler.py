@@ -243,8 +243,7 @@ class Scheduler:
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
         plain = self.limits.stages == 1 and not self.suspects
-        settled = self.filler.in_order or self.admission.predicted_room.settled
-        plain = plain and (settled or not self.waiting)
+        plain = plain and (not self.waiting or self.filler.is_settled())
         if plain and (repeat := self._repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)

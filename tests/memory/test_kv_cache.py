@@ -125,7 +125,8 @@ def test_blocks_that_are_handed_over_stay_owned() -> None:
     kv.reservations.reserve(0, 5)
     row = kv.table.blocks(0).tolist()
     kept = kv.hand_over(0, 2)
-    assert kept == row[:2] and kv.table.held[0] == 0 and not kv.reservations.num_slots
+    assert kept == row[:2] and kv.table.held[0] == 0
+    assert (kv.reservations.num_slots, kv.reservations.num_unheld) == (0, 0)
     assert (kv.pool.check().held, kv.pool.owners()[kept].tolist()) == (2, [1, 1])
     assert kv.table.take_changes()[0].size == 0
     kv.pool.let_go(kept)

@@ -24,11 +24,21 @@ def test_a_block_goes_over_from_reserved_to_held() -> None:
     ledger, held = reservations(2, 3, 0)
     ledger.reserve(0, 5)
     assert (ledger.num_reserved, ledger.num_held, ledger.num_unheld) == (5, 2, 3)
-    held[0] += 1
-    held[1] += 1
+    held[:2] += 1
+    ledger.took(np.array([0, 1]))
     assert (ledger.num_reserved, ledger.num_held, ledger.num_unheld) == (5, 3, 2)
     assert ledger.has(0) and not ledger.has(1)
     assert ledger.count_among(np.array([0, 1])) == 1
+
+
+def test_one_that_outgrows_its_reservation_takes_no_block_of_others() -> None:
+    ledger, held = reservations(2, 2, 2)
+    ledger.reserve(0, 2)
+    ledger.reserve(1, 5)
+    held += 1
+    ledger.took(np.array([0, 1, 2]))
+    assert (ledger.most(0), ledger.num_unheld) == (3, 2)
+    ledger.check(2)
 
 
 def test_what_is_given_up_is_reserved_no_more() -> None:
@@ -51,6 +61,8 @@ def test_a_ledger_that_is_wrong_is_noticed() -> None:
     with pytest.raises(LedgerError, match="holds more"):
         ledger.check(8)
     held[0] = 4
+    with pytest.raises(LedgerError, match="3 blocks kept as reserved, 0 counted"):
+        ledger.check(8)  # nobody told it of those that were taken
     ledger.num_slots = 2
     with pytest.raises(LedgerError, match="2 reservations kept, 1 counted"):
         ledger.check(8)

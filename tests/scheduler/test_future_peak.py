@@ -27,6 +27,8 @@ def test_it_is_the_most_of_all_steps(
         max(held([*running, one], step) for step in range(1, one[1] + 1)) for one in waiting
     ]
     assert of_each.tolist() == expected
+    at_ends = [int(known.sum() + left.sum()) + sum(one) for one in waiting]
+    assert all(of_each <= at_ends), "packed answers are let in by their ends where these fit"
 
 
 def test_a_lodger_ends_before_its_host_needs_the_room() -> None:

@@ -38,6 +38,12 @@ class Filler(ABC):
     def before_prompts(self, decodes: Slots) -> Slots:
         """Those of these decodes, in order, that use the budget before any prompt does."""
 
+    def is_settled(self) -> bool:
+        """Whether those that wait change nothing in a step of decodes of all that run, but for the
+        first of them, which may be asked in.
+        """
+        return self.in_order or self.admission.predicted_room.settled
+
     def decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
         """Add every decode that the budget and the memory allow."""
         step.add_decodes(self.grow(slots[: step.budget], now))
@@ -49,8 +55,7 @@ class Filler(ABC):
         kv = self.admission.kv
         short = kv.needing_block(slots, self.slots.computed[slots])
         if kv.can_append(short):
-            if short.size:
-                kv.append_each(short)
+            kv.append_each(short)
             return slots
         waiting = self.admission.grow_or_preempt(short, now)
         stay = self.slots.sequence[slots] >= 0

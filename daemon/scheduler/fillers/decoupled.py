@@ -41,34 +41,43 @@ class Decoupled(Filler):
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
         self.ends = PaddedEnds(admission.order, self.share)
-        self._most_ahead = self._num_ahead = 0  # blocks of those that have not begun
+        self._num_ahead: int | None = None  # blocks of those that have not begun; None: not counted
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows: answers that have begun, those that can begin, and then prompts."""
         kv = self.admission.kv
         kv.lending.settle(kv.pool.num_available)
-        epochs = self.slots.epoch[decodes]
-        begun = kv.reservations.among(decodes)
-        step.add_decodes(self.go_on(decodes[begun], now)[: step.budget])
-        waiting = self.still(decodes[~begun], epochs[~begun])
+        self._num_ahead = None
+        begun, waiting = self._split(decodes)
+        epochs, of_waiting = self.slots.epoch[decodes], self.slots.epoch[waiting]
+        step.add_decodes(self.go_on(begun, now)[: step.budget])
+        waiting = self.still(waiting, of_waiting)
         if waiting.size and step.budget > 0:
             self.ends.renew(waiting)
             step.add_decodes(self._with_blocks(self.begin(waiting, now))[: step.budget])
         self.continue_prompts(step, prompts)
-        self._count_ahead()
         self.admit_in_order(step, now)
         if step.empty and decodes.size:
             self._make_one_go_on(step, self.still(decodes, epochs), now)
 
     def before_prompts(self, decodes: Slots) -> Slots:
         """Those that have begun."""
-        begun: Slots = decodes[self.admission.kv.reservations.among(decodes)]
-        return begun
+        return self._split(decodes)[0]
+
+    def is_settled(self) -> bool:
+        """Also where no slot is vacant, and all that have them go on as they are."""
+        return super().is_settled() or (
+            self.slots.full
+            and self.ends.is_known(self.slots.order())
+            and not self.admission.kv.lending.num_owed
+        )
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
         """Whether a prompt fits into what is kept for prompts; one alone always does."""
+        if self._num_ahead is None:
+            self._num_ahead = self._count_ahead()
         ahead = self._num_ahead + plan.num_new_blocks
-        if self._num_ahead and ahead > self._most_ahead:
+        if self._num_ahead and ahead > int(PROMPT_SHARE * self.admission.kv.pool.num_blocks):
             return False
         self._num_ahead = ahead
         return True
@@ -117,9 +126,12 @@ class Decoupled(Filler):
         held = kv.table.held[waiting]
         lacking = np.maximum(-(-self.ends.of(waiting) // kv.block_size) - held, 0)
         alone = not kv.reservations.num_slots
-        order = self.slots.order()
-        begun = order[kv.reservations.among(order)]
-        room = kv.num_unreserved - (0 if alone else self.num_spare(begun))
+        if not alone and int(lacking.min()) >= kv.num_unreserved:
+            return _NO_SLOTS  # at least one block is spared
+        room = kv.num_unreserved - (0 if alone else self.most_spare)
+        if not alone and int(lacking.sum()) > room:  # else all begin, however much is spared
+            begun, _ = self._split(self.slots.order())
+            room = kv.num_unreserved - self.num_spare(begun)
         chosen = self.choose(waiting, lacking, room, now)
         if alone and not chosen.size and room >= 0:  # it is longer than the pool
             chosen, lacking = np.zeros(1, np.intp), np.minimum(lacking, room)
@@ -144,10 +156,14 @@ class Decoupled(Filler):
         """
         kv = self.admission.kv
         in_time = begun[~self.ends.late(begun)]
-        kept = (self.ends.of(in_time) - self.slots.prompt[in_time]).clip(0)
+        kept = np.maximum(self.ends.of(in_time) - self.slots.prompt[in_time], 0)
         outgrown = self.admission.order.lengths.outgrown(self.share).num_tokens(kept)
-        most = int(MOST_SPARE_SHARE * kv.pool.num_blocks)
-        return max(1, min(most, kv.blocks_for(outgrown)))
+        return max(1, min(self.most_spare, kv.blocks_for(outgrown)))
+
+    @property
+    def most_spare(self) -> int:
+        """Blocks that `num_spare` is at most."""
+        return max(1, int(MOST_SPARE_SHARE * self.admission.kv.pool.num_blocks))
 
     def _with_blocks(self, slots: Slots) -> Slots:
         """These slots, which have reservations, with blocks for their next tokens."""
@@ -160,11 +176,16 @@ class Decoupled(Filler):
 
     # Those that have not begun
 
-    def _count_ahead(self) -> None:
-        kv, order = self.admission.kv, self.slots.order()
-        ahead = order[~kv.reservations.among(order)]
-        self._num_ahead = int(kv.table.held[ahead].sum())
-        self._most_ahead = int(PROMPT_SHARE * kv.pool.num_blocks)
+    def _split(self, slots: Slots) -> tuple[Slots, Slots]:
+        """(those of these slots whose answers have begun, those that wait), in order."""
+        if self.admission.all_reserved:
+            return slots, _NO_SLOTS
+        begun = self.admission.kv.reservations.among(slots)
+        return slots[begun], slots[~begun]
+
+    def _count_ahead(self) -> int:
+        _, ahead = self._split(self.slots.order())
+        return int(np.add.reduce(self.admission.kv.table.held[ahead]))
 
     def _make_one_go_on(self, step: StepBuilder, decodes: Slots, now: float) -> None:
         """Nobody can go on as it is: the first one does, and others give way for its next block."""

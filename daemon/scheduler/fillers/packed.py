@@ -37,22 +37,21 @@ class PackedByPeak(Ordered):
         super().__init__(admission)
         self._known: Int32 = int32()  # of those that have slots, while prompts are asked in
         self._left: Int32 = int32()
-        self._num_spare = 1  # blocks, beside those that have slots in this step
+        self._num_spare: int | None = None  # blocks, beside those that had slots before
 
     def begin(self, waiting: Slots, now: float) -> Slots:
         """Those of these slots whose answers fit beside all that have begun, until they end."""
         kv, table = self.admission.kv, self.slots
-        order = table.order()
-        begun = order[kv.reservations.among(order)]
+        begun, _ = self._split(table.order())
         self.ends.renew(begun)
-        self._num_spare = self.num_spare(begun)
+        num_spare = self.num_spare(begun)
         waiting = waiting[self.sorted_places(waiting)]
         known, ends = table.known[waiting], self.ends.of(waiting)
         held = kv.table.held[waiting] * kv.block_size
         chosen: list[int] = []
         while len(chosen) < min(MOST_AT_ONCE, waiting.size):
             others = kv.pool.num_held - int(kv.table.held[begun].sum())
-            room = self._room(begun.size + 1) - max(0, others) * kv.block_size + held
+            room = self._room(begun.size + 1, num_spare) - max(0, others) * kv.block_size + held
             of_begun = self.slots.known[begun]
             peak = FuturePeak(of_begun, np.maximum(self.ends.of(begun) - of_begun, 1))
             fits = peak.with_each(known, np.maximum(ends - known, 1)) <= room
@@ -66,10 +65,12 @@ class PackedByPeak(Ordered):
             begun = np.append(begun, slot)
         return waiting[chosen]
 
-    def _room(self, num_beside: int) -> int:
-        """Tokens that so many may hold together; half of a block of each is not used on average."""
+    def _room(self, num_beside: int, num_spare: int) -> int:
+        """Tokens that so many may hold together beside blocks that are spared; half of a block of
+        each is not used on average.
+        """
         kv = self.admission.kv
-        num_blocks = kv.pool.num_blocks - self._num_spare
+        num_blocks = kv.pool.num_blocks - num_spare
         return num_blocks * kv.block_size - num_beside * kv.block_size // 2
 
     # Prompts
@@ -85,44 +86,51 @@ class PackedByPeak(Ordered):
             return
         order = self.slots.order()
         self.ends.renew(order)
-        self._num_spare = self.num_spare(order)
+        self._num_spare = None
         self._known = self.slots.known[order]
         self._left = np.maximum(self.ends.of(order) - self._known, 1)
         while self.waiting and step.room > 0 and not self.slots.full:
-            sequence = self._next()
-            if sequence is None:
+            found = self._next(order)
+            if found is None:
                 self.admission.predicted_room.settle()
                 return
-            known, left = self._lengths(sequence)
+            sequence, known, left = found
             if not self.admit_one(sequence, step, now):
                 return
             kv = self.admission.kv
             kv.reservations.reserve(sequence.slot, int(kv.table.held[sequence.slot]))
-            self._known, self._left = np.append(self._known, known), np.append(self._left, left)
+            self._known = np.concatenate([self._known, int32([known])])
+            self._left = np.concatenate([self._left, int32([left])])
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
         """Who is asked in has room already, with its answer."""
         return True
 
-    def _lengths(self, sequence: Sequence) -> tuple[Int32, Int32]:
-        """Its known tokens, and those that are left as padded; int32 [1] each."""
+    def _with_lengths(self, sequence: Sequence) -> tuple[Sequence, int, int]:
+        """It, its known tokens, and those that are left as padded."""
         age = sequence.num_output_tokens
         left = self.admission.order.lengths.padded(sequence, age, LIKELY_SHARE) - age
-        return int32([sequence.num_known_tokens]), int32([left])
+        return sequence, sequence.num_known_tokens, left
 
-    def _next(self) -> Sequence | None:
-        """Who is asked in next."""
-        first = self.waiting.first
-        peak, room = FuturePeak(self._known, self._left), self._room(self._known.size + 1)
-        known, left = self._lengths(first)
-        if not self._known.size or peak.fits(known, left, room)[0]:
+    def _next(self, order: Slots) -> tuple[Sequence, int, int] | None:
+        """Who is asked in next, with its lengths; `order` had slots before this step's prompts."""
+        first = self._with_lengths(self.waiting.first)
+        _, own_known, own_left = first
+        num_beside = self._known.size + 1
+        at_ends = int(np.add.reduce(self._known) + np.add.reduce(self._left)) + own_known + own_left
+        if num_beside == 1 or at_ends <= self._room(num_beside, self.most_spare):
+            return first  # no peak is higher than all their ends together
+        if self._num_spare is None:
+            self._num_spare = self.num_spare(order)
+        peak, room = FuturePeak(self._known, self._left), self._room(num_beside, self._num_spare)
+        if peak.fits(int32([own_known]), int32([own_left]), room)[0]:
             return first
-        wait = peak.wait(int(known[0]), int(left[0]), room)
+        wait = peak.wait(own_known, own_left, room)
         known, likely = self.waiting.columns(LOOK_AT)
         padding = self.admission.order.lengths.padding(LIKELY_SHARE)
         left = np.ceil((likely - known) * padding).astype(np.int32)
         fits = peak.fits(known, left, room) & (left <= wait)
-        return self.waiting.at(int(fits.argmax())) if fits.any() else None
+        return self._with_lengths(self.waiting.at(int(fits.argmax()))) if fits.any() else None
 
     # Answers that have begun
 
@@ -132,10 +140,23 @@ class PackedByPeak(Ordered):
         """
         kv = self.admission.kv
         self.ends.renew(slots)
-        short = kv.needing_block(slots, self.slots.computed[slots])
-        if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
-            slots = self._without_late(slots, now)
+        if slots.size > kv.num_unreserved:  # else each could have a block
+            short = kv.needing_block(slots, self.slots.computed[slots])
+            if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
+                slots = self._without_late(slots, now)
         return self.grow(slots, now)
+
+    def is_settled(self) -> bool:
+        """Also where, with no vacant slot, each that goes on could have a block: who is late need
+        not leave. It is settled from then on, as where such a step is filled.
+        """
+        room = self.admission.predicted_room
+        if room.settled:
+            return True
+        if self.admission.kv.num_unreserved < self.slots.num_running or not super().is_settled():
+            return False
+        room.settle()
+        return True
 
     def _lacks_soon(self, slots: Slots) -> bool:
         kv = self.admission.kv

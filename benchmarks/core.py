@@ -59,6 +59,7 @@ from daemon.core.events import (
     StepDone,
     WorkerReady,
 )
+from daemon.core.view import snapshot
 from daemon.memory.hashing import chain_hashes
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import PREDICTION
@@ -135,8 +136,17 @@ class Traffic:
 class CoreSide:
     """One Core with a worker that answers at once."""
 
-    def __init__(self, running: int, seed: int, regime: Regime, clock: Clock, policy: str) -> None:
+    def __init__(
+        self,
+        running: int,
+        seed: int,
+        regime: Regime,
+        clock: Clock,
+        policy: str,
+        slo_scale: float = 0.0,
+    ) -> None:
         self._clock = clock
+        self._slo_scale = slo_scale
         config = Configured(
             now=0.0,
             instances=(InstanceConfig("a", "mixed", "cpu"),),
@@ -195,9 +205,15 @@ class CoreSide:
         digest = blake2b(str(self._now).encode(), digest_size=16).digest()
         return self._timed(Sealed(self._now, sequence.id, len(sequence.hashes), digest))
 
+    def watch(self) -> float:
+        """A snapshot for viewers; the seconds that it took."""
+        start_s = self._clock()
+        snapshot(self._core, self._now)
+        return self._clock() - start_s
+
     def _arrive(self, arrival: RequestArrived) -> float:
         """A request and, where policies want it, what is predicted of it; the Core's seconds."""
-        elapsed_s = self._timed(arrival)
+        elapsed_s = self._timed(replace(arrival, slo_scale=self._slo_scale))
         if self._told:
             low, high = arrival.max_tokens // 2, 2 * arrival.max_tokens
             said = low + arrival.request * 37 % (high - low)

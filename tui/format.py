@@ -78,6 +78,11 @@ def printable(text: str, width: int = 0) -> str:
     return clean[: width - 1] + "…" if 0 < width < len(clean) else clean
 
 
+def ending(text: str, width: int) -> str:
+    """`text`; where it is too long, its end, which is what tells the ids of neighbours apart."""
+    return text if len(text) <= width else "…" + text[len(text) + 1 - width :]
+
+
 def _three_digits(value: float) -> str:
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{decimals}f}"

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from rich.text import Text
 
 from daemon.protocol.control import LendingStatus, LodgingStatus
-from tui.format import count
+from tui.format import count, ending
 from tui.palette import ink
 
 LEAST_BAR = 16
-_LABEL, _WORDS = 12, 34
+_LABEL, _WORDS = 12, 32
 _MOST_DEPTH = 4
 _SOON = 32
 """Tokens; a lodger whose host is as near as that is about to leave, if it is not done."""
@@ -68,7 +68,10 @@ def loan_lines(lending: LendingStatus, block_size: int, width: int, height: int)
     total = lending.num_loans
     fitting = rows if len(rows) <= height and _num_loans(rows) == total else rows[: height - 1]
     most = max((one.end for one in fitting), default=1)
-    lines = [_line(one, most, width) for one in fitting]
+    words = [_words(one) for one in fitting]
+    room = width - _LABEL - 2 - max((one.cell_len for one in words), default=0)
+    room = min(room, width - _LABEL - 2 - _WORDS)  # as wide as ever, whatever the numbers do
+    lines = [_line(*row, most, room) for row in zip(fitting, words, strict=True)]
     if more := total - _num_loans(fitting):
         lines.append(Text(f"and {more} more loans", ink.muted))
     return lines
@@ -78,18 +81,17 @@ def _num_loans(rows: Sequence[Placed]) -> int:
     return sum(one.depth > 0 for one in rows)
 
 
-def _line(one: Placed, most: int, width: int) -> Text:
-    room = max(0, width - _LABEL - _WORDS)
+def _line(one: Placed, words: Text, most: int, room: int) -> Text:
     line = Text(_label(one), ink.text if one.depth == 0 else ink.muted, no_wrap=True, end="")
     if room >= LEAST_BAR:
         line.append_text(_bar(one, most, room)).append("  ")
-    return line.append_text(_words(one))
+    return line.append_text(words)
 
 
 def _label(one: Placed) -> str:
     depth = min(one.depth, _MOST_DEPTH)
     label = f"{'  ' * (depth - 1)}└ " if depth else ""
-    return f"{label}{one.row.sequence}".ljust(_LABEL)[:_LABEL]
+    return f"{label}{ending(str(one.row.sequence), _LABEL - 1 - len(label))}".ljust(_LABEL)
 
 
 def _bar(one: Placed, most: int, width: int) -> Text:

@@ -29,7 +29,7 @@ class OwnerMap(ScrollView, can_focus=True):
         Binding("down", "move(0, 1)", show=False),
         Binding("pageup", "move(0, -10)", show=False),
         Binding("pagedown", "move(0, 10)", show=False),
-        Binding("enter", "choose", "open its sequence"),
+        Binding("enter", "choose", "open"),
     ]
 
     class Moved(Message):

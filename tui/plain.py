@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from daemon.protocol.control import AUTO, Cause, InstanceStatus, SequenceStatus, Snapshot
+from tui.deadlines import due_line, due_rows
 from tui.format import (
     BAR_EMPTY,
     BAR_FULL,
@@ -71,6 +72,7 @@ def _head(snapshot: Snapshot) -> str:
         *_when_any(snapshot),
         *_roles(snapshot),
         *_gpus(snapshot),
+        *(("deadlines", due_line(one)) for one in due_rows(snapshot, {})),
         *_kept(snapshot.instances),
         *_fallbacks(snapshot.instances),
     ]

@@ -4,13 +4,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from daemon.protocol.control import Counters, InstanceStatus, Snapshot
+from daemon.protocol.control import Counters, Due, InstanceStatus, Snapshot
 from tui.format import share
 
 HISTORY_LENGTH = 600
 SERIES_INTERVAL_S = 0.95  # a little under a second, so that two half seconds make one value
 RATE_WINDOW_S = 3.0
 LATENCY_WINDOW_S = 30.0
+DEADLINES_WINDOW_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,19 @@ def rates_between(old: Moment, new: Moment) -> Rates:
     )
 
 
+def due_between(old: Moment, new: Moment) -> dict[float, Due]:
+    """The deadlines kept and missed from `old` to `new`, by SLO scale."""
+    before = {one.scale: one for one in old.counters.due}
+    found = {}
+    for one in new.counters.due:
+        known = before.get(one.scale) or Due(one.scale)
+        kept, missed = one.kept - known.kept, one.missed - known.missed
+        if kept < 0 or missed < 0:  # it was forgotten, and counted anew
+            kept, missed = one.kept, one.missed
+        found[one.scale] = Due(one.scale, kept, missed)
+    return found
+
+
 class History:
     """The series behind the charts, newest last, and the smoothed rates of the header."""
 
@@ -210,6 +224,10 @@ class History:
     def links(self) -> list[LinkRates]:
         """Each instance's swap link over the last seconds."""
         return link_rates_between(*self._span(RATE_WINDOW_S)) if self._moments else []
+
+    def deadlines(self) -> dict[float, Due]:
+        """What kept its deadline and what missed it over the last two minutes, by SLO scale."""
+        return due_between(*self._span(DEADLINES_WINDOW_S)) if self._moments else {}
 
     def _span(self, window_s: float) -> tuple[Moment, Moment]:
         """The newest moment, and the oldest within `window_s` of it or else the last before."""

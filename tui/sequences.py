@@ -4,7 +4,7 @@ from rich.text import Text
 
 from daemon.protocol.control import SequenceStatus, Snapshot
 from tui.columns import Cell, Column
-from tui.format import bar, count, duration, printable, share
+from tui.format import bar, count, duration, ending, printable, share
 from tui.keyed_table import KeyedTable
 from tui.ordering import SORTS, arranged, next_sort
 from tui.palette import RESIDENCY_LOOK, ink, residency_look, state_look
@@ -14,9 +14,7 @@ _FIGURES, _PAIR = 7, 11  # cells of a prompt's length, and of output/max, beside
 
 
 def _id(sequence: SequenceStatus, width: int) -> Cell:
-    """The id; where it is too long, its end, which is what tells neighbours apart."""
-    text = str(sequence.sequence)
-    return Cell(text if len(text) <= width else "…" + text[1 - width :], ink.muted)
+    return Cell(ending(str(sequence.sequence), width), ink.muted)
 
 
 def _state(sequence: SequenceStatus, _width: int) -> Cell:

@@ -9,8 +9,8 @@ Screen { background: $background; color: $foreground; layers: base; }
 #banner { height: 1; background: $error; color: $background; text-style: bold; }
 #body { height: 1fr; }
 
-.chart, #blocks, #waiting, #loading, #instances, #queues, #sequences, #tree, #facts, #story, #life,
-#map, #moves, #reserved {
+.chart, #blocks, #waiting, #loading, #instances, #queues, #deadlines, #sequences, #tree, #facts,
+#story, #life, #map, #moves, #reserved {
     border: round $ink-line;
     border-title-color: $ink-muted;
     border-subtitle-color: $ink-muted;
@@ -28,7 +28,7 @@ KeyedTable:focus, OwnerMap:focus {
 }
 #body.-stale { opacity: 55%; }
 
-#instances, #queues { height: auto; max-height: 40%; }
+#instances, #queues, #deadlines { height: auto; max-height: 40%; }
 #sequences, #loading { height: 1fr; min-height: 4; }
 #tree, #map { height: 1fr; }
 #words, #moving { height: 1; }
@@ -59,7 +59,9 @@ OverviewScreen.-narrow #blocks { height: auto; min-height: 3; max-height: 6; }
 OverviewScreen.-narrow.-short #blocks { max-height: 5; }
 .-narrow.-short #instances { max-height: 6; }
 .-narrow.-short #queues { max-height: 3; border: none; padding: 0 2; }
+.-narrow.-short #deadlines { max-height: 4; border: none; padding: 0 2; }
 .-narrow.-short #body.-queues #charts { height: 3; }
+OverviewScreen.-narrow.-short #body.-deadlines #blocks { display: none; }
 .-narrow.-tall #charts { height: 7; }
 OverviewScreen.-narrow.-tall #blocks { height: 10; max-height: 10; }
 .-narrow.-tall #waiting { display: block; height: 6; }

@@ -25,6 +25,7 @@ def as_json(snapshot: Snapshot) -> str:
     objects. An instance has the transfers that it is an end of.
     """
     plain = msgspec.to_builtins(snapshot, enc_hook=_column_as_list)
+    plain["counters"]["due"] = [msgspec.structs.asdict(one) for one in snapshot.counters.due]
     plain["roles"]["expected"] = [msgspec.structs.asdict(one) for one in snapshot.roles.expected]
     for name in ("sequences", "transfers", "flips"):
         plain[name] = [msgspec.structs.asdict(one) for one in getattr(snapshot, name)]

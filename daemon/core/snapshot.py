@@ -200,6 +200,16 @@ class Due(msgspec.Struct, frozen=True, array_like=True):
     missed: int = 0
 
 
+class DueNow(msgspec.Struct, frozen=True):
+    """The sequences that live and have a deadline, of one SLO scale."""
+
+    scale: float  # as `Due.scale`
+    running: int = 0
+    waiting: int = 0
+    late: int = 0  # of both, those whose deadline is over
+    least_left_s: float | None = None  # of the others, until the first deadline; None: unknown
+
+
 class Counters(msgspec.Struct):
     """Cumulative counts since the start; a viewer takes differences."""
 
@@ -289,9 +299,10 @@ class Story(msgspec.Struct, frozen=True, tag="Story"):
     status: SequenceStatus | None = None  # None once it has ended
     blocks: Column = msgspec.field(default_factory=int32)  # int32 [n]: its device blocks, in order
     first_token_s: float = -1.0  # as `time_s`; -1: not yet
-    deadline_s: float = 0.0  # as `time_s`; 0: it has none
+    deadline_s: float = 0.0  # as `time_s`; 0: it has none, or none is known
     paused_s: float = 0.0  # since its first token, the pause that it may be in included
     behind_prompts_s: float = 0.0  # of them, behind prompts
+    slo_scale: float = 0.0  # its deadline is by this scale, and its likely length; 0: its own
 
 
 class BlockOwners(msgspec.Struct, frozen=True, tag="BlockOwners"):
@@ -315,3 +326,4 @@ class CoreSnapshot(msgspec.Struct, frozen=True):
     transfers: tuple[TransferStatus, ...] = ()  # in flight, oldest first
     flips: tuple[FlipStatus, ...] = ()  # the newest few, oldest first
     roles: RolesStatus = RolesStatus()
+    due: tuple[DueNow, ...] = ()  # by scale

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from daemon.core.core import Core
+from daemon.core.due_view import due_now, due_of, num_delivered
 from daemon.core.instance import shrunk
 from daemon.core.snapshot import (
     MAX_SEQUENCES_SHOWN,
@@ -17,6 +18,7 @@ from daemon.core.snapshot import (
     TransferStatus,
 )
 from daemon.request import State
+from daemon.scheduler.due import due_s
 from daemon.sequence import Sequence, Where
 from daemon.wire.columns import Int32, int32
 
@@ -43,6 +45,7 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
         transfers=_transfers(core, now),
         flips=core.migration.flips.status(now),
         roles=core.watcher.status(now),
+        due=due_now(by_state, core.instances, now),
     )
 
 
@@ -68,13 +71,12 @@ def _transfers(core: Core, now: float) -> tuple[TransferStatus, ...]:
 def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
     """One living sequence's part of a snapshot."""
     computed = blocks = 0
-    outputs = sequence.num_output_tokens
+    outputs = num_delivered(sequence, core.instances)
     state = sequence.state.name.lower()
     instance = core.instances[sequence.instance] if sequence.instance >= 0 else None
     if instance is not None and sequence.state is State.RUNNING:
         table = instance.scheduler.slots
         computed = int(table.computed[sequence.slot])
-        outputs = int(table.delivered[sequence.slot]) - sequence.num_prompt_tokens
         blocks = int(instance.scheduler.kv.table.held[sequence.slot])
         state = "decode" if computed >= table.fed_until[sequence.slot] else "prefill"
         if instance.scheduler.is_ready(sequence):
@@ -113,9 +115,20 @@ def story(core: Core, sequence_id: int, now: float) -> Story:
         status(core, living, now) if living is not None else None,
         _blocks(core, sequence),
         sequence.first_token_s,
-        sequence.deadline_s,
+        _due(core, sequence, is_living=living is not None),
         *_paused(core, sequence, now),
+        0.0 if sequence.deadline_s else sequence.slo_scale,
     )
+
+
+def _due(core: Core, sequence: Sequence, *, is_living: bool) -> float:
+    """When it is or was due; of an answer that has ended by its true length, as it is counted."""
+    if is_living:
+        return due_of(sequence, core.instances, num_delivered(sequence, core.instances))
+    if sequence.instance < 0:
+        return sequence.deadline_s
+    model = core.instances[sequence.instance].step_time
+    return due_s(sequence, model, sequence.num_output_tokens)
 
 
 def _paused(core: Core, sequence: Sequence, now: float) -> tuple[float, float]:

@@ -5,6 +5,8 @@ import msgspec
 from daemon.core.snapshot import (
     BlockOwners,
     Counters,
+    Due,
+    DueNow,
     FlipStatus,
     GroupStatus,
     InstanceStatus,
@@ -33,6 +35,8 @@ __all__ = [
     "BlockUse",
     "Cause",
     "Counters",
+    "Due",
+    "DueNow",
     "FinishReason",
     "FlipStatus",
     "GroupStatus",
@@ -252,6 +256,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     flips: tuple[FlipStatus, ...] = ()  # the newest few changes of roles, oldest first
     placement: str = ""  # that chooses instances now
     roles: RolesStatus = RolesStatus()  # who gives instances their roles, and why these
+    due: tuple[DueNow, ...] = ()  # by SLO scale; what had its end is counted in `counters.due`
 
 
 Closer = AskStory | AskOwners

@@ -162,6 +162,7 @@ class DaemonStatus:
             flips=core.flips,
             placement=config.scheduler.placement,
             roles=core.roles,
+            due=core.due,
         )
 
     def _core(self, now: float) -> CoreSnapshot:

@@ -5,7 +5,13 @@ follow deadlines order by it, and it is counted whether answers kept it, whateve
 """
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.sequence import Sequence
+from daemon.sequence import UNKNOWN_TOKENS, Sequence
+
+
+def likely_tokens(sequence: Sequence) -> int:
+    """How long its answer is taken to be, where deadlines ask for that: as was predicted."""
+    told = sequence.predicted_tokens
+    return min(sequence.max_tokens, UNKNOWN_TOKENS if told < 0 else told)
 
 
 def due_s(sequence: Sequence, step_time: StepTimeModel, num_tokens: int) -> float:

@@ -5,7 +5,9 @@ import pytest
 
 from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
-from daemon.core.snapshot import MOST_SCALES, Counters, Due
+from daemon.core.snapshot import MOST_SCALES, Counters, Due, DueNow
+from daemon.core.view import snapshot, story
+from daemon.request import sequence_id
 from daemon.scheduler.due import due_s
 from tests.core.driver import Driver, configured
 
@@ -65,3 +67,45 @@ def test_scales_are_counted_apart_and_bounded() -> None:
     for number in range(100):
         counters.note_due(10.0 + number, True)
     assert len(counters.due) == MOST_SCALES and counters.due[-1] == Due(109.0, 1)
+
+
+def living(driver: Driver) -> tuple[DueNow, ...]:
+    return snapshot(driver.core, driver.now).due
+
+
+def test_those_that_live_are_told_by_scale_with_the_first_deadline_of_each() -> None:
+    driver = Driver(configured(max_running=1), 50, step_s=STEP_S)
+    driver.arrive([1, 2, 3], 4)
+    assert living(driver) == ()
+    driver.settle()
+    begin_s = driver.now
+    first = driver.arrive([1, 2, 3], 20, slo_scale=2.0)
+    driver.arrive([1, 2, 3], 10, slo_scale=2.0)
+    driver.arrive([1, 2, 3], 4, deadline_s=9.0)
+    driver.arrive([1, 2, 3], 4, slo_scale=0.5)
+    own, short, scaled = living(driver)
+    assert own == DueNow(0.0, waiting=1, least_left_s=9.0 - driver.now)
+    assert (short.scale, short.waiting, short.late) == (0.5, 1, 0)
+    assert (scaled.scale, scaled.running, scaled.waiting, scaled.late) == (2.0, 1, 1, 0)
+    assert scaled.least_left_s == pytest.approx(begin_s + 2.0 * 11 * STEP_S - driver.now)
+    driver.predict(first, 4)
+    left_s = begin_s + 2.0 * 5 * STEP_S - driver.now
+    assert living(driver)[2].least_left_s == pytest.approx(left_s)
+    for _ in range(4):
+        driver.answer()
+    assert [one.late for one in living(driver)] == [0, 1, 0]
+    assert living(driver)[1].least_left_s is None, "of those that are late it says nothing"
+
+
+def test_a_story_tells_a_deadline_by_scale_as_it_is_expected_and_then_as_it_was() -> None:
+    driver = Driver(configured(), 50, step_s=STEP_S)
+    request = driver.arrive([1, 2, 3], 6, slo_scale=2.0)
+    sequence = sequence_id(request, 0)
+    driver.predict(request, 2)
+    assert story(driver.core, sequence, driver.now).deadline_s == pytest.approx(2.0 * 3 * STEP_S)
+    while story(driver.core, sequence, driver.now).status:
+        driver.answer()
+        told = story(driver.core, sequence, driver.now)
+        num_tokens = told.status.num_output_tokens if told.status else 6
+        assert told.deadline_s == pytest.approx(2.0 * (1 + max(2, num_tokens)) * STEP_S)
+        assert told.slo_scale == 2.0

@@ -1,6 +1,7 @@
 """What is kept of a pool by predictions: loans below their hosts, both queues, groups, the peak."""
 
 import msgspec
+import pytest
 from rich.text import Text
 
 from daemon.protocol.control import LendingStatus, LodgingStatus, Snapshot
@@ -57,6 +58,19 @@ def test_loans_are_bars_below_their_hosts_with_what_is_due_when() -> None:
     assert shown(LendingStatus()) == []
 
 
+def test_long_ids_and_numbers_are_never_cut_where_they_would_say_another() -> None:
+    rows = [LodgingStatus(128_000_001, -1, 0, -1, 1640, 1040, 2100, 1150)]
+    for depth in range(1, 6):
+        host = rows[-1].sequence
+        rows.append(LodgingStatus(host + 128, host, 1050 - depth, 2048, 820, 12, 1050, 1020))
+    lines = shown(LendingStatus(5, 5, 99, 0, tuple(rows)), width=76)
+    assert [line[:12].rstrip() for line in lines] == [
+        "128000001", "└ 128000129", "  └ …000257", "    └ …0385", "      └ …13", "      └ …41",
+    ]  # fmt: skip
+    assert lines[1].endswith("1049 due at 2048, in 408, lends 1020")
+    assert all(len(line) <= 76 for line in lines)
+
+
 def test_one_whose_host_is_near_is_marked() -> None:
     def colours(num_tokens: int) -> set[str]:
         host = LodgingStatus(1, -1, 0, -1, num_tokens, 5, 20, 6)
@@ -89,6 +103,28 @@ async def test_the_kv_map_shows_loans_queues_groups_and_the_newest_steps() -> No
         assert "95 % of the pool: 1946 blocks in 83 steps" in text
         assert "loans" not in text and "and 11 more" not in text
         assert "kept by predictions" not in await top.tell(scenario.snapshot(14))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_nothing_that_a_reader_needs_is_cut(size: tuple[int, int]) -> None:
+    async with watching(keeping.lending(10), size=size) as top:
+        text = await top.press("k")
+        for words in (
+            "41 % written, 69 % held",
+            "3 prompts wait   ● 3 answers ready, hold 21 blocks",
+            "512:4+2 1024:2+1 96:1 and 11 more",
+            "holds 40 of 100, lends 50",
+            "20 due at 800, in 160, lends 8",
+            "more loans",
+            "73 blocks in 7 loans, 5 owed",
+            "? help",
+        ):
+            assert words in text, words
+        lines = text.splitlines()
+        assert len(lines) == size[1] and all(len(line) == size[0] for line in lines)
+        assert sum("■■" in line for line in lines) >= 6, "the map has its place"
+        text = await top.tell(keeping.packing(12))
+        assert "96:3" in text and "95 % of the pool: 1946 blocks in 83 steps" in text
 
 
 async def test_an_instance_and_the_overview_tell_both_queues() -> None:

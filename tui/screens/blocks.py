@@ -22,7 +22,7 @@ class BlocksScreen(LiveScreen):
     """One instance at a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "next(1)", "next instance"),
+        Binding("n", "next(1)", "next"),
         Binding("N", "next(-1)", show=False),
     ]
 

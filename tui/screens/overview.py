@@ -12,6 +12,7 @@ from textual.widgets import Input
 from daemon.protocol.control import AskOwners, Closer
 from tui.blocks import BlockMap
 from tui.chart import Chart
+from tui.deadlines import DeadlinesTable
 from tui.filter_line import FilterLine
 from tui.format import latency, rate
 from tui.instances import InstancesTable
@@ -28,7 +29,7 @@ from tui.watched import Watched
 
 
 class OverviewScreen(LiveScreen):
-    """Charts, the KV blocks, who waits, the instances, their queues, and the sequences."""
+    """Charts, KV blocks, who waits, the instances, their queues, deadlines, and the sequences."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "sort"),
@@ -47,6 +48,7 @@ class OverviewScreen(LiveScreen):
         self.instances = InstancesTable()
         self.moving = MovesLine()
         self.queues = QueuesTable()
+        self.deadlines = DeadlinesTable()
         self.sequences = SequencesTable()
         self.loading_panel = LoadingPanel()
         self.filter_line = FilterLine()
@@ -56,7 +58,8 @@ class OverviewScreen(LiveScreen):
         charts = Container(self.output, self.ttft, self.tpot, self.waiting, id="charts")
         yield Container(charts, self.blocks, self.queue, id="gauges")
         yield Container(
-            *(self.instances, self.moving, self.queues, self.sequences, self.loading_panel),
+            *(self.instances, self.moving, self.queues, self.deadlines),
+            *(self.sequences, self.loading_panel),
             id="tables",
         )
 
@@ -87,7 +90,9 @@ class OverviewScreen(LiveScreen):
         self.instances.update_from(snapshot)
         self.moving.update_from(snapshot)
         self.queues.update_from(snapshot, history.links())
+        self.deadlines.update_from(snapshot, history.deadlines())
         self.body.set_class(self.queues.display, "-queues")
+        self.body.set_class(self.deadlines.display, "-deadlines")
         self.sequences.update_from(snapshot)
         self.loading_panel.update_from(snapshot)
         self._show_table(not is_loading(snapshot))

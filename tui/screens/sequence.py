@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from daemon.protocol.control import AskStory, Closer, SequenceStatus, Story
 from tui.chart import Chart
+from tui.deadlines import left_words, scale_words
 from tui.facts import facts
 from tui.format import bar, count, duration, latency, percent, printable, rate, share
 from tui.pace import Pace
@@ -76,7 +77,8 @@ Pairs = list[tuple[str, str | Text]]
 
 def _facts(status: SequenceStatus | None, story: Story | None) -> Pairs:
     if status is not None:
-        return [*_standing(status), *_latencies(status, story), *_blocks(story)]
+        due = _due(story, story.time_s) if story is not None else []
+        return [*_standing(status, due), *_latencies(status, story), *_blocks(story)]
     if story is not None and story.marks:
         end = story.marks[-1]
         age_s = end.time_s - story.marks[0].time_s
@@ -86,11 +88,12 @@ def _facts(status: SequenceStatus | None, story: Story | None) -> Pairs:
             ("output", f"{end.amount} tokens"),
             ("lived", duration(age_s)),
         ]
-        return [*ended, *_latencies(None, story)]
+        return [*ended, *_due(story, end.time_s), *_latencies(None, story)]
     return [("state", Text("nothing is known of it (any more)", ink.muted))]
 
 
-def _standing(one: SequenceStatus) -> Pairs:
+def _standing(one: SequenceStatus, due: Pairs) -> Pairs:
+    """How it stands; when it is due near the top, which is seen on a small terminal too."""
     sign, colour = state_look(one.state)
     done = share(min(one.num_computed_tokens, one.num_prompt_tokens), one.num_prompt_tokens)
     put = share(one.num_output_tokens, one.max_tokens)
@@ -103,6 +106,7 @@ def _standing(one: SequenceStatus) -> Pairs:
         ("state", Text(f"{sign} {one.state}", colour)),
         ("instance", printable(one.instance) or "–"),
         ("age", duration(one.age_s)),
+        *due,
         ("prompt", f"{bar(done, 10)} {percent(done)} of {count(one.num_prompt_tokens)}"),
         ("output", f"{bar(put, 10)} {one.num_output_tokens} of {one.max_tokens} at most"),
         ("predicted", predicted),
@@ -114,19 +118,25 @@ def _standing(one: SequenceStatus) -> Pairs:
 
 
 def _latencies(one: SequenceStatus | None, story: Story | None) -> Pairs:
-    """Time to the first token, the mean time of one since then, and the time until it is due."""
+    """Time to the first token, and the mean time of one since then."""
     if story is None or not story.marks:
         return [("TTFT", "–")]
     until_s = story.time_s if one is not None else story.marks[-1].time_s
-    left_s = story.deadline_s - until_s
-    how = f"{duration(abs(left_s))} {'left' if left_s >= 0 else 'late'}"
-    due = [("deadline", how)] if story.deadline_s else []
     if story.first_token_s < 0:
-        return [("TTFT", "–"), *due]
+        return [("TTFT", "–")]
     ttft_s = story.first_token_s - story.marks[0].time_s
     output = one.num_output_tokens if one is not None else story.marks[-1].amount
     tpot_s = (until_s - story.first_token_s) / (output - 1) if output > 1 else None
-    return [("TTFT", latency(ttft_s)), ("TPOT", latency(tpot_s)), *_paused(story), *due]
+    return [("TTFT", latency(ttft_s)), ("TPOT", latency(tpot_s)), *_paused(story)]
+
+
+def _due(story: Story, until_s: float) -> Pairs:
+    """How long it had from its arrival, and has still."""
+    if not (story.deadline_s and story.marks):
+        return []
+    total = duration(story.deadline_s - story.marks[0].time_s)
+    scale = f" ({scale_words(story.slo_scale)})" if story.slo_scale else ""
+    return [("deadline", f"{left_words(story.deadline_s - until_s)} of {total}{scale}")]
 
 
 def _paused(story: Story) -> Pairs:

@@ -7,7 +7,7 @@ before: two queues (d), groups of one length (s), the order (o), and lending.
 import math
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.scheduler.due import due_s
+from daemon.scheduler.due import due_s, likely_tokens
 from daemon.scheduler.policies.base import (
     DECOUPLED,
     GROUPED,
@@ -17,7 +17,7 @@ from daemon.scheduler.policies.base import (
     PREDICTION,
     Policy,
 )
-from daemon.sequence import UNKNOWN_TOKENS, Sequence
+from daemon.sequence import Sequence
 
 SLO_SCALE = 2.0
 """Who has no deadline is due after so many times what it takes at the present pace (section 4)."""
@@ -82,8 +82,7 @@ class Synced(SyncedSdo):
 
 def expected_due_s(sequence: Sequence, step_time: StepTimeModel) -> float:
     """When a sequence is due, with an answer of the predicted length."""
-    told = sequence.predicted_tokens
-    num_tokens = min(sequence.max_tokens, UNKNOWN_TOKENS if told < 0 else told)
+    num_tokens = likely_tokens(sequence)
     if due := due_s(sequence, step_time, num_tokens):
         return due
     usual_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s

@@ -1,0 +1,58 @@
+"""Deadlines of those that live, for viewers: how many of each SLO class, and the first of them."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from daemon.core.instance import Instance
+from daemon.core.snapshot import DueNow
+from daemon.request import State
+from daemon.scheduler import due
+from daemon.sequence import Sequence as TokenStream
+
+
+def due_now(
+    sequences: Iterable[TokenStream], instances: Sequence[Instance], now: float
+) -> tuple[DueNow, ...]:
+    """Those that have a deadline, counted by scale, the smallest first."""
+    found: dict[float, DueNow] = {}
+    for one in sequences:
+        if one.deadline_s or one.slo_scale:
+            scale = 0.0 if one.deadline_s else one.slo_scale
+            due_s = due_of(one, instances, num_delivered(one, instances))
+            found[scale] = _with(found.get(scale) or DueNow(scale), one, due_s, now)
+    return tuple(found[scale] for scale in sorted(found))
+
+
+def _with(known: DueNow, sequence: TokenStream, due_s: float, now: float) -> DueNow:
+    """These and one more."""
+    is_running = sequence.state is State.RUNNING
+    is_late = 0.0 < due_s < now
+    left_s = known.least_left_s
+    if due_s and not is_late:
+        left_s = min(due_s - now, due_s - now if left_s is None else left_s)
+    return msgspec.structs.replace(
+        known,
+        running=known.running + is_running,
+        waiting=known.waiting + (not is_running),
+        late=known.late + is_late,
+        least_left_s=left_s,
+    )
+
+
+def due_of(sequence: TokenStream, instances: Sequence[Instance], num_tokens: int) -> float:
+    """When it is due, with so many tokens now: as long as was predicted, or as it is already. 0:
+    never, or nobody knows.
+    """
+    if sequence.deadline_s or not sequence.slo_scale or sequence.instance < 0:
+        return sequence.deadline_s
+    likely = max(num_tokens, due.likely_tokens(sequence))
+    return due.due_s(sequence, instances[sequence.instance].step_time, likely)
+
+
+def num_delivered(sequence: TokenStream, instances: Sequence[Instance]) -> int:
+    """Output tokens so far; while it runs, its slot has them."""
+    if sequence.state is not State.RUNNING:
+        return sequence.num_output_tokens
+    delivered = instances[sequence.instance].scheduler.slots.delivered[sequence.slot]
+    return int(delivered) - sequence.num_prompt_tokens

@@ -1,7 +1,8 @@
-"""A linked toy worker that starts at once: `python -m tests.chaos.quick`, as `tests.chaos.struck`.
+"""A worker that starts at once: `python -m tests.nursery.worker --fd N --links-fd N [--spare]`.
 
 torch takes seconds to import. So this process imports nothing: one that has imported all forks, and
-its fork serves (`tests.chaos.nursery`). This one dies of what the fork dies of.
+its fork serves (`tests.nursery.home`). Each of the two dies of what the other dies of; a signal
+that stops this one does not stop the fork.
 """
 
 import json
@@ -12,7 +13,7 @@ import sys
 
 from daemon.wire.parent import die_with_parent
 
-NURSERY = "LLMD_TOY_NURSERY"
+NURSERY = "LLMD_NURSERY"
 """A variable of the environment: the socket of who forks."""
 
 

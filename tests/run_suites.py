@@ -18,9 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.soak import SOAK
+
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
-SOAK = os.environ.get("LLMD_SOAK") == "1"
 TEST_LIMIT_S = 3600 if SOAK else 400
 SUITE_LIMIT_S = 4 * 3600 if SOAK else 1500
 """A test that hangs is ended; a machine half as fast as the one of the budgets is none."""

@@ -1,17 +1,28 @@
 """Long random lives of a few instances; see `random_moves.py`."""
 
+from functools import cache
+
 import pytest
 
+from daemon.core.snapshot import Counters
 from tests.core.random_moves import live
 
+SEEDS = range(14)
 
-@pytest.mark.parametrize("seed", range(14))
+
+@cache
+def lived(seed: int) -> Counters:
+    """What a short life counted."""
+    return live(seed, 200).core.counters
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_life_with_many_moves_ends_well(seed: int) -> None:
-    live(seed, 200)
+    assert lived(seed).finished
 
 
 def test_these_lives_have_what_they_are_for() -> None:
-    counters = [live(seed, 200).core.counters for seed in range(100, 108)]
+    counters = [lived(seed) for seed in SEEDS]
     assert sum(one.handoffs for one in counters) > 40
     assert sum(one.handoffs_failed for one in counters) > 10
     assert sum(one.flips for one in counters) > 20

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,25 @@ from daemon.lab.profiles.load import load_profile
 from tests.core.driver import Driver, configured
 from tests.engine.process import cpu_load
 from tests.journal.life import record
+from tests.nursery.home import nursery
 from tests.supervisor.model_folder import write_llama
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Real workers that start at once."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        nursery(tmp_path_factory.mktemp("nursery"), "tests.nursery.engine") as env,
+    ):
+        for name, value in env.items():
+            patch.setenv(name, value)
+        yield
 
 
 def test_a_tiny_model_is_profiled(

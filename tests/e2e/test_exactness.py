@@ -6,7 +6,6 @@ when nobody disturbs it, to the byte.
 
 import asyncio
 import contextlib
-import os
 import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,12 +15,12 @@ import pytest
 from daemon.control.client import choose_policy
 from tests.e2e.exact import Case, ask_all, cases, differences, text_of
 from tests.e2e.live import LiveDaemon
+from tests.soak import SOAK
 
 NUM_TOKENS = 8
 LONG = 40
 FEW = slice(0, 30, 5)
-SOAK = os.environ.get("LLMD_SOAK") == "1"
-TOO_LONG = () if SOAK else (512, 700, 1000, 1500)
+TOO_LONG = () if SOAK else (257, 333, 512, 700, 1000, 1500)
 """Prompts whose reference takes as long as that of all others."""
 
 

@@ -25,7 +25,7 @@ END_S = 40.0
 quick: dict[str, str] = {}
 """What starts workers at once, where a suite has a nursery (`tests.nursery`): daemons get it."""
 REAL = {WORKER: ""}
-"""For daemons whose workers' processes are looked at, or die of signals; each imports all."""
+"""For daemons whose workers' processes are looked at: each imports what it needs itself."""
 
 
 def free_port() -> int:

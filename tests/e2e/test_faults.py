@@ -13,7 +13,7 @@ import pytest
 from daemon.scheduler.suspects import DEADLY
 from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
-from tests.e2e.live import REAL, LiveDaemon, free_port
+from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.test_lifecycle import text_of
 from tests.e2e.tiny import tiny_folder
 
@@ -45,7 +45,7 @@ async def test_answers_are_whole_where_requests_kill_processes_and_the_disk_is_f
     crash = seed_striking_at(2 * len(ASKED) + 1)
     sites = f"worker.poison:1:{POISON},journal.full:0.5:2,api.crash:0.5:{crash}"
     flags = ["--model", str(tiny_folder(tmp_path / "tiny"))]
-    with LiveDaemon(*flags, env={TEST_MODE: "1", VARIABLE: sites, **REAL}) as daemon:
+    with LiveDaemon(*flags, env={TEST_MODE: "1", VARIABLE: sites}) as daemon:
         model = daemon.model()["id"]
         expected = [await text_of(daemon.url, model, **asked) for asked in ASKED]
         neighbours = [asyncio.create_task(text_of(daemon.url, model, **a)) for a in ASKED]

@@ -154,3 +154,12 @@ def test_a_worker_whose_blocks_are_compressed(folder: str, quick: dict[str, str]
         assert isinstance(answer, Failed)
         assert "blocks 4 .. 4 of a host pool of 4" in answer.message
         assert worker.exit_status() == 1
+
+
+def test_a_quick_worker_s_fork_dies_with_it(folder: str, quick: dict[str, str]) -> None:
+    """It is the fork that holds the other end; `tests/nursery` starts it."""
+    with WorkerProcess(**quick) as worker:
+        assert isinstance(worker.load(cpu_load(folder)), Ready)
+        worker.process.kill()
+        with pytest.raises(AssertionError, match="closed its end"):
+            worker.receive()

@@ -25,10 +25,9 @@ from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
 from daemon.wire.parent import die_with_parent
 from tests.house.source import ROOT
-from tests.nursery.worker import NURSERY
+from tests.nursery.worker import NURSERY, STATUS
 
 MESSAGE_BYTES = 1 << 17
-REAP_S = 0.2
 
 
 @contextlib.contextmanager
@@ -47,30 +46,37 @@ def nursery(folder: Path, module: str) -> Iterator[dict[str, str]]:
 
 def _live(joined: socket.socket, module: Any) -> int:
     """A fork's life; its exit status."""
-    told, fds, _flags, _address = socket.recv_fds(joined, MESSAGE_BYTES, 4)
-    joined.close()
-    fd, links_fd, held, errors = fds
+    told, fds, _flags, _address = socket.recv_fds(joined, MESSAGE_BYTES, 3)
+    fd, links_fd, errors = fds
     os.dup2(errors, 2)
     os.close(errors)
     orders = json.loads(told)
     os.environ.clear()
     os.environ.update(orders["env"])
-    threading.Thread(target=_die_with, args=(held,), daemon=True).start()
+    threading.Thread(target=_die_with, args=(joined,), daemon=True).start()
     logs.set_up("worker")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     status: int = module.serve(fd, links_fd, orders["spare"])
-    os.write(held, bytes([status]))
     return status
 
 
-def _die_with(held: int) -> None:
-    """Who reads this pipe is the process that is known as the worker: its death is the fork's."""
+def _die_with(joined: socket.socket) -> None:
+    """Who asked is the process that is known as the worker: its death is the fork's."""
     poll = select.poll()
-    poll.register(held, 0)
+    poll.register(joined, 0)
     while not poll.poll():
         pass
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reap(forks: dict[int, socket.socket]) -> None:
+    """Tell of each fork that has ended how it did, to who asked for it."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            with forks.pop(pid) as joined, contextlib.suppress(OSError):
+                joined.send(STATUS.pack(os.waitstatus_to_exitcode(status)))
 
 
 def main() -> int:
@@ -80,23 +86,32 @@ def main() -> int:
     gc.freeze()
     die_with_parent()
     ending = threading.Event()
+    forks: dict[int, socket.socket] = {}
+    wakes, wakened = socket.socketpair()
+    wakened.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakened.fileno())  # a signal alone does not end a select
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(sys.argv[1])
         server.listen(64)
         signal.signal(signal.SIGTERM, lambda *_: ending.set())
         print("ready", flush=True)
         while not ending.is_set():
-            if select.select([server], [], [], REAP_S)[0]:
+            heard = select.select([server, wakes], [], [])[0]
+            if wakes in heard:
+                wakes.recv(4096)
+                _reap(forks)
+            if server in heard:
                 joined, _address = server.accept()
-                with joined:
-                    if os.fork() == 0:
-                        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                        server.close()
-                        die_with_parent()
-                        os._exit(_live(joined, module))
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+                if (pid := os.fork()) == 0:
+                    signal.set_wakeup_fd(-1)
+                    for number in (signal.SIGTERM, signal.SIGCHLD):
+                        signal.signal(number, signal.SIG_DFL)
+                    for other in (server, wakes, wakened, *forks.values()):
+                        other.close()
+                    die_with_parent()
+                    os._exit(_live(joined, module))
+                forks[pid] = joined
     return 0
 
 

@@ -45,7 +45,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/simulator": 47,
     "lab/planner": 13,
     "lab/bench": 5,
-    "lab/profiler": 10,
+    "lab/profiler": 12,
     "engine/sampler": 7,
     "engine/kernels": 64,
     "gpu": 3,

@@ -1,8 +1,8 @@
 """A worker that starts at once: `python -m tests.nursery.worker --fd N --links-fd N [--spare]`.
 
 torch takes seconds to import. So this process imports nothing: one that has imported all forks, and
-its fork serves (`tests.nursery.home`). Each of the two dies of what the other dies of; a signal
-that stops this one does not stop the fork.
+its fork serves (`tests.nursery.home`). Each of the two dies a moment after the other; a signal that
+stops this one does not stop the fork.
 """
 
 import json

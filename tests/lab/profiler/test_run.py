@@ -19,6 +19,7 @@ from daemon.lab.profiler.synthetic import PlanMaker
 from daemon.lab.profiler.worker import MeasuredWorker
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import load_profile
+from daemon.supervisor.spare import WORKER
 from tests.core.driver import Driver, configured
 from tests.engine.process import cpu_load
 from tests.journal.life import record
@@ -84,7 +85,10 @@ async def test_a_model_that_cannot_load_is_told(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_worker_that_dies_is_told_and_none_is_left(folder: Path) -> None:
+async def test_a_worker_that_dies_is_told_and_none_is_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WORKER)  # a quick one's fork may answer once more
     opening = PlanMaker(block_size=16, max_slots=8).opening()
     worker = MeasuredWorker(cpu_load(str(folder)))
 

@@ -21,7 +21,7 @@ WHEELS_PLATFORM ?= manylinux_2_31_x86_64 manylinux_2_28_x86_64 manylinux2014_x86
 GPU_PACKAGES := msgspec uvloop aiohttp prometheus-client jinja2 llguidance gguf nvidia-ml-py \
   pytest pytest-asyncio pytest-timeout hypothesis
 
-.PHONY: help venv venv-dev torch-wish run test check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
+.PHONY: help venv venv-dev torch-wish run test suites check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,7 +44,10 @@ run: $(SERVE)  ## serve the embedded model (ARGS="--port 9000 ...")
 	@$(BIN)/python scripts/torch_build.py check $(VENV)
 	$(BIN)/llmd serve $(ARGS)
 
-test: style  ## checks, then every suite with its budget
+test: $(DEV)  ## checks, and beside them every suite with its budget
+	@$(MAKE) --no-print-directory -j2 style suites
+
+suites: $(DEV)
 	$(BIN)/python -m tests.run_suites $(SUITES)
 
 check: style  ## style, types, import contracts, house rules

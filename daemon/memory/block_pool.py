@@ -219,7 +219,7 @@ class BlockPool:
         counted = Ledger(self.num_blocks, free.size, held.size, cached.size, fenced.size)
         if (owners < 0).any() or counted != kept:
             raise LedgerError(f"kept {kept}, counted {counted}")
-        if together.size != self.num_blocks or np.unique(together).size != self.num_blocks:
+        if together.size != self.num_blocks or len(set(together.tolist())) != self.num_blocks:
             raise LedgerError(f"a block is in two uses or none: {counted}")
         return kept
 

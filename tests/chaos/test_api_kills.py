@@ -10,12 +10,12 @@ from daemon.core.core import Core
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.journal.replay import replay
+from daemon.supervisor.spare import WORKER
 from tests.chaos.cases import SHORT_KINDS, Asker, toy_folder
 from tests.chaos.clients import Clients
 from tests.chaos.daemons import seed_of, toys
 from tests.chaos.linked_run import Setting, asked_of, disturbed, linked_daemon
 from tests.chaos.processes import gone
-from tests.chaos.quick import NURSERY
 from tests.chaos.strikes import FOLDER, Strikes
 from tests.e2e.live import LiveDaemon
 
@@ -59,13 +59,13 @@ def on_their_way(daemon: LiveDaemon, times_s: list[float]) -> list[int]:
 
 
 async def test_the_api_killed_in_the_middle_of_transfers_leaves_nothing_behind(
-    tmp_path: Path, nursery_path: Path
+    tmp_path: Path, quick: dict[str, str]
 ) -> None:
     """Its streams were right as far as they came; workers live on, and serve who asks next."""
     seed = seed_of(31)
     cases = [one for one in Asker(seed, most_tokens=60).cases(18) if one.kind in SHORT_KINDS]
-    subject = toys(toy_folder(tmp_path / "toy"), cases)._replace(worker="tests.chaos.quick")
-    env = {NURSERY: str(nursery_path), FOLDER: str(tmp_path)}
+    subject = toys(toy_folder(tmp_path / "toy"), cases)._replace(worker=quick[WORKER])
+    env = {**quick, FOLDER: str(tmp_path)}
     setting = Setting(subject, env, await asked_of(subject, tmp_path / "alone.toml", env=env))
     Strikes(tmp_path)  # where workers look for orders: there are none
     with linked_daemon(setting, tmp_path / "llmd.toml", VERY_SLOW) as daemon:

@@ -15,11 +15,11 @@ import pytest
 
 from daemon.config.paths import default_cache
 from daemon.models.embedded import EMBEDDED_NAME, model_folder
+from daemon.supervisor.spare import WORKER
 from tests.chaos.cases import KINDS, SHORT_KINDS, Asker, greedy_cases, toy_folder
 from tests.chaos.daemons import Subject, embedded, seed_of, toys
 from tests.chaos.linked_run import LINK_MS, Setting, asked_of, killed
 from tests.chaos.movers import died, ready, strike_many
-from tests.chaos.quick import NURSERY
 from tests.chaos.run import sure_cases
 from tests.chaos.states import STATES, Kill
 from tests.chaos.strikes import FOLDER, Order, Strike, Strikes
@@ -77,37 +77,42 @@ def orders_of(chance: random.Random, sums: Counter[str], count: int) -> list[Ord
 
 
 async def struck(
-    folder: Path, nursery: Path, subject: Subject, seed: int, orders: list[Order], clients: int
+    folder: Path,
+    quick: dict[str, str],
+    subject: Subject,
+    seed: int,
+    orders: list[Order],
+    clients: int,
 ) -> list[Kill]:
     """Toys of one daemon, killed as ordered."""
     folder.mkdir()
     strikes = Strikes(folder)
-    env = {NURSERY: str(nursery), FOLDER: str(folder)}
-    quick = subject._replace(worker="tests.chaos.quick")
-    asked = await asked_of(quick, folder / "alone.toml", env=env)
+    env = {**quick, FOLDER: str(folder)}
+    linked = subject._replace(worker=quick[WORKER])
+    asked = await asked_of(linked, folder / "alone.toml", env=env)
 
     async def strike(daemon: LiveDaemon) -> list[Strike]:
         await strike_many(daemon, strikes, orders)
         return strikes.done
 
-    return await killed(Setting(quick, env, asked, clients), folder / "llmd.toml", strike, seed)
+    return await killed(Setting(linked, env, asked, clients), folder / "llmd.toml", strike, seed)
 
 
 async def test_workers_killed_in_the_middle_of_transfers_cost_no_token(
-    tmp_path: Path, nursery_path: Path
+    tmp_path: Path, quick: dict[str, str]
 ) -> None:
     seed = seed_of(11)
     cases = [one for one in Asker(seed, most_tokens=60).cases(18) if one.kind in SHORT_KINDS]
     subject = toys(toy_folder(tmp_path / "toy"), cases)
     orders = orders_of(random.Random(seed), Counter(), len(WAYS))
-    kills = await struck(tmp_path / "run", nursery_path, subject, seed, orders, clients=10)
+    kills = await struck(tmp_path / "run", quick, subject, seed, orders, clients=10)
     tell(kills)
     assert len(kills) >= len(WAYS), "one order at most found nobody to carry it out"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-async def test_workers_killed_often_in_every_state(tmp_path: Path, nursery_path: Path) -> None:
+async def test_workers_killed_often_in_every_state(tmp_path: Path, quick: dict[str, str]) -> None:
     chance = random.Random(seed_of(12))
     folder = toy_folder(tmp_path / "toy")
     kills: list[Kill] = []
@@ -118,7 +123,7 @@ async def test_workers_killed_often_in_every_state(tmp_path: Path, nursery_path:
         subject = toys(folder, Asker(seed, most_tokens=100).cases(2 * len(KINDS)))
         orders = orders_of(chance, sums, A_LIFE)
         run = tmp_path / f"run-{len(kills)}"
-        kills += await struck(run, nursery_path, subject, seed, orders, clients=14)
+        kills += await struck(run, quick, subject, seed, orders, clients=14)
         sums = tell(kills)
     assert all(sums[one] >= LEAST for one in STATES)
 

@@ -18,6 +18,7 @@ from daemon.engine.handoff.messages import Done
 from daemon.engine.host_pool import HostPool
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.streams import Here
+from daemon.supervisor.spare import WORKER
 from daemon.wire.columns import Int32, int32
 from daemon.wire.faults import Fault, Faults
 from tests.chaos.cases import Asker, toy_folder
@@ -25,7 +26,6 @@ from tests.chaos.clients import Clients
 from tests.chaos.daemons import QUIET_S, check_ledgers, seed_of, toys
 from tests.chaos.linked_run import Setting, asked_of, at_rest, linked_daemon, told
 from tests.chaos.movers import Mover
-from tests.chaos.quick import NURSERY
 from tests.chaos.strikes import FOLDER
 from tests.engine.handoff import SOURCE, TARGET, Pair, full
 
@@ -138,13 +138,13 @@ def test_1000_spoilt_blocks_of_1000_are_found() -> None:
 
 
 async def check_answers_with_spoilt_blocks(
-    folder: Path, nursery: Path, seed: int, least: int
+    folder: Path, quick: dict[str, str], seed: int, least: int
 ) -> None:
     """Every fifth block that leaves is spoilt; a toy that computed with one would say so."""
     subject = toys(toy_folder(folder / "toy"), Asker(seed, most_tokens=60).cases(12))
     asked = await asked_of(subject, folder / "alone.toml")
-    env = {NURSERY: str(nursery), FOLDER: str(folder)}
-    setting = Setting(subject._replace(worker="tests.chaos.quick"), env, asked)
+    env = {**quick, FOLDER: str(folder)}
+    setting = Setting(subject._replace(worker=quick[WORKER]), env, asked)
     with linked_daemon(setting, folder / "llmd.toml", f"{FLIP}:1:5") as daemon:
         await at_rest(daemon)
         asking, mover = Clients(daemon.url, asked, seed), Mover(daemon, seed)
@@ -168,5 +168,5 @@ async def check_answers_with_spoilt_blocks(
 
 
 @pytest.mark.soak
-async def test_spoilt_blocks_change_no_answer(tmp_path: Path, nursery_path: Path) -> None:
-    await check_answers_with_spoilt_blocks(tmp_path, nursery_path, seed_of(23), ANSWERS)
+async def test_spoilt_blocks_change_no_answer(tmp_path: Path, quick: dict[str, str]) -> None:
+    await check_answers_with_spoilt_blocks(tmp_path, quick, seed_of(23), ANSWERS)

@@ -298,7 +298,7 @@ class Driver(Movers):
         assert batch.num_tokens <= limits.max_batch_tokens
         assert batch.num_tokens or batch.out_blocks.size or batch.in_blocks.size
         assert batch.slots.size <= limits.max_running
-        assert np.unique(batch.slots).size == batch.slots.size, "a slot is in a batch twice"
+        assert len(set(batch.slots.tolist())) == batch.slots.size, "a slot is in a batch twice"
         whole = instance.scheduler.policy.whole_prompts
         longest = limits.max_batch_tokens if whole else limits.prefill_chunk
         assert (batch.counts > 0).all() and (batch.counts <= longest).all()
@@ -318,7 +318,7 @@ class Driver(Movers):
             assert not fed_back & set(step.batch.slots.tolist()), "a sequence in two stages"
 
     def _deliver(self, action: Deliver) -> None:
-        assert np.unique(action.rows).size == action.rows.size
+        assert len(set(action.rows.tolist())) == action.rows.size
         for row, sequence, reason in zip(
             action.rows.tolist(), action.sequences.tolist(), action.reasons.tolist(), strict=True
         ):

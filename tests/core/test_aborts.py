@@ -1,6 +1,5 @@
 """Clients that go away at every stage; nothing may stay behind."""
 
-import os
 import random
 from collections import Counter
 
@@ -8,8 +7,9 @@ from daemon.core.core import Core
 from daemon.request import State, request_of
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_prompt
+from tests.soak import tries
 
-NUM_ABORTS = 10_000 if os.environ.get("LLMD_SOAK") == "1" else 2_000
+NUM_ABORTS = tries(1_000, 10_000)
 
 
 def stages(core: Core) -> dict[int, str]:

@@ -1,6 +1,5 @@
 """A random client, random workers, and the Core between them."""
 
-import os
 from typing import Any
 
 import msgspec
@@ -13,8 +12,8 @@ from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver, configured
+from tests.soak import SOAK, tries
 
-SOAK = os.environ.get("LLMD_SOAK") == "1"
 PROMPTS = [[(7 * p + i // 5) % 11 for i in range(60)] for p in range(3)]
 
 prompts = st.builds(
@@ -200,10 +199,10 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 500,
-    stateful_step_count=80 if SOAK else 40,
+    max_examples=tries(100, 5_000),
+    stateful_step_count=tries(40, 80),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=not SOAK,
 )
-TestCoreMachine = pytest.mark.timeout(3600 if SOAK else 120)(CoreMachine.TestCase)
+TestCoreMachine = pytest.mark.timeout(tries(120, 3600))(CoreMachine.TestCase)

@@ -3,8 +3,6 @@
 The Driver checks both ledgers after every event, and every token against the truth.
 """
 
-import os
-
 import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,8 +15,8 @@ from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver, configured
 from tests.core.test_machine import indices, prompts
+from tests.soak import SOAK, tries
 
-SOAK = os.environ.get("LLMD_SOAK") == "1"
 roles = st.sampled_from(list(Role))
 
 
@@ -185,10 +183,10 @@ class MigrationMachine(RuleBasedStateMachine):
 
 
 MigrationMachine.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 120,
-    stateful_step_count=80 if SOAK else 50,
+    max_examples=tries(80, 5_000),
+    stateful_step_count=tries(50, 80),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=not SOAK,
 )
-TestMigrationMachine = pytest.mark.timeout(3600 if SOAK else 120)(MigrationMachine.TestCase)
+TestMigrationMachine = pytest.mark.timeout(tries(120, 3600))(MigrationMachine.TestCase)

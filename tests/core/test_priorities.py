@@ -68,7 +68,7 @@ def test_a_better_priority_begins_first_though_it_came_later_and_costs_more() ->
 @pytest.mark.parametrize("max_running", [1, 3])
 def test_who_has_begun_keeps_its_bound_while_better_ones_come_for_ever(max_running: int) -> None:
     driver = busy(max_running)
-    begun = [arrive(driver, 900, priority=5) for _ in range(max_running)]
+    begun = [arrive(driver, 450, priority=5) for _ in range(max_running)]
     while not all(driver.num_outputs(one) for one in begun):
         driver.answer()
     late = arrive(driver, 2, priority=5)

@@ -1,21 +1,34 @@
 """Long random lives of a few instances; see `random_moves.py`."""
 
+from functools import cache
+
 import pytest
 
+from daemon.core.snapshot import Counters
 from tests.core.random_moves import live
 from tests.core.test_migration import sends
 
-
+SEEDS = range(14)
 # In 1207 a stream comes due in the step in which a prompt gives way to a decode, and gets its slot.
-@pytest.mark.parametrize("seed", [*range(14), 1207])
+LENDS_A_SLOT = 1207
+
+
+@cache
+def lived(seed: int) -> tuple[Counters, int]:
+    """What a short life counted, and how many transfers went at once."""
+    driver = live(seed, 250)
+    return driver.core.counters, sum(one.at_once for one in sends(driver))
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, LENDS_A_SLOT])
 def test_a_life_with_many_moves_ends_well(seed: int) -> None:
-    live(seed, 250)
+    counters, _ = lived(seed)
+    assert counters.finished
 
 
 def test_these_lives_have_what_they_are_for() -> None:
-    drivers = [live(seed, 200) for seed in range(100, 108)]
-    counters = [one.core.counters for one in drivers]
-    assert sum(one.at_once for driver in drivers for one in sends(driver)) > 10
+    counters = [lived(seed)[0] for seed in SEEDS]
+    assert sum(lived(seed)[1] for seed in SEEDS) > 10
     assert sum(one.handoffs for one in counters) > 40
     assert sum(one.handoffs_failed for one in counters) > 10
     assert sum(one.flips for one in counters) > 20

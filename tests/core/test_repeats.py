@@ -16,6 +16,7 @@ from daemon.scheduler.scheduler import Scheduler
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_event, random_prompt
+from tests.soak import SOAK, tries
 
 
 def calm_life(policy: str, seed: int) -> Driver:
@@ -64,7 +65,7 @@ def replanned(driver: Driver) -> Core:
     return core
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=tries(4, 100), deadline=None, derandomize=not SOAK)
 @given(seed=st.integers(0, 1 << 30))
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_repeated_steps_are_those_that_are_planned_anew(policy: str, seed: int) -> None:

@@ -1,7 +1,7 @@
 """Asking a daemon for greedy answers, and holding them against the reference, or each other."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +23,17 @@ class Case(NamedTuple):
     expected: Answer
 
 
-def cases(folder: str, count: int, left_out: Collection[int] = ()) -> list[Case]:
-    """The thirty prompts with their references; no stretch as long as one of those left out."""
+def cases(
+    folder: str, count: int, left_out: Collection[int] = (), asked: Sequence[str] = QUESTIONS
+) -> list[Case]:
+    """These questions and the stretches with their references, without those as long as one of
+    those left out.
+    """
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     text = tokenizer.encode(LICENCE.read_text(), add_special_tokens=False).ids
     stretches = [ids for ids in licence_ids(text) if len(ids) not in left_out]
-    found = answers(folder, [*QUESTIONS, *stretches], count)
-    questions = [*QUESTIONS, *[""] * (len(found) - len(QUESTIONS))]
+    found = answers(folder, [*asked, *stretches], count)
+    questions = [*asked, *[""] * (len(found) - len(asked))]
     return [Case(*pair) for pair in zip(questions, found, strict=True)]
 
 

@@ -17,9 +17,15 @@ from typing import Any, Self
 from daemon.config.cuda import VISIBLE
 from daemon.control.client import fetch_snapshot
 from daemon.protocol.control import Snapshot
+from daemon.supervisor.spare import WORKER
 
 READY_S = 300.0
 END_S = 40.0
+
+quick: dict[str, str] = {}
+"""What starts workers at once, where a suite has a nursery (`tests.nursery`): daemons get it."""
+REAL = {WORKER: ""}
+"""For daemons whose workers' processes are looked at: each imports what it needs itself."""
 
 
 def free_port() -> int:
@@ -48,7 +54,7 @@ class LiveDaemon:
         command += ["--set", f'journal.folder="{self.folder / "journal"}"']
         command += ["--set", "daemon.spare=false", *flags]  # it takes a core that tests want
         # What it learns is not the user's.
-        own = {VISIBLE: "", "STATE_DIRECTORY": str(self.folder), **(env or {})}
+        own = {VISIBLE: "", "STATE_DIRECTORY": str(self.folder), **quick, **(env or {})}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,

@@ -1,17 +1,17 @@
 """Clients that vanish at every stage leave nothing behind."""
 
 import asyncio
-import os
 import random
 from collections import Counter
 from pathlib import Path
 
 import aiohttp
 
-from tests.e2e.live import LiveDaemon
+from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.tiny import tiny_folder
+from tests.soak import tries
 
-NUM_ABORTS = 10_000 if os.environ.get("LLMD_SOAK") == "1" else 800
+NUM_ABORTS = tries(400, 10_000)
 AT_ONCE = 48
 
 
@@ -64,7 +64,7 @@ def held(daemon: LiveDaemon) -> dict[str, int]:
 async def test_nothing_leaks(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     flags = ["--model", str(folder), "--kv-blocks", "120", "--set", "scheduler.max_running=24"]
-    with LiveDaemon(*flags) as daemon:
+    with LiveDaemon(*flags, env=REAL) as daemon:
         await abort_many(daemon, 100)
         daemon.idle_snapshot()
         await asyncio.sleep(0.5)

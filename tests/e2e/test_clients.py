@@ -26,16 +26,16 @@ def client(daemon: LiveDaemon) -> OpenAI:
 
 def test_a_streamed_chat_is_the_whole_chat_in_pieces(daemon: LiveDaemon) -> None:
     asked = {"model": daemon.model()["id"], "messages": QUESTION, "temperature": 0}
-    whole = client(daemon).chat.completions.create(**asked, max_tokens=24)
+    whole = client(daemon).chat.completions.create(**asked, max_tokens=12)
     stream = client(daemon).chat.completions.create(
-        **asked, max_tokens=24, stream=True, stream_options={"include_usage": True}
+        **asked, max_tokens=12, stream=True, stream_options={"include_usage": True}
     )
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
     assert text
     assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 24
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 12
 
 
 async def test_several_streams_differ_by_seed_and_repeat(daemon: LiveDaemon) -> None:
@@ -44,7 +44,7 @@ async def test_several_streams_differ_by_seed_and_repeat(daemon: LiveDaemon) -> 
     async def texts(seed: int) -> list[str | None]:
         asked: dict[str, Any] = {"messages": QUESTION, "temperature": 1.0, "top_p": 1.0}
         answer = await remote.chat.completions.create(
-            model=daemon.model()["id"], **asked, max_tokens=12, n=3, seed=seed
+            model=daemon.model()["id"], **asked, max_tokens=8, n=3, seed=seed
         )
         return [choice.message.content for choice in answer.choices]
 
@@ -65,7 +65,7 @@ def test_a_stop_string_ends_the_text_before_it(daemon: LiveDaemon) -> None:
 
 
 async def test_a_second_turn_finds_the_first_answer_in_the_cache(daemon: LiveDaemon) -> None:
-    body = {"model": daemon.model()["id"], "max_tokens": 40, "temperature": 0, "stream": False}
+    body = {"model": daemon.model()["id"], "max_tokens": 24, "temperature": 0, "stream": False}
     async with aiohttp.ClientSession(daemon.url) as session:
 
         async def turn(messages: list[dict[str, str]]) -> dict[str, object]:

@@ -6,7 +6,6 @@ when nobody disturbs it, to the byte.
 
 import asyncio
 import contextlib
-import os
 import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,13 +15,15 @@ import pytest
 from daemon.control.client import choose_policy
 from tests.e2e.exact import Case, ask_all, cases, differences, text_of
 from tests.e2e.live import LiveDaemon
+from tests.e2e.prompts import QUESTIONS
+from tests.soak import SOAK
 
 NUM_TOKENS = 8
 LONG = 40
 FEW = slice(0, 30, 5)
-SOAK = os.environ.get("LLMD_SOAK") == "1"
-TOO_LONG = () if SOAK else (512, 700, 1000, 1500)
+TOO_LONG = () if SOAK else (200, 257, 333, 512, 700, 1000, 1500)
 """Prompts whose reference takes as long as that of all others."""
+ASKED = QUESTIONS if SOAK else QUESTIONS[::2]
 
 
 class Served(NamedTuple):
@@ -35,7 +36,7 @@ class Served(NamedTuple):
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     with LiveDaemon() as daemon:
-        yield Served(daemon, cases(daemon.model()["root"], NUM_TOKENS, TOO_LONG))
+        yield Served(daemon, cases(daemon.model()["root"], NUM_TOKENS, TOO_LONG, ASKED))
 
 
 async def check(

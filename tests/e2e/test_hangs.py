@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from daemon.wire.faults import TEST_MODE, VARIABLE
-from tests.e2e.live import LiveDaemon
+from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.test_lifecycle import counted, text_of
 from tests.e2e.tiny import tiny_folder
 
@@ -106,7 +106,7 @@ async def test_an_event_loop_that_computes_for_ever_is_found(folder: Path) -> No
 @pytest.mark.soak
 async def test_a_stopped_daemon_that_goes_on_kills_nobody(folder: Path) -> None:
     """The limits run out while it stands still, with an answer under way and without one."""
-    with LiveDaemon("--model", str(folder)) as daemon:
+    with LiveDaemon("--model", str(folder), env=REAL) as daemon:
         model = daemon.model()["id"]
         expected = await text_of(daemon.url, model, **ASKED)
         before = daemon.children()
@@ -139,7 +139,7 @@ async def test_a_disk_that_stalls_holds_up_no_answer_and_no_end(folder: Path) ->
 def whole(folder: Path) -> Iterator[LiveDaemon]:
     """A daemon with a process of every kind."""
     flags = ["--set", "daemon.spare=true", "--predictor", "features"]
-    daemon = LiveDaemon("--model", str(folder), *flags)
+    daemon = LiveDaemon("--model", str(folder), *flags, env=REAL)
     try:
         daemon.wait_ready()
         asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.live import LiveDaemon
+from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.test_lifecycle import pieces, text_of
 from tests.e2e.tiny import tiny_folder
 
@@ -97,7 +97,7 @@ async def check_kills(folder: Path, instances: int, count: int) -> None:
     flags = ["--model", str(folder), "--set", f"daemon.restarts={10 * count}"]
     flags += ["--kv-blocks", "400", "--predictor", "none"]
     flags += ["--instance", "cpu"] * instances
-    with LiveDaemon(*flags) as daemon:
+    with LiveDaemon(*flags, env=REAL) as daemon:
         model = daemon.model()["id"]
         asked = {"max_tokens": NUM_TOKENS}
         expected = [await text_of(daemon.url, model, prompt=p, **asked) for p in PROMPTS]
@@ -126,7 +126,7 @@ async def test_waits_after_kills(tmp_path: Path, instances: int) -> None:
 async def test_an_instance_is_given_up_and_the_other_serves_on(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     flags = ["--model", str(folder), "--set", "daemon.restarts=0", "--kv-blocks", "400"]
-    daemon = LiveDaemon(*flags, *["--instance", "cpu"] * 2)
+    daemon = LiveDaemon(*flags, *["--instance", "cpu"] * 2, env=REAL)
     try:
         await asyncio.to_thread(daemon.wait_ready)
         await until(lambda: all(one.state == "ready" for one in daemon.snapshot().instances))

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from daemon.core.actions import Deliver
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.journal.replay import replay
-from tests.e2e.live import LiveDaemon, free_port
+from tests.e2e.live import REAL, LiveDaemon, free_port
 from tests.e2e.tiny import tiny_folder
 
 
@@ -65,40 +64,6 @@ async def counted(url: str, least_tokens: int) -> dict[str, float]:
             await asyncio.sleep(0.1)
 
 
-def test_ready_is_notified_when_a_first_token_is_possible(folder: Path, tmp_path: Path) -> None:
-    """The manager reads while the daemon starts: a socket keeps few datagrams that nobody reads."""
-    address, said = str(tmp_path / "notify.sock"), list[str]()
-    ready = threading.Event()
-
-    def read(manager: socket.socket) -> None:
-        while not ready.is_set():
-            said.append(manager.recv(4096).decode())
-            if "READY=1" in said[-1]:
-                ready.set()
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(address)
-        threading.Thread(target=read, args=(manager,), daemon=True).start()
-        with LiveDaemon("--model", str(folder), env={"NOTIFY_SOCKET": address}) as daemon:
-            assert ready.wait(5.0)
-            heard = "\n".join(said)
-            assert heard.index("STATUS=loading") < heard.index("READY=1")
-            assert daemon.snapshot().ready
-
-
-async def test_sigterm_finishes_what_runs_and_takes_nothing_new(folder: Path) -> None:
-    with LiveDaemon("--model", str(folder)) as daemon:
-        model = daemon.model()["id"]
-        asked = {"prompt": [5, 6, 7], "max_tokens": 1500}
-        running = [asyncio.create_task(text_of(daemon.url, model, **asked)) for _ in range(4)]
-        while daemon.snapshot().running < 4:
-            await asyncio.sleep(0.01)
-        daemon.process.send_signal(signal.SIGTERM)
-        texts = await asyncio.gather(*running)
-        assert len(set(texts)) == 1
-        assert await asyncio.to_thread(daemon.process.wait, 20) == 0
-
-
 @pytest.mark.soak
 async def test_a_second_sigterm_does_not_wait(folder: Path) -> None:
     with LiveDaemon("--model", str(folder), "--set", "scheduler.max_running=1") as daemon:
@@ -133,7 +98,7 @@ def test_a_taken_port_is_one_clear_line(folder: Path) -> None:
 
 
 async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -> None:
-    with LiveDaemon("--model", str(folder)) as daemon:
+    with LiveDaemon("--model", str(folder), env=REAL) as daemon:
         model = daemon.model()["id"]
         asked = {"prompt": [9, 8, 7, 6] * 10, "max_tokens": 1200}
         expected = await text_of(daemon.url, model, **asked)
@@ -161,23 +126,29 @@ async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -
         assert all(after[name] >= count for name, count in before.items())
 
 
-async def test_a_full_queue_answers_429_and_loses_nothing(folder: Path) -> None:
+async def test_a_full_queue_answers_429_and_viewers_and_the_journal_tell_all(folder: Path) -> None:
     flags = ["--set", "scheduler.max_running=2", "--set", "scheduler.max_waiting=3"]
     with LiveDaemon("--model", str(folder), *flags) as daemon:
-        body = {
-            "model": daemon.model()["id"],
-            "prompt": [5, 6],
-            "max_tokens": 300,
-            "ignore_eos": True,
-        }
+        num_tokens = 300 * await check_a_full_queue(daemon)
+        await check_viewers_and_the_journal(daemon, num_tokens)
 
-        async def ask(session: aiohttp.ClientSession) -> tuple[int, str, int]:
-            async with session.post("/v1/completions", json=body) as got:
-                tokens = (await got.json()).get("usage", {}).get("completion_tokens", 0)
-                return got.status, got.headers.get("Retry-After", ""), tokens
 
-        async with aiohttp.ClientSession(daemon.url) as session:
-            answers = await asyncio.gather(*(ask(session) for _ in range(20)))
+async def check_a_full_queue(daemon: LiveDaemon) -> int:
+    """More ask at once than may wait: who is not refused gets all; how many they are."""
+    body = {
+        "model": daemon.model()["id"],
+        "prompt": [5, 6],
+        "max_tokens": 300,
+        "ignore_eos": True,
+    }
+
+    async def ask(session: aiohttp.ClientSession) -> tuple[int, str, int]:
+        async with session.post("/v1/completions", json=body) as got:
+            tokens = (await got.json()).get("usage", {}).get("completion_tokens", 0)
+            return got.status, got.headers.get("Retry-After", ""), tokens
+
+    async with aiohttp.ClientSession(daemon.url) as session:
+        answers = await asyncio.gather(*(ask(session) for _ in range(20)))
     refused = [answer for answer in answers if answer[0] == 429]
     served = [answer for answer in answers if answer[0] == 200]
     assert len(served) >= 4
@@ -185,30 +156,31 @@ async def test_a_full_queue_answers_429_and_loses_nothing(folder: Path) -> None:
     assert len(served) + len(refused) == 20
     assert all(int(retry_after) >= 1 for _, retry_after, _ in refused)
     assert all(tokens == 300 for _, _, tokens in served)
+    return len(served)
 
 
-async def test_viewers_and_the_journal_of_a_live_daemon(folder: Path) -> None:
-    with LiveDaemon("--model", str(folder)) as daemon:
-        choose_policy(daemon.socket, "mlfq")
-        await text_of(daemon.url, daemon.model()["id"], prompt=[5, 6], max_tokens=20)
-        daemon.idle_snapshot()
-        for words in (["daemon.cli.main", "ctl", "status", "--json"], ["tui.app", "-1"]):
-            done = subprocess.run(
-                [sys.executable, "-m", *words, "--socket", str(daemon.socket)],
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=True,
-            )
-            assert daemon.model()["id"] in done.stdout
-            if words[-1] == "--json":
-                instance = json.loads(done.stdout)["instances"][0]
-                wanted = ["name", "role", "device", "running", "waiting", "kv_blocks", "kv_free"]
-                assert all(name in instance for name in wanted)
-        seen = daemon.idle_snapshot()
-        assert seen.instances[0].policy == "mlfq"
-        daemon.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(daemon.process.wait, 20)
-        history = list(replay(read_records(daemon.folder / "journal" / FILE_NAME)))
+async def check_viewers_and_the_journal(daemon: LiveDaemon, num_tokens: int) -> None:
+    """What is seen and written of a daemon that has served so many tokens; it ends."""
+    choose_policy(daemon.socket, "mlfq")
+    await text_of(daemon.url, daemon.model()["id"], prompt=[5, 6], max_tokens=20)
+    daemon.idle_snapshot()
+    for words in (["daemon.cli.main", "ctl", "status", "--json"], ["tui.app", "-1"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *words, "--socket", str(daemon.socket)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        assert daemon.model()["id"] in done.stdout
+        if words[-1] == "--json":
+            instance = json.loads(done.stdout)["instances"][0]
+            wanted = ["name", "role", "device", "running", "waiting", "kv_blocks", "kv_free"]
+            assert all(name in instance for name in wanted)
+    seen = daemon.idle_snapshot()
+    assert seen.instances[0].policy == "mlfq"
+    daemon.process.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(daemon.process.wait, 20)
+    history = list(replay(read_records(daemon.folder / "journal" / FILE_NAME)))
     tokens = [a.rows.size for _, actions in history for a in actions if isinstance(a, Deliver)]
-    assert sum(tokens) == seen.counters.output_tokens == 20
+    assert sum(tokens) == seen.counters.output_tokens == num_tokens + 20

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.e2e.live import LiveDaemon
+from tests.e2e.test_hangs import until
 from tests.e2e.test_lifecycle import pieces, text_of
 from tests.e2e.tiny import tiny_folder
 
@@ -38,6 +39,10 @@ async def test_reload_drain_and_resume_touch_no_answer_and_logs_are_json(tmp_pat
     manager.start()
     env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"}
     with LiveDaemon("--config", str(file), "--model", str(folder), env=env) as daemon:
+        await asyncio.to_thread(until, lambda: "READY=1" in manager.told)
+        loads = next(word for word in manager.told if word.startswith("STATUS=loading"))
+        assert manager.told.index(loads) < manager.told.index("READY=1")
+        assert daemon.snapshot().ready, "a first token is possible"
         model = daemon.model()["id"]
         asked = {"prompt": [5, 6, 7], "max_tokens": 1200}
         running = [asyncio.create_task(text_of(daemon.url, model, **asked)) for _ in range(3)]

@@ -31,7 +31,7 @@ async def test_a_rival_is_refused_and_a_leaving_daemon_takes_nothing(tmp_path: P
         assert daemon.snapshot().ready  # the socket still leads to the first one
 
         body: dict[str, Any] = {"model": daemon.model()["id"], "prompt": [5, 6, 7]}
-        body |= {"max_tokens": 900, "ignore_eos": True}
+        body |= {"max_tokens": 900, "ignore_eos": True, "temperature": 0}
         async with aiohttp.ClientSession(daemon.url) as session:
 
             async def ask(**changes: Any) -> tuple[int, dict[str, Any]]:
@@ -48,6 +48,8 @@ async def test_a_rival_is_refused_and_a_leaving_daemon_takes_nothing(tmp_path: P
             assert daemon.snapshot().running, "the answers ended before the refusal was seen"
             assert status == 503
             assert "error" in refusal
-            for status, answer in await asyncio.gather(*running):
+            answers = await asyncio.gather(*running)
+            for status, answer in answers:
                 assert status == 200
                 assert answer["usage"]["completion_tokens"] == 900
+            assert len({answer["choices"][0]["text"] for _, answer in answers}) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemon.models.embedded import converted_folder, embedded_gguf
-from tests.e2e.live import LiveDaemon
+from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.test_hangs import family, runs, until
 from tests.e2e.tiny import tiny_folder
 from tests.runtime.terminal import Terminal
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_while_a_worker_loads_and_all_of_its_processes_are_stopped(folder: Path) -> None:
-    daemon = LiveDaemon("--model", str(folder))
+    daemon = LiveDaemon("--model", str(folder), env=REAL)
 
     def all_stopped() -> bool:
         children = daemon.children()
@@ -86,7 +86,7 @@ def test_ctrl_c_while_a_terminal_shows_how_far_it_is(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize("part", range(40))
 def test_at_any_moment(folder: Path, part: int) -> None:
     """From the first line of the log on; before it Python's own answer to SIGTERM is in force."""
-    daemon = LiveDaemon("--model", str(folder), "--set", "daemon.spare=true")
+    daemon = LiveDaemon("--model", str(folder), "--set", "daemon.spare=true", env=REAL)
     until(lambda: "preparing the model" in daemon.text())
     time.sleep(0.1 * part)
     ended(daemon, lambda: True)

@@ -19,6 +19,7 @@ from daemon.protocol.worker import (
     TransferOver,
 )
 from daemon.wire.columns import int32
+from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.engine.driver import Driver, Running
 from tests.engine.process import WorkerProcess, cpu_load
 
@@ -70,11 +71,13 @@ class Linked:
 
 
 class Two:
-    """Two workers of a model; `there` may have faults of its own in its environment."""
+    """Two workers of a model, started as `quick` says; they may have faults."""
 
-    def __init__(self, folder: str, faults: str = "", **changes: Any) -> None:
+    def __init__(
+        self, folder: str, quick: dict[str, str], faults: str = "", **changes: Any
+    ) -> None:
         self._ends = ExitStack()
-        test = {"LLMD_TEST_MODE": "1", "LLMD_FAULT": faults} if faults else {}
+        test = {**quick, **({TEST_MODE: "1", VARIABLE: faults} if faults else {})}
         load = cpu_load(folder, num_threads=1, **changes)
         with ExitStack() as ends:
             workers = [ends.enter_context(WorkerProcess(**test)) for _ in range(2)]

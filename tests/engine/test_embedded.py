@@ -61,6 +61,7 @@ def test_its_tokenizer_splits_as_the_model_learned(folder: Path, tokenizer: Toke
     assert tokenizer.encode("x  12").tokens == ["x", "ĠĠ", "1", "2"]
 
 
+@pytest.mark.soak  # tests/e2e/test_exactness.py compares more of them, through a whole daemon
 def test_its_greedy_answers_are_those_of_transformers(folder: Path, tokenizer: Tokenizer) -> None:
     prompts = [tokenizer.encode(text).ids for text in PROMPTS]
     with torch.inference_mode():

@@ -29,12 +29,12 @@ def _empty(plans: Driver) -> Plan:
     return plans.plan([])
 
 
-def test_wrong_blocks_are_all_found(folder: str) -> None:
+def test_wrong_blocks_are_all_found(folder: str, quick: dict[str, str]) -> None:
     """300 transfers of whose blocks each is spoilt with a probability; nothing else is."""
     blocks_of = random.Random(3)
     probability, seed = 0.1, 1
     spoilt = Fault(probability, seed)
-    with Two(folder, f"worker.link_flip:{probability}:{seed}") as two:
+    with Two(folder, quick, f"worker.link_flip:{probability}:{seed}") as two:
         two.joined()
         num_wrong = 0
         for _ in range(300):
@@ -50,8 +50,8 @@ def test_wrong_blocks_are_all_found(folder: str) -> None:
 
 
 @pytest.mark.soak
-def test_every_third_block_is_wrong(folder: str) -> None:
-    with Two(folder, "worker.link_flip:1:3") as two:
+def test_every_third_block_is_wrong(folder: str, quick: dict[str, str]) -> None:
+    with Two(folder, quick, "worker.link_flip:1:3") as two:
         two.joined()
         rights = [two.overs(two.send([1, 2, 3, 4], [9, 8, 7, 6]))[1].num_right for _ in range(3)]
         assert rights == [2, 1, 0], "each of 1 .. 12 that is 3, 6, 9 or 12"
@@ -59,9 +59,9 @@ def test_every_third_block_is_wrong(folder: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_link_that_breaks_midway(folder: str, stage: int) -> None:
+def test_a_link_that_breaks_midway(folder: str, quick: dict[str, str], stage: int) -> None:
     """Both ends answer before they say that the link is down, and take the next one."""
-    with Two(folder, f"worker.link_break:1:{stage}") as two:
+    with Two(folder, quick, f"worker.link_break:1:{stage}") as two:
         two.joined()
         number = two.send([1, 2], [3, 4])
         for one, why in ((two.here, GONE["here"]), (two.there, GONE["there"])):
@@ -78,8 +78,8 @@ def test_a_link_that_breaks_midway(folder: str, stage: int) -> None:
 
 
 @pytest.mark.soak
-def test_ends_that_do_not_meet(folder: str) -> None:
-    with Two(folder, "worker.link_break:1:0") as two:
+def test_ends_that_do_not_meet(folder: str, quick: dict[str, str]) -> None:
+    with Two(folder, quick, "worker.link_break:1:0") as two:
         two.join()
         for one in (two.here, two.there):
             down = one.next(LinkState)
@@ -89,9 +89,9 @@ def test_ends_that_do_not_meet(folder: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("killed", ["here", "there"])
-def test_a_killed_worker(folder: str, killed: str) -> None:
+def test_a_killed_worker(folder: str, quick: dict[str, str], killed: str) -> None:
     """Its peer answers for its own end, and computes on."""
-    with Two(folder, "worker.link_slow:1:200") as two:
+    with Two(folder, quick, "worker.link_slow:1:200") as two:
         two.joined()
         dead, alive = (two.here, two.there) if killed == "here" else (two.there, two.here)
         number = two.send([1, 2, 3], [4, 5, 6], layered=True)

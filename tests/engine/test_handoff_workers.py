@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def two(folder: str) -> Iterator[Two]:
+def two(folder: str, quick: dict[str, str]) -> Iterator[Two]:
     """Two workers with a plain pool and a host pool, whose link is up."""
-    with Two(folder, num_host_blocks=8) as two:
+    with Two(folder, quick, num_host_blocks=8) as two:
         yield two.joined()
 
 
@@ -121,11 +121,11 @@ def test_swapped_blocks_go_straight_on_elsewhere(two: Two) -> None:
     ("changes", "from_host"), [({"kv_dtype": "int8"}, False), ({"compress": True}, True)]
 )
 def test_eight_bits_go_on_as_they_would_have_here(
-    folder: str, changes: dict[str, Any], from_host: bool
+    folder: str, quick: dict[str, str], changes: dict[str, Any], from_host: bool
 ) -> None:
     """8-bit KV as it is; packed blocks of the host pool as they would be unpacked here."""
     tokens, places = prompt(27), [2, 1]
-    with Two(folder, num_host_blocks=8, **changes) as two:
+    with Two(folder, quick, num_host_blocks=8, **changes) as two:
         two.joined()
         running = computed(two, tokens)
         plans, blocks = two.here.plans, running.blocks

@@ -70,8 +70,8 @@ def test_a_worker_s_life(folder: str) -> None:
         assert worker.exit_status() == 0
 
 
-def test_a_broken_plan_fails_with_a_trace(folder: str) -> None:
-    with WorkerProcess(stderr=subprocess.PIPE) as worker:
+def test_a_broken_plan_fails_with_a_trace(folder: str, quick: dict[str, str]) -> None:
+    with WorkerProcess(stderr=subprocess.PIPE, **quick) as worker:
         assert isinstance(worker.load(cpu_load(folder)), Ready)
         plans = Driver(16, list(range(64)))
         plan = plans.plan([(plans.add(0, PROMPT), len(PROMPT))])
@@ -84,15 +84,15 @@ def test_a_broken_plan_fails_with_a_trace(folder: str) -> None:
         assert b"Traceback" in worker.process.stderr.read()
 
 
-def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_said(folder: str, tmp_path: Path, quick: dict[str, str]) -> None:
     reading, writing, _ = full_pipe()  # whoever reads what it logs stands still
-    with WorkerProcess(stderr=writing) as worker:
+    with WorkerProcess(stderr=writing, **quick) as worker:
         answer = worker.load(cpu_load(str(tmp_path / "nothing")))
         assert isinstance(answer, Failed) and "is not a folder" in answer.message
         assert worker.exit_status() == 1
     os.close(reading)
     os.close(writing)
-    with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
+    with WorkerProcess(stderr=subprocess.DEVNULL, **quick) as worker:
         answer = worker.load(cpu_load(folder, world_size=2))
         assert isinstance(answer, Failed) and "2 ranks" in answer.message
         assert worker.exit_status() == 1
@@ -111,8 +111,8 @@ def test_another_rank_computes_and_keeps_silent(folder: str) -> None:
             worker.receive()
 
 
-def test_a_worker_swaps_and_says_when_it_is_done(folder: str) -> None:
-    with WorkerProcess() as worker:
+def test_a_worker_swaps_and_says_when_it_is_done(folder: str, quick: dict[str, str]) -> None:
+    with WorkerProcess(**quick) as worker:
         ready = worker.load(cpu_load(folder, num_host_blocks=9, finds_size=True))
         assert isinstance(ready, Ready), ready
         assert ready.num_host_blocks == 9 and 16 <= ready.forward_tokens <= 128
@@ -142,8 +142,8 @@ def test_a_worker_swaps_and_says_when_it_is_done(folder: str) -> None:
         assert worker.exit_status() == 0
 
 
-def test_a_worker_whose_blocks_are_compressed(folder: str) -> None:
-    with WorkerProcess(stderr=subprocess.DEVNULL) as worker:
+def test_a_worker_whose_blocks_are_compressed(folder: str, quick: dict[str, str]) -> None:
+    with WorkerProcess(stderr=subprocess.DEVNULL, **quick) as worker:
         ready = worker.load(cpu_load(folder, num_host_blocks=4, compress=True))
         assert isinstance(ready, Ready), ready
         assert ready.host_block_bytes == 2 * 2 * 2 * 16 * (16 + 4)
@@ -155,3 +155,12 @@ def test_a_worker_whose_blocks_are_compressed(folder: str) -> None:
         assert isinstance(answer, Failed)
         assert "blocks 4 .. 4 of a host pool of 4" in answer.message
         assert worker.exit_status() == 1
+
+
+def test_a_quick_worker_s_fork_dies_with_it(folder: str, quick: dict[str, str]) -> None:
+    """It is the fork that holds the other end; `tests/nursery` starts it."""
+    with WorkerProcess(**quick) as worker:
+        assert isinstance(worker.load(cpu_load(folder)), Ready)
+        worker.process.kill()
+        with pytest.raises(AssertionError, match="closed its end"):
+            worker.receive()

@@ -3,6 +3,7 @@
 import ast
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,9 +24,16 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
+    """The syntax tree of a file, kept: to parse all files takes seconds, and many rules ask."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=name_of(path))
+
+
+@cache
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a tree, kept likewise."""
+    return tuple(ast.walk(tree))
 
 
 def purpose_of(path: Path) -> str:

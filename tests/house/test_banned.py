@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.source import name_of, python_files, text_files, tree_of
+from tests.house.source import name_of, nodes_of, python_files, text_files, tree_of
 
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 CALLS = {"eval", "exec", "torch.load", "os.system", "os.popen", "yaml.load", "__import__"}
@@ -27,7 +27,7 @@ def _dotted(node: ast.expr) -> str:
 
 def faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and name of every banned import, call and argument of a module."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, a.name) for a in node.names if a.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
@@ -42,7 +42,7 @@ def faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def prints(tree: ast.Module) -> Iterator[int]:
     """Lines of every print call of a module."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and _dotted(node.func) == "print":
             yield node.lineno
 

@@ -6,7 +6,7 @@ Imports inside functions and those for types alone count too.
 import ast
 from collections.abc import Iterable
 
-from tests.house.source import PACKAGES, name_of, python_files, tree_of
+from tests.house.source import PACKAGES, name_of, nodes_of, python_files, tree_of
 
 Graph = dict[str, set[str]]
 
@@ -19,7 +19,7 @@ def module_of(path: str) -> str:
 def imports_of(module: str, tree: ast.Module, known: Iterable[str]) -> set[str]:
     """Those of the known modules that a file imports, wherever in it."""
     names: list[str] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

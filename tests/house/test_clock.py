@@ -2,7 +2,7 @@
 
 import ast
 
-from tests.house.source import ROOT
+from tests.house.source import name_of, nodes_of, python_files, tree_of
 
 SHOWN = {
     "daemon/api/chat_template.py": "the date that a template may print",
@@ -15,12 +15,12 @@ WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime",
 
 def test_the_wall_clock_is_asked_only_to_be_shown() -> None:
     found = set()
-    for path in (ROOT / "daemon").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in python_files("daemon"):
+        for node in nodes_of(tree_of(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             owner = node.func.value
             name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
             if (name, node.func.attr) in WALL:
-                found.add(path.relative_to(ROOT).as_posix())
+                found.add(name_of(path))
     assert found == set(SHOWN)

@@ -3,14 +3,14 @@
 import ast
 from collections.abc import Iterator
 
-from tests.house.source import name_of, python_files, tree_of
+from tests.house.source import name_of, nodes_of, python_files, tree_of
 
 ROOMS = {"order", "admission", "residency"}
 
 
 def reaches(tree: ast.Module) -> Iterator[int]:
     """Lines that read a room of something that is called a scheduler."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and node.attr in ROOMS:
             owner = node.value
             name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")

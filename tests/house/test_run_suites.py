@@ -23,6 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / suite).mkdir()
         (tmp_path / suite / "__init__.py").touch()
         (tmp_path / suite / "test_it.py").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each would import them all
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p pytest_timeout")
     monkeypatch.setattr(run_suites, "TESTS", tmp_path)
     monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 0.0, "good": 60.0, "good/inner": 9})
     return tmp_path

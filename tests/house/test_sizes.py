@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.house.source import name_of, python_files, tree_of
+from tests.house.source import name_of, nodes_of, python_files, tree_of
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
@@ -49,7 +49,7 @@ def test_files_are_short_or_say_why_not() -> None:
 def test_functions_are_short() -> None:
     long = {}
     for path in python_files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES:

@@ -1,4 +1,6 @@
-"""A real daemon on the CPU whose instance has a made-up card: flips, orders, figures, its end."""
+"""A real daemon whose instance has a made-up card and computes a toy: flips, orders, figures, its
+end.
+"""
 
 import json
 import signal
@@ -10,6 +12,9 @@ import pytest
 
 from daemon.cli.main import main
 from daemon.control.client import flip
+from daemon.supervisor.spare import WORKER
+from daemon.wire.faults import TEST_MODE
+from tests.chaos.cases import toy_folder
 from tests.e2e.live import LiveDaemon
 from tests.powerd.fake_cards import (
     DEFAULT_MW,
@@ -50,7 +55,9 @@ def wait_until(happened: Callable[[], bool]) -> None:
 def daemon(powerd: Powerd) -> Iterator[LiveDaemon]:
     file = powerd.folder / "llmd.toml"
     file.write_text(CONFIG.format(socket=powerd.path, card=uuid_of(1)), encoding="utf-8")
-    one = LiveDaemon("--config", str(file))
+    model = toy_folder(powerd.folder / "toy")
+    env = {TEST_MODE: "1", WORKER: "tests.chaos.worker"}
+    one = LiveDaemon("--config", str(file), "--model", str(model), env=env)
     try:
         one.wait_ready()
         yield one

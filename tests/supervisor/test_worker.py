@@ -1,4 +1,8 @@
-"""The real engine worker under its supervisor: ready, answering, killed, replaced, ended."""
+"""A worker under its supervisor: ready, answering, killed, replaced, ended.
+
+It computes a toy where nothing is about the engine; real ones die in `test_spare.py` and
+`test_worker_faults.py`.
+"""
 
 import asyncio
 import logging
@@ -11,9 +15,10 @@ import pytest
 
 from daemon.engine.worker import EngineWorker
 from daemon.protocol.worker import Copied, Fallback, Load, Loading, Ready, Reply
-from daemon.supervisor.spare import Spare
+from daemon.supervisor.spare import WORKER, Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.blocking import BlockingChannel
+from daemon.wire.faults import TEST_MODE
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
 from tests.supervisor.model_folder import write_llama
@@ -26,6 +31,13 @@ PROMPT = [5, 17, 90, 33, 8, 121, 64, 2, 77]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_llama(tmp_path_factory.mktemp("llama")))
+
+
+@pytest.fixture
+def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started computes a toy."""
+    monkeypatch.setenv(TEST_MODE, "1")
+    monkeypatch.setenv(WORKER, "tests.chaos.worker")
 
 
 class Told:
@@ -85,6 +97,7 @@ class Told:
         return int(self.replies[-1].tokens[0])
 
 
+@pytest.mark.usefixtures("_toy")
 async def test_a_worker_s_life(folder: str) -> None:
     before = open_descriptors()
     told = Told(cpu_load(folder, num_host_blocks=2))
@@ -113,6 +126,7 @@ async def test_a_worker_s_life(folder: str) -> None:
     assert open_descriptors() == before
 
 
+@pytest.mark.usefixtures("_toy")
 async def test_a_model_that_cannot_load_is_hopeless(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,7 +134,7 @@ async def test_a_model_that_cannot_load_is_hopeless(
     with caplog.at_level(logging.ERROR):
         await asyncio.wait_for(told.worker.run(), 120)
     assert told.story[-2:] == ["lost", "hopeless"]
-    assert told.why.startswith("worker first: /")
+    assert told.why.startswith("worker first: ")
     assert "nothing is not a folder" in told.why
     assert told.worker.pid == 0
     assert "died" in caplog.records[-1].message

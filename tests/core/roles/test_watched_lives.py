@@ -93,7 +93,7 @@ def live(seed: int) -> tuple[Driver, list[tuple[int, bytes]]]:
     return driver, written
 
 
-@pytest.mark.parametrize("seed", [5, 6, 43])
+@pytest.mark.parametrize("seed", [pytest.param(5, marks=pytest.mark.soak), 6, 43])
 def test_a_life_under_a_restless_watcher_ends_well_and_is_the_same_again(seed: int) -> None:
     driver, written = live(seed)
     assert written and driver.core.counters.flips > 8

@@ -29,6 +29,7 @@ def test_equal_gaps_are_sustained_up_to_the_service_rate(tmp_path: Path) -> None
     assert (found.requests, found.warm_up_requests) == (1000, 100)
 
 
+@pytest.mark.soak
 def test_poisson_arrivals_against_the_mean_wait_of_m_d_1(tmp_path: Path) -> None:
     """Mean time in system D + rho D / (2 (1 - rho)) = 2 D at rho = 2/3."""
     one = scenario(tmp_path, 2000)

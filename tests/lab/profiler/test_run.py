@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,29 @@ from daemon.lab.profiler.synthetic import PlanMaker
 from daemon.lab.profiler.worker import MeasuredWorker
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import load_profile
+from daemon.supervisor.spare import WORKER
 from tests.core.driver import Driver, configured
 from tests.engine.process import cpu_load
 from tests.journal.life import record
+from tests.nursery.home import nursery
 from tests.supervisor.model_folder import write_llama
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Real workers that start at once."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        nursery(tmp_path_factory.mktemp("nursery"), "tests.nursery.engine") as env,
+    ):
+        for name, value in env.items():
+            patch.setenv(name, value)
+        yield
 
 
 def test_a_tiny_model_is_profiled(
@@ -71,7 +86,10 @@ async def test_a_model_that_cannot_load_is_told(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_worker_that_dies_is_told_and_none_is_left(folder: Path) -> None:
+async def test_a_worker_that_dies_is_told_and_none_is_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WORKER)  # a quick one's fork may answer once more
     opening = PlanMaker(block_size=16, max_slots=8).opening()
     worker = MeasuredWorker(cpu_load(str(folder)))
 

@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import tempfile
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -43,6 +46,15 @@ STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))
 
 def eventful(folder: Path, policy: str = "srtf", num_stages: int = 1, **limits: object) -> RunLog:
     """Bursts with lulls between them, more than memory and queue hold; its journal in `folder`."""
+    log, journal = lived(policy, num_stages, frozenset(limits.items()))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE_NAME).write_bytes(journal)
+    return log
+
+
+@cache
+def lived(policy: str, num_stages: int, limits: frozenset[tuple[str, Any]]) -> tuple[RunLog, bytes]:
+    """The log of such a run, and its journal."""
     bursts, each = 4, 24
     arrival_s = [4.0 * burst + 0.003 * i for burst in range(bursts) for i in range(each)]
     num = len(arrival_s)
@@ -56,7 +68,13 @@ def eventful(folder: Path, policy: str = "srtf", num_stages: int = 1, **limits: 
     noisy = Fit(num_points=1, mape=0.0, noise_sigma=0.2)
     device = msgspec.structs.replace(DEVICE, host_link=LinkSpec(1e8))
     one = profile(STEP, fit=noisy, pp=num_stages, device=device)
-    asked = {"max_running": 8, "max_batch_tokens": 64, "max_len": 256, "max_waiting": 4, **limits}
+    asked = {
+        "max_running": 8,
+        "max_batch_tokens": 64,
+        "max_len": 256,
+        "max_waiting": 4,
+        **dict(limits),
+    }
     plan = prepared(
         [one, one],
         requests,
@@ -65,7 +83,9 @@ def eventful(folder: Path, policy: str = "srtf", num_stages: int = 1, **limits: 
         policy=policy,
         predictor="noisy:0.5",
     )
-    return run(plan, Options(journal=folder))
+    with tempfile.TemporaryDirectory() as folder:
+        log = run(plan, Options(journal=Path(folder)))
+        return log, Path(folder, FILE_NAME).read_bytes()
 
 
 def written(folder: Path, events: list[Event], max_bytes: int = 1 << 30) -> Path:

@@ -1,6 +1,5 @@
 """The promise of `scheduler.max_pause_s`, in scenarios drawn at random under memory pressure."""
 
-import os
 import random
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,8 +17,9 @@ from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimit
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.scheduler.pace import MOST_POOLS
 from tests.lab.simulator.made import DEVICE, phases, prepared, profile, workload
+from tests.soak import tries
 
-NUM_SCENARIOS = 200 if os.environ.get("LLMD_SOAK") == "1" else 24
+NUM_SCENARIOS = tries(24, 200)
 MAX_LEN, MAX_PAUSE_S = 192, 5.0
 
 

@@ -1,19 +1,23 @@
-"""A linked toy worker that starts at once: `python -m tests.chaos.quick`, as `tests.chaos.struck`.
+"""A worker that starts at once: `python -m tests.nursery.worker --fd N --links-fd N [--spare]`.
 
 torch takes seconds to import. So this process imports nothing: one that has imported all forks, and
-its fork serves (`tests.chaos.nursery`). This one dies of what the fork dies of.
+its fork serves (`tests.nursery.home`). Each of the two dies a moment after the other; a signal that
+stops this one does not stop the fork.
 """
 
 import json
 import os
 import signal
 import socket
+import struct
 import sys
 
 from daemon.wire.parent import die_with_parent
 
-NURSERY = "LLMD_TOY_NURSERY"
+NURSERY = "LLMD_NURSERY"
 """A variable of the environment: the socket of who forks."""
+STATUS = struct.Struct("h")
+"""How a fork ended: its exit status, or the signal as a negative number."""
 
 
 def main() -> int:
@@ -21,17 +25,17 @@ def main() -> int:
     words = sys.argv
     fd, links_fd = (int(words[words.index(flag) + 1]) for flag in ("--fd", "--links-fd"))
     die_with_parent(fd)
-    lives, held = os.pipe()
     told = json.dumps({"env": dict(os.environ), "spare": "--spare" in words}).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nursery:
         nursery.connect(os.environ[NURSERY])
-        socket.send_fds(nursery, [told], [fd, links_fd, held, 2])
-    for mine in (fd, links_fd, held):
-        os.close(mine)
-    status = os.read(lives, 1)
-    if not status:  # it was killed
-        os.kill(os.getpid(), signal.SIGKILL)
-    return status[0]
+        socket.send_fds(nursery, [told], [fd, links_fd, 2])
+        for mine in (fd, links_fd):
+            os.close(mine)
+        said = nursery.recv(STATUS.size)
+    status = int(STATUS.unpack(said)[0]) if said else -signal.SIGKILL
+    if status < 0:  # the signal that ended the fork
+        os.kill(os.getpid(), -status)
+    return status
 
 
 if __name__ == "__main__":

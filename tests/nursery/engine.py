@@ -1,0 +1,24 @@
+"""The engine's own worker with all that it imports, as `daemon.engine.worker` serves, in forks."""
+
+import socket
+import sys
+
+from daemon.config.paths import default_cache
+from daemon.engine.preload import preload
+from daemon.engine.process import keep_compiled, share_cores, stay_offline
+from daemon.engine.worker import _SWITCH_S, EngineWorker
+from daemon.wire.blocking import BlockingChannel
+
+KIND = "cpu"
+
+stay_offline()
+share_cores()
+keep_compiled(default_cache())
+sys.setswitchinterval(_SWITCH_S)
+preload(KIND)
+
+
+def serve(fd: int, links_fd: int, spare: bool) -> int:
+    """Serve over these sockets; the process's exit status."""
+    channel, links = (socket.socket(fileno=one) for one in (fd, links_fd))
+    return EngineWorker(BlockingChannel(channel), links).serve(KIND, spare)

@@ -1,0 +1,119 @@
+"""Forks workers for `tests.nursery.worker`: `python -m tests.nursery.home SOCKET MODULE`.
+
+The module is imported once, for all; its `serve(fd, links_fd, spare)` is a fork's life, and gives
+its exit status.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from daemon import logs
+from daemon.supervisor.spare import WORKER
+from daemon.wire.faults import TEST_MODE
+from daemon.wire.parent import die_with_parent
+from tests.house.source import ROOT
+from tests.nursery.worker import NURSERY, STATUS
+
+MESSAGE_BYTES = 1 << 17
+
+
+@contextlib.contextmanager
+def nursery(folder: Path, module: str) -> Iterator[dict[str, str]]:
+    """The environment of a daemon whose workers are forks of one, for as long as it is wanted."""
+    path = folder / "nursery.sock"
+    command = [sys.executable, "-m", "tests.nursery.home", str(path), module]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield {TEST_MODE: "1", WORKER: "tests.nursery.worker", NURSERY: str(path)}
+        finally:
+            process.terminate()  # a killed one would leave forks whose time nobody counts
+
+
+def _live(joined: socket.socket, module: Any) -> int:
+    """A fork's life; its exit status."""
+    told, fds, _flags, _address = socket.recv_fds(joined, MESSAGE_BYTES, 3)
+    fd, links_fd, errors = fds
+    os.dup2(errors, 2)
+    os.close(errors)
+    orders = json.loads(told)
+    os.environ.clear()
+    os.environ.update(orders["env"])
+    threading.Thread(target=_die_with, args=(joined,), daemon=True).start()
+    logs.set_up("worker")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    status: int = module.serve(fd, links_fd, orders["spare"])
+    return status
+
+
+def _die_with(joined: socket.socket) -> None:
+    """Who asked is the process that is known as the worker: its death is the fork's."""
+    poll = select.poll()
+    poll.register(joined, 0)
+    while not poll.poll():
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reap(forks: dict[int, socket.socket]) -> None:
+    """Tell of each fork that has ended how it did, to who asked for it."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            with forks.pop(pid) as joined, contextlib.suppress(OSError):
+                joined.send(STATUS.pack(os.waitstatus_to_exitcode(status)))
+
+
+def main() -> int:
+    """Fork for whoever asks, until told to end."""
+    module = importlib.import_module(sys.argv[2])
+    gc.collect()
+    gc.freeze()
+    die_with_parent()
+    ending = threading.Event()
+    forks: dict[int, socket.socket] = {}
+    wakes, wakened = socket.socketpair()
+    wakened.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakened.fileno())  # a signal alone does not end a select
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(sys.argv[1])
+        server.listen(64)
+        signal.signal(signal.SIGTERM, lambda *_: ending.set())
+        print("ready", flush=True)
+        while not ending.is_set():
+            heard = select.select([server, wakes], [], [])[0]
+            if wakes in heard:
+                wakes.recv(4096)
+                _reap(forks)
+            if server in heard:
+                joined, _address = server.accept()
+                if (pid := os.fork()) == 0:
+                    signal.set_wakeup_fd(-1)
+                    for number in (signal.SIGTERM, signal.SIGCHLD):
+                        signal.signal(number, signal.SIG_DFL)
+                    for other in (server, wakes, wakened, *forks.values()):
+                        other.close()
+                    die_with_parent()
+                    os._exit(_live(joined, module))
+                forks[pid] = joined
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main())

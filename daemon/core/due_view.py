@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from daemon.core.instance import Instance
-from daemon.core.snapshot import DueNow
+from daemon.core.snapshot import MOST_SCALES, DueNow
 from daemon.request import State
 from daemon.scheduler import due
 from daemon.sequence import Sequence as TokenStream
@@ -14,14 +14,14 @@ from daemon.sequence import Sequence as TokenStream
 def due_now(
     sequences: Iterable[TokenStream], instances: Sequence[Instance], now: float
 ) -> tuple[DueNow, ...]:
-    """Those that have a deadline, counted by scale, the smallest first."""
+    """Those that have a deadline, counted by scale; of very many, the smallest, in order."""
     found: dict[float, DueNow] = {}
     for one in sequences:
         if one.deadline_s or one.slo_scale:
             scale = 0.0 if one.deadline_s else one.slo_scale
             due_s = due_of(one, instances, num_delivered(one, instances))
             found[scale] = _with(found.get(scale) or DueNow(scale), one, due_s, now)
-    return tuple(found[scale] for scale in sorted(found))
+    return tuple(found[scale] for scale in sorted(found)[:MOST_SCALES])
 
 
 def _with(known: DueNow, sequence: TokenStream, due_s: float, now: float) -> DueNow:

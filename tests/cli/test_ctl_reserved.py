@@ -3,7 +3,7 @@
 import json
 
 from daemon.cli.status import as_json
-from tests.tui import keeping, scenario
+from tests.tui import due, keeping, scenario
 
 
 def test_json_names_what_is_lent_to_whom_and_until_when() -> None:
@@ -34,3 +34,11 @@ def test_json_tells_the_peak_and_of_others_nothing() -> None:
     assert {one["reserved"] for one in json.loads(as_json(scenario.snapshot(1)))["instances"]} == {
         None
     }
+
+
+def test_the_json_tells_of_deadlines_now_and_since_the_start() -> None:
+    told = json.loads(as_json(due.classes(10)))
+    assert {"scale": 1.5, "kept": 90, "missed": 30} in told["counters"]["due"]
+    (strict,) = [one for one in told["due"] if one["scale"] == 1.5]
+    assert (strict["running"], strict["waiting"], strict["late"]) == (7, 2, 3)
+    assert strict["least_left_s"] == 0.42

@@ -109,3 +109,11 @@ def test_a_story_tells_a_deadline_by_scale_as_it_is_expected_and_then_as_it_was(
         num_tokens = told.status.num_output_tokens if told.status else 6
         assert told.deadline_s == pytest.approx(2.0 * (1 + max(2, num_tokens)) * STEP_S)
         assert told.slo_scale == 2.0
+
+
+def test_of_very_many_scales_a_snapshot_tells_the_strictest() -> None:
+    driver = Driver(configured(), 200, step_s=STEP_S)
+    for number in range(2 * MOST_SCALES):
+        driver.arrive([1, 2, 3], 4, slo_scale=100.0 - number)
+    told = [one.scale for one in snapshot(driver.core, driver.now).due]
+    assert told == [100.0 - number for number in range(2 * MOST_SCALES - 1, MOST_SCALES - 1, -1)]

@@ -29,6 +29,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     swap: str = ""
     decode_admission: str = ""
     chunk_is_own: bool = False  # nobody wrote its budget or its chunk: the policy has them
+    budget_is_own: bool = False  # nobody wrote its budget
 
 
 class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):

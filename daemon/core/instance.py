@@ -136,7 +136,7 @@ class Instance:
         """The tokens up to which prompts fill its steps; 0: the budget was written, or is what its
         policy has on any device.
         """
-        fills = self.config.chunk_is_own and POLICIES[self.limits.policy].fills_device
+        fills = self.config.budget_is_own and POLICIES[self.limits.policy].fills_device
         return (said.forward_tokens or Policy.batch_tokens) if fills else 0
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:

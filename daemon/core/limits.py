@@ -53,9 +53,14 @@ class InstanceLimits:
     decode_admission: str = ""
 
 
+def says_budget(own: Said, shared: Said) -> bool:
+    """Whether anybody has written the token budget of an instance's steps."""
+    return bool(own.max_batch_tokens or shared.max_batch_tokens)
+
+
 def says_chunk(own: Said, shared: Said) -> bool:
     """Whether anybody has written what an instance computes of prompts in a step."""
-    return any(one.max_batch_tokens or one.prefill_chunk for one in (own, shared))
+    return says_budget(own, shared) or bool(own.prefill_chunk or shared.prefill_chunk)
 
 
 def limits_of(own: Said, shared: Said) -> InstanceLimits:

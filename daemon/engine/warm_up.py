@@ -25,9 +25,9 @@ _SHORT_TOKENS = 4
 """Of a prompt for the kernels that short chunks have of their own."""
 _SIZES_FROM = 16
 """Tokens of the smallest step that may be the target forward size."""
-_SIZE_ROUNDS = 2
+_SIZE_ROUNDS = 3
 _SIZES_S = 2.0
-"""After so long no longer prompt is measured: nobody waits for more at a start."""
+"""After so long no longer prompt is measured: nobody waits for much more at a start."""
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
@@ -63,32 +63,26 @@ def measure_size(engine: Engine, load: Load) -> int:
     """The target forward size, 0 if prompts are too short to show it: each takes twice as many
     tokens as the last.
 
-    On a CPU, where time goes by tokens, no longer ones follow once it has levelled off. Scribbles
-    on the empty pool and leaves its slot again.
+    Nothing else may compute meanwhile: one slow step looks as if throughput had levelled off.
+    Scribbles on the empty pool and leaves its slot again.
     """
-    on_gpu = engine.cache.blocks.is_cuda
     blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
     most = min(blocks * load.block_size, load.max_len, load.max_batch_tokens)
     length = min(most, _SIZES_FROM)
     join = Join(0, 0, most, SamplingParams(temperature=0.0, ignore_eos=True), int32())
     engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))
-    lengths: list[float] = []
-    times: list[float] = []
+    times: dict[int, float] = {}
     spent_s = 0.0
-    while True:
+    while length not in times and spent_s <= _SIZES_S:
         plan = _plan(0, length, np.zeros(length, np.int32), (), ())
-        # The first step of a size prepares for it on a GPU, and finds its memory cold on a CPU.
+        # The first step of a size also prepares for it.
         tries = [engine.run(plan).elapsed_s for _ in range(_SIZE_ROUNDS)]
         spent_s += sum(tries)
-        times.append(min(tries))
-        lengths.append(length)
-        size = forward_size(Curve(tuple(lengths), tuple(times)), length, int(lengths[0]))
-        shown = not on_gpu and length >= _CPU_PROMPT_TOKENS and size.levelled
-        if length == most or shown or spent_s > _SIZES_S:
-            break
+        times[length] = min(tries)
         length = min(most, 2 * length)
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
-    return size.within(load.max_batch_tokens)
+    curve = Curve(tuple(times), tuple(times.values()))
+    return forward_size(curve, max(times), min(times)).within(load.max_batch_tokens)
 
 
 def measure_copy(swap: SwapLink) -> float:

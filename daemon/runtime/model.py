@@ -16,7 +16,7 @@ from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.events import Configured, InstanceConfig
-from daemon.core.limits import says_chunk
+from daemon.core.limits import InstanceLimits, says_budget, says_chunk
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
@@ -69,8 +69,16 @@ class ServedModel(msgspec.Struct, frozen=True):
             cache=str(cache_folder(config)),
             cpus=cores.cpus,
             kernels=config.engine.kernels,
-            finds_size=POLICIES[limits.policy].fills_device,
+            finds_size=self._finds_size(instance, limits),
         )
+
+    def _finds_size(self, instance: int, limits: InstanceLimits) -> bool:
+        """Whether a worker measures its target forward size: not on a CPU, where whoever else
+        computes at that moment would decide on it.
+        """
+        policy, device = POLICIES[limits.policy], self.instances[instance].device
+        is_open = limits.max_batch_tokens == policy.batch_tokens
+        return policy.fills_device and is_open and device.startswith("cuda")
 
     def configured(self, config: Config, now: float, written: Config | None = None) -> Configured:
         """What the Core is built with. `written`: the configuration before what it leaves open was
@@ -88,6 +96,7 @@ class ServedModel(msgspec.Struct, frozen=True):
                     ahead=spec.device.startswith("cuda"),
                     **asdict(instance_limits(config, spec)),
                     chunk_is_own=not says_chunk(said, shared),
+                    budget_is_own=not says_budget(said, shared),
                 )
                 for spec, said in zip(self.instances, specs, strict=True)
             ),

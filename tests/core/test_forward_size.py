@@ -18,7 +18,7 @@ def told(policy: str, size: int = SIZE, own: bool = True) -> Driver:
     """
     config = configured(policy, max_batch_tokens=BUDGET, prefill_chunk=BUDGET, prefix_cache=False)
     (one,) = config.instances
-    one = msgspec.structs.replace(one, chunk_is_own=own)
+    one = msgspec.structs.replace(one, budget_is_own=own)
     driver = Driver(msgspec.structs.replace(config, instances=(one,)), 64)
     say(driver, size)
     return driver

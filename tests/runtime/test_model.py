@@ -89,11 +89,14 @@ def test_worker_and_core_are_told_the_same_limits_of_each_instance() -> None:
 
 def test_a_chunk_is_the_policys_own_unless_somebody_wrote_it() -> None:
     def own(**written: object) -> list[bool]:
+        return [chunk for chunk, _ in both(**written)]
+
+    def both(**written: object) -> list[tuple[bool, bool]]:
         loaded = load(None, {key.replace("__", "."): value for key, value in written.items()})
         found = loaded.config.instance or (InstanceSpec("cpu"), InstanceSpec("cpu"))
         served = msgspec.structs.replace(SERVED, instances=found)
         told = served.configured(loaded.config, 0.0, loaded.written)
-        return [one.chunk_is_own for one in told.instances]
+        return [(one.chunk_is_own, one.budget_is_own) for one in told.instances]
 
     two = [{"device": "cpu"}, {"device": "cpu", "prefill_chunk": 64}]
     assert own() == [True, True], "found, not written"
@@ -101,6 +104,29 @@ def test_a_chunk_is_the_policys_own_unless_somebody_wrote_it() -> None:
     assert own(instance=two[:1], scheduler__policy="sarathi") == [True]
     assert own(scheduler__prefill_chunk=512) == [False, False]
     assert own(scheduler__max_batch_tokens=512) == [False, False]
+    assert both(scheduler__prefill_chunk=512) == [(False, True)] * 2, "the budget is not the chunk"
+    assert both(scheduler__max_batch_tokens=512) == [(False, False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "device", "budget", "asked"),
+    [
+        ("synced", "cuda:0", 0, True),
+        ("synced", "cuda:0", 700, False),  # somebody wrote it
+        ("synced", "cpu", 0, False),
+        ("sarathi", "cuda:0", 0, False),
+    ],
+)
+def test_a_worker_measures_its_target_forward_size_where_that_counts(
+    policy: str, device: str, budget: int, asked: bool
+) -> None:
+    written = {"scheduler.policy": policy, "scheduler.max_batch_tokens": budget}
+    config = load(None, {name: value for name, value in written.items() if value}).config
+    pool = plan_pool(config, SERVED.shape, InstanceSpec("cpu"), Devices())
+    served = msgspec.structs.replace(
+        SERVED, instances=(InstanceSpec(device),), pools=(pool,), cores=(CoreShare(1, (0,)),)
+    )
+    assert served.load(config, 0).finds_size == asked
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

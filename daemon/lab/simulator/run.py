@@ -9,7 +9,7 @@ import numpy as np
 
 from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig
-from daemon.core.limits import limits_of, says_chunk
+from daemon.core.limits import limits_of, says_budget, says_chunk
 from daemon.cost.forward_size import size_of
 from daemon.cost.profile import Profile
 from daemon.journal.writer import JournalWriter
@@ -138,6 +138,7 @@ def configured(prepared: Prepared) -> Configured:
             ahead=not profile.device.is_cpu,  # as the daemon says of its own
             **asdict(limits_of(group, written)),
             chunk_is_own=not says_chunk(group, written),
+            budget_is_own=not says_budget(group, written),
         )
         for index, (profile, group) in enumerate(
             zip(prepared.profiles, prepared.groups, strict=True)

@@ -1,0 +1,65 @@
+"""Formats of weights: how many numbers a block of a row holds, and how many bytes it takes.
+
+A row of a weight [N, K] is a run of blocks, each with its numbers and what scales them. GGUF's are
+as its files have them, under its names. The others hold what AWQ, GPTQ, compressed tensors and FP8
+checkpoints say, brought into one shape: `int4/g`, `int8/g` and `fp8/g` begin with a scale and a
+zero, float32 each, and g numbers follow, of which each is worth scale * (number - zero).
+"""
+
+import msgspec
+
+GROUP_SIZES = (128, 64, 32)
+"""Numbers of a block of `int4/g`, `int8/g` and `fp8/g`: of a longer group each block repeats the
+scale."""
+_GROUP_HEAD_BYTES = 8
+
+
+class Format(msgspec.Struct, frozen=True):
+    """How numbers of a row are stored."""
+
+    name: str
+    block_len: int  # numbers
+    block_bytes: int
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of a row of so many numbers. Raises ValueError where these are no whole blocks."""
+        blocks, rest = divmod(columns, self.block_len)
+        if rest:
+            raise ValueError(f"rows of {columns} are no whole blocks of {self.name}")
+        return blocks * self.block_bytes
+
+
+def _group(kind: str, block_len: int, bits: int) -> Format:
+    size_bytes = _GROUP_HEAD_BYTES + block_len * bits // 8
+    return Format(f"{kind}/{block_len}", block_len, size_bytes)
+
+
+_GGUF = (
+    Format("F32", 1, 4),
+    Format("F16", 1, 2),
+    Format("BF16", 1, 2),
+    Format("Q4_0", 32, 18),
+    Format("Q4_1", 32, 20),
+    Format("Q5_0", 32, 22),
+    Format("Q5_1", 32, 24),
+    Format("Q8_0", 32, 34),
+    Format("Q4_K", 256, 144),
+    Format("Q5_K", 256, 176),
+    Format("Q6_K", 256, 210),
+)
+_GROUPS = tuple(
+    _group(kind, size, bits)
+    for kind, bits in (("int4", 4), ("int8", 8), ("fp8", 8))
+    for size in GROUP_SIZES
+)
+FORMATS = {one.name: one for one in (*_GGUF, *_GROUPS)}
+PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Formats without blocks, and how torch and safetensors call their numbers."""
+
+
+def group_size(columns: int, group: int) -> int:
+    """The block length for rows of `columns` in groups of `group`. Raises ValueError."""
+    for size in GROUP_SIZES:
+        if columns % size == 0 and group % size == 0:
+            return size
+    raise ValueError(f"rows of {columns} in groups of {group} are no whole blocks")

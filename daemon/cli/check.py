@@ -244,7 +244,7 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
 
 def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     """The memory formula of one instance, term by term."""
-    yield f"  computes in  {plan.dtype}"
+    yield f"  computes in  {plan.dtype}{_weights_in(shape, plan)}"
     if plan.size is None:
         yield "  the GPU's memory cannot be read from here; the worker sizes its pool at its start"
         yield host_line(plan.host)
@@ -264,6 +264,15 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     )
     yield host_line(plan.host)
     yield f"  longest      {size.max_len:>10,} tokens of prompt and answer"
+
+
+def _weights_in(shape: ModelShape, plan: PoolPlan) -> str:
+    """How weights are held, where that is not what is computed in."""
+    share = shape.packed_params / max(shape.num_params, 1)
+    said = f", {share:.0%} of the weights packed as stored" if share else ""
+    if plan.weight_dtype != plan.dtype and share < 1:
+        said += f", {'the rest' if share else 'weights'} held in {plan.weight_dtype}"
+    return said
 
 
 def limits_line(limits: InstanceLimits) -> str:

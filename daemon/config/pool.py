@@ -17,7 +17,7 @@ from daemon.memory.sizing import (
     Room,
     Shape,
     SizingError,
-    cpu_weight_bytes,
+    cpu_copy_bytes,
     size_pool,
 )
 
@@ -33,14 +33,19 @@ class PooledModel(Shape, Protocol):
     def dtype(self) -> str:
         """Number format of the weights as stored."""
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights that stay in blocks."""
+
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded as `dtype`."""
+        """Bytes of the weights once loaded, those that are not packed as `dtype`."""
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
     """One instance's pools, and all that they were computed from."""
 
-    dtype: str
+    dtype: str  # of states
+    weight_dtype: str  # of weights that are not packed
     demand: Demand
     room: Room | None  # None: a GPU whose memory cannot be read from here
     size: PoolSize | None  # None with room: the worker sizes the pool when it starts
@@ -48,10 +53,15 @@ class PoolPlan(msgspec.Struct, frozen=True):
 
 
 def instance_dtype(config: Config, device: str, stored: str) -> str:
-    """The number format an instance computes in."""
-    if config.model.dtype != "auto":
-        return config.model.dtype
-    return "float32" if device == "cpu" else stored
+    """The number format of an instance's states. A CPU's are always float32: what it saves by
+    narrow numbers is the reading of weights.
+    """
+    return "float32" if device == "cpu" else weight_dtype(config, stored)
+
+
+def weight_dtype(config: Config, stored: str) -> str:
+    """The number format in which an instance holds weights that are not packed."""
+    return stored if config.model.dtype == "auto" else config.model.dtype
 
 
 def longest(config: Config, context_len: int) -> int:
@@ -66,7 +76,8 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
     refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
     demand, room, size = _device_pool(config, model, spec, dtype, devices)
-    return PoolPlan(dtype, demand, room, size, plan_host_pool(config, model, spec, dtype, size))
+    host = plan_host_pool(config, model, spec, dtype, size)
+    return PoolPlan(dtype, weight_dtype(config, model.dtype), demand, room, size, host)
 
 
 def pool_faults(
@@ -95,9 +106,10 @@ def _device_pool(
 ) -> tuple[Demand, Room | None, PoolSize | None]:
     """What the device's own pool must serve, the room there is for it, and its size."""
     demand = demand_of(config, model, dtype, instance_limits(config, spec))
-    weight_bytes = model.weight_bytes(dtype)
+    held_as = weight_dtype(config, model.dtype)
+    weight_bytes = model.weight_bytes(held_as)
     if spec.device == "cpu":
-        weight_bytes = cpu_weight_bytes(weight_bytes, dtype)
+        weight_bytes += cpu_copy_bytes(weight_bytes - model.packed_bytes, held_as)
     room = _room(config, spec.device, weight_bytes, devices)
     if room is not None:
         size = size_pool(model, demand, room)

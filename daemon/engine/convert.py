@@ -1,8 +1,8 @@
-"""Converts a GGUF file to a folder of safetensors: `python -m daemon.engine.convert SRC DST`.
+"""Makes a model folder of a GGUF file: `python -m daemon.engine.convert SRC DST`.
 
-The folder then holds all that serving needs without gguf or transformers' slow conversions:
-float32 weights, config.json, generation_config.json, tokenizer.json, tokenizer_config.json.
-What share is done is printed, a number a line.
+The folder then holds all that serving needs beside the file itself, without gguf or transformers'
+slow conversions: config.json, generation_config.json, tokenizer.json, tokenizer_config.json, and
+the index of the file's tensors. What share is done is printed, a number a line.
 """
 
 import json
@@ -12,8 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from daemon.engine.gguf_speed import hurry
 from daemon.engine.process import stay_offline
+from daemon.models.formats import PLAIN
+from daemon.models.gguf_index import INDEX, LINK, GgufIndex, link
+from daemon.models.shape import ModelError
 from daemon.wire.parent import die_with_parent
 
 _RECOMMENDED = {
@@ -33,36 +38,43 @@ _DIGIT_SPLITTERS = frozenset({"smollm", "starcoder", "refact", "command-r", "cod
 """Pre-tokenizers of GGUF that split every digit off first, which transformers leaves out."""
 
 
-_READ_S = 6.0
-_COMPUTE_S_PER_BYTE, _WRITE_S_PER_BYTE = 1.2e-8, 0.8e-8
-"""What each part of a conversion takes about, by bytes of the file: for the bar alone."""
+_PARTS = 5
+"""Of the work, of about the same length, for the bar alone."""
 
 Told = Callable[[float], None]
 """Told which share of the conversion is done, 0..1."""
 
 
 def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
-    """Write the folder `target` from the GGUF file `source`."""
-    size_bytes = source.stat().st_size
-    whole_s = _READ_S + size_bytes * (_COMPUTE_S_PER_BYTE + _WRITE_S_PER_BYTE)
+    """Write the folder `target` from the GGUF file `source`. Raises ModelError."""
     told(0.0)
 
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    hurry(lambda taken_bytes: told((_READ_S + taken_bytes * _COMPUTE_S_PER_BYTE) / whole_s))
-    told(_READ_S / 2 / whole_s)
+    from daemon.engine.quantised.index import Indexer
+
+    hurry()
+    told(1 / _PARTS)
     folder, name = str(source.parent), source.name
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        folder,
-        gguf_file=name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    told((_READ_S + size_bytes * _COMPUTE_S_PER_BYTE) / whole_s)
+    told(2 / _PARTS)
+    config: Any = AutoConfig.from_pretrained(folder, gguf_file=name)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)
+    told(3 / _PARTS)
+    index, computed = Indexer(source, model).index()
+    told(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(target)
+    (target / INDEX).write_bytes(msgspec.json.encode(index))
+    link(target, source)
+    if computed:
+        save_file(computed, target / "model.safetensors", {"format": "pt"})
+    config.architectures = [type(model).__name__]
+    config.dtype = _computes_in(index)
+    config.save_pretrained(target)
+    GenerationConfig.from_model_config(config).save_pretrained(target)
     tokenizer.save_pretrained(target)
     _keep_template(target, tokenizer.chat_template)
     says = _fields(source, "general.name", "tokenizer.ggml.pre")
@@ -71,6 +83,15 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     _recommend(target / "generation_config.json", _RECOMMENDED.get(says["general.name"], {}))
     _make_readable(target)
     told(1.0)
+
+
+def _computes_in(index: GgufIndex) -> str:
+    """What a GPU computes in: as most weights are stored, bfloat16 for packed ones."""
+    sizes: dict[str, int] = {}
+    for one in index.tensors:
+        kind = PLAIN.get(one.format, "bfloat16")
+        sizes[kind] = sizes.get(kind, 0) + one.size_bytes
+    return max(sizes, key=lambda kind: sizes[kind], default="float32")
 
 
 def _keep_template(folder: Path, template: str | None) -> None:
@@ -111,7 +132,8 @@ def _split_digits(path: Path) -> None:
 def _make_readable(folder: Path) -> None:
     """Let other users of the machine read the result, whatever modes the writers chose."""
     for path in folder.iterdir():
-        path.chmod(0o644)
+        if path.name != LINK:
+            path.chmod(0o644)
 
 
 def main() -> int:
@@ -122,11 +144,12 @@ def main() -> int:
     die_with_parent()
     stay_offline()
     os.environ["TQDM_DISABLE"] = "1"
-    convert(
-        Path(sys.argv[1]).absolute(),
-        Path(sys.argv[2]).absolute(),
-        lambda share: print(f"{share:.4f}", flush=True),
-    )
+    source, target = (Path(word).absolute() for word in sys.argv[1:])
+    try:
+        convert(source, target, lambda share: print(f"{share:.4f}", flush=True))
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

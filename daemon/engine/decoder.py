@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import embedding
 
 from daemon.engine.attention import PagedAttention
+from daemon.engine.embeddings import Embeddings, PlainEmbeddings
 from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.rotary import RotaryTable
 
@@ -34,7 +34,7 @@ class DecoderLayer:
 class Decoder:
     """All layers, and what they share."""
 
-    embeddings: torch.Tensor
+    embeddings: Embeddings
     rotary: RotaryTable
     layers: tuple[DecoderLayer, ...]
     norm: Norm
@@ -47,13 +47,14 @@ class Decoder:
         return [*(product for layer in per_layer for product in layer), self.head]
 
     def small_weights(self) -> list[torch.Tensor]:
-        """The weights that belong to no product: embeddings and norms."""
+        """The weights that belong to no product: norms, and embeddings that are plain."""
         norms = [self.norm]
         for layer in self.layers:
             norms += [layer.input_norm, layer.mlp_norm]
             heads = layer.heads.query_norm, layer.heads.key_norm
             norms += [norm for norm in heads if norm is not None]
-        return [self.embeddings, *(norm.weight for norm in norms)]
+        rows = [self.embeddings.weight] if isinstance(self.embeddings, PlainEmbeddings) else []
+        return [*rows, *(norm.weight for norm in norms)]
 
     def rows(
         self,
@@ -78,7 +79,7 @@ class Decoder:
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The residual [T, width] behind the last layer, and what is still to be added to it."""
-        states = embedding(tokens, self.embeddings)
+        states = self.embeddings(tokens)
         angles = self.rotary.angles(positions)
         added = None
         for index, layer in enumerate(self.layers):

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.embeddings import embeddings_of
 from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.rotary import RotaryTable
 
 _BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
@@ -19,6 +21,8 @@ _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _ATTENTION_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_LINEARS = ({nn.Linear}, {QuantisedLinear})
+"""What one product may be made of: all of it plain, or all of it quantised."""
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 
@@ -37,8 +41,8 @@ def fuse(model: Any, ops: Ops, prepare: Prepare, num_positions: int) -> Decoder 
     if not recognised(base):
         return None
     return Decoder(
-        embeddings=base.embed_tokens.weight,
-        rotary=RotaryTable(base.rotary_emb, num_positions, base.embed_tokens.weight.device),
+        embeddings=embeddings_of(base.embed_tokens),
+        rotary=RotaryTable(base.rotary_emb, num_positions, base.norm.weight.device),
         layers=tuple(_layer(layer, prepare) for layer in base.layers),
         norm=_norm(base.norm),
         head=prepare(model.get_output_embeddings()),
@@ -76,13 +80,13 @@ def _recognised_layer(layer: Any) -> bool:
         return False
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
-    linears = [getattr(attention, name) for name in _ATTENTION]
-    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
+    products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
     silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
     return (
         silu
         and all(_is_norm(norm) for norm in norms)
-        and all(type(linear) is nn.Linear for linear in linears)
+        and all({type(linear) for linear in product} in _LINEARS for product in products)
     )
 
 
@@ -127,16 +131,24 @@ def _heads(attention: Any) -> Heads:
     )
 
 
-def merge(linears: list[nn.Linear]) -> Layer:
-    """One layer that computes several of the same input, whose weights become views of its own."""
+def merge(linears: list[Any]) -> Layer:
+    """One layer that computes several of the same input, whose weights become views of its own.
+
+    Quantised ones stay where they are: the layer reads one after the other.
+    """
     first, rows = linears[0], [linear.out_features for linear in linears]
+    has_bias = any(linear.bias is not None for linear in linears)
+    if isinstance(first, QuantisedLinear):
+        bias = _merged_bias(linears) if has_bias else None
+        weights = [weight for linear in linears for weight in linear.weights]
+        return QuantisedLinear(first.in_features, sum(rows), bias, weights)
     with torch.device("meta"):
         merged = nn.Linear(first.in_features, sum(rows), bias=False)
     merged.weight = _merged([linear.weight for linear in linears])
     for linear, part in zip(linears, merged.weight.split(rows), strict=True):
         linear.weight = nn.Parameter(part, requires_grad=False)
-    if any(linear.bias is not None for linear in linears):
-        merged.bias = _merged([_bias(linear) for linear in linears])
+    if has_bias:
+        merged.bias = _merged_bias(linears)
     return merged
 
 
@@ -152,6 +164,12 @@ def _merged(parts: list[torch.Tensor]) -> nn.Parameter:
     return nn.Parameter(whole, requires_grad=False)
 
 
-def _bias(linear: nn.Linear) -> torch.Tensor:
-    """A layer's bias, zeros where it has none."""
-    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+def _merged_bias(linears: list[Any]) -> nn.Parameter:
+    """The biases of all, zeros where one has none."""
+    like = next(linear.bias for linear in linears if linear.bias is not None)
+    return _merged(
+        [
+            like.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+            for linear in linears
+        ]
+    )

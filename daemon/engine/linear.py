@@ -1,10 +1,13 @@
 """Matrix products, prepared at load time for the device that computes them."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear
 
 if TYPE_CHECKING:
     from daemon.engine.cuda.products import Product
@@ -97,3 +100,10 @@ def linear_bytes(model: nn.Module) -> int:
     """Bytes of the weights of all linear layers."""
     layers = (module for module in model.modules() if isinstance(module, nn.Linear))
     return sum(layer.weight.nbytes for layer in layers)
+
+
+def quantised_bytes(layers: Iterable[object]) -> int:
+    """Bytes of the quantised weights of some layers; shared ones count once."""
+    held = [layer for layer in layers if isinstance(layer, QuantisedLinear | QuantisedEmbedding)]
+    sizes = {one.data.data_ptr(): one.size_bytes for layer in held for one in layer.weights}
+    return sum(sizes.values())

@@ -11,10 +11,12 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from daemon.engine.attention import ATTENTION_NAME, register
+from daemon.engine.quantised.place import claimed, fill, with_layers
 from daemon.engine.resolve import in_a_line, read_config, resolved_of
 from daemon.engine.weights import open_weights
-from daemon.models.shape import ModelError, weight_shapes
+from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
+from daemon.models.weights import weight_shapes
 
 log = logging.getLogger(__name__)
 
@@ -27,22 +29,30 @@ def load_model(
     dtype: str,
     device: torch.device,
     tell: Callable[[float], None] = lambda _share: None,
+    *,
+    weight_dtype: str = "",
 ) -> PreTrainedModel:
-    """The causal language model in `folder`, on its device and ready to compute.
+    """The causal language model in `folder`, on its device and ready to compute in `dtype`.
 
-    `tell` hears, from any thread, the share of the weights that is loaded. Raises ModelError.
+    What is stored in blocks stays so. On a CPU weights may be narrower than what it computes in:
+    `weight_dtype`, where it is given. `tell` hears, from any thread, the share of the weights that
+    is loaded. Raises ModelError.
     """
     config = read_config(folder)
     check_folder(folder, resolved_of(config))
     register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
     model_class = _class_of(config)
-    with open_weights(folder, device, tell) as weights:
+    narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
+    with open_weights(folder, device, tell, narrow) as (weights, packed):
         try:
-            model, told = model_class.from_pretrained(
+            places = claimed(model_class, config, packed)
+            model, told = with_layers(model_class, places).from_pretrained(
                 None,  # its files are not transformers' affair
                 config=config,
-                state_dict=weights,
+                state_dict={
+                    name: one for name, one in weights.items() if name not in places.values()
+                },
                 device_map={"": device},
                 dtype=torch_dtype(dtype),
                 attn_implementation=ATTENTION_NAME,
@@ -52,6 +62,7 @@ def load_model(
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
             raise ModelError(f"{folder}: {said}") from error
+        fill(model, places, packed)
     _check_loaded(folder, model, told)
     model.requires_grad_(False)
     return model.eval()

@@ -7,7 +7,7 @@ from daemon.engine.backend import Backend
 from daemon.engine.decoder import Decoder
 from daemon.engine.forward import Programs
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.linear import PackedLinear
+from daemon.engine.linear import PackedLinear, quantised_bytes
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.modules import Modules
 from daemon.engine.slots import Slots
@@ -35,7 +35,7 @@ class CausalModel:
             tensors += self._forward.small_weights()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
-        return sum(storages.values()) + sum(packed)
+        return sum(storages.values()) + sum(packed) + quantised_bytes(held)
 
     def compile_steps(self, backend: Backend, cache: PagedKV, slots: Slots) -> None:
         """From now on compute decode steps as compiled programs, where there are any."""

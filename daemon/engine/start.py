@@ -58,7 +58,11 @@ def start(
         torch.cuda.set_device(device)
     progress("weights", 0.0)
     model = load_model(
-        Path(load.model), load.dtype, device, lambda done: progress("weights", WEIGHTS_END * done)
+        Path(load.model),
+        load.dtype,
+        device,
+        lambda done: progress("weights", WEIGHTS_END * done),
+        weight_dtype=load.weight_dtype,
     )
     shape = shape_here(Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)

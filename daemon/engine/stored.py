@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from daemon.models.shape import ModelError, safetensors_header
+from daemon.models.shape import ModelError
+from daemon.models.weights import safetensors_header
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Of one read: long enough for a disk's and a link's full rate, short enough to overlap."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import safe_open
 
+from daemon.engine.quantised.files import GgufWeights, Packed, narrow_weights
 from daemon.engine.stored import (
     CHUNK_BYTES,
     LoadMeter,
@@ -23,7 +24,7 @@ from daemon.engine.stored import (
     read_exactly,
     stored_tensors,
 )
-from daemon.models.shape import weight_files
+from daemon.models.weights import weight_files
 
 
 class Slice(Protocol):
@@ -35,12 +36,16 @@ class Slice(Protocol):
 
 @contextmanager
 def open_weights(
-    folder: Path, device: torch.device, tell: Callable[[float], None]
-) -> Iterator[dict[str, Slice]]:
-    """Every tensor of a model folder by its name; `tell` hears the share that is loaded so far.
+    folder: Path,
+    device: torch.device,
+    tell: Callable[[float], None],
+    narrow: torch.dtype | None = None,
+) -> Iterator[tuple[dict[str, Slice], Packed]]:
+    """Every tensor of a model folder by its name, and those that may stay as they are stored.
 
-    They load to `device` and may be sliced while the context is open; on the way out all that was
-    sent has arrived. Raises ModelError.
+    They load to `device` and may be taken while the context is open; on the way out all that was
+    sent has arrived. `narrow`: the type in which a CPU holds weights. `tell` hears the share that
+    is loaded so far. Raises ModelError.
     """
     with ExitStack() as stack:
         paths = weight_files(folder)
@@ -49,14 +54,22 @@ def open_weights(
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file)
-        meter = LoadMeter(sum(one.size_bytes for one in stored.values()), tell)
+        gguf = GgufWeights(folder, device)
+        total_bytes = gguf.size_bytes + sum(one.size_bytes for one in stored.values())
+        meter = LoadMeter(total_bytes, tell)
+        gguf.tells(meter)
+        weights: dict[str, Slice] = dict(gguf.plain)
+        packed = dict(gguf.packed)
         if device.type == "cuda":
             from daemon.engine.cuda.weights import WeightSender
 
             sender = stack.enter_context(WeightSender(stored, device, meter))
-            yield {name: sender.slice(name) for name in stored}
+            weights |= {name: sender.slice(name) for name in stored}
         else:
-            yield _mapped_slices(paths, stored, meter, stack)
+            weights |= _mapped_slices(paths, stored, meter, stack)
+            if narrow is not None:
+                packed |= narrow_weights(stored, narrow, meter)
+        yield weights, packed
 
 
 def _mapped_slices(

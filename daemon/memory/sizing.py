@@ -115,10 +115,9 @@ def activation_bytes(shape: Shape, demand: Demand) -> int:
     return demand.max_batch_tokens * per_token + logits
 
 
-def cpu_weight_bytes(weight_bytes: int, dtype: str) -> int:
-    """Bytes that weights take on a CPU: twice their own while both layouts are kept."""
-    packs = dtype in ("float32", "bfloat16")
-    return weight_bytes * 2 if packs and weight_bytes <= KEEP_BOTH_BYTES else weight_bytes
+def cpu_copy_bytes(weight_bytes: int, dtype: str) -> int:
+    """Bytes of the second layout that a CPU keeps of float32 weights, unless they are too many."""
+    return weight_bytes if dtype == "float32" and weight_bytes <= KEEP_BOTH_BYTES else 0
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

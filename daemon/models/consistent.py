@@ -12,8 +12,9 @@ import msgspec
 
 from daemon.models.resolved import read_shape
 from daemon.models.resolving import Ask, ask_child, resolve
-from daemon.models.shape import ModelError, ModelShape, weight_shapes
+from daemon.models.shape import ModelError, ModelShape
 from daemon.models.supported import check_folder
+from daemon.models.weights import weight_shapes
 
 _LAYER = re.compile(r"\.(?:layers|layer|blocks|h)\.(\d+)\.")
 _MOST = {

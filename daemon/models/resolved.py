@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from daemon.models.shape import ModelError, ModelShape, count_params, read_json
+from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.weights import count_weights
 
 
 class Rope(msgspec.Struct, frozen=True):
@@ -63,8 +64,8 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
             raise ModelError(f"{folder / 'config.json'} does not say {told}")
     return ModelShape(
         model_type=resolved.model_type,
-        num_params=count_params(folder),
         dtype=resolved.dtype,
+        **count_weights(folder)._asdict(),
         eos_token_ids=_eos_token_ids(folder, resolved),
         **sizes,
     )

@@ -1,17 +1,12 @@
-"""A model's shape, and what a folder's JSON files and headers say: no weights are touched."""
+"""A model's shape: what the daemon must know of it."""
 
 import json
-import math
-import struct
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from daemon.memory.sizing import DTYPE_BYTES
-
-SAFETENSORS_INDEX = "model.safetensors.index.json"
-_HEADER_LIMIT_BYTES = 100 * 1024 * 1024
 
 
 class ModelError(ValueError):
@@ -30,12 +25,15 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     context_len: int  # tokens
     num_params: int
-    dtype: str  # of the weights as stored
+    dtype: str  # of the weights as stored, but for those that are packed
+    packed_params: int = 0  # of them in blocks, which they stay in
+    packed_bytes: int = 0  # of these blocks
     eos_token_ids: tuple[int, ...] = ()
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded as `dtype`."""
-        return self.num_params * DTYPE_BYTES[dtype]
+        """Bytes of the weights once loaded, those that are not packed as `dtype`."""
+        plain = self.num_params - self.packed_params
+        return self.packed_bytes + plain * DTYPE_BYTES[dtype]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -49,62 +47,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object")
     return value
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files, whether or not they exist."""
-    index = folder / SAFETENSORS_INDEX
-    if not index.exists():
-        return [folder / "model.safetensors"]
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{index} names no weights")
-    names = sorted({str(name) for name in weight_map.values()})
-    if any("/" in name or name.startswith(".") for name in names):
-        raise ModelError(f"{index} names weights outside the folder")
-    return [folder / name for name in names]
-
-
-def count_params(folder: Path) -> int:
-    """Parameters stored, summed over the safetensors headers (tied ones are stored once)."""
-    return sum(math.prod(sides) for sides in weight_shapes(folder).values())
-
-
-def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The sides of every tensor stored, by its name. Raises ModelError if it is no safetensors."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in weight_files(folder):
-        tensors, _ = safetensors_header(path)
-        for name, tensor in tensors.items():
-            shapes[name] = _sides(path, tensor)
-    return shapes
-
-
-def _sides(path: Path, tensor: Any) -> tuple[int, ...]:
-    sides = tensor.get("shape") if isinstance(tensor, dict) else None
-    if not isinstance(sides, list) or not all(isinstance(s, int) and s >= 0 for s in sides):
-        raise ModelError(f"{path} is not a safetensors file: a tensor without a shape")
-    return tuple(sides)
-
-
-def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """What a file's header says of its tensors, by name, and where in the file their bytes begin.
-
-    Raises ModelError if it is no safetensors file.
-    """
-    try:
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            if size > _HEADER_LIMIT_BYTES:
-                raise ModelError(f"{path} is not a safetensors file")
-            header = json.loads(file.read(size))
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing") from None
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError, struct.error) as error:
-        raise ModelError(f"{path} is not a safetensors file: {error}") from None
-    if not isinstance(header, dict):
-        raise ModelError(f"{path} is not a safetensors file")
-    header.pop("__metadata__", None)
-    return header, 8 + size

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from daemon.memory.sizing import DTYPE_BYTES
 from daemon.models.resolved import Resolved
-from daemon.models.shape import ModelError, weight_files
+from daemon.models.shape import ModelError
+from daemon.models.weights import weight_files
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _RECURRENT_KEYS = (

@@ -22,7 +22,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     model: str  # a folder of safetensors (a GGUF file is converted to one before)
     device: str  # "cpu", "cuda:0", ...
-    dtype: str  # "float32", "bfloat16", "float16"
+    dtype: str  # of states: "float32", "bfloat16", "float16"
     block_size: int  # tokens
     num_blocks: int  # the KV pool, sized by the daemon; 0: worker sizes it from free device memory
     max_slots: int  # rows of the slot table
@@ -39,6 +39,8 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
     kernels: str = "auto"  # of a GPU: "torch" trusts none but torch's own
     finds_size: bool = False  # the target forward size is asked for
+    weight_dtype: str = ""  # of weights that are not packed; empty: `dtype`
+    exact: bool = True  # products round no states
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):

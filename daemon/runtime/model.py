@@ -70,6 +70,8 @@ class ServedModel(msgspec.Struct, frozen=True):
             cpus=cores.cpus,
             kernels=config.engine.kernels,
             finds_size=self._finds_size(instance, limits),
+            weight_dtype=pool.weight_dtype,
+            exact=config.model.dtype == "float32",
         )
 
     def _finds_size(self, instance: int, limits: InstanceLimits) -> bool:

@@ -6,7 +6,6 @@ operation wakes them anew: with few tokens that waking, and Python, cost as much
 
 import numpy as np
 import torch
-from torch.nn.functional import embedding
 
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
@@ -71,7 +70,7 @@ class _Program:
     """The calls for one number of sequences, and the buffers that they name."""
 
     def __init__(self, count: int, decoder: Decoder, cache: PagedKV, constants: Constants) -> None:
-        width = decoder.embeddings.shape[1]
+        width = decoder.embeddings.width
         self._decoder = decoder
         self._cache = cache
         self._constants = constants
@@ -90,7 +89,7 @@ class _Program:
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
         """Fill the buffers for one step of `tokens` int64 [T]."""
         positions = torch.from_numpy(batch.positions)
-        self._states.copy_(embedding(tokens, self._decoder.embeddings))
+        self._states.copy_(self._decoder.embeddings(tokens))
         for angles, turns in zip(self._angles, self._decoder.rotary.angles(positions), strict=True):
             angles.copy_(turns)
         self._blocks[:] = batch.blocks

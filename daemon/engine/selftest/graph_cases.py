@@ -10,6 +10,7 @@ from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.cuda.graphs import Capture, DecodeGraphs, Work, cuda_capture
 from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.families import ByTorch
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Angles, Heads, Norm
@@ -82,7 +83,7 @@ def _decoder(bench: Bench, by_torch: ByTorch) -> Decoder:
     longest = 2 + max(max(step) for step in _STEPS)
     rotary = RotaryTable(partial(_angles, subject.rotary_dim), longest, bench.device)
     return Decoder(
-        embeddings=bench.normal(_VOCAB, width),
+        embeddings=PlainEmbeddings(bench.normal(_VOCAB, width)),
         rotary=rotary,
         layers=(layer,),
         norm=Norm(bench.normal(width), 1e-5),

@@ -18,6 +18,7 @@ from daemon.engine.linear import linear_bytes, pack_linears, packed
 from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
 from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.quantised.linear import count_params
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
@@ -72,8 +73,7 @@ class _Trial:
         self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
-        num_params = sum(one.numel() for one in model.parameters())
-        budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda, self._rounds)
+        budget = script.budget_tokens(count_params(model), pool.cache.raw.is_cuda, self._rounds)
         self._waves = script.write(self._room, budget, self._borders, _padding(model))
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from daemon import __version__
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.selftest.kept import code, version_of
 from daemon.engine.trial.script import Wave
 from daemon.files import write_whole
@@ -36,9 +37,13 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     config = {**model.config.to_dict(), "_name_or_path": None}
     tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
+    quantised = [
+        (name, [(one.format.name, one.rows, one.columns, one.order is None) for one in la.weights])
+        for name, la in quantised_layers(model)
+    ]
     told = (load.dtype, load.kv_dtype, load.block_size, load.max_slots, load.num_threads, backend)
     versions = [version_of(name) for name in _LIBRARIES]
-    parts = (config, tensors, told, versions, _device(load.device), __version__, code())
+    parts = (config, tensors, quantised, told, versions, _device(load.device), __version__, code())
     for part in parts:
         digest.update(repr(part).encode())
     for wave in waves:

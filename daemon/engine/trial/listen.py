@@ -41,7 +41,7 @@ def asked_too_much(model: Any, shape: ModelShape, longest: int) -> list[str]:
     """
     calls = list[Heard]()
     AttentionInterface.register(_LISTENING, partial(_heard, calls=calls))
-    device = model.get_input_embeddings().weight.device
+    device = model.device
     try:
         with attention(model, _LISTENING):
             output = model(

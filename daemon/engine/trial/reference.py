@@ -25,7 +25,7 @@ _ROUNDED = "llmd_rounded"
 
 def logits_of(model: Any, tried: WaveSequence) -> torch.Tensor:
     """Logits float32 [n, vocab] of a sequence, on the host; of attention as it is set."""
-    device = model.get_input_embeddings().weight.device
+    device = model.device
     tokens = torch.from_numpy(tried.tokens).to(device).unsqueeze(0)
     positions = {}
     if tried.first:  # else positions are transformers' own affair

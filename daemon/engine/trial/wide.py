@@ -13,12 +13,11 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from daemon.engine.decoder import Decoder
+from daemon.engine.decoder import Decoder, Layer
+from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.fuse import fuse
 from daemon.engine.ops import Norm, Ops
-
-_PIECE_ELEMENTS = 1 << 24
-"""Of a product's weights that are widened at a time: a head's would fill what a pool left free."""
+from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedLinear
 
 
 @contextmanager
@@ -54,7 +53,7 @@ def _narrow(tensor: torch.Tensor) -> bool:
 
 
 def _wide_linear(module: nn.Linear, states: torch.Tensor) -> torch.Tensor:
-    rows = max(1, _PIECE_ELEMENTS // module.in_features)
+    rows = max(1, PIECE_ELEMENTS // module.in_features)
     bias = module.bias
     products = [linear(states.float(), piece.float(), None) for piece in module.weight.split(rows)]
     product = torch.cat(products, -1)
@@ -115,8 +114,13 @@ def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> De
 
     Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
     """
-    decoder = fuse(model, WideOps(), lambda one: partial(_wide_linear, one), num_positions)
+    decoder = fuse(model, WideOps(), _wide_product, num_positions)
     if decoder is None:
         return None
-    rows = vocabulary.to(decoder.embeddings.device)
-    return replace(decoder, embeddings=decoder.embeddings[rows].float())
+    rows = decoder.embeddings(vocabulary.to(model.device)).float()
+    return replace(decoder, embeddings=PlainEmbeddings(rows))
+
+
+def _wide_product(layer: Any) -> Layer:
+    """A quantised layer computes in the type of its states anyway."""
+    return layer if isinstance(layer, QuantisedLinear) else partial(_wide_linear, layer)

@@ -1,0 +1,100 @@
+"""Makes the index of a GGUF file: which of its tensors a model wants as they are, and where.
+
+How a file's names and numbers become a model's is transformers' knowledge. It is asked of every
+tensor what it does to the numbers of its rows: where it leaves them or moves them as a whole, the
+tensor stays in the file. All others are computed here, in float32.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import modeling_gguf_pytorch_utils as reading
+
+from daemon.models.formats import FORMATS
+from daemon.models.gguf_index import GgufIndex, IndexedTensor, row_order
+from daemon.models.shape import ModelError
+
+_OF_ROWS = ("TensorProcessor", "LlamaTensorProcessor")
+_OF_VECTORS = ("Gemma2TensorProcessor", "NemotronTensorProcessor")
+"""Processors of transformers that move whole rows, or nothing; and that change vectors alone."""
+
+
+class Indexer:
+    """One file's tensors for one model; `model` is on no device."""
+
+    def __init__(self, source: Path, model: Any) -> None:
+        self._source = source
+        self._reader = gguf.GGUFReader(source)
+        architecture = reading.read_field(self._reader, "general.architecture")[0]
+        config = model.config.to_dict()
+        maker = reading.TENSOR_PROCESSORS.get(architecture, reading.TensorProcessor)
+        self._processor = maker(config=config)
+        self._names: dict[str, str] = reading.get_gguf_hf_weights_map(model, self._processor)
+        self._config = config
+        self._heads = (config.get("num_attention_heads"), config.get("num_key_value_heads"))
+
+    def index(self) -> tuple[GgufIndex, dict[str, torch.Tensor]]:
+        """The index, and what is not in it, computed. Raises ModelError for an unknown format."""
+        self._check_formats()
+        kept, computed = [], dict[str, torch.Tensor]()
+        for tensor in self._reader.tensors:
+            indexed = self._indexed(tensor)
+            if indexed is not None:
+                kept.append(indexed)
+            else:
+                computed |= self._computed(tensor)
+        return GgufIndex(self._source.stat().st_size, tuple(kept)), computed
+
+    def _check_formats(self) -> None:
+        for tensor in self._reader.tensors:
+            name = tensor.tensor_type.name
+            if name not in FORMATS:
+                known = ", ".join(one for one in FORMATS if "/" not in one)
+                said = f"{tensor.name} is stored as {name}, and llmd reads {known}"
+                raise ModelError(f"{self._source}: {said}")
+
+    def _indexed(self, tensor: Any) -> IndexedTensor | None:
+        """Where the model's tensor lies in the file; None where it is not there as it should be."""
+        name = self._names.get(tensor.name)
+        shape = tuple(int(side) for side in reversed(tensor.shape))
+        kind = type(self._processor).__name__
+        as_they_are = kind in _OF_ROWS or (kind in _OF_VECTORS and len(shape) == 2)
+        if name is None or not as_they_are or len(shape) > 2:
+            return None
+        indexed = IndexedTensor(name, tensor.tensor_type.name, shape, int(tensor.data_offset))
+        if kind in _OF_VECTORS:
+            return indexed
+        rows = np.arange(shape[0], dtype=np.float64)
+        found = self._process(tensor.name, rows.reshape(-1, *(1 for _ in shape[1:]))).ravel()
+        if np.array_equal(found, rows):
+            return indexed
+        for heads in {one for one in self._heads if one and shape[0] % (2 * one) == 0}:
+            if np.array_equal(found, row_order(shape[0], heads)):
+                return IndexedTensor(*_fields(indexed), heads)
+        return None
+
+    def _computed(self, tensor: Any) -> dict[str, torch.Tensor]:
+        """A tensor as transformers makes it of the file's, by the model's name."""
+        parsed: dict[str, Any] = {"tensors": {}, "config": self._config}
+        numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
+        made = self._processor.process(
+            numbers, tensor.name, tensor_key_mapping=self._names, parsed_parameters=parsed
+        )
+        found = dict(parsed["tensors"])
+        if made.name in self._names:
+            found[self._names[made.name]] = torch.from_numpy(np.copy(made.weights))
+        return found
+
+    def _process(self, name: str, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        made = self._processor.process(
+            rows, name, tensor_key_mapping=self._names, parsed_parameters={"tensors": {}}
+        )
+        return np.asarray(made.weights)
+
+
+def _fields(indexed: IndexedTensor) -> tuple[str, str, tuple[int, ...], int]:
+    return indexed.name, indexed.format, indexed.shape, indexed.start

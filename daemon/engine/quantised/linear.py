@@ -1,0 +1,74 @@
+"""Layers of transformers' models over quantised weights: what they compute, plainly and exactly.
+
+They unpack what they need, when they need it, and compute in the type of their states: slow, right
+on every device, and what faster products are held against.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from daemon.engine.quantised.weight import QuantisedWeight
+
+PIECE_ELEMENTS = 1 << 24
+"""Of a weight that are unpacked at a time: a head's would fill what a pool left free."""
+
+
+class QuantisedLinear(nn.Module):
+    """A linear layer whose weight [N, K] is some quantised weights below each other."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: nn.Parameter | None,
+        weights: Iterable[QuantisedWeight] = (),
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.bias = bias
+        self.weights = list(weights)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [..., K] to [..., N]."""
+        pieces = [piece.numbers().to(states.dtype) for piece in self._pieces()]
+        product = torch.cat([linear(states, piece) for piece in pieces], -1)
+        return product if self.bias is None else product + self.bias.to(states.dtype)
+
+    def _pieces(self) -> Iterator[QuantisedWeight]:
+        rows = max(1, PIECE_ELEMENTS // self.in_features)
+        for weight in self.weights:
+            for first in range(0, weight.rows, rows):
+                yield weight.pick(slice(first, first + rows))
+
+
+class QuantisedEmbedding(nn.Module):
+    """An embedding whose rows are unpacked when they are looked up."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.weights: list[QuantisedWeight] = []
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """States [..., width] of `tokens` int64 [...]."""
+        rows = self.weights[0].pick(tokens.reshape(-1)).numbers().to(self.dtype)
+        return rows.view(*tokens.shape, -1)
+
+
+def quantised_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """All layers of a model over quantised weights, by their names."""
+    for name, module in model.named_modules():
+        if isinstance(module, QuantisedLinear | QuantisedEmbedding):
+            yield name, module
+
+
+def count_params(model: nn.Module) -> int:
+    """Parameters of a model, quantised ones included; what is shared counts once."""
+    held = {
+        id(one): one.rows * one.columns for _, la in quantised_layers(model) for one in la.weights
+    }
+    return sum(held.values()) + sum(one.numel() for one in model.parameters())

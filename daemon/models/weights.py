@@ -1,0 +1,86 @@
+"""The weights of a model folder: what its headers say of them, without touching any."""
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from daemon.models.gguf_index import INDEX, read_index
+from daemon.models.shape import ModelError, read_json
+
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+_HEADER_LIMIT_BYTES = 100 * 1024 * 1024
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files, whether or not they exist."""
+    index = folder / SAFETENSORS_INDEX
+    if not index.exists():
+        whole = folder / "model.safetensors"
+        return [] if (folder / INDEX).exists() and not whole.exists() else [whole]
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index} names no weights")
+    names = sorted({str(name) for name in weight_map.values()})
+    if any("/" in name or name.startswith(".") for name in names):
+        raise ModelError(f"{index} names weights outside the folder")
+    return [folder / name for name in names]
+
+
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The sides of every tensor stored, by its name. Raises ModelError."""
+    index = read_index(folder)
+    shapes = {one.name: one.shape for one in index.tensors} if index else {}
+    for path in weight_files(folder):
+        tensors, _ = safetensors_header(path)
+        for name, tensor in tensors.items():
+            shapes[name] = _sides(path, tensor)
+    return shapes
+
+
+class WeightCount(NamedTuple):
+    """Parameters that a folder stores (tied ones are stored once)."""
+
+    num_params: int
+    packed_params: int  # of them in blocks
+    packed_bytes: int
+
+
+def count_weights(folder: Path) -> WeightCount:
+    """The parameters of a folder, by its headers. Raises ModelError."""
+    num_params = sum(math.prod(sides) for sides in weight_shapes(folder).values())
+    index = read_index(folder)
+    packed = [one for one in index.tensors if one.packed] if index else []
+    in_blocks = sum(math.prod(one.shape) for one in packed)
+    return WeightCount(num_params, in_blocks, sum(one.size_bytes for one in packed))
+
+
+def _sides(path: Path, tensor: Any) -> tuple[int, ...]:
+    sides = tensor.get("shape") if isinstance(tensor, dict) else None
+    if not isinstance(sides, list) or not all(isinstance(s, int) and s >= 0 for s in sides):
+        raise ModelError(f"{path} is not a safetensors file: a tensor without a shape")
+    return tuple(sides)
+
+
+def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file's header says of its tensors, by name, and where in the file their bytes begin.
+
+    Raises ModelError if it is no safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > _HEADER_LIMIT_BYTES:
+                raise ModelError(f"{path} is not a safetensors file")
+            header = json.loads(file.read(size))
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing") from None
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError, struct.error) as error:
+        raise ModelError(f"{path} is not a safetensors file: {error}") from None
+    if not isinstance(header, dict):
+        raise ModelError(f"{path} is not a safetensors file")
+    header.pop("__metadata__", None)
+    return header, 8 + size

@@ -102,7 +102,7 @@ def test_a_fault_reaches_its_own_sequence_and_no_other(kv_dtype: torch.dtype) ->
     caches = [PagedKV(32, 1, 8, 2, 16, torch.float32, CPU, kv_dtype) for _ in range(2)]
     for cache in caches:
         fill(cache, 1)
-    clean, soiled = caches
+    soiled = caches[1]
     assert soiled.scales is not None
     # Behind every sequence's end, and where another sequence has a key and another a value.
     for table, length in zip(batch.block_tables, (8, 9, 31), strict=True):

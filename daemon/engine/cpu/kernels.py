@@ -308,9 +308,9 @@ def _do_item(a, item):
         _store_item(a, item)
     elif opcode == ATTEND:
         _attend_item(a, item)
-    elif opcode == STORE_INT8 or opcode == STORE_FP8:
+    elif opcode in (STORE_INT8, STORE_FP8):
         store_8bit_item(a, item, opcode == STORE_FP8)
-    elif opcode == ATTEND_INT8 or opcode == ATTEND_FP8:
+    elif opcode in (ATTEND_INT8, ATTEND_FP8):
         attend_8bit_item(a, item, opcode == ATTEND_FP8)
     else:
         _silu_mul_item(a, item)

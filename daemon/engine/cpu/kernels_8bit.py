@@ -33,8 +33,9 @@ _TO_INTEGERS = np.float32(1.5 * 2.0**23)
 # e4m3 has four bits of exponent, 7 of which stand for 2 ** 0, and three of mantissa; below
 # 2 ** -6 its numbers are multiples of 2 ** -9.
 _FP8_EXPONENT = np.int32((127 - 7) << 23)
+_FP8_BITS = np.int32(0x87F00000 - 2**32)
+_FP8_UNBIASED = np.float32(2.0**120)
 _FP8_NORMAL = np.float32(2.0**-6)
-_FP8_STEP = np.float32(2.0**-9)
 _FP8_NAN = np.int8(0x7F)
 _TO_STEPS = np.float32(2.0**14)
 """Added, it rounds a float32 below 2 ** -6 to those multiples, which become its last bits."""
@@ -99,128 +100,150 @@ def store_8bit_item(a, item, fp8):
                 scales[place] = _quantise(values, bits, numbers, head_dim, fp8)
 
 
+@item
+def _widen_four(address, some, stride, rows, width, fp8):
+    """`some` rows of up to four as float32 `rows` [4, width], without scales; zeros behind them."""
+    for one in range(some):
+        numbers = int8_pointer(address + one * stride)
+        if fp8:
+            for lane in range(width):
+                # The exponent is a float32's but for its bias; that holds below 2 ** -6 as well.
+                bits = np.int32(np.int32(np.int32(numbers[lane]) << 20) & _FP8_BITS)
+                rows[one * width + lane] = float_of_bits(bits) * _FP8_UNBIASED
+        else:
+            for lane in range(width):
+                rows[one * width + lane] = np.float32(numbers[lane])
+    for lane in range(some * width, 4 * width):
+        rows[lane] = np.float32(0.0)
+
+
 @inner
-def _widen(numbers, row, width, fp8):
-    """8-bit numbers as float32, without their scale."""
-    if fp8:
+def _multiply(query, rows, products, stride, groups, width):
+    for group in range(groups):
+        s0 = s1 = s2 = s3 = np.float32(0.0)
         for lane in range(width):
-            bits = np.int32(numbers[lane])
-            magnitude = np.int32(bits & np.int32(0x7F))
-            normal = float_of_bits(np.int32(np.int32(magnitude << 20) + _FP8_EXPONENT))
-            small = np.float32(magnitude) * _FP8_STEP
-            size = small if magnitude < 8 else normal
-            row[lane] = -size if bits < 0 else size
+            x = query[group * width + lane]
+            s0 += x * rows[lane]
+            s1 += x * rows[width + lane]
+            s2 += x * rows[2 * width + lane]
+            s3 += x * rows[3 * width + lane]
+        products[group * stride] = s0
+        products[group * stride + 1] = s1
+        products[group * stride + 2] = s2
+        products[group * stride + 3] = s3
+
+
+@item
+def _multiply_four(query, rows, products, stride, groups, width):
+    """`products` [groups, 4] of queries [groups, width] with four rows."""
+    # Constants let the compiler unroll the loops of the usual heads.
+    if width == 64:
+        _multiply(query, rows, products, stride, groups, 64)
+    elif width == 128:
+        _multiply(query, rows, products, stride, groups, 128)
     else:
+        _multiply(query, rows, products, stride, groups, width)
+
+
+@inner
+def _add(output, rows, weights, stride, groups, width):
+    for group in range(groups):
+        w0, w1 = weights[group * stride], weights[group * stride + 1]
+        w2, w3 = weights[group * stride + 2], weights[group * stride + 3]
         for lane in range(width):
-            row[lane] = np.float32(numbers[lane])
+            total = w0 * rows[lane] + w1 * rows[width + lane]
+            total += w2 * rows[2 * width + lane] + w3 * rows[3 * width + lane]
+            output[group * width + lane] += total
 
 
-@inner
-def _widen_four(numbers, some, stride, rows, head_dim, fp8):
-    """`some` rows of up to four, the last of them repeated, into `rows` [4, head_dim]."""
-    for one in range(4):
-        at = min(one, some - 1) * stride
-        _widen(int8_pointer(numbers + at), rows[one], head_dim, fp8)
+@item
+def _add_four(output, rows, weights, stride, groups, width):
+    """Four rows times `weights` [groups, 4], added to `output` [groups, width]."""
+    if width == 64:
+        _add(output, rows, weights, stride, groups, 64)
+    elif width == 128:
+        _add(output, rows, weights, stride, groups, 128)
+    else:
+        _add(output, rows, weights, stride, groups, width)
 
 
-@inner
-def _scores(query, table, layout, scale, scores, rows, num_groups, head_dim, fp8):
-    """Scores [groups, length] of one sequence's queries over one key head.
-
-    What lies behind `length` is overwritten. Returns the largest scale's bits: NaN's are larger
-    than any number's.
-    """
-    length, block_size, block_stride, numbers, scales, row_stride = layout
-    most = np.int32(0)
+@item
+def _gather(table, length, block_size, stride, address, scales):
+    """One head's scales of a sequence, side by side; whether all of them are numbers."""
+    largest = np.int32(0)
     for first in range(0, length, block_size):
-        block = table[first // block_size] * block_stride
-        floats, bits = float_pointer(scales + block), int32_pointer(scales + block)
+        block = address + table[first // block_size] * stride
+        floats, bits = float_pointer(block), int32_pointer(block)
+        for offset in range(min(block_size, length - first)):
+            scales[first + offset] = floats[offset]
+            largest = max(largest, np.int32(bits[offset] & _MAGNITUDE))
+    return largest <= _INFINITY
+
+
+@item
+def _softmax(scores, length, scale, key_scales, value_scales):
+    """In place of products with stored keys: weights for stored values, and zeros behind them."""
+    most = np.float32(-np.inf)
+    for position in range(length):
+        scores[position] *= scale * key_scales[position]
+        most = max(most, scores[position])
+    total = np.float32(0.0)
+    for position in range(length):
+        weight = exp(scores[position] - most)
+        scores[position] = weight
+        total += weight
+    norm = np.float32(1.0) / total
+    for position in range(length):
+        scores[position] *= norm * value_scales[position]
+    for position in range(length, length + 3):
+        scores[position] = np.float32(0.0)
+
+
+@item
+def _attend(a, item, fp8, scratch):
+    """`attend_8bit_item`, with memory for what it computes on the way."""
+    block_size, num_heads, num_groups, width = a[9], a[14], a[15], a[16]
+    row, head = item // num_heads, item % num_heads
+    token, length = np.int64(int32_pointer(a[12])[row]), np.int64(int32_pointer(a[13])[row])
+    table = int32_pointer(a[10] + 4 * row * a[11])
+    query = float_pointer(a[4] + 4 * (token * a[5] + head * num_groups * width))
+    output = float_pointer(a[18] + 4 * (token * num_heads + head) * num_groups * width)
+    own = np.int64(scratch.ctypes.data)
+    rows, own = float_pointer(own), own + 16 * width
+    key_scales, value_scales = float_pointer(own), float_pointer(own + 4 * length)
+    own += 8 * length
+    scales = a[19] + 4 * head * block_size
+    fine = _gather(table, length, block_size, a[8], scales, key_scales)
+    scales += 4 * num_heads * block_size
+    fine &= _gather(table, length, block_size, a[8], scales, value_scales)
+    for lane in range(num_groups * width):
+        output[lane] = np.float32(0.0) if fine else np.float32(np.nan)
+    if not fine:
+        return
+    stride, row_stride = length + 3, num_heads * width
+    keys = a[6] + a[7] + head * width
+    # Of four rows that a block does not fill, the next one overwrites what is too much.
+    for first in range(0, length, block_size):
+        numbers = keys + table[first // block_size] * a[8]
         count = min(block_size, length - first)
-        for offset in range(count):
-            most = max(most, np.int32(bits[offset] & _MAGNITUDE))
         for offset in range(0, count, 4):
-            some = min(4, count - offset)
-            at = numbers + block + offset * row_stride
-            _widen_four(at, some, row_stride, rows, head_dim, fp8)
-            for group in range(num_groups):
-                s0 = s1 = s2 = s3 = np.float32(0.0)
-                for lane in range(head_dim):
-                    x = query[group * head_dim + lane]
-                    s0 += x * rows[0, lane]
-                    s1 += x * rows[1, lane]
-                    s2 += x * rows[2, lane]
-                    s3 += x * rows[3, lane]
-                # Of a tile that is not full the next one, or nobody, overwrites the rest.
-                position = first + offset
-                scores[group, position] = s0 * (scale * floats[offset])
-                scores[group, position + 1] = s1 * (scale * floats[offset + min(1, some - 1)])
-                scores[group, position + 2] = s2 * (scale * floats[offset + min(2, some - 1)])
-                scores[group, position + 3] = s3 * (scale * floats[offset + some - 1])
-    return most
-
-
-@inner
-def _softmax(scores, length, num_groups):
-    """Weights [groups, length] in place of scores; zeros behind them."""
+            some, at = min(4, count - offset), numbers + offset * row_stride
+            _widen_four(at, some, row_stride, rows, width, fp8)
+            products = float_pointer(own + 4 * (first + offset))
+            _multiply_four(query, rows, products, stride, num_groups, width)
+    scale = float_pointer(a[17])[0]
     for group in range(num_groups):
-        most = scores[group, 0]
-        for position in range(length):
-            most = max(most, scores[group, position])
-        total = np.float32(0.0)
-        for position in range(length):
-            weight = exp(scores[group, position] - most)
-            scores[group, position] = weight
-            total += weight
-        norm = np.float32(1.0) / total
-        for position in range(length):
-            scores[group, position] *= norm
-
-
-@inner
-def _weigh(table, layout, scores, rows, output, num_groups, head_dim, fp8):
-    """The values weighed by `scores` into `output` [groups, head_dim]; returns as `_scores`."""
-    length, block_size, block_stride, numbers, scales, row_stride = layout
-    most = np.int32(0)
-    for lane in range(num_groups * head_dim):
-        output[lane] = np.float32(0.0)
+        scores = float_pointer(own + 4 * group * stride)
+        _softmax(scores, length, scale, key_scales, value_scales)
+    values = keys + block_size * row_stride
     for first in range(0, length, block_size):
-        block = table[first // block_size] * block_stride
-        floats, bits = float_pointer(scales + block), int32_pointer(scales + block)
+        numbers = values + table[first // block_size] * a[8]
         count = min(block_size, length - first)
-        for offset in range(count):
-            most = max(most, np.int32(bits[offset] & _MAGNITUDE))
         for offset in range(0, count, 4):
-            some = min(4, count - offset)
-            at = numbers + block + offset * row_stride
-            _widen_four(at, some, row_stride, rows, head_dim, fp8)
-            for group in range(num_groups):
-                position = first + offset
-                w0 = scores[group, position] * floats[offset]
-                w1 = w2 = w3 = np.float32(0.0)
-                if some > 1:
-                    w1 = scores[group, position + 1] * floats[offset + 1]
-                if some > 2:
-                    w2 = scores[group, position + 2] * floats[offset + 2]
-                if some > 3:
-                    w3 = scores[group, position + 3] * floats[offset + 3]
-                for lane in range(head_dim):
-                    total = w0 * rows[0, lane] + w1 * rows[1, lane]
-                    total += w2 * rows[2, lane] + w3 * rows[3, lane]
-                    output[group * head_dim + lane] += total
-    return most
-
-
-@inner
-def _attend(query, table, keys, values, scale, output, num_groups, head_dim, fp8):
-    length = keys[0]
-    scores = np.empty((num_groups, length + 3), np.float32)
-    rows = np.empty((4, head_dim), np.float32)
-    most = _scores(query, table, keys, scale, scores, rows, num_groups, head_dim, fp8)
-    _softmax(scores, length, num_groups)
-    other = _weigh(table, values, scores, rows, output, num_groups, head_dim, fp8)
-    if max(most, other) > _INFINITY:
-        for lane in range(num_groups * head_dim):
-            output[lane] = np.nan
+            some, at = min(4, count - offset), numbers + offset * row_stride
+            _widen_four(at, some, row_stride, rows, width, fp8)
+            weights = float_pointer(own + 4 * (first + offset))
+            _add_four(output, rows, weights, stride, num_groups, width)
 
 
 @item
@@ -232,26 +255,6 @@ def attend_8bit_item(a, item, fp8):
     groups, head_dim, scale float32 [1], output [T, kv heads * groups * head_dim], scales of the
     layer.
     """
-    block_size, num_heads, num_groups, head_dim = a[9], a[14], a[15], a[16]
-    row, head = item // num_heads, item % num_heads
-    scale = float_pointer(a[17])[0]
-    token = np.int64(int32_pointer(a[12])[row])
-    length = np.int64(int32_pointer(a[13])[row])
-    width = num_groups * head_dim
-    query = float_pointer(a[4] + 4 * (token * a[5] + head * width))
-    output = float_pointer(a[18] + 4 * (token * num_heads + head) * width)
-    table = int32_pointer(a[10] + 4 * row * a[11])
-    row_stride = num_heads * head_dim
-    numbers = a[6] + a[7] + head * head_dim
-    scales = a[19] + 4 * head * block_size
-    keys = (length, block_size, a[8], numbers, scales, row_stride)
-    numbers += block_size * row_stride
-    scales += 4 * num_heads * block_size
-    values = (length, block_size, a[8], numbers, scales, row_stride)
-    # Constants let the compiler unroll the loops of the usual heads.
-    if head_dim == 64:
-        _attend(query, table, keys, values, scale, output, num_groups, 64, fp8)
-    elif head_dim == 128:
-        _attend(query, table, keys, values, scale, output, num_groups, 128, fp8)
-    else:
-        _attend(query, table, keys, values, scale, output, num_groups, head_dim, fp8)
+    length = np.int64(int32_pointer(a[13])[item // a[14]])
+    size = 4 * a[16] + 2 * length + a[15] * (length + 3)
+    _attend(a, item, fp8, np.empty(size, np.float32))

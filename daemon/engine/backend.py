@@ -53,18 +53,17 @@ def torch_backend() -> Backend:
 def choose(
     device: torch.device,
     dtype: torch.dtype,
-    kv_dtype: torch.dtype | None = None,
     by_torch: ByTorch = NONE,
     fallen: Fallen = unheard,
 ) -> Backend:
-    """The fastest backend that this machine has for a device, a dtype and that of an 8-bit cache.
+    """The fastest backend that this machine has for a device and a dtype, whatever the KV cache's.
 
-    A CPU's compiled kernels read no 8-bit cache: torch computes it there. On a GPU torch computes
-    the families `by_torch`, and `fallen` is told of those that it must compute later on.
+    On a GPU torch computes the families `by_torch`, and `fallen` is told of those that it must
+    compute later on.
     """
     if device.type == "cuda":
         return torch_backend() if by_torch == ALL else _triton(by_torch, fallen)
-    if dtype is torch.float32 and kv_dtype is None:
+    if dtype is torch.float32:
         try:
             return _compiled()
         except (ImportError, OSError, RuntimeError) as error:

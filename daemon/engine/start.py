@@ -66,8 +66,7 @@ def start(
     )
     shape = shape_here(Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
-    kinds = torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype]
-    backend = choose(device, *kinds, torchs, fallen)
+    backend = choose(device, torch_dtype(load.dtype), torchs, fallen)
     if after_layer is not None:
         backend = watched(backend, after_layer)
     engine = assemble(model, shape, load, progress, backend)
@@ -90,8 +89,7 @@ def assemble(
     the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
     """
     device = torch.device(load.device)
-    kv_dtype = KV_DTYPES[load.kv_dtype]
-    backend = backend or choose(device, torch_dtype(load.dtype), kv_dtype)
+    backend = backend or choose(device, torch_dtype(load.dtype))
     progress("kv cache", WEIGHTS_END)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)

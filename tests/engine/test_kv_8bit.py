@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 
 from daemon.config.paths import default_cache
 from daemon.engine.attention_torch import TorchAttention
-from daemon.engine.backend import choose
 from daemon.engine.kernels import reference
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.quantise import FP8, INT8, KV_DTYPES, LARGEST, kv_fault, quantise
@@ -139,10 +138,6 @@ def test_blocks_leave_and_come_back_with_their_scales(kv_dtype: torch.dtype) -> 
     link.close()
     assert torch.equal(cache.raw[[3, 1, 0]], before[[5, 1, 2]])
     assert not cache.raw[[2, 4, 5]].any()
-
-
-def test_a_cpu_s_compiled_kernels_read_no_8_bit_pool() -> None:
-    assert choose(CPU, torch.float32, INT8).name == "torch"
 
 
 @pytest.mark.parametrize(("capability", "fine"), [((8, 6), False), ((8, 9), True), ((9, 0), True)])

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTCo
 
 from daemon.engine.backend import choose
 from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.step import Engine
@@ -84,7 +83,7 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
     if triton.knobs.runtime.interpret:
         backend, verdict = interpreted_backend(), TrialVerdict(fused=True, compiled=True)
     else:
-        backend = choose(device, torch_dtype(load.dtype), KV_DTYPES[load.kv_dtype])
+        backend = choose(device, torch_dtype(load.dtype))
     if not captured:
         backend = replace(backend, compile=_nothing)
     folder = Path(load.model)

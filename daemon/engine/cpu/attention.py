@@ -15,7 +15,7 @@ _STORED_HERE = 32
 
 
 class CpuAttention:
-    """One step over a batch, for a float32 pool."""
+    """One step over a batch of float32 states, for a pool of float32 or 8-bit numbers."""
 
     def __init__(self, batch: FlatBatch, cache: PagedKV, team: Team, constants: Constants) -> None:
         self._cache = cache

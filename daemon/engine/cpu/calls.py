@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from daemon.engine.cpu import kernels
-from daemon.engine.cpu.kernels import COLUMNS_AT_ONCE, TOKENS_AT_ONCE
+from daemon.engine.cpu.kernels import COLUMNS_AT_ONCE
+from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv_cache import PagedKV
+from daemon.engine.quantise import FP8
 from daemon.wire.columns import Int32
 
 
@@ -137,9 +139,7 @@ def store(
     """Write `key` and `value` [T, kv_heads, head_dim], of one row stride, to their pages."""
     count, heads, head_dim = key.shape
     width = heads * head_dim
-    return (
-        -(-count // TOKENS_AT_ONCE),
-        kernels.STORE,
+    common = (
         key.data_ptr(),
         value.data_ptr(),
         key.stride(0),
@@ -150,8 +150,12 @@ def store(
         places.blocks,
         places.offsets,
         count,
-        width,
     )
+    items = -(-count // TOKENS_AT_ONCE)
+    if cache.scales is None:
+        return (items, kernels.STORE, *common, width)
+    opcode = kernels.STORE_FP8 if cache.kv_dtype is FP8 else kernels.STORE_INT8
+    return (items, opcode, *common, heads, head_dim, cache.scales[0, layer].data_ptr())
 
 
 def attend(
@@ -167,9 +171,7 @@ def attend(
     `scale` is an address.
     """
     num_kv_heads, head_dim = cache.blocks.shape[4:]
-    return (
-        contexts.num_rows * num_kv_heads,
-        kernels.ATTEND,
+    common = (
         query.data_ptr(),
         query.stride(0),
         cache.blocks.data_ptr(),
@@ -186,3 +188,8 @@ def attend(
         scale,
         output.data_ptr(),
     )
+    items = contexts.num_rows * num_kv_heads
+    if cache.scales is None:
+        return (items, kernels.ATTEND, *common)
+    opcode = kernels.ATTEND_FP8 if cache.kv_dtype is FP8 else kernels.ATTEND_INT8
+    return (items, opcode, *common, cache.scales[0, layer].data_ptr())

@@ -9,50 +9,32 @@ next to each other unless a stride is given. `daemon.engine.cpu.calls` writes th
 # mypy: ignore-errors
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, types
 
+from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
+from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
+from daemon.engine.cpu.numeric import exp as _exp
+from daemon.engine.cpu.numeric import inner as _inner
+from daemon.engine.cpu.numeric import item as _item
 from daemon.engine.cpu.team import (
     CALL_WIDTH,
     count_up,
     float_pointer,
     int32_pointer,
     int64_pointer,
-    power_of_two,
     prefetch,
     read_now,
 )
 
 LINEAR, NORM, ROTATE, STORE, ATTEND, SILU_MUL = range(6)
+STORE_INT8, STORE_FP8, ATTEND_INT8, ATTEND_FP8 = range(6, 10)
 """The opcodes."""
-
-TOKENS_AT_ONCE = 8
-"""Tokens in one item of the small kernels."""
 
 COLUMNS_AT_ONCE = 32
 """Output columns in one item of a product."""
 
 _SPINS = 4000
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp", "nnan"}
-_inner = njit(cache=True, fastmath=_FASTMATH, error_model="numpy", inline="always")
-_item = njit(cache=True, fastmath=_FASTMATH, error_model="numpy")
-# Where the order of sums matters: no reassociation, and no inlining that would bring it in.
-_exactly = njit(cache=True, fastmath={"contract"}, error_model="numpy")
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
-
-
-@_exactly
-def _exp(x):
-    """e ** x to the last bit or two of a float32; unlike the C library's it runs in lanes.
-
-    x = k ln 2 + r, |r| <= ln 2 / 2: 2 ** k is an exponent, and e ** r a short series.
-    """
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    k = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    r = x - k * np.float32(0.693359375) - k * np.float32(-2.12194440e-4)
-    series = np.float32(1.0 / 5040)
-    for factor in (1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0):
-        series = series * r + np.float32(factor)
-    return series * power_of_two(np.int32(k))
 
 
 @_inner
@@ -326,6 +308,10 @@ def _do_item(a, item):
         _store_item(a, item)
     elif opcode == ATTEND:
         _attend_item(a, item)
+    elif opcode in (STORE_INT8, STORE_FP8):
+        store_8bit_item(a, item, opcode == STORE_FP8)
+    elif opcode in (ATTEND_INT8, ATTEND_FP8):
+        attend_8bit_item(a, item, opcode == ATTEND_FP8)
     else:
         _silu_mul_item(a, item)
 

@@ -52,6 +52,36 @@ def int32_pointer(_typing: Any, _address: Any) -> Any:
 
 
 @intrinsic
+def int8_pointer(_typing: Any, _address: Any) -> Any:
+    """An integer address as a pointer to int8, for numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+
+    return types.CPointer(types.int8)(types.int64), generate
+
+
+@intrinsic
+def float_of_bits(_typing: Any, _bits: Any) -> Any:
+    """The float32 that an int32 is the bits of, for numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def bits_of_float(_typing: Any, _value: Any) -> Any:
+    """The bits of a float32 as an int32, for numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
 def power_of_two(_typing: Any, _exponent: Any) -> Any:
     """2 ** exponent as float32, of an int32 from -126 to 127, for numba code."""
 

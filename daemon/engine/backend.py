@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.attention_torch import TorchAttention
-from daemon.engine.decoder import Decoder
+from daemon.engine.decoder import Decoder, Layer
 from daemon.engine.families import (
     ALL,
     CAPTURED,
@@ -26,11 +27,16 @@ from daemon.engine.forward import Forward, Programs
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Ops
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import Unpack
 from daemon.engine.slots import Slots
 
 log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
+MakeProducts = Callable[[bool], Callable[[QuantisedLinear], Layer]]
+"""From whether no states may be rounded to what makes a product of a quantised layer."""
 Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
 
 
@@ -43,6 +49,8 @@ class Backend:
     ops: Ops
     compile: Compile = lambda *_: None
     by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
+    products: MakeProducts = lambda _exact: lambda layer: layer  # over quantised weights
+    unpack: Unpack = unpack  # quantised weights
 
 
 def torch_backend() -> Backend:
@@ -78,6 +86,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.calls import Constants
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
+    from daemon.engine.cpu.products import MeasuredMany, QuantisedProduct, unpacked
     from daemon.engine.cpu.team import Team
 
     team, constants = Team(run_program), Constants({})
@@ -90,7 +99,18 @@ def _compiled() -> Backend:
             return None
         return program.DecodePrograms(forward, cache, slots, team, constants)
 
-    return Backend("numba", attend, CpuOps(team, constants), compile_steps)
+    def products(exact: bool) -> Callable[[QuantisedLinear], Layer]:
+        many = MeasuredMany(team, exact)
+        return lambda layer: QuantisedProduct(layer, team, many)
+
+    return Backend(
+        "numba",
+        attend,
+        CpuOps(team, constants),
+        compile_steps,
+        products=products,
+        unpack=partial(unpacked, team),
+    )
 
 
 def _triton(by_torch: ByTorch, fallen: Fallen) -> Backend:

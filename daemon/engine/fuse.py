@@ -4,7 +4,6 @@ What it goes by is the modules, not the model's name; what a module does beyond 
 residuals, layers without positions) shows in the logits, which a trial compares before it is used.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.embeddings import embeddings_of
+from daemon.engine.linear import Prepare
 from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.rotary import RotaryTable
@@ -25,10 +25,6 @@ _LINEARS = ({nn.Linear}, {QuantisedLinear})
 """What one product may be made of: all of it plain, or all of it quantised."""
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
-
-
-Prepare = Callable[[Any], Layer]
-"""From a linear layer to what computes it here."""
 
 
 def fuse(model: Any, ops: Ops, prepare: Prepare, num_positions: int) -> Decoder | None:

@@ -1,13 +1,13 @@
 """Matrix products, prepared at load time for the device that computes them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear
+from daemon.engine.quantised.linear import QuantisedLinear
 
 if TYPE_CHECKING:
     from daemon.engine.cuda.products import Product
@@ -59,20 +59,27 @@ def can_pack(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.float32
 
 
-def pack_linears(model: nn.Module, keep_plain: bool) -> None:
-    """Replace every `nn.Linear` below a module by what computes it faster here; see `packed`."""
+Prepare = Callable[[Any], Any]
+"""From a linear layer to what computes it here."""
+
+
+def prepare_linears(model: nn.Module, prepare: Prepare) -> None:
+    """Replace every linear layer below a module by what computes it faster here."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, packed(child, keep_plain))
+            if type(child) in (nn.Linear, QuantisedLinear):
+                setattr(module, name, prepare(child))
 
 
-def packed(layer: Any, keep_plain: bool) -> nn.Module:
+def packed(layer: Any, keep_plain: bool, quantised: Prepare = lambda layer: layer) -> Any:
     """What computes the same as a linear layer, faster; the layer itself where nothing does.
 
     On a CPU a packed twin (`keep_plain`: the plain weights are kept beside it), on a GPU a
-    `Product` over the layer's own weight, which `choose_products` can then make fast.
+    `Product` over the layer's own weight, which `choose_products` can then make fast. `quantised`
+    makes it of a layer over quantised weights.
     """
+    if isinstance(layer, QuantisedLinear):
+        return quantised(layer)
     if not isinstance(layer, nn.Linear):
         return layer
     on_gpu = layer.weight.device.type == "cuda" and layer.weight.dtype in _PRODUCT_TYPES
@@ -104,6 +111,6 @@ def linear_bytes(model: nn.Module) -> int:
 
 def quantised_bytes(layers: Iterable[object]) -> int:
     """Bytes of the quantised weights of some layers; shared ones count once."""
-    held = [layer for layer in layers if isinstance(layer, QuantisedLinear | QuantisedEmbedding)]
-    sizes = {one.data.data_ptr(): one.size_bytes for layer in held for one in layer.weights}
+    held = [weight for layer in layers for weight in getattr(layer, "weights", ())]
+    sizes = {one.data.data_ptr(): one.size_bytes for one in held}
     return sum(sizes.values())

@@ -33,9 +33,9 @@ class CausalModel:
         tensors = [p for module in held for p in module.parameters(recurse=False)]
         if isinstance(self._forward, Decoder):
             tensors += self._forward.small_weights()
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        sizes = {tensor.data_ptr(): tensor.nbytes for tensor in tensors}
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
-        return sum(storages.values()) + sum(packed) + quantised_bytes(held)
+        return sum(sizes.values()) + sum(packed) + quantised_bytes(held)
 
     def compile_steps(self, backend: Backend, cache: PagedKV, slots: Slots) -> None:
         """From now on compute decode steps as compiled programs, where there are any."""

@@ -1,4 +1,4 @@
-"""One block of a quantised weight as vectors of float32, for compiled code: written in LLVM's terms.
+"""One block of a quantised weight as vectors of float32: compiled code, written in LLVM terms.
 
 A block's numbers come sixteen at a time, in their order, each computed as
 `daemon.engine.quantised.unpack` says, bit for bit; a compiler that is given loops over bytes finds

@@ -9,6 +9,7 @@ import torch
 
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
+from daemon.engine.cpu.products import QuantisedProduct
 from daemon.engine.cpu.team import CALL_WIDTH, Call, Team
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.kv_cache import PagedKV
@@ -32,12 +33,13 @@ class DecodePrograms:
         self._slots = slots
         self._team = team
         self._constants = constants
+        self._most = min(MAX_ROWS, _few(decoder))
         self._programs: dict[int, _Program] = {}
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch is a few sequences, each at one token, all sampled."""
         num_rows = len(batch.counts)
-        return len(batch.tokens) == len(batch.sampled_tokens) == num_rows <= MAX_ROWS
+        return len(batch.tokens) == len(batch.sampled_tokens) == num_rows <= self._most
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [T, vocab] of a batch that it takes; they are overwritten by the next step."""
@@ -56,13 +58,29 @@ class DecodePrograms:
 
 
 def possible(decoder: Decoder) -> bool:
-    """Whether every product has its plain weights, in float32."""
-    products = decoder.products()
-    return all(
+    """Whether every product can be computed by calls."""
+    return all(_in_calls(product) for product in decoder.products())
+
+
+def _few(decoder: Decoder) -> int:
+    """Up to so many tokens a program's calls are the fastest way for most of the numbers."""
+    products = [one for one in decoder.products() if isinstance(one, QuantisedProduct)]
+    many = sorted(pair for product in products for pair in product.many())
+    left = sum(size for _, size in many) / 2
+    for least, size in many:
+        left -= size
+        if left <= 0:
+            return least - 1
+    return MAX_ROWS
+
+
+def _in_calls(product: Layer) -> bool:
+    if isinstance(product, QuantisedProduct):
+        return product.in_calls
+    return (
         isinstance(product, PackedLinear)
         and product.plain is not None
         and product.plain.dtype is torch.float32
-        for product in products
     )
 
 
@@ -141,9 +159,13 @@ class _Program:
     def _product(
         self, listed: list[Call], product: Layer, states: torch.Tensor, name: str
     ) -> torch.Tensor:
-        assert isinstance(product, PackedLinear) and product.plain is not None
+        assert isinstance(product, PackedLinear | QuantisedProduct)
         output = self._buffer(name, product.out_features)
-        listed.append(calls.linear(product.plain, product.bias, states, output))
+        if isinstance(product, QuantisedProduct):
+            listed += product.calls(states, output)
+        else:
+            assert product.plain is not None
+            listed.append(calls.linear(product.plain, product.bias, states, output))
         return output
 
     def _norm(

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight, Unpack
 
 PIECE_ELEMENTS = 1 << 24
 """Of a weight that are unpacked at a time: a head's would fill what a pool left free."""
@@ -31,10 +32,11 @@ class QuantisedLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.bias = bias
         self.weights = list(weights)
+        self.unpack: Unpack = unpack
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [..., K] to [..., N]."""
-        pieces = [piece.numbers().to(states.dtype) for piece in self._pieces()]
+        pieces = [piece.numbers(self.unpack).to(states.dtype) for piece in self._pieces()]
         product = torch.cat([linear(states, piece) for piece in pieces], -1)
         return product if self.bias is None else product + self.bias.to(states.dtype)
 
@@ -52,10 +54,11 @@ class QuantisedEmbedding(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.weights: list[QuantisedWeight] = []
+        self.unpack: Unpack = unpack
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """States [..., width] of `tokens` int64 [...]."""
-        rows = self.weights[0].pick(tokens.reshape(-1)).numbers().to(self.dtype)
+        rows = self.weights[0].pick(tokens.reshape(-1)).numbers(self.unpack).to(self.dtype)
         return rows.view(*tokens.shape, -1)
 
 

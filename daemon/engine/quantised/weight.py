@@ -1,12 +1,15 @@
 """A weight as its file holds it: rows of blocks, unpacked when somebody needs the numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from daemon.engine.quantised.unpack import unpack
 from daemon.models.formats import Format
+
+Unpack = Callable[[Format, torch.Tensor], torch.Tensor]
+"""From a format and rows of its blocks to float32 numbers, as `daemon.engine.quantised.unpack`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +39,14 @@ class QuantisedWeight:
         """Some rows, or all in another order."""
         return replace(self, data=self.data[rows])
 
-    def blocks(self) -> torch.Tensor:
-        """float32 [N, K]: the numbers in the order of the blocks."""
-        return unpack(self.format, self.data)
+    def numbers(self, unpack: Unpack = unpack) -> torch.Tensor:
+        """float32 [N, K]: the weight's numbers, exactly as its format defines them.
 
-    def numbers(self) -> torch.Tensor:
-        """float32 [N, K]: the weight's numbers, exactly as its format defines them."""
+        `unpack` does what the function of this name does, perhaps faster.
+        """
+        blocks = unpack(self.format, self.data)
         if self.order is None:
-            return self.blocks()
-        numbers = torch.empty(self.rows, self.columns, device=self.data.device)
-        numbers[:, self.order.long()] = self.blocks()
+            return blocks
+        numbers = torch.empty_like(blocks)
+        numbers[:, self.order.long()] = blocks
         return numbers
-
-
-def joined(parts: Sequence[QuantisedWeight]) -> list[QuantisedWeight]:
-    """The parts below each other; neighbours of one format and order become one, copied."""
-    runs: list[list[QuantisedWeight]] = []
-    for part in parts:
-        alike = runs and runs[-1][0].format == part.format and runs[-1][0].order is part.order
-        if alike and part.order is None:
-            runs[-1].append(part)
-        else:
-            runs.append([part])
-    return [_one(run) for run in runs]
-
-
-def _one(run: list[QuantisedWeight]) -> QuantisedWeight:
-    if len(run) == 1:
-        return run[0]
-    return replace(run[0], data=torch.cat([part.data for part in run]))

@@ -14,11 +14,11 @@ from daemon.config.paths import default_cache
 from daemon.engine.backend import torch_backend
 from daemon.engine.fuse import fuse
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.linear import linear_bytes, pack_linears, packed
+from daemon.engine.linear import linear_bytes, packed, prepare_linears
 from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
 from daemon.engine.quantise import KV_DTYPES
-from daemon.engine.quantised.linear import count_params
+from daemon.engine.quantised.linear import count_params, quantised_layers
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
@@ -68,8 +68,11 @@ class _Trial:
         self._model, self._shape, self._load, self._pool = model, shape, load, pool
         self._progress = progress
         self._folder = Path(load.cache) if load.cache else default_cache()
-        self._keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
-        self._packed = partial(packed, keep_plain=self._keep_plain)
+        keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
+        quantised = pool.backend.products(load.exact)
+        self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
+        for _, layer in quantised_layers(model):
+            layer.unpack = pool.backend.unpack
         self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
@@ -148,12 +151,12 @@ class _Trial:
         made: CausalModel | None = None
         if verdict.fused:
             ops = self._pool.backend.ops
-            decoder = fuse(self._model, ops, self._packed, self._num_positions)
+            decoder = fuse(self._model, ops, self._prepare, self._num_positions)
             if decoder is None:
                 return CausalModel(Modules(self._model))
             made = CausalModel(decoder)
         else:
-            pack_linears(self._model, self._keep_plain)
+            prepare_linears(self._model, self._prepare)
             made = CausalModel(Modules(self._model))
         if verdict.compiled:
             self._say("products", _PRODUCTS)

@@ -47,6 +47,7 @@ class GgufIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tensors of a GGUF file that a model wants as they are."""
 
     size_bytes: int  # of the file
+    computed: bool  # whether some tensors are in the folder's own safetensors file
     tensors: tuple[IndexedTensor, ...]
 
 

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from daemon.models.gguf_index import INDEX, read_index
+from daemon.models.gguf_index import read_index
 from daemon.models.shape import ModelError, read_json
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -15,10 +15,11 @@ _HEADER_LIMIT_BYTES = 100 * 1024 * 1024
 
 def weight_files(folder: Path) -> list[Path]:
     """The folder's safetensors files, whether or not they exist."""
-    index = folder / SAFETENSORS_INDEX
+    gguf, index = read_index(folder), folder / SAFETENSORS_INDEX
+    if gguf and not gguf.computed:
+        return []
     if not index.exists():
-        whole = folder / "model.safetensors"
-        return [] if (folder / INDEX).exists() and not whole.exists() else [whole]
+        return [folder / "model.safetensors"]
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} names no weights")

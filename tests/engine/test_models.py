@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from daemon.engine.resolve import resolve_here, shape_here
 from daemon.models import embedded
 from daemon.models.content import content_digest
+from daemon.models.gguf_index import GgufIndex
 from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError
@@ -254,10 +256,13 @@ def write_conversion(target: Path) -> None:
     target.mkdir()
     (target / "config.json").write_text("{}")
     (target / "tokenizer.json").write_text("{}")
+    (target / "gguf.json").write_bytes(msgspec.json.encode(GgufIndex(4, True, ())))
     save_file({"a": torch.ones(3)}, target / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "gguf.json", "model.safetensors"]
+)
 def test_a_conversion_that_lost_something_is_made_anew(tmp_path: Path, name: str) -> None:
     gguf, num_calls = tmp_path / "model.gguf", 0
     gguf.write_bytes(b"GGUF")

@@ -101,7 +101,7 @@ def test_shards_are_read_together(llama: Path, tmp_path: Path) -> None:
     weight_map = {key: name for name, half in zip(names, halves, strict=True) for key in half}
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    with open_weights(tmp_path, CPU, lambda _share: None) as slices:
+    with open_weights(tmp_path, CPU, lambda _share: None) as (slices, _packed):
         assert slices.keys() == tensors.keys()
         for key, tensor in tensors.items():
             assert torch.equal(slices[key][...], tensor)

@@ -47,7 +47,8 @@ class Indexer:
                 kept.append(indexed)
             else:
                 computed |= self._computed(tensor)
-        return GgufIndex(self._source.stat().st_size, tuple(kept)), computed
+        size_bytes = self._source.stat().st_size
+        return GgufIndex(size_bytes, bool(computed), tuple(kept)), computed
 
     def _check_formats(self) -> None:
         for tensor in self._reader.tensors:

@@ -5,7 +5,9 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import embedding
 
+from daemon.engine.ops import Ops
 from daemon.engine.quantised.linear import QuantisedEmbedding
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class Embeddings(Protocol):
@@ -31,21 +33,22 @@ class PlainEmbeddings:
         return embedding(tokens, self.weight)
 
 
-class RowsOf:
-    """Rows of a module's own lookup."""
+class QuantisedRows:
+    """Rows of a quantised weight, in the type that states have."""
 
-    def __init__(self, module: QuantisedEmbedding) -> None:
-        self.module = module
-        self.width = module.weights[0].columns
+    def __init__(self, weight: QuantisedWeight, dtype: torch.dtype, ops: Ops) -> None:
+        self.weight = weight
+        self.width = weight.columns
+        self._dtype = dtype
+        self._ops = ops
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
-        states: torch.Tensor = self.module(tokens)
-        return states
+        return self._ops.look_up(self.weight, tokens).to(self._dtype)
 
 
-def embeddings_of(module: Any) -> Embeddings:
+def embeddings_of(module: Any, ops: Ops) -> Embeddings:
     """How to look tokens up in a model's embedding."""
     if isinstance(module, QuantisedEmbedding):
-        return RowsOf(module)
+        return QuantisedRows(module.weights[0], module.dtype, ops)
     return PlainEmbeddings(module.weight)

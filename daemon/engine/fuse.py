@@ -37,7 +37,7 @@ def fuse(model: Any, ops: Ops, prepare: Prepare, num_positions: int) -> Decoder 
     if not recognised(base):
         return None
     return Decoder(
-        embeddings=embeddings_of(base.embed_tokens),
+        embeddings=embeddings_of(base.embed_tokens, ops),
         rotary=RotaryTable(base.rotary_emb, num_positions, base.norm.weight.device),
         layers=tuple(_layer(layer, prepare) for layer in base.layers),
         norm=_norm(base.norm),

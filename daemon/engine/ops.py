@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import rms_norm, silu
 
 from daemon.engine.attention import PagedAttention
+from daemon.engine.quantised.weight import QuantisedWeight
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosine and sine of T tokens' angles, float32 [T, rotary_dim] each; both halves are alike."""
@@ -68,6 +69,10 @@ class Ops:
         # Queries and keys lie next to each other and turn by the same angles.
         self.rotate(projected[:, : num_heads + num_kv_heads], *angles)
         return paged(layer, query, key, value, heads.scale).flatten(1)
+
+    def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
+        """Rows float32 [T, K] of a weight, `tokens` int64 [T]."""
+        return weight.pick(tokens).numbers()
 
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """RMS norm of each head of `states` [T, heads, head_dim], in place."""

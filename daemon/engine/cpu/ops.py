@@ -6,6 +6,7 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.team import Call, Team
 from daemon.engine.ops import Norm, Ops
+from daemon.engine.quantised.weight import QuantisedWeight
 
 _HERE_ELEMENTS = 16 * 1024
 """Up to so many elements the calling thread is faster alone."""
@@ -29,6 +30,14 @@ class CpuOps(Ops):
         """See `Ops`."""
         address = self._constants.address(norm.epsilon)
         self._run(states.numel(), calls.norm(states, None, norm.weight, address, states))
+
+    def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        if weight.order is not None:
+            return super().look_up(weight, tokens)
+        output = torch.empty(len(tokens), weight.columns)
+        self._run(output.numel(), calls.look_up(weight, tokens.contiguous(), output))
+        return output
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""

@@ -55,7 +55,6 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
 
     from daemon.engine.quantised.index import Indexer
 
-    hurry()
     told(1 / _PARTS)
     folder, name = str(source.parent), source.name
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=name)
@@ -144,6 +143,7 @@ def main() -> int:
     die_with_parent()
     stay_offline()
     os.environ["TQDM_DISABLE"] = "1"
+    hurry()
     source, target = (Path(word).absolute() for word in sys.argv[1:])
     try:
         convert(source, target, lambda share: print(f"{share:.4f}", flush=True))

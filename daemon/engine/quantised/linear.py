@@ -50,8 +50,9 @@ class QuantisedLinear(nn.Module):
 class QuantisedEmbedding(nn.Module):
     """An embedding whose rows are unpacked when they are looked up."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, num_rows: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
+        self.out_features, self.in_features = num_rows, width
         self.dtype = dtype
         self.weights: list[QuantisedWeight] = []
         self.unpack: Unpack = unpack

@@ -8,6 +8,7 @@ from torch import nn
 
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear
+from daemon.models.shape import ModelError
 
 _TAKES = (nn.Linear, nn.Embedding)
 
@@ -54,13 +55,23 @@ def with_layers(model_class: Any, places: Mapping[str, str]) -> Any:
 def _layer(layer: Any) -> nn.Module:
     """The layer for quantised weights in place of a plain one."""
     if isinstance(layer, nn.Embedding):
-        return QuantisedEmbedding(torch.get_default_dtype())
+        return QuantisedEmbedding(
+            layer.num_embeddings, layer.embedding_dim, torch.get_default_dtype()
+        )
     return QuantisedLinear(layer.in_features, layer.out_features, layer.bias)
 
 
 def fill(model: nn.Module, places: Mapping[str, str], packed: Packed) -> None:
-    """Give the layers at `places` their weights; who shares a name shares the weight."""
+    """Give the layers at `places` their weights; who shares a name shares the weight.
+
+    Raises ModelError for a weight of another size than its layer's.
+    """
     made = {name: packed[name]() for name in dict.fromkeys(places.values())}
     for name, weight in places.items():
         layer: Any = model.get_submodule(name)
+        stored = [made[weight].rows, made[weight].columns]
+        wanted = [layer.out_features, layer.in_features]
+        if stored != wanted:
+            said = f"{weight} is {stored}, and its configuration asks for {wanted}"
+            raise ModelError(f"weights of another size: {said}")
         layer.weights = [made[weight]]

@@ -1,0 +1,112 @@
+"""Small GGUF files with random weights, written by gguf itself, in any format and mix of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCAB_SIZE, CONTEXT_LEN = 256, 512, 4, 2, 2, 300, 256
+HEAD_DIM = WIDTH // HEADS
+
+Choose = Callable[[str], str]
+"""From the name of a tensor to its format."""
+
+_SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+"""Where the float16 of a block lie that gguf does not quantise itself."""
+
+
+def write(path: Path, choose: Choose, architecture: str = "llama", tied: bool = False) -> Path:
+    """A file whose matrices have the formats that `choose` says."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(CONTEXT_LEN)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(1e4)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_key_length(HEAD_DIM)
+    writer.add_value_length(HEAD_DIM)
+    writer.add_vocab_size(VOCAB_SIZE)
+    _add_tokenizer(writer)
+    rng = np.random.default_rng(len(architecture) + tied)
+    for name, shape in _tensors(architecture, tied):
+        _add(writer, name, shape, choose(name), rng)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]:
+    found: list[tuple[str, tuple[int, ...]]] = [
+        ("token_embd.weight", (VOCAB_SIZE, WIDTH)),
+        ("output_norm.weight", (WIDTH,)),
+    ]
+    if not tied:
+        found.append(("output.weight", (VOCAB_SIZE, WIDTH)))
+    rows = {"attn_q": WIDTH, "attn_k": KV_HEADS * HEAD_DIM, "attn_v": KV_HEADS * HEAD_DIM}
+    for layer in range(LAYERS):
+        for name, count in rows.items():
+            found.append((f"blk.{layer}.{name}.weight", (count, WIDTH)))
+            if architecture == "qwen2":
+                found.append((f"blk.{layer}.{name}.bias", (count,)))
+        found += [
+            (f"blk.{layer}.attn_output.weight", (WIDTH, WIDTH)),
+            (f"blk.{layer}.ffn_gate.weight", (INNER, WIDTH)),
+            (f"blk.{layer}.ffn_up.weight", (INNER, WIDTH)),
+            (f"blk.{layer}.ffn_down.weight", (WIDTH, INNER)),
+            (f"blk.{layer}.attn_norm.weight", (WIDTH,)),
+            (f"blk.{layer}.ffn_norm.weight", (WIDTH,)),
+        ]
+        if architecture == "qwen3":
+            norms = ("attn_q_norm", "attn_k_norm")
+            found += [(f"blk.{layer}.{name}.weight", (HEAD_DIM,)) for name in norms]
+    return found
+
+
+def _add(
+    writer: gguf.GGUFWriter,
+    name: str,
+    shape: tuple[int, ...],
+    form: str,
+    rng: np.random.Generator,
+) -> None:
+    if len(shape) == 1:
+        writer.add_tensor(name, rng.normal(1, 0.2, shape).astype(np.float32))
+        return
+    kind = gguf.GGMLQuantizationType[form]
+    if form in _SCALES:
+        data = _random_blocks(form, shape, rng)
+    else:
+        data = gguf.quantize(rng.normal(0, 0.1, shape).astype(np.float32), kind)
+    writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def _random_blocks(form: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Bytes of any value: gguf reads these formats and writes none of them."""
+    block_len, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[form]]
+    data = rng.integers(0, 256, (shape[0], shape[1] // block_len * block_bytes), np.uint8)
+    blocks = data.reshape(-1, block_bytes)
+    for at in _SCALES[form]:
+        numbers = rng.uniform(1e-4, 4e-4, (len(blocks), 1)).astype(np.float16)
+        blocks[:, at : at + 2] = numbers.view(np.uint8)
+    return data
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    letters = [chr(code) for code in range(33, 127)] + [chr(code) for code in range(161, 400)]
+    tokens = ["<|begin|>", "<|end|>", "ab", *letters][:VOCAB_SIZE]
+    kinds = [gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (VOCAB_SIZE - 2)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)

@@ -1,0 +1,116 @@
+"""GGUF files are served as they are: the same numbers as transformers unpacks of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GgufConfig
+
+from daemon.engine.convert import convert
+from daemon.engine.loader import load_model
+from daemon.engine.quantised.linear import quantised_layers
+from daemon.models.embedded import ensure_converted
+from daemon.models.gguf_index import read_index
+from daemon.models.shape import ModelError
+from daemon.models.weights import count_weights
+from tests.engine.gguf_files import VOCAB_SIZE, write
+
+CPU = torch.device("cpu")
+FORMATS = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+
+
+def medium(name: str) -> str:
+    """As Q4_K_M mixes: some matrices have more bits than others."""
+    return "Q6_K" if "attn_v" in name or "ffn_down" in name or name == "output.weight" else "Q4_K"
+
+
+def unpacked(path: Path) -> Any:
+    """transformers' own model of a file, in float32."""
+    loader: Any = AutoModelForCausalLM
+    return loader.from_pretrained(
+        str(path.parent),
+        gguf_file=path.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+        attn_implementation="eager",
+    ).eval()
+
+
+def loaded(path: Path, cache: Path) -> Any:
+    folder = ensure_converted(path, cache, convert, lambda _share: None)
+    model: Any = load_model(folder, "float32", CPU)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def logits(model: Any) -> torch.Tensor:
+    tokens = torch.randint(2, VOCAB_SIZE, (2, 19), generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        found: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+    return found
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_format_is_computed_with_the_numbers_that_transformers_unpacks(
+    form: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "tiny.gguf", lambda _name: form)
+    model, reference = loaded(path, tmp_path / "cache"), unpacked(path)
+    assert len(list(quantised_layers(model))) == 2 * 7 + 2
+    torch.testing.assert_close(logits(model), logits(reference), rtol=1e-5, atol=1e-5)
+    for name, layer in quantised_layers(model):
+        numbers = torch.cat([weight.numbers() for weight in layer.weights])
+        assert torch.equal(numbers, reference.get_submodule(name).weight), name
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["two ends", "tied"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_architectures_and_mixes_of_formats(architecture: str, tied: bool, tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", medium, architecture, tied)
+    model, reference = loaded(path, tmp_path / "cache"), unpacked(path)
+    assert model.config.model_type == architecture
+    torch.testing.assert_close(logits(model), logits(reference), rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_of_a_files_weights_is_written_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", medium)
+    model = loaded(path, tmp_path / "cache")
+    (folder,) = (tmp_path / "cache" / "models").glob("tiny-*")
+    written = [one for one in folder.iterdir() if not one.is_symlink()]
+    assert sum(one.stat().st_size for one in written) < path.stat().st_size / 4
+    assert not list(folder.glob("*.safetensors"))
+    counted = count_weights(folder)
+    assert counted.num_params == sum(
+        tensor.numel() for tensor in unpacked(path).state_dict().values()
+    )
+    held = {id(one): one for _, layer in quantised_layers(model) for one in layer.weights}
+    assert counted.packed_bytes == sum(one.size_bytes for one in held.values())
+
+
+def test_a_file_that_moves_is_found_where_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", medium)
+    first = logits(loaded(path, tmp_path / "cache"))
+    moved = path.rename(tmp_path / "elsewhere.gguf")
+    assert torch.equal(logits(loaded(moved, tmp_path / "cache")), first)
+
+
+def test_a_file_that_is_gone_or_another_one_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", medium)
+    folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
+    assert read_index(folder) is not None
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=r"tiny.gguf is another file now: it has 4 bytes"):
+        load_model(folder, "float32", CPU)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"tiny.gguf: No such file"):
+        load_model(folder, "float32", CPU)
+
+
+def test_a_format_that_nobody_reads_is_named(tmp_path: Path) -> None:
+    def odd(name: str) -> str:
+        return "TQ2_0" if "ffn_up" in name else "Q4_0"
+
+    path = write(tmp_path / "tiny.gguf", odd)
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight is stored as TQ2_0, and llmd "):
+        convert(path, tmp_path / "folder")

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCAB_SIZE, CONTEXT_LEN = 256, 512, 4, 2, 2, 300, 256
-HEAD_DIM = WIDTH // HEADS
+HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128}
 
 Choose = Callable[[str], str]
 """From the name of a tensor to its format."""
@@ -28,9 +28,7 @@ def write(path: Path, choose: Choose, architecture: str = "llama", tied: bool = 
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(1e4)
-    writer.add_rope_dimension_count(HEAD_DIM)
-    writer.add_key_length(HEAD_DIM)
-    writer.add_value_length(HEAD_DIM)
+    writer.add_rope_dimension_count(HEAD_DIMS[architecture])
     writer.add_vocab_size(VOCAB_SIZE)
     _add_tokenizer(writer)
     rng = np.random.default_rng(len(architecture) + tied)
@@ -50,14 +48,16 @@ def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]
     ]
     if not tied:
         found.append(("output.weight", (VOCAB_SIZE, WIDTH)))
-    rows = {"attn_q": WIDTH, "attn_k": KV_HEADS * HEAD_DIM, "attn_v": KV_HEADS * HEAD_DIM}
+    head_dim = HEAD_DIMS[architecture]
+    rows = {"attn_q": HEADS * head_dim, "attn_k": KV_HEADS * head_dim}
+    rows["attn_v"] = rows["attn_k"]
     for layer in range(LAYERS):
         for name, count in rows.items():
             found.append((f"blk.{layer}.{name}.weight", (count, WIDTH)))
             if architecture == "qwen2":
                 found.append((f"blk.{layer}.{name}.bias", (count,)))
         found += [
-            (f"blk.{layer}.attn_output.weight", (WIDTH, WIDTH)),
+            (f"blk.{layer}.attn_output.weight", (WIDTH, HEADS * head_dim)),
             (f"blk.{layer}.ffn_gate.weight", (INNER, WIDTH)),
             (f"blk.{layer}.ffn_up.weight", (INNER, WIDTH)),
             (f"blk.{layer}.ffn_down.weight", (WIDTH, INNER)),
@@ -66,7 +66,7 @@ def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]
         ]
         if architecture == "qwen3":
             norms = ("attn_q_norm", "attn_k_norm")
-            found += [(f"blk.{layer}.{name}.weight", (HEAD_DIM,)) for name in norms]
+            found += [(f"blk.{layer}.{name}.weight", (head_dim,)) for name in norms]
     return found
 
 

@@ -1,4 +1,6 @@
-"""A decode step on a CPU by what holds its keys and values: `python -m benchmarks.cpu_kv`.
+"""A decode step on a CPU by what holds its keys and values.
+
+    GOMP_SPINCOUNT=3000 python -m benchmarks.cpu_kv      (threads spin as long as a worker's)
 
 The embedded model, float32 weights, random keys and values in every block; a step is the worker's
 whole one, from its plan to its answer. The ways take turns, so that what else the machine does
@@ -129,13 +131,16 @@ def _engine(kv_dtype: str, compiled: bool, max_slots: int, max_len: int) -> Engi
 
 
 def _fill(cache: PagedKV) -> None:
-    """Random keys and values in every block."""
-    for blocks in torch.arange(cache.num_blocks).split(256):
-        offsets = torch.arange(cache.block_size).repeat(len(blocks))
-        rows = cache.row_of(blocks.repeat_interleave(cache.block_size), offsets)
+    """Random keys and values in every block, the same ones in every so many."""
+    some = min(64, cache.num_blocks)
+    offsets = torch.arange(cache.block_size).repeat(some)
+    rows = cache.row_of(torch.arange(some).repeat_interleave(cache.block_size), offsets)
+    for layer in range(cache.num_layers):
         key, value = torch.randn(2, len(rows), *cache.blocks.shape[4:])
-        for layer in range(cache.num_layers):
-            cache.write(layer, rows, key, value)
+        cache.write(layer, rows, key, value)
+    for first in range(some, cache.num_blocks, some):
+        target = cache.raw[first : first + some]
+        target.copy_(cache.raw[: len(target)])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from daemon.config.paths import default_cache
+from daemon.engine.process import keep_compiled
 from tests.nursery.home import nursery
+
+# As workers do. numba's own choice would not see a change in a file that kernels import from.
+keep_compiled(default_cache())
 
 
 @pytest.fixture(scope="session")

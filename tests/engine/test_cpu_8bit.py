@@ -1,13 +1,21 @@
 """The compiled kernels of 8-bit KV caches do what plain torch does."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from daemon.engine.attention_torch import TorchAttention
-from daemon.engine.backend import choose
+from daemon.engine.backend import Backend, choose, torch_backend
 from daemon.engine.kv_cache import PagedKV
+from daemon.engine.loader import load_model
 from daemon.engine.quantise import FP8, INT8, LARGEST, quantise
+from daemon.engine.resolve import shape_here
+from daemon.engine.start import assemble
+from daemon.engine.trial.kept import TrialVerdict
+from tests.engine.driver import Driver
 from tests.engine.test_backends import batch_of
+from tests.engine.tries import COMMON, Tries, save
 
 CPU = torch.device("cpu")
 KINDS = pytest.mark.parametrize("kv_dtype", [INT8, FP8])
@@ -117,6 +125,30 @@ def test_a_fault_reaches_its_own_sequence_and_no_other(kv_dtype: torch.dtype) ->
     assert got[0, 2:].isnan().all() and got[1, :2].isnan().all()
     for fine in ((0, slice(2)), (1, slice(2, 4)), 2):
         assert torch.equal(got[fine], expected[fine])
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_answers_are_those_of_plain_torch(kv_dtype: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    folder = save(tmp_path / "llama", "llama", **COMMON)
+    tries = Tries(tmp_path)
+    load = tries.load(folder, kv_dtype=kv_dtype)
+
+    def answers(backend: Backend | None, verdict: TrialVerdict | None) -> list[list[int]]:
+        with torch.inference_mode():
+            model, shape = load_model(folder, load.dtype, CPU), shape_here(folder)
+            engine = assemble(model, shape, load, lambda *_: None, backend, verdict)
+            assert engine.model.fused and engine.model.compiled == (backend is None)
+            plans = Driver(load.block_size, list(range(load.num_blocks)))
+            rows = [plans.add(slot, list(range(3 + slot, 60, 2 + slot))) for slot in range(3)]
+            work = [(row, len(row.tokens)) for row in rows]
+            for _ in range(12):
+                plans.take(work, engine.run(plans.plan(work)))
+                work = [(row, 1) for row in rows]
+        return [row.outputs for row in rows]
+
+    # The first is tried: its steps are compiled only where transformers' logits come out.
+    assert answers(None, None) == answers(torch_backend(), TrialVerdict(True, False))
 
 
 def fill(cache: PagedKV, seed: int = 0) -> None:

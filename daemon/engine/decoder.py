@@ -6,6 +6,7 @@ a loaded model, and a trial finds out whether it computes the same.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,6 +16,8 @@ from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.rotary import RotaryTable
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
+Prepare = Callable[[Any], Any]
+"""From a linear layer to what computes it here."""
 
 
 @dataclass(frozen=True, slots=True)

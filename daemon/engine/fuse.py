@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Prepare
 from daemon.engine.embeddings import embeddings_of
-from daemon.engine.linear import Prepare
 from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.rotary import RotaryTable

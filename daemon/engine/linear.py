@@ -1,12 +1,13 @@
 """Matrix products, prepared at load time for the device that computes them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from daemon.engine.decoder import Prepare
 from daemon.engine.quantised.linear import QuantisedLinear
 
 if TYPE_CHECKING:
@@ -57,10 +58,6 @@ def can_pack(tensor: torch.Tensor) -> bool:
     if tensor.dtype == torch.bfloat16:  # without AVX-512 or AVX-NE-CONVERT oneDNN refuses it
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return tensor.dtype == torch.float32
-
-
-Prepare = Callable[[Any], Any]
-"""From a linear layer to what computes it here."""
 
 
 def prepare_linears(model: nn.Module, prepare: Prepare) -> None:

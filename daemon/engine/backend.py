@@ -51,6 +51,7 @@ class Backend:
     by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
     products: MakeProducts = lambda _exact: lambda layer: layer  # over quantised weights
     unpack: Unpack = unpack  # quantised weights
+    rounds_to: torch.dtype | None = None  # what products may round to that need not be exact
 
 
 def torch_backend() -> Backend:
@@ -86,7 +87,12 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.calls import Constants
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
-    from daemon.engine.cpu.products import MeasuredMany, QuantisedProduct, unpacked
+    from daemon.engine.cpu.products import (
+        MeasuredMany,
+        QuantisedProduct,
+        multiplies_bfloat16,
+        unpacked,
+    )
     from daemon.engine.cpu.team import Team
 
     team, constants = Team(run_program), Constants({})
@@ -110,6 +116,7 @@ def _compiled() -> Backend:
         compile_steps,
         products=products,
         unpack=partial(unpacked, team),
+        rounds_to=torch.bfloat16 if multiplies_bfloat16() else None,
     )
 
 

@@ -136,7 +136,7 @@ def merge(linears: list[Any]) -> Layer:
     if isinstance(first, QuantisedLinear):
         bias = _merged_bias(linears) if has_bias else None
         weights = [weight for linear in linears for weight in linear.weights]
-        return QuantisedLinear(first.in_features, sum(rows), bias, weights)
+        return QuantisedLinear(first.in_features, sum(rows), bias, weights, first.unpack)
     with torch.device("meta"):
         merged = nn.Linear(first.in_features, sum(rows), bias=False)
     merged.weight = _merged([linear.weight for linear in linears])

@@ -27,17 +27,26 @@ class QuantisedLinear(nn.Module):
         out_features: int,
         bias: nn.Parameter | None,
         weights: Iterable[QuantisedWeight] = (),
+        unpack: Unpack = unpack,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.bias = bias
         self.weights = list(weights)
-        self.unpack: Unpack = unpack
+        self.unpack = unpack
+        self.rounds_to: torch.dtype | None = None
+
+    def rounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What is left of numbers where products round to `rounds_to`."""
+        return numbers if self.rounds_to is None else numbers.to(self.rounds_to).to(numbers.dtype)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [..., K] to [..., N]."""
-        pieces = [piece.numbers(self.unpack).to(states.dtype) for piece in self._pieces()]
-        product = torch.cat([linear(states, piece) for piece in pieces], -1)
+        taken = self.rounded(states)
+        pieces = [
+            self.rounded(piece.numbers(self.unpack)).to(states.dtype) for piece in self._pieces()
+        ]
+        product = self.rounded(torch.cat([linear(taken, piece) for piece in pieces], -1))
         return product if self.bias is None else product + self.bias.to(states.dtype)
 
     def _pieces(self) -> Iterator[QuantisedWeight]:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,14 @@ class _Trial:
         self._progress = progress
         self._folder = Path(load.cache) if load.cache else default_cache()
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
+        layers = [layer for _, layer in quantised_layers(model)]
+        rounds = layers and not load.exact
+        self._products_round_to = pool.backend.rounds_to if rounds else None
         quantised = pool.backend.products(load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
-        for _, layer in quantised_layers(model):
-            layer.unpack = pool.backend.unpack
+        self._unpack = wide.Remembering(pool.backend.unpack, KEEP_BOTH_BYTES)
+        for layer in layers:
+            layer.unpack = self._unpack
         self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
@@ -108,7 +113,9 @@ class _Trial:
             name = self._shape.model_type
             raise ModelError(f"{self._load.model}: {name} is not supported yet: {reasons[0]}")
         self._expected = [self._expect(wave) for wave in self._waves]
-        best, verdict = self._best(self._structure())
+        fused = self._structure()
+        self._unpack.forget()
+        best, verdict = self._best(fused)
         kept.keep(self._folder, self._key, verdict)
         num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
         log.info(
@@ -198,14 +205,21 @@ class _Trial:
             return None
         kv_dtype = KV_DTYPES[self._load.kv_dtype]
         eager = reference.attention(self._model, "eager")
-        with eager if kv_dtype is None else reference.rounding(self._model, kv_dtype):
+        with ExitStack() as stack:
+            stack.enter_context(
+                eager if kv_dtype is None else reference.rounding(self._model, kv_dtype)
+            )
+            if self._products_round_to is not None:
+                rounding = reference.rounding_products(self._model, self._products_round_to)
+                stack.enter_context(rounding)
             return reference.logits_of(self._model, one)
 
     @property
     def _rounds(self) -> bool:
         """Whether serving rounds what the exact forward does not."""
         cache = self._pool.cache
-        return cache.dtype != torch.float32 or cache.scales is not None
+        narrow = cache.dtype != torch.float32 or cache.scales is not None
+        return narrow or self._products_round_to is not None
 
     def _structure(self) -> bool:
         """Whether the straight decoder computes what the model does. Raises ModelError where the

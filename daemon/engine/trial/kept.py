@@ -41,7 +41,8 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
         (name, [(one.format.name, one.rows, one.columns, one.order is None) for one in la.weights])
         for name, la in quantised_layers(model)
     ]
-    told = (load.dtype, load.kv_dtype, load.block_size, load.max_slots, load.num_threads, backend)
+    sizes = load.block_size, load.max_slots, load.num_threads
+    told = (load.dtype, load.kv_dtype, *sizes, backend, load.exact)
     versions = [version_of(name) for name in _LIBRARIES]
     parts = (config, tensors, quantised, told, versions, _device(load.device), __version__, code())
     for part in parts:

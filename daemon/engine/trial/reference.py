@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from daemon.engine.quantise import quantise
+from daemon.engine.quantised.linear import QuantisedLinear, quantised_layers
 from daemon.engine.trial.script import WaveSequence
 from daemon.models.shape import ModelError
 
@@ -47,6 +48,19 @@ def attention(model: Any, name: str) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+@contextmanager
+def rounding_products(model: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Products over quantised weights round what they take and what they give to `dtype`."""
+    layers = [layer for _, layer in quantised_layers(model) if isinstance(layer, QuantisedLinear)]
+    try:
+        for layer in layers:
+            layer.rounds_to = dtype
+        yield
+    finally:
+        for layer in layers:
+            layer.rounds_to = None
 
 
 @contextmanager

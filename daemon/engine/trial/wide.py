@@ -18,6 +18,8 @@ from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.fuse import fuse
 from daemon.engine.ops import Norm, Ops
 from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedLinear
+from daemon.engine.quantised.weight import Unpack
+from daemon.models.formats import Format as WeightFormat
 
 
 @contextmanager
@@ -91,6 +93,33 @@ def _widen_while_they_compute(users: list[nn.Module], narrow: list[nn.Parameter]
         undo.append(user.register_forward_pre_hook(widen).remove)
         undo.append(user.register_forward_hook(restore, always_call=True).remove)
     return undo
+
+
+class Remembering:
+    """Unpacks quantised weights, and keeps the numbers of as many as it may: a trial computes with
+    them again and again.
+    """
+
+    def __init__(self, unpack: Unpack, most_bytes: int) -> None:
+        self._unpack = unpack
+        self._left_bytes = most_bytes
+        self._kept: dict[tuple[int, int], torch.Tensor] = {}
+
+    def __call__(self, form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
+        """See `Unpack`; nobody may change what is given."""
+        key = data.data_ptr(), data.nbytes
+        if key in self._kept:
+            return self._kept[key]
+        numbers = self._unpack(form, data)
+        if numbers.nbytes <= self._left_bytes and data.is_contiguous():
+            self._left_bytes -= numbers.nbytes
+            self._kept[key] = numbers
+        return numbers
+
+    def forget(self) -> None:
+        """Keep nothing, now and later."""
+        self._kept.clear()
+        self._left_bytes = 0
 
 
 class WideOps(Ops):

@@ -4,7 +4,6 @@ What is stored decides: a layer whose tensors are those of its method is quantis
 tensors are plain. A configuration that says otherwise of a layer is refused.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -59,14 +58,6 @@ class PackedLayer(msgspec.Struct, frozen=True, kw_only=True):
         return self.rows * FORMATS[self.format].row_bytes(self.columns) + order
 
 
-class PackedCount(NamedTuple):
-    """Parameters of a checkpoint, those in quantised layers included."""
-
-    num_params: int
-    packed_params: int
-    packed_bytes: int  # once loaded
-
-
 def packed_layers(quantisation: Quantisation, headers: Headers) -> dict[str, PackedLayer]:
     """All quantised layers, by the names of their weights.
 
@@ -92,15 +83,6 @@ def packed_layers(quantisation: Quantisation, headers: Headers) -> dict[str, Pac
 def unused_tensors(names: Iterable[str]) -> set[str]:
     """Tensors that hold scales for states, keys or values."""
     return {name for name in names if name.rpartition(".")[2] in _OF_STATES}
-
-
-def count_packed(layers: Mapping[str, PackedLayer], headers: Headers) -> PackedCount:
-    """The parameters of a checkpoint with some quantised layers."""
-    taken = {name for layer in layers.values() for name in layer.tensors.values()}
-    taken |= unused_tensors(headers)
-    plain = sum(math.prod(one.shape) for name, one in headers.items() if name not in taken)
-    packed = sum(layer.rows * layer.columns for layer in layers.values())
-    return PackedCount(plain + packed, packed, sum(one.size_bytes for one in layers.values()))
 
 
 def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str, Layout]]:

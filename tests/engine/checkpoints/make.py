@@ -226,7 +226,8 @@ def _compressed_said(form: str, weights: dict[str, Any], states: Any = None) -> 
         config_groups={"group_0": group}, format=form, ignore=["lm_head"],
         quantization_status="compressed",
     )  # fmt: skip
-    return json.loads(whole.model_dump_json())
+    found: dict[str, Any] = json.loads(whole.model_dump_json())
+    return found
 
 
 def _gptq_said(bits: int, group: int, *, symmetric: bool, shuffled: bool, lowered: bool) -> Any:

@@ -49,6 +49,7 @@ class PackedLayer(msgspec.Struct, frozen=True, kw_only=True):
     format: str  # of `daemon.models.formats`: what it is brought into
     rows: int
     columns: int
+    group: int  # of its columns share a scale
     tensors: dict[str, str]  # by what they are ("qweight"), as stored
 
     @property
@@ -99,7 +100,7 @@ def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str
 def _layer(module: str, scheme: Scheme, headers: Headers) -> PackedLayer:
     parts = _Parts(module, headers)
     rows, columns = _LAYOUTS[scheme.layout](parts, scheme)
-    group = scheme.group or columns
+    group = min(scheme.group or columns, columns)
     try:
         block_len = group_size(columns, group)
     except ValueError as error:
@@ -111,6 +112,7 @@ def _layer(module: str, scheme: Scheme, headers: Headers) -> PackedLayer:
         format=form,
         rows=rows,
         columns=columns,
+        group=group,
         tensors=parts.taken,
     )
 

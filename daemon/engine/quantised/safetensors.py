@@ -59,11 +59,9 @@ class _Reader:
         if order is not None:
             numbers = _ordered(numbers, order)
         form = FORMATS[layer.format]
-        group = layer.scheme.group or layer.columns
-        starts = torch.arange(0, layer.columns, form.block_len) // group
-        grids = [
-            spread(grid, layer.rows, layer.scheme.group_rows, starts) for grid in (scales, zeros)
-        ]
+        starts = torch.arange(0, layer.columns, form.block_len) // layer.group
+        group_rows = min(layer.scheme.group_rows, layer.rows)
+        grids = [spread(grid, layer.rows, group_rows, starts) for grid in (scales, zeros)]
         data = blocks_of(form, numbers, *grids)
         placed = None if order is None else order.to(device)
         return QuantisedWeight(form, data.to(device), layer.columns, placed)
@@ -119,9 +117,8 @@ class _Reader:
     def _order(self) -> torch.Tensor | None:
         for what in ("g_idx", "weight_g_idx"):
             if what in self._layer.tensors:
-                group = self._layer.scheme.group or self._layer.columns
                 try:
-                    return group_order(self._take(what), group)
+                    return group_order(self._take(what), self._layer.group)
                 except ValueError as error:
                     raise self._error(str(error)) from None
         return None

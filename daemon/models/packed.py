@@ -81,9 +81,13 @@ def packed_layers(quantisation: Quantisation, headers: Headers) -> dict[str, Pac
     return found
 
 
-def unused_tensors(names: Iterable[str]) -> set[str]:
-    """Tensors that hold scales for states, keys or values."""
-    return {name for name in names if name.rpartition(".")[2] in _OF_STATES}
+def tensors_aside(layers: Mapping[str, PackedLayer], names: Iterable[str]) -> set[str]:
+    """Stored tensors that are no model's own: those of quantised layers, and all scales for states,
+    keys and values, which nobody takes.
+    """
+    taken = {name for layer in layers.values() for name in layer.tensors.values()}
+    scales = {name for name in names if name.rpartition(".")[2] in _OF_STATES}
+    return taken | scales if layers else set()
 
 
 def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str, Layout]]:

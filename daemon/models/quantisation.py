@@ -77,6 +77,13 @@ def read_quantisation(folder: Path, fields: Mapping[str, Any]) -> Quantisation |
 
 def quantisation(said: Any) -> Quantisation:
     """What a `quantization_config` says. Raises ModelError, a sentence without a folder."""
+    try:
+        return _read(said)
+    except ModelError as error:  # in one line, whatever the names in the file are
+        raise ModelError(" ".join(str(error).split())) from None
+
+
+def _read(said: Any) -> Quantisation:
     if not isinstance(said, dict):
         raise ModelError(f"its {_KEY} is no JSON object")
     method = said.get("quant_method")

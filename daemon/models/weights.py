@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.models.gguf_index import read_index
-from daemon.models.packed import Header, PackedLayer, packed_layers, unused_tensors
+from daemon.models.packed import Header, PackedLayer, packed_layers, tensors_aside
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError, read_json
 
@@ -69,16 +69,13 @@ def count_weights(folder: Path, quantisation: Quantisation | None = None) -> Wei
     """The parameters of a folder, by its headers. Raises ModelError."""
     index = read_index(folder)
     packed = [one for one in index.tensors if one.packed] if index else []
-    layers = folder_layers(folder, quantisation).values()
+    layers = folder_layers(folder, quantisation)
     in_blocks = sum(math.prod(one.shape) for one in packed)
-    in_blocks += sum(one.rows * one.columns for one in layers)
-    size_bytes = sum(one.size_bytes for one in packed) + sum(one.size_bytes for one in layers)
-    # Of a quantised layer there are other tensors, which are no parameters; its own are in blocks.
+    in_blocks += sum(one.rows * one.columns for one in layers.values())
+    size_bytes = sum(one.size_bytes for one in packed)
+    size_bytes += sum(one.size_bytes for one in layers.values())
     shapes = weight_shapes(folder)
-    aside = {name for one in layers for name in one.tensors.values()}
-    aside |= {one.name for one in packed}
-    if quantisation is not None:
-        aside |= unused_tensors(shapes)
+    aside = tensors_aside(layers, shapes) | {one.name for one in packed}
     plain = sum(math.prod(sides) for name, sides in shapes.items() if name not in aside)
     return WeightCount(plain + in_blocks, in_blocks, size_bytes)
 

@@ -17,6 +17,7 @@ from daemon.models.weights import count_weights
 from tests.engine.checkpoints.read import FOLDERS, HERE, taken
 
 WHOLE = [name for name in FOLDERS if name.startswith("model-")]
+ORDERED = {"model-gptq-order", "gptq-8-order", "gptq-of-2023", "w4a16-order"}
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -45,9 +46,9 @@ def test_there_are_checkpoints_in_another_order_and_with_zero_points() -> None:
         points = torch.cat([head.reshape(-1, 4).contiguous().view(torch.float32) for head in heads])
         if len(points.unique()) > 2:
             zeros.add(name)
-    assert orders == {"model-gptq-order", "gptq-8-order"}
+    assert orders == ORDERED
     assert {"model-awq", "model-gptq-order", "gptq-v2-rows", "model-w4a16-zeros"} <= zeros
-    assert {"w8a16-zeros"} <= zeros
+    assert {"w8a16-zeros", "w4a16-order"} <= zeros
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -60,7 +61,7 @@ def test_bytes_and_parameters_are_known_from_headers(name: str) -> None:
     # An order that changes nothing is not kept, and headers do not tell it.
     orders = sum(0 if one.order is not None else 4 * one.columns for one in made)
     held = sum(one.size_bytes for one in made)
-    assert held == count.packed_bytes - (orders if name.endswith("-order") else 0)
+    assert held == count.packed_bytes - (orders if name in ORDERED else 0)
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         plain = {one: file.get_tensor(one) for one in file.keys() if ".self_" not in one}  # noqa: SIM118
         plain = {one: tensor for one, tensor in plain.items() if ".mlp." not in one}

@@ -57,7 +57,7 @@ def test_many_rows_are_brought_over_in_strips(rows: int, columns: int, tmp_path:
 
 
 def test_columns_may_be_in_the_order_of_activations(tmp_path: Path) -> None:
-    """As compressed tensors stored it until 2026; its present tool does not write it."""
+    """As compressed tensors stores it; -1 at all columns says that there is no order."""
     rows, columns, group = 24, 256, 64
     numbers, scales = torch.randint(0, 16, (rows, columns)), torch.rand(rows, 4).bfloat16()
     groups = (torch.arange(columns) // group)[torch.randperm(columns)]

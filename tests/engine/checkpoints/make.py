@@ -43,31 +43,36 @@ _CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 1,
 }
+SMALL = {"self_attn.q_proj": (32, 32), "mlp.down_proj": (40, 96)}
 
 Tensors = dict[str, torch.Tensor]
 Quantise = Callable[[nn.Linear], tuple[Tensors, torch.Tensor]]
 """Of a layer the tensors that are stored, and the numbers [N, K] that they stand for."""
 
 
-def _tool(name: str) -> Any:
+def tool(name: str) -> Any:
+    """A module of a tool, which is not there where tests run."""
     return importlib.import_module(name)
 
 
-def _awq(group: int) -> Quantise:
-    # Its package imports data sets and models at once; only what packs is wanted.
-    found = find_spec("awq")
+def bare(name: str, inner: str) -> None:
+    """Let parts of a package be imported without it: whole packages want data sets and more."""
+    found = find_spec(name)
     assert found is not None and found.submodule_search_locations is not None
-    package = types.ModuleType("awq")
-    package.__path__ = list(found.submodule_search_locations)
-    sys.modules["awq"] = package
-    for parent in ("awq.modules", "awq.modules.linear"):
-        module = types.ModuleType(parent)
-        module.__path__ = [f"{package.__path__[0]}/{'/'.join(parent.split('.')[1:])}"]
-        sys.modules[parent] = module
-    gemm, packing = _tool("awq.modules.linear.gemm"), _tool("awq.utils.packing_utils")
+    path = next(iter(found.submodule_search_locations))
+    for part in ("", *inner.split(".")):
+        name, path = (f"{name}.{part}", f"{path}/{part}") if part else (name, path)
+        module = types.ModuleType(name)
+        module.__path__ = [path]
+        sys.modules[name] = module
+
+
+def _awq(group: int) -> Quantise:
+    bare("awq", "modules.linear")
+    gemm, packing = tool("awq.modules.linear.gemm"), tool("awq.utils.packing_utils")
 
     def quantise(layer: nn.Linear) -> tuple[Tensors, torch.Tensor]:
-        scales, zeros = _found(layer.weight, group, 15)
+        scales, zeros = found_scales(layer.weight, group, 15)
         packed = gemm.WQLinear_GEMM.from_linear(layer, 4, group, False, scales.T, zeros.T)
         parts = [packed.qweight, packed.qzeros, packed.scales]
         numbers = packing.dequantize_gemm(*parts, 4, group).T
@@ -77,7 +82,7 @@ def _awq(group: int) -> Quantise:
 
 
 def _gptq(bits: int, group: int, *, symmetric: bool, shuffled: bool, lowered: bool) -> Quantise:
-    linear, model = _tool("gptqmodel.nn_modules.qlinear.torch"), _tool("gptqmodel.utils.model")
+    linear, model = tool("gptqmodel.nn_modules.qlinear.torch"), tool("gptqmodel.utils.model")
     own = types.SimpleNamespace(bits=bits, pack_dtype=torch.int32)
 
     def quantise(layer: nn.Linear) -> tuple[Tensors, torch.Tensor]:
@@ -88,7 +93,7 @@ def _gptq(bits: int, group: int, *, symmetric: bool, shuffled: bool, lowered: bo
         groups[order] = (torch.arange(columns) // (group if group > 0 else columns)).int()
         sorted_weight = layer.weight[:, order]
         size = group if group > 0 else columns
-        scales, zeros = _found(sorted_weight, size, most, symmetric=symmetric)
+        scales, zeros = found_scales(sorted_weight, size, most, symmetric=symmetric)
         made = linear.TorchLinear(
             bits=bits, group_size=group, sym=symmetric, desc_act=shuffled,
             in_features=columns, out_features=rows, bias=False,
@@ -106,10 +111,10 @@ def _gptq(bits: int, group: int, *, symmetric: bool, shuffled: bool, lowered: bo
 
 
 def _compressed(form: str, weights: dict[str, Any]) -> Quantise:
-    tensors = _tool("compressed_tensors")
-    quantization = _tool("compressed_tensors.quantization")
-    helpers = _tool("compressed_tensors.quantization.utils")
-    compressor = _tool("compressed_tensors.compressors").BaseCompressor
+    tensors = tool("compressed_tensors")
+    quantization = tool("compressed_tensors.quantization")
+    helpers = tool("compressed_tensors.quantization.utils")
+    compressor = tool("compressed_tensors.compressors").BaseCompressor
     assert tensors is not None
     args = quantization.QuantizationArgs(**weights)
     scheme = quantization.QuantizationScheme(targets=["Linear"], weights=args)
@@ -141,7 +146,7 @@ def _edges(weight: torch.Tensor, args: Any) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def _fp8(block: tuple[int, int] | None) -> Quantise:
-    fp8 = _tool("transformers.integrations.finegrained_fp8")
+    fp8 = tool("transformers.integrations.finegrained_fp8")
     config = types.SimpleNamespace(weight_block_size=block, scale_fmt="float")
     own = types.SimpleNamespace(quantization_config=config)
 
@@ -153,7 +158,7 @@ def _fp8(block: tuple[int, int] | None) -> Quantise:
     return quantise
 
 
-def _found(
+def found_scales(
     weight: torch.Tensor, group: int, most: int, symmetric: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales and zero points [N, groups] that let each group's least and greatest numbers in."""
@@ -178,7 +183,7 @@ def _layers(shapes: Mapping[str, tuple[int, int]]) -> dict[str, nn.Linear]:
     return made
 
 
-def _write(
+def write(
     name: str, quantise: Quantise, said: dict[str, Any],
     shapes: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:  # fmt: skip
@@ -220,7 +225,7 @@ def _digest(numbers: torch.Tensor) -> list[str]:
 
 
 def _compressed_said(form: str, weights: dict[str, Any], states: Any = None) -> dict[str, Any]:
-    quantization = _tool("compressed_tensors.quantization")
+    quantization = tool("compressed_tensors.quantization")
     group = {"targets": ["Linear"], "weights": weights, "input_activations": states}
     whole = quantization.QuantizationConfig(
         config_groups={"group_0": group}, format=form, ignore=["lm_head"],
@@ -241,10 +246,9 @@ def _gptq_said(bits: int, group: int, *, symmetric: bool, shuffled: bool, lowere
 
 def main() -> None:
     """Write all folders."""
-    small = {"self_attn.q_proj": (32, 32), "mlp.down_proj": (40, 96)}
     awq = {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
     awq_said = {**awq, "quant_method": "awq", "modules_to_not_convert": None}
-    _write("model-awq", _awq(32), awq_said)
+    write("model-awq", _awq(32), awq_said)
     for name, gptq in (
         ("model-gptq-order", (4, 32, False, True, True)),
         ("gptq-symmetric", (4, 32, True, False, True)),
@@ -253,8 +257,8 @@ def main() -> None:
     ):
         bits, group, symmetric, shuffled, lowered = gptq
         how = {"symmetric": symmetric, "shuffled": shuffled, "lowered": lowered}
-        shapes = None if name.startswith("model") else small
-        _write(name, _gptq(bits, group, **how), _gptq_said(bits, group, **how), shapes)
+        shapes = None if name.startswith("model") else SMALL
+        write(name, _gptq(bits, group, **how), _gptq_said(bits, group, **how), shapes)
     groups = {"type": "int", "strategy": "group", "group_size": 32}
     rounded = {"num_bits": 8, "strategy": "token", "dynamic": True}
     rounded_fp8 = {**rounded, "type": "float"}
@@ -274,13 +278,13 @@ def main() -> None:
          {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 64]},
          rounded_fp8),
     ):  # fmt: skip
-        shapes = None if name.startswith("model") else small
+        shapes = None if name.startswith("model") else SMALL
         said = _compressed_said(form, weights, states)
-        _write(name, _compressed(form, weights), said, shapes)
+        write(name, _compressed(form, weights), said, shapes)
     fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": None}
     blocks = {**fp8, "weight_block_size": [32, 32]}
-    _write("model-fp8", _fp8((32, 32)), blocks)
-    _write("fp8-whole", _fp8(None), {**fp8, "weight_block_size": None}, small)
+    write("model-fp8", _fp8((32, 32)), blocks)
+    write("fp8-whole", _fp8(None), {**fp8, "weight_block_size": None}, SMALL)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from daemon.models.schemes import Layout, Quantisation, Scheme
 from daemon.models.shape import ModelError
 
 
-class Header(NamedTuple):
+class TensorHeader(NamedTuple):
     """What a file says of a tensor."""
 
     dtype: str  # as safetensors names it: "I32", "F16", "F8_E4M3"
     shape: tuple[int, ...]
 
 
-Headers = Mapping[str, Header]
+Headers = Mapping[str, TensorHeader]
 """Of all tensors of a checkpoint, by their names."""
 
 _MAIN: dict[Layout, str] = {

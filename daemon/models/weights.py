@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.models.gguf_index import read_index
-from daemon.models.packed import Header, PackedLayer, packed_layers, tensors_aside
+from daemon.models.packed import TensorHeader, PackedLayer, packed_layers, tensors_aside
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError, read_json
 
@@ -38,7 +38,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes | {name: header.shape for name, header in weight_headers(folder).items()}
 
 
-def weight_headers(folder: Path) -> dict[str, Header]:
+def weight_headers(folder: Path) -> dict[str, TensorHeader]:
     """What the folder's safetensors files say of their tensors. Raises ModelError."""
     return {
         name: _header(path, tensor)
@@ -80,12 +80,12 @@ def count_weights(folder: Path, quantisation: Quantisation | None = None) -> Wei
     return WeightCount(plain + in_blocks, in_blocks, size_bytes)
 
 
-def _header(path: Path, tensor: Any) -> Header:
+def _header(path: Path, tensor: Any) -> TensorHeader:
     told = tensor if isinstance(tensor, dict) else {}
     dtype, sides = told.get("dtype"), told.get("shape")
     if not isinstance(sides, list) or not all(isinstance(s, int) and s >= 0 for s in sides):
         raise ModelError(f"{path} is not a safetensors file: a tensor without a shape")
-    return Header(dtype if isinstance(dtype, str) else "", tuple(sides))
+    return TensorHeader(dtype if isinstance(dtype, str) else "", tuple(sides))
 
 
 def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:

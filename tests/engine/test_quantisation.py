@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.models.packed import Header, packed_layers
+from daemon.models.packed import TensorHeader, packed_layers
 from daemon.models.quantisation import quantisation
 from daemon.models.schemes import Quantisation, Scheme
 from daemon.models.shape import ModelError, read_json
@@ -174,15 +174,15 @@ def test_scales_of_keys_and_values_are_noted() -> None:
     assert quantisation(compressed()).notes == ()
     (note,) = quantisation({**compressed(), "kv_cache_scheme": scheme}).notes
     assert "keys and values are not used" in note
-    headers = {**_awq_headers(), f"{LAYER}.k_scale": Header("F32", (1,))}
+    headers = {**_awq_headers(), f"{LAYER}.k_scale": TensorHeader("F32", (1,))}
     assert set(packed_layers(quantisation(AWQ), headers)) == {f"{LAYER}.weight"}
 
 
-def _awq_headers() -> dict[str, Header]:
+def _awq_headers() -> dict[str, TensorHeader]:
     return {
-        f"{LAYER}.qweight": Header("I32", (256, 4)),
-        f"{LAYER}.qzeros": Header("I32", (2, 4)),
-        f"{LAYER}.scales": Header("F16", (2, 32)),
+        f"{LAYER}.qweight": TensorHeader("I32", (256, 4)),
+        f"{LAYER}.qzeros": TensorHeader("I32", (2, 4)),
+        f"{LAYER}.scales": TensorHeader("F16", (2, 32)),
     }
 
 
@@ -190,34 +190,38 @@ def _awq_headers() -> dict[str, Header]:
     ("said", "changes", "words"),
     [
         (AWQ, {"qzeros": None}, r"q_proj\.qzeros is missing"),
-        (AWQ, {"qzeros": Header("I32", (4, 4))}, r"has the shape \[4, 4\], and .* it \[2, 4\]"),
-        (AWQ, {"scales": Header("I8", (2, 32))}, "stored as I8, not as F16 or BF16 or F32"),
-        (AWQ, {"qweight": Header("I32", (2, 256, 4))}, "not of two sides"),
-        (AWQ, {"qweight": Header("I32", (0, 4))}, "not of two sides"),
+        (
+            AWQ,
+            {"qzeros": TensorHeader("I32", (4, 4))},
+            r"has the shape \[4, 4\], and .* it \[2, 4\]",
+        ),
+        (AWQ, {"scales": TensorHeader("I8", (2, 32))}, "stored as I8, not as F16 or BF16 or F32"),
+        (AWQ, {"qweight": TensorHeader("I32", (2, 256, 4))}, "not of two sides"),
+        (AWQ, {"qweight": TensorHeader("I32", (0, 4))}, "not of two sides"),
         ({**AWQ, "group_size": 100}, {}, "q_proj.qzeros has the shape"),
         ({**AWQ, "group_size": 128, "modules_to_not_convert": ["q_proj"]}, {}, "leaves it out"),
         ({**FP8, "weight_block_size": [128, 128]}, {}, "stored as qweight, and .* otherwise"),
         (AWQ, {"qweight": None}, "says awq, and no layer is stored so"),
         (
             FP8,
-            {"qweight": None, "weight": Header("F8_E5M2", (8, 64))},
+            {"qweight": None, "weight": TensorHeader("F8_E5M2", (8, 64))},
             "stored as F8_E5M2, not as F8_E4M3",
         ),
         (
             FP8,
             {
                 "qweight": None,
-                "weight": Header("F8_E4M3", (8, 64)),
-                "weight_scale_inv": Header("F8_E8M0", (1,)),
+                "weight": TensorHeader("F8_E4M3", (8, 64)),
+                "weight_scale_inv": TensorHeader("F8_E8M0", (1,)),
             },
             "stored as F8_E8M0, not as F16",
         ),
     ],
 )
 def test_a_layer_that_is_not_stored_as_it_should_be_is_named(
-    said: dict[str, Any], changes: dict[str, Header | None], words: str
+    said: dict[str, Any], changes: dict[str, TensorHeader | None], words: str
 ) -> None:
-    headers: dict[str, Header | None] = {**_awq_headers()}
+    headers: dict[str, TensorHeader | None] = {**_awq_headers()}
     headers |= {f"{LAYER}.{name}": header for name, header in changes.items()}
     found = {name: header for name, header in headers.items() if header is not None}
     with pytest.raises(ModelError, match=words):
@@ -226,9 +230,9 @@ def test_a_layer_that_is_not_stored_as_it_should_be_is_named(
 
 def test_groups_that_are_no_whole_blocks_name_the_layer() -> None:
     headers = {
-        f"{LAYER}.qweight": Header("I32", (96, 4)),
-        f"{LAYER}.qzeros": Header("I32", (2, 4)),
-        f"{LAYER}.scales": Header("F16", (2, 32)),
+        f"{LAYER}.qweight": TensorHeader("I32", (96, 4)),
+        f"{LAYER}.qzeros": TensorHeader("I32", (2, 4)),
+        f"{LAYER}.scales": TensorHeader("F16", (2, 32)),
     }
     with pytest.raises(ModelError, match=r"q_proj: rows of 96 in groups of 48 are no whole blocks"):
         packed_layers(quantisation({**AWQ, "group_size": 48}), headers)
@@ -284,7 +288,7 @@ TENSORS = st.sampled_from(
     ]
 )
 HEADERS = st.builds(
-    Header,
+    TensorHeader,
     st.sampled_from(["I32", "F16", "F8_E4M3", "I8", "I64", "BF16", ""]),
     st.lists(st.sampled_from([0, 1, 2, 4, 32, 64, 128, 1 << 40]), max_size=3).map(tuple),
 )
@@ -293,7 +297,7 @@ HEADERS = st.builds(
 @given(said=st.sampled_from(SAID), parts=st.dictionaries(TENSORS, HEADERS, max_size=6))
 @settings(max_examples=tries(300, 5000), deadline=None)
 def test_any_headers_are_understood_or_refused(
-    said: dict[str, Any], parts: dict[str, Header]
+    said: dict[str, Any], parts: dict[str, TensorHeader]
 ) -> None:
     headers = {f"{LAYER}.{name}": header for name, header in parts.items()}
     with contextlib.suppress(ModelError):

@@ -44,7 +44,8 @@ from daemon.models.embedded import (
     model_folder,
 )
 from daemon.models.generation import DefaultSampling, default_sampling
-from daemon.models.shape import ModelError, ModelShape
+from daemon.models.quantisation import read_quantisation
+from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
 
@@ -240,6 +241,18 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
         f"{shape.head_dim}, hidden {shape.hidden_size}, vocabulary {shape.vocab_size:,}, "
         f"context {shape.context_len} tokens"
     )
+    yield from _quantisation_lines(folder)
+
+
+def _quantisation_lines(folder: Path) -> Iterator[str]:
+    """How a checkpoint's weights are quantised, and what of it has no effect here."""
+    found = read_quantisation(folder, read_json(folder / "config.json"))
+    if found is None:
+        return
+    states = ", states stay as they are computed" if found.rounds_states else ""
+    yield f"  weights are quantized by {found.method}{states}"
+    for note in found.notes:
+        yield f"  {note}"
 
 
 def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.models.weights import count_weights
 
@@ -65,7 +66,7 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
     return ModelShape(
         model_type=resolved.model_type,
         dtype=resolved.dtype,
-        **count_weights(folder)._asdict(),
+        **count_weights(folder, read_quantisation(folder, resolved.fields))._asdict(),
         eos_token_ids=_eos_token_ids(folder, resolved),
         **sizes,
     )

@@ -7,8 +7,10 @@ to what the model asks of attention, and tries it (`daemon.engine.trial`).
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from daemon.memory.sizing import DTYPE_BYTES
+from daemon.models.quantisation import quantisation, read_quantisation
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 from daemon.models.weights import weight_files
@@ -41,6 +43,7 @@ def check_folder(folder: Path, resolved: Resolved) -> None:
     """Raise ModelError, naming the first reason, if the model in `folder` cannot be served."""
     for reason in refusals(resolved):
         raise ModelError(f"{folder}: {resolved.model_type} is not supported yet: {reason}")
+    read_quantisation(folder, resolved.fields)
     _check_files(folder)
 
 
@@ -60,8 +63,7 @@ def refusals(resolved: Resolved) -> Iterator[str]:
         yield "its tokens also see those after them, as an encoder's do"
     yield from _attention_refusals(resolved)
     yield from _position_refusals(resolved)
-    if fields.get("quantization_config") is not None:
-        yield "its weights are quantized"
+    yield from _quantisation_refusals(fields.get("quantization_config"))
     if resolved.dtype not in DTYPE_BYTES:
         yield f"its weights are stored as {resolved.dtype}, not as {', '.join(DTYPE_BYTES)}"
 
@@ -85,6 +87,14 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
         yield _UNSAID[resolved.model_type]
     elif resolved.causal_class and not resolved.takes_attention:
         yield "its modelling code does not use transformers' attention interface"
+
+
+def _quantisation_refusals(said: Any) -> Iterator[str]:
+    try:
+        if said is not None:
+            quantisation(said)
+    except ModelError as error:
+        yield str(error)
 
 
 def _position_refusals(resolved: Resolved) -> Iterator[str]:

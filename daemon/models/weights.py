@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.models.gguf_index import read_index
+from daemon.models.packed import TensorHeader, PackedLayer, packed_layers, tensors_aside
+from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError, read_json
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -33,11 +35,26 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The sides of every tensor stored, by its name. Raises ModelError."""
     index = read_index(folder)
     shapes = {one.name: one.shape for one in index.tensors} if index else {}
-    for path in weight_files(folder):
-        tensors, _ = safetensors_header(path)
-        for name, tensor in tensors.items():
-            shapes[name] = _sides(path, tensor)
-    return shapes
+    return shapes | {name: header.shape for name, header in weight_headers(folder).items()}
+
+
+def weight_headers(folder: Path) -> dict[str, TensorHeader]:
+    """What the folder's safetensors files say of their tensors. Raises ModelError."""
+    return {
+        name: _header(path, tensor)
+        for path in weight_files(folder)
+        for name, tensor in safetensors_header(path)[0].items()
+    }
+
+
+def folder_layers(folder: Path, quantisation: Quantisation | None) -> dict[str, PackedLayer]:
+    """The quantised layers in a folder's safetensors files. Raises ModelError."""
+    if quantisation is None:
+        return {}
+    try:
+        return packed_layers(quantisation, weight_headers(folder))
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
 
 
 class WeightCount(NamedTuple):
@@ -48,20 +65,27 @@ class WeightCount(NamedTuple):
     packed_bytes: int
 
 
-def count_weights(folder: Path) -> WeightCount:
+def count_weights(folder: Path, quantisation: Quantisation | None = None) -> WeightCount:
     """The parameters of a folder, by its headers. Raises ModelError."""
-    num_params = sum(math.prod(sides) for sides in weight_shapes(folder).values())
     index = read_index(folder)
     packed = [one for one in index.tensors if one.packed] if index else []
+    layers = folder_layers(folder, quantisation)
     in_blocks = sum(math.prod(one.shape) for one in packed)
-    return WeightCount(num_params, in_blocks, sum(one.size_bytes for one in packed))
+    in_blocks += sum(one.rows * one.columns for one in layers.values())
+    size_bytes = sum(one.size_bytes for one in packed)
+    size_bytes += sum(one.size_bytes for one in layers.values())
+    shapes = weight_shapes(folder)
+    aside = tensors_aside(layers, shapes) | {one.name for one in packed}
+    plain = sum(math.prod(sides) for name, sides in shapes.items() if name not in aside)
+    return WeightCount(plain + in_blocks, in_blocks, size_bytes)
 
 
-def _sides(path: Path, tensor: Any) -> tuple[int, ...]:
-    sides = tensor.get("shape") if isinstance(tensor, dict) else None
+def _header(path: Path, tensor: Any) -> TensorHeader:
+    told = tensor if isinstance(tensor, dict) else {}
+    dtype, sides = told.get("dtype"), told.get("shape")
     if not isinstance(sides, list) or not all(isinstance(s, int) and s >= 0 for s in sides):
         raise ModelError(f"{path} is not a safetensors file: a tensor without a shape")
-    return tuple(sides)
+    return TensorHeader(dtype if isinstance(dtype, str) else "", tuple(sides))
 
 
 def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:

@@ -93,7 +93,7 @@ def resolved(tmp_path: Path, config: dict[str, Any]) -> Resolved:
         ({"model_type": "bloom"}, "ALiBi"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"model_type": "gemma2"}, "caps attention scores"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized by bitsandbytes"),
         ({"model_type": "t5gemma2_encoder"}, "no causal language model"),
         ({"model_type": "diffllama"}, "attend twice"),
         *(({"model_type": name}, "see those after") for name in ENCODERS),

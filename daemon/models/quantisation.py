@@ -1,0 +1,194 @@
+"""What a folder says of how its weights are quantised, by AWQ, GPTQ, compressed tensors or FP8.
+
+All else is refused by its name, before anything is loaded. Scales for keys and values, where there
+are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
+own scales. Where a method also rounds states (W8A8, FP8), states stay as wide as they are computed:
+the weights are the checkpoint's, and products are nearer to the original model than the quantiser
+meant them to be.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.models.compressed import read_compressed
+from daemon.models.schemes import KV_NOTE, Quantisation, Scheme, Target
+from daemon.models.shape import ModelError, read_json
+
+_KEY = "quantization_config"
+_BESIDE = {"quant_config.json": "awq", "quantize_config.json": "gptq"}
+"""Files that AWQ's and GPTQ's tools write beside config.json; older ones write nothing into it."""
+_ALL = ("Linear", "Embedding")
+
+
+class _Awq(msgspec.Struct):
+    bits: int = 0
+    w_bit: int = 0
+    group_size: int | None = None
+    q_group_size: int | None = None
+    zero_point: bool = True
+    version: str | None = None
+    format: str | None = None
+    backend: str | None = None
+    modules_to_not_convert: list[str] | None = None
+
+
+class _Gptq(msgspec.Struct):
+    bits: int
+    group_size: int = 128
+    desc_act: bool = False
+    sym: bool = True
+    checkpoint_format: str | None = None
+    format: str | None = None
+    is_marlin_format: bool = False
+    pack_dtype: str = "int32"
+    dynamic: dict[str, Any] | None = None
+    adapter: dict[str, Any] | None = None
+    rotation: str | None = None
+    modules_to_not_convert: list[str] | None = None
+
+
+class _Fp8(msgspec.Struct):
+    weight_block_size: tuple[int, int] | None = None
+    expert_dtype: str | None = None
+    fmt: str = "e4m3"
+    kv_cache_scheme: Any = None
+    modules_to_not_convert: list[str] | None = None
+    ignored_layers: list[str] | None = None
+
+
+def read_quantisation(folder: Path, fields: Mapping[str, Any]) -> Quantisation | None:
+    """How the weights in a folder are quantised; None: they are not. `fields` is its configuration.
+
+    Raises ModelError, naming the folder.
+    """
+    try:
+        if (said := fields.get(_KEY)) is not None:
+            return quantisation(said)
+        for name, method in _BESIDE.items():
+            if (folder / name).exists():
+                return quantisation({"quant_method": method, **read_json(folder / name)})
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    return None
+
+
+def quantisation(said: Any) -> Quantisation:
+    """What a `quantization_config` says. Raises ModelError, a sentence without a folder."""
+    try:
+        return _read(said)
+    except ModelError as error:  # in one line, whatever the names in the file are
+        raise ModelError(" ".join(str(error).split())) from None
+
+
+def _read(said: Any) -> Quantisation:
+    if not isinstance(said, dict):
+        raise ModelError(f"its {_KEY} is no JSON object")
+    method = said.get("quant_method")
+    read = _METHODS.get(method) if isinstance(method, str) else None
+    if read is None:
+        name = method if isinstance(method, str) else "a method without a name"
+        known = ", ".join(_METHODS)
+        raise ModelError(f"its weights are quantized by {name}, and llmd reads {known}")
+    try:
+        return read(said)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"its {_KEY} for {method} is not understood: {error}") from None
+
+
+def _read_awq(said: dict[str, Any]) -> Quantisation:
+    config = msgspec.convert(said, _Awq)
+    layout = (config.version or config.format or "gemm").lower()
+    bits = config.bits or config.w_bit or 4
+    if layout != "gemm" or config.backend == "llm-awq":
+        other = config.backend if layout == "gemm" else layout
+        raise ModelError(f"its weights are quantized by AWQ in the layout {other}, not gemm")
+    if bits != 4:
+        raise ModelError(f"its weights are quantized by AWQ to {bits} bits, not to 4")
+    size = config.q_group_size if config.group_size is None else config.group_size
+    scheme = Scheme(
+        layout="awq",
+        numbers="int4",
+        group=_group("AWQ", 128 if size is None else size),
+        symmetric=not config.zero_point,
+    )
+    return _whole("awq", scheme, config.modules_to_not_convert)
+
+
+def _read_gptq(said: dict[str, Any]) -> Quantisation:
+    config = msgspec.convert(said, _Gptq)
+    layout = (config.checkpoint_format or config.format or "gptq").lower()
+    if config.is_marlin_format:
+        layout = "marlin"
+    begun = "its weights are quantized by GPTQ"
+    if layout not in ("gptq", "gptq_v2"):
+        raise ModelError(f"{begun} in the layout {layout}, not gptq or gptq_v2")
+    if config.bits not in (4, 8):
+        raise ModelError(f"{begun} to {config.bits} bits, not to 4 or 8")
+    if config.pack_dtype not in ("int32", "torch.int32"):
+        raise ModelError(f"{begun} and packed into {config.pack_dtype}, not into int32")
+    if config.adapter or config.rotation:
+        raise ModelError(f"{begun} with an adapter or a rotation, which llmd does not apply")
+    if config.dynamic and not all(name.startswith("-:") for name in config.dynamic):
+        raise ModelError(f"{begun} in another way for some layers (dynamic)")
+    scheme = Scheme(
+        layout="gptq",
+        numbers="int4" if config.bits == 4 else "int8",
+        group=_group("GPTQ", config.group_size),
+        symmetric=config.sym,
+        act_order=config.desc_act,
+        lowered_zeros=layout == "gptq",
+    )
+    return _whole("gptq", scheme, config.modules_to_not_convert)
+
+
+def _read_fp8(said: dict[str, Any]) -> Quantisation:
+    config = msgspec.convert(said, _Fp8)
+    if config.expert_dtype not in (None, "fp8") or config.fmt != "e4m3":
+        other = config.fmt if config.fmt != "e4m3" else config.expert_dtype
+        raise ModelError(f"its weights are stored as {other}, not as FP8 of e4m3")
+    rows, columns = config.weight_block_size or (0, 0)
+    if config.weight_block_size and min(rows, columns) < 1:
+        raise ModelError(f"its FP8 scales are for blocks of {rows}x{columns}")
+    scheme = Scheme(
+        layout="plain", numbers="fp8", group=columns, group_rows=rows, rounds_states=True
+    )
+    ignored = (config.modules_to_not_convert or []) + (config.ignored_layers or [])
+    notes = (KV_NOTE,) if config.kv_cache_scheme else ()
+    return _whole("fp8", scheme, ignored, notes)
+
+
+def _read_fbgemm(said: dict[str, Any]) -> Quantisation:
+    config = msgspec.convert(said, _Fp8)
+    scheme = Scheme(layout="plain", numbers="fp8", rounds_states=True)
+    return _whole("fbgemm_fp8", scheme, config.modules_to_not_convert)
+
+
+def _group(method: str, said: int) -> int:
+    if said != -1 and said < 1:
+        raise ModelError(f"its weights are quantized by {method} in groups of {said}")
+    return max(said, 0)
+
+
+def _whole(
+    method: str, scheme: Scheme, ignored: list[str] | None, notes: tuple[str, ...] = ()
+) -> Quantisation:
+    """One scheme for all layers but some."""
+    return Quantisation(
+        method=method,
+        targets=(Target(_ALL, scheme),),
+        ignored=tuple(ignored or ()),
+        parts=True,
+        notes=notes,
+    )
+
+
+_METHODS: dict[str, Callable[[dict[str, Any]], Quantisation]] = {
+    "awq": _read_awq,
+    "gptq": _read_gptq,
+    "compressed-tensors": read_compressed,
+    "fp8": _read_fp8,
+    "fbgemm_fp8": _read_fbgemm,
+}

@@ -1,0 +1,86 @@
+"""How a checkpoint's layers are quantised: schemes of numbers and scales, and who has which.
+
+What a configuration says of layers is one thing, which of them are stored so another: see
+`daemon.models.packed`.
+"""
+
+import re
+from typing import Literal
+
+import msgspec
+
+Layout = Literal["awq", "gptq", "packed", "plain"]
+"""Tensors of a layer: `qweight` in AWQ's order of nibbles, or in GPTQ's; `weight_packed`; or a
+`weight` of int8 or FP8 beside its scales."""
+
+KV_NOTE = "its scales for keys and values are not used: the cache's own format is configured"
+_EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed\w*|wte|word_embeddings)$")
+
+
+class Scheme(msgspec.Struct, frozen=True, kw_only=True):
+    """How the weight [N, K] of a layer is stored."""
+
+    layout: Layout
+    numbers: Literal["int4", "int8", "fp8"]
+    group: int = 0  # columns that share a scale; 0: all of a row
+    group_rows: int = 1  # rows that share it; 0: all of the weight
+    symmetric: bool = True  # numbers lie around the middle of their range, or have zero points
+    act_order: bool = False  # columns may be in another order than the model's
+    lowered_zeros: bool = False  # zero points are stored less 1
+    rounds_states: bool = False  # the quantiser meant states to be rounded too
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A scheme and the layers that have it: names, `re:` and a pattern, or classes of torch."""
+
+    layers: tuple[str, ...]
+    scheme: Scheme
+
+
+class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says of how its layers are quantised."""
+
+    method: str  # as `quant_method` names it
+    targets: tuple[Target, ...]
+    ignored: tuple[str, ...] = ()  # layers in plain numbers, named as in `Target`
+    parts: bool = False  # a name in `ignored` also stands for what begins or ends with it
+    notes: tuple[str, ...] = ()  # of what is said and has no effect here, a sentence each
+
+    def scheme_of(self, layer: str) -> Scheme | None:
+        """The scheme of a layer, by its name in the checkpoint; None: it is in plain numbers.
+
+        Names and patterns go before classes, and what comes first before what comes after.
+        """
+        if any(self._is_ignored(layer, one) for one in self.ignored):
+            return None
+        for fits in (_is_matched, _is_class):
+            for target in self.targets:
+                if any(fits(layer, one) for one in target.layers):
+                    return target.scheme
+        return None
+
+    @property
+    def rounds_states(self) -> bool:
+        """Whether some layer was meant to be used with states that are rounded too."""
+        return any(target.scheme.rounds_states for target in self.targets)
+
+    def _is_ignored(self, layer: str, name: str) -> bool:
+        if self.parts:
+            return layer == name or layer.startswith(f"{name}.") or layer.endswith(f".{name}")
+        return _is_matched(layer, name) or _is_class(layer, name)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether some layers are named by a regular expression."""
+    return name.startswith("re:")
+
+
+def _is_matched(layer: str, name: str) -> bool:
+    if is_pattern(name):
+        return re.match(name.removeprefix("re:"), layer) is not None
+    return layer == name
+
+
+def _is_class(layer: str, name: str) -> bool:
+    """Whether a layer is of a class: its name tells embeddings, all others are linear."""
+    return name == ("Embedding" if _EMBEDDINGS.search(layer) else "Linear")

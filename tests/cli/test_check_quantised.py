@@ -1,0 +1,57 @@
+"""`llmd check` on quantised checkpoints: what it says of them, and which it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from daemon.cli.main import main
+from daemon.config import cuda
+from daemon.control import client
+from daemon.models.shape import read_json
+from tests.engine.checkpoints.read import HERE
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(cuda.VISIBLE, "")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(client, "SERVICE_SOCKET", tmp_path / "none")
+    found = tmp_path / "model"
+    shutil.copytree(HERE / "model-w8a8", found)
+    (found / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
+    return found
+
+
+def _say(folder: Path, **changes: object) -> None:
+    config = read_json(folder / "config.json")
+    config["quantization_config"] |= changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_method_and_parameters_are_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _say(folder, kv_cache_scheme={"num_bits": 8, "type": "float"})
+    assert main(["check", "--port", "0", "--model", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "llama: 14,432 parameters stored as bfloat16" in said
+    assert "quantized by compressed-tensors, states stay as they are computed" in said
+    assert "its scales for keys and values are not used" in said
+    assert "92% of the weights packed" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quant_method": "hqq"}, "its weights are quantized by hqq, and llmd reads awq"),
+        ({"format": "marlin-24"}, "in the format marlin-24, not in pack-quantized"),
+        ({"ignore": ["re:.*up_proj"]}, "mlp.up_proj is stored quantized, and"),
+    ],
+)
+def test_what_is_not_read_is_refused_in_a_sentence(
+    changes: dict[str, object], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _say(folder, **changes)
+    assert main(["check", "--port", "0", "--model", str(folder)]) != 0
+    told = capsys.readouterr()
+    assert words in told.out + told.err

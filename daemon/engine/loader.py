@@ -14,6 +14,7 @@ from daemon.engine.attention import ATTENTION_NAME, register
 from daemon.engine.quantised.place import claimed, fill, with_layers
 from daemon.engine.resolve import in_a_line, read_config, resolved_of
 from daemon.engine.weights import open_weights
+from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
 from daemon.models.weights import weight_shapes
@@ -44,7 +45,10 @@ def load_model(
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
     model_class = _class_of(config)
     narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
-    with open_weights(folder, device, tell, narrow) as (weights, packed):
+    quantisation = read_quantisation(folder, config.to_dict())
+    if quantisation is not None and hasattr(config, "quantization_config"):
+        del config.quantization_config  # the layers are ours, not those of transformers
+    with open_weights(folder, device, tell, narrow, quantisation) as (weights, packed):
         try:
             places = claimed(model_class, config, packed)
             model, told = with_layers(model_class, places).from_pretrained(

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 from safetensors import safe_open
 
-from daemon.engine.quantised.files import GgufWeights, Packed, narrow_weights
+from daemon.engine.quantised.files import GgufWeights, Packed, PlainNumbers, narrow_weights
+from daemon.engine.quantised.safetensors import packed_weights
 from daemon.engine.stored import (
     CHUNK_BYTES,
     LoadMeter,
@@ -24,7 +25,9 @@ from daemon.engine.stored import (
     read_exactly,
     stored_tensors,
 )
-from daemon.models.weights import weight_files
+from daemon.models.packed import tensors_aside
+from daemon.models.schemes import Quantisation
+from daemon.models.weights import folder_layers, weight_files
 
 
 class Slice(Protocol):
@@ -40,12 +43,13 @@ def open_weights(
     device: torch.device,
     tell: Callable[[float], None],
     narrow: torch.dtype | None = None,
+    quantisation: Quantisation | None = None,
 ) -> Iterator[tuple[dict[str, Slice], Packed]]:
     """Every tensor of a model folder by its name, and those that may stay as they are stored.
 
     They load to `device` and may be taken while the context is open; on the way out all that was
-    sent has arrived. `narrow`: the type in which a CPU holds weights. `tell` hears the share that
-    is loaded so far. Raises ModelError.
+    sent has arrived. `narrow`: the type in which a CPU holds weights; `quantisation`: how those of
+    safetensors files are stored. `tell` hears the share that is loaded so far. Raises ModelError.
     """
     with ExitStack() as stack:
         paths = weight_files(folder)
@@ -69,7 +73,15 @@ def open_weights(
             weights |= _mapped_slices(paths, stored, meter, stack)
             if narrow is not None:
                 packed |= narrow_weights(stored, narrow, meter)
-        yield weights, packed
+        layers = folder_layers(folder, quantisation)
+        quantised = packed_weights(layers, stored, meter, device)
+        for name in tensors_aside(layers, stored):
+            weights.pop(name)
+        weights |= {
+            name: PlainNumbers(take, (layers[name].rows, layers[name].columns))
+            for name, take in quantised.items()
+        }
+        yield weights, packed | quantised
 
 
 def _mapped_slices(

@@ -53,7 +53,9 @@ class GgufWeights:
         self.packed: Packed = {
             one.name: partial(self._weight, one) for one in tensors if one.packed
         }
-        self.plain = {one.name: _Plain(partial(self._weight, one), one.shape) for one in tensors}
+        self.plain = {
+            one.name: PlainNumbers(partial(self._weight, one), one.shape) for one in tensors
+        }
 
     def tells(self, meter: LoadMeter) -> None:
         """What is taken from now on counts."""
@@ -69,7 +71,7 @@ class GgufWeights:
         return QuantisedWeight(form, rows.to(self._device), columns)
 
 
-class _Plain:
+class PlainNumbers:
     """A tensor in plain numbers, as `daemon.engine.weights.Slice`."""
 
     def __init__(self, take: Callable[[], QuantisedWeight], shape: tuple[int, ...]) -> None:

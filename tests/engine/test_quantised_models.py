@@ -1,0 +1,62 @@
+"""Quantised models through the engine: the greedy text of the same numbers unpacked."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from daemon.engine.loader import load_model
+from daemon.engine.quantised.linear import quantised_layers
+from daemon.engine.start import start
+from daemon.protocol.worker import Load
+from tests.engine.driver import Driver
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+MODELS = sorted(path.name for path in CHECKPOINTS.glob("model-*"))
+NUM_OUTPUTS = 24
+
+
+def unpacked(folder: Path) -> Any:
+    """transformers' own model in float32, with the numbers that quantised layers have."""
+    ours: Any = load_model(folder, "float32", torch.device("cpu"))
+    config = AutoConfig.from_pretrained(folder)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    tensors = dict(ours.state_dict())
+    for name, layer in quantised_layers(ours):
+        tensors[f"{name}.weight"] = torch.cat([weight.numbers() for weight in layer.weights])
+    plain.float().load_state_dict(tensors, strict=False)
+    return plain.eval()
+
+
+def greedy(model: Any, prompt: list[int]) -> list[int]:
+    tokens = torch.tensor([prompt])
+    with torch.inference_mode():
+        for _ in range(NUM_OUTPUTS):
+            token = model(input_ids=tokens, use_cache=False).logits[0, -1].argmax()
+            tokens = torch.cat((tokens, token.view(1, 1)), 1)
+    return tokens[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(CHECKPOINTS / name, tmp_path / name)
+    (folder / "tokenizer.json").write_text("{}")
+    load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(tmp_path / "cache"))
+    with torch.inference_mode():
+        engine, _, _ = start(load, lambda _stage, _done: None)
+    assert engine.model.fused and engine.model.compiled == ("order" not in name)
+    driver = Driver(8, list(range(32)))
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8]]
+    running = [driver.add(slot, prompt) for slot, prompt in enumerate(prompts)]
+    work = [(one, one.num_prompt_tokens) for one in running]
+    with torch.inference_mode():
+        for _ in range(NUM_OUTPUTS):
+            driver.take(work, engine.run(driver.plan(work)))
+            work = [(one, 1) for one in running]
+    reference = unpacked(folder)
+    assert [one.outputs for one in running] == [greedy(reference, prompt) for prompt in prompts]

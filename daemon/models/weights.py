@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.models.gguf_index import read_index
-from daemon.models.packed import TensorHeader, PackedLayer, packed_layers, tensors_aside
+from daemon.models.packed import PackedLayer, TensorHeader, packed_layers, tensors_aside
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError, read_json
 

@@ -3,8 +3,7 @@
 All else is refused by its name, before anything is loaded. Scales for keys and values, where there
 are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
 own scales. Where a method also rounds states (W8A8, FP8), states stay as wide as they are computed:
-the weights are the checkpoint's, and products are nearer to the original model than the quantiser
-meant them to be.
+products are those of the stored weights with whole states.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,31 +22,35 @@ _BESIDE = {"quant_config.json": "awq", "quantize_config.json": "gptq"}
 _ALL = ("Linear", "Embedding")
 
 
-class _Awq(msgspec.Struct):
+class _Words(msgspec.Struct):
+    """What AWQ's and GPTQ's tools say alike."""
+
+    checkpoint_format: str | None = None
+    format: str | None = None
+    pack_dtype: str = "int32"
+    dynamic: dict[str, Any] | None = None
+    adapter: Any = None
+    rotation: Any = None
+    activation: Any = None
+    modules_to_not_convert: list[str] | None = None
+
+
+class _Awq(_Words):
     bits: int = 0
     w_bit: int = 0
     group_size: int | None = None
     q_group_size: int | None = None
     zero_point: bool = True
     version: str | None = None
-    format: str | None = None
     backend: str | None = None
-    modules_to_not_convert: list[str] | None = None
 
 
-class _Gptq(msgspec.Struct):
+class _Gptq(_Words, kw_only=True):
     bits: int
     group_size: int = 128
     desc_act: bool = False
     sym: bool = True
-    checkpoint_format: str | None = None
-    format: str | None = None
     is_marlin_format: bool = False
-    pack_dtype: str = "int32"
-    dynamic: dict[str, Any] | None = None
-    adapter: dict[str, Any] | None = None
-    rotation: str | None = None
-    modules_to_not_convert: list[str] | None = None
 
 
 class _Fp8(msgspec.Struct):
@@ -100,19 +103,21 @@ def _read(said: Any) -> Quantisation:
 
 def _read_awq(said: dict[str, Any]) -> Quantisation:
     config = msgspec.convert(said, _Awq)
-    layout = (config.version or config.format or "gemm").lower()
+    layout = (config.version or config.checkpoint_format or config.format or "gemm").lower()
     bits = config.bits or config.w_bit or 4
     if layout != "gemm" or config.backend == "llm-awq":
         other = config.backend if layout == "gemm" else layout
         raise ModelError(f"its weights are quantized by AWQ in the layout {other}, not gemm")
     if bits != 4:
         raise ModelError(f"its weights are quantized by AWQ to {bits} bits, not to 4")
+    _check_words("AWQ", config)
     size = config.q_group_size if config.group_size is None else config.group_size
     scheme = Scheme(
         layout="awq",
         numbers="int4",
         group=_group("AWQ", 128 if size is None else size),
         symmetric=not config.zero_point,
+        rounds_states=bool(config.activation),
     )
     return _whole("awq", scheme, config.modules_to_not_convert)
 
@@ -127,12 +132,7 @@ def _read_gptq(said: dict[str, Any]) -> Quantisation:
         raise ModelError(f"{begun} in the layout {layout}, not gptq or gptq_v2")
     if config.bits not in (4, 8):
         raise ModelError(f"{begun} to {config.bits} bits, not to 4 or 8")
-    if config.pack_dtype not in ("int32", "torch.int32"):
-        raise ModelError(f"{begun} and packed into {config.pack_dtype}, not into int32")
-    if config.adapter or config.rotation:
-        raise ModelError(f"{begun} with an adapter or a rotation, which llmd does not apply")
-    if config.dynamic and not all(name.startswith("-:") for name in config.dynamic):
-        raise ModelError(f"{begun} in another way for some layers (dynamic)")
+    _check_words("GPTQ", config)
     scheme = Scheme(
         layout="gptq",
         numbers="int4" if config.bits == 4 else "int8",
@@ -140,8 +140,19 @@ def _read_gptq(said: dict[str, Any]) -> Quantisation:
         symmetric=config.sym,
         act_order=config.desc_act,
         lowered_zeros=layout == "gptq",
+        rounds_states=bool(config.activation),
     )
     return _whole("gptq", scheme, config.modules_to_not_convert)
+
+
+def _check_words(method: str, config: _Words) -> None:
+    begun = f"its weights are quantized by {method}"
+    if config.pack_dtype not in ("int32", "torch.int32"):
+        raise ModelError(f"{begun} and packed into {config.pack_dtype}, not into int32")
+    if config.adapter or config.rotation:
+        raise ModelError(f"{begun} with an adapter or a rotation, which llmd does not apply")
+    if config.dynamic and not all(name.startswith("-:") for name in config.dynamic):
+        raise ModelError(f"{begun} in another way for some layers (dynamic)")
 
 
 def _read_fp8(said: dict[str, Any]) -> Quantisation:

@@ -13,6 +13,7 @@ from numba import cfunc, njit, types
 
 from daemon.engine.cpu.team import (
     CALL_WIDTH,
+    call_item,
     count_up,
     float_pointer,
     int32_pointer,
@@ -24,6 +25,9 @@ from daemon.engine.cpu.team import (
 
 LINEAR, NORM, ROTATE, STORE, ATTEND, SILU_MUL = range(6)
 """The opcodes."""
+
+BY_ADDRESS = 32
+"""The opcode of a kernel that is compiled by itself: its address is the first argument."""
 
 TOKENS_AT_ONCE = 8
 """Tokens in one item of the small kernels."""
@@ -326,6 +330,8 @@ def _do_item(a, item):
         _store_item(a, item)
     elif opcode == ATTEND:
         _attend_item(a, item)
+    elif opcode == BY_ADDRESS:
+        call_item(a[4], a, item)
     else:
         _silu_mul_item(a, item)
 

@@ -111,6 +111,19 @@ def int64_pointer(_typing: Any, _address: Any) -> Any:
     return types.CPointer(types.int64)(types.int64), generate
 
 
+@intrinsic
+def call_item(_typing: Any, _function: Any, _arguments: Any, _item: Any) -> Any:
+    """Call one item of a kernel at an integer address. For numba code."""
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [values[1].type, ir.IntType(64)])
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    arguments = types.int64, types.CPointer(types.int64), types.int64
+    return types.void(*arguments), generate
+
+
 def _libgomp() -> ctypes.CDLL:
     """The libgomp that torch loaded; OSError where torch came with another OpenMP."""
     bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))

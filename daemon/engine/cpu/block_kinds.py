@@ -92,6 +92,7 @@ class _Eight(_Four):
     """Q8_0: a scale, 32 numbers with a sign."""
 
     zero = 128
+    code_bits = 8
 
     def codes(self, chunk: int) -> Value:
         signed = self.bytes_at(2, CHUNK_LEN)
@@ -171,6 +172,8 @@ class _SixK(Block):
 class _Group(Block):
     """A scale and a zero, float32 each, and bytes: int8."""
 
+    code_bits = 8
+
     @cached_property
     def scales(self) -> Value:
         return self.writer.pick(self._head(0), [0] * self._count)
@@ -199,6 +202,8 @@ class _Group(Block):
 
 class _GroupOfFour(_Group):
     """A scale and a zero, and nibbles: of all bytes the low halves, then the high ones."""
+
+    code_bits = 4
 
     def codes(self, chunk: int) -> Value:
         half_len = self.form.block_len // 2

@@ -23,6 +23,8 @@ class Block:
     """What is taken off each code; formats with a zero or minimum of their own have 0 here."""
     rounds = True
     """Whether its numbers are codes with a scale, so that integers may be multiplied."""
+    code_bits = 6
+    """Bits of a code, at most."""
     scale_len = CHUNK_LEN
     """Numbers of one scale."""
 
@@ -53,7 +55,7 @@ class Block:
 
     @cached_property
     def least(self) -> Value | None:
-        """float32 lanes like `scales`: what is added to scale * code; None where that is nothing."""
+        """float32 lanes like `scales`: what is added to scale * code; None: nothing."""
         return None
 
     @cached_property

@@ -54,7 +54,8 @@ def stack(_typing: Any, size_bytes: Any) -> Any:
     return types.int64(size_bytes), generate
 
 
-def _fetch_lines(writer: Writer, address: Value, size_bytes: int) -> None:
+def fetch_lines(writer: Writer, address: Value, size_bytes: int) -> None:
+    """Have some bytes come nearer."""
     for offset in range(0, size_bytes, _LINE_BYTES):
         writer.prefetch(writer.at(address, offset))
 
@@ -82,7 +83,7 @@ def dot_floats(
             here = [writer.step(row, index, size_bytes) for row in rows_at]
             blocks = [kind(writer, form_here, address) for address in here]
             for address in here:
-                _fetch_lines(writer, builder.add(address, ahead), size_bytes)
+                fetch_lines(writer, builder.add(address, ahead), size_bytes)
             for chunk in range(length // CHUNK_LEN):
                 offsets = (4 * CHUNK_LEN * chunk + _VECTOR_BYTES * half for half in range(2))
                 numbers = [writer.load(_VECTOR, at, offset) for offset in offsets]
@@ -130,7 +131,7 @@ def unpack_row(
         with writer.loop(count) as index:
             here = writer.step(blocks_at, index, size_bytes)
             block: Block = kind(writer, form_here, here)
-            _fetch_lines(writer, builder.add(here, ahead), size_bytes)
+            fetch_lines(writer, builder.add(here, ahead), size_bytes)
             at = writer.step(output_at, index, number_bytes * length)
             for chunk in range(length // CHUNK_LEN):
                 for half, part in enumerate(block.floats(chunk)):

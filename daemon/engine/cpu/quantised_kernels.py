@@ -38,7 +38,7 @@ _GROUP = 2 * TILE  # columns whose numbers share a scratch, and the nearest cach
 _SCRATCH_BYTES = 4 * _GROUP * STRETCH_LEN
 _ADDRESSES_BYTES = 8 * TILE
 _SUMS_BYTES = 4 * TILE * TILE
-_item = cfunc(types.void(types.CPointer(types.int64), types.int64), cache=True, error_model="numpy")
+ITEM = cfunc(types.void(types.CPointer(types.int64), types.int64), cache=True, error_model="numpy")
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -48,14 +48,14 @@ def _numbers(name):
 
 
 @_inner
-def _place(addresses, base, first, last, step_bytes):
+def place(addresses, base, first, last, step_bytes):
     """Addresses of `TILE` rows from `first` on; those past the last are the last one's."""
     for index in range(TILE):
         int64_pointer(addresses)[index] = base + min(first + index, last - 1) * step_bytes
 
 
 @_inner
-def _write(a, sums, token, columns, begin):
+def write(a, sums, token, columns, begin):
     """Put the sums of one token to some columns of the output, or add them.
 
     a[11] output, a[12] its stride, a[13] bias or 0.
@@ -80,17 +80,17 @@ def one_token(name):
     """
     form, length = _numbers(name)
 
-    @_item
+    @ITEM
     def item(a, number):
         rows, sums = stack(_ADDRESSES_BYTES), stack(_SUMS_BYTES)
         first = number * COLUMNS_AT_ONCE
         last = min(first + COLUMNS_AT_ONCE, a[7])
         for column in range(first, last, TILE):
-            _place(rows, a[5], column, last, a[6])
+            place(rows, a[5], column, last, a[6])
             for token in range(a[10]):
                 states = a[9] + 4 * token * a[8]
                 dot_floats(form, rows, TILE * a[6], a[8] // length, states, sums)
-                _write(a, sums, token, (column, min(column + TILE, last)), True)
+                write(a, sums, token, (column, min(column + TILE, last)), True)
 
     return item
 
@@ -103,7 +103,7 @@ def few_tokens(name):
     """
     form, length = _numbers(name)
 
-    @_item
+    @ITEM
     def item(a, number):
         scratch, tokens, sums = stack(_SCRATCH_BYTES), stack(_ADDRESSES_BYTES), stack(_SUMS_BYTES)
         first = number * COLUMNS_AT_ONCE
@@ -117,14 +117,14 @@ def few_tokens(name):
                     output = scratch + 4 * STRETCH_LEN * index
                     unpack_row(form, FLOAT32, blocks, count // length, _GROUP * a[6], output)
                 for token in range(0, a[10], TILE):
-                    _place(tokens, a[9] + 4 * start, token, a[10], 4 * a[8])
+                    place(tokens, a[9] + 4 * start, token, a[10], 4 * a[8])
                     for column in range(group, min(group + _GROUP, last), TILE):
                         here = scratch + 4 * STRETCH_LEN * (column - group)
                         tile_floats(here, STRETCH_LEN, tokens, count, sums)
                         for index in range(min(TILE, a[10] - token)):
                             some = sums + 4 * TILE * index
                             columns = (column, min(column + TILE, last))
-                            _write(a, some, token + index, columns, start == 0)
+                            write(a, some, token + index, columns, start == 0)
 
     return item
 
@@ -138,7 +138,7 @@ def unpacked(name, target):
     form, length = _numbers(name)
     number_bytes = 4 if target == FLOAT32 else 2
 
-    @_item
+    @ITEM
     def item(a, number):
         first = number * ROWS_AT_ONCE
         for index in range(first, min(first + ROWS_AT_ONCE, a[7])):

@@ -5,8 +5,8 @@ each number x becomes the integer nearest to x * (127 / m), of two as near the e
 float32. Where m is below `LEAST` scale and integers are 0. The sum of every 16 integers, times the
 scale, stands for what zeros and minima of weights are multiplied with.
 
-A record of L tokens (1, 8 or 16) of K numbers holds codes int8 [K / 4, L, 4], then scales float32
-[K / 32, L], then sums float32 [K / 16, L]: for L > 1 the lanes of a vector are tokens.
+A record of L tokens (1, 8, 16 or 32) of K numbers holds codes int8 [K / 4, L, 4], then scales
+float32 [K / 32, L], then sums float32 [K / 16, L]: for L > 1 the lanes of a vector are tokens.
 """
 
 from typing import Any
@@ -40,9 +40,9 @@ def dot_bytes(writer: Writer, total: Value, codes: Value, signed: Value, narrow:
     if count > _FEW_LANES:
         halves = []
         for first in (0, count // 2):
-            some = (writer.part(one, 4 * first, 2 * count) for one in (codes, signed))
+            some, others = (writer.part(one, 4 * first, 2 * count) for one in (codes, signed))
             here = writer.part(total, first, count // 2)
-            halves.append(dot_bytes(writer, here, *some, narrow))
+            halves.append(dot_bytes(writer, here, some, others, narrow))
         return writer.concat(*halves)
     if writer.has("avxvnni"):
         words = [builder.bitcast(one, total.type) for one in (codes, signed)]
@@ -137,89 +137,71 @@ def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
     return builder.select(tiny, zero, builder.fdiv(most, top)), inverse
 
 
-def _two_by_two(writer: Writer, vector: Value) -> Value:
-    """Sums of neighbouring lanes."""
-    even, odd = (writer.pick(vector, range(first, vector.type.count, 2)) for first in range(2))
-    return writer.builder.fadd(even, odd)
-
-
 @intrinsic(prefer_literal=True)
 def dot_codes(
-    _typing: Any,
-    form: Any,
-    num_tokens: Any,
-    rows: Any,
-    ahead: Any,
-    states: Any,
-    width: Any,
-    sums: Any,
+    _typing: Any, form: Any, rows: Any, ahead: Any, states: Any, width: Any, sums: Any
 ) -> Any:
-    """float32 [tokens, TILE] at `sums`: products of records of one token and `TILE` rows.
+    """float32 [TILE] at `sums`: products of a record of one token and `TILE` rows.
 
-    `rows` and `states` are addresses of as many addresses (int64), `width` is K; the bytes that lie
-    `ahead` of the rows are fetched. For numba code.
+    `rows` is the address of as many addresses (int64), `width` is K; the bytes that lie `ahead` of
+    the rows are fetched. For numba code.
     """
-    form_here, tokens = form_of(form), num_tokens.literal_value
+    form_here = form_of(form)
     kind = reader(form_here)
     size_bytes, length = kind.size_bytes(form_here), kind.length(form_here)
-    chunks, per_chunk = length // CHUNK_LEN, CHUNK_LEN // kind.scale_len
+    num_scales = length // kind.scale_len
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         writer = Writer(context, builder)
-        _, _, rows_at, ahead, states_at, width, sums_at = values
+        _, rows_at, ahead, codes_at, width, sums_at = values
         rows_at = [writer.load(I64, rows_at, 8 * column) for column in range(TILE)]
-        codes_at = [writer.load(I64, states_at, 8 * token) for token in range(tokens)]
-        eighth, few = builder.lshr(width, writer.number(I64, 3)), lanes(FLOAT, _FEW_LANES)
-        scales_at = [builder.add(at, width) for at in codes_at]
-        totals_at = [builder.add(at, eighth) for at in scales_at]
-        pairs = [(column, token) for column in range(TILE) for token in range(tokens)]
-        totals = {pair: writer.variable(writer.number(few, 0.0)) for pair in pairs}
-        several = lanes(FLOAT, chunks * per_chunk)
-        added = {pair: writer.variable(writer.number(several, 0.0)) for pair in pairs}
+        scales_at = builder.add(codes_at, width)
+        added_at = builder.add(scales_at, builder.lshr(width, writer.number(I64, 3)))
+        of_dots, of_scales = lanes(FLOAT, _FEW_LANES), lanes(FLOAT, num_scales)
+        totals = [writer.variable(writer.number(of_dots, 0.0)) for _ in range(TILE)]
+        others = [writer.variable(writer.number(of_scales, 0.0)) for _ in range(TILE)]
         with writer.loop(builder.udiv(width, writer.number(I64, length))) as index:
             here = [writer.step(row, index, size_bytes) for row in rows_at]
-            blocks = [kind(writer, form_here, address) for address in here]
             for address in here:
                 fetch_lines(writer, builder.add(address, ahead), size_bytes)
-            codes = [writer.step(at, index, length) for at in codes_at]
-            scales = [
-                writer.load(lanes(FLOAT, chunks), writer.step(at, index, 4 * chunks))
-                for at in scales_at
-            ]
-            numbers = [
-                writer.load(lanes(FLOAT, 2 * chunks), writer.step(at, index, 8 * chunks))
-                for at in totals_at
-            ]
-            if per_chunk == 1:
-                numbers = [_two_by_two(writer, one) for one in numbers]
-            spread = [chunk for chunk in range(chunks) for _ in range(per_chunk)]
-            scales = [writer.pick(one, spread) for one in scales]
-            worth = {
-                (column, token): builder.fmul(blocks[column].scales, scales[token])
-                for column, token in pairs
-            }
-            for column, token in pairs:
-                writer.add_to(added[column, token], blocks[column].offsets, numbers[token])
-            for chunk in range(chunks):
-                signed = [writer.load(lanes(I8, 32), at, CHUNK_LEN * chunk) for at in codes]
-                of_lane = [
-                    chunk * per_chunk + lane * per_chunk // _FEW_LANES for lane in range(_FEW_LANES)
-                ]
-                for column, block in enumerate(blocks):
-                    weights = block.codes(chunk)
-                    for token in range(tokens):
-                        nothing = writer.number(lanes(I32, _FEW_LANES), 0)
-                        dots = dot_bytes(writer, nothing, weights, signed[token], _narrow(kind))
-                        floats = builder.sitofp(dots, few)
-                        by = writer.pick(worth[column, token], of_lane)
-                        writer.add_to(totals[column, token], floats, by)
-        for column, token in pairs:
-            total = writer.total(builder.load(totals[column, token]))
-            more = writer.total(builder.load(added[column, token]))
-            writer.store(builder.fadd(total, more), sums_at, 4 * (TILE * token + column))
+            codes = writer.step(codes_at, index, length)
+            scales, added = _scales_of(writer, kind, length, scales_at, added_at, index)
+            blocks = [kind(writer, form_here, address) for address in here]
+            worths = [builder.fmul(block.scales, scales) for block in blocks]
+            for block, other in zip(blocks, others, strict=True):
+                writer.add_to(other, block.offsets, added)
+            for chunk in range(length // CHUNK_LEN):
+                signed = writer.load(lanes(I8, CHUNK_LEN), codes, CHUNK_LEN * chunk)
+                first = [(CHUNK_LEN * chunk + 4 * lane) for lane in range(_FEW_LANES)]
+                for block, worth, total in zip(blocks, worths, totals, strict=True):
+                    nothing = writer.number(lanes(I32, _FEW_LANES), 0)
+                    dots = dot_bytes(writer, nothing, block.codes(chunk), signed, _narrow(kind))
+                    by = writer.pick(worth, [number // kind.scale_len for number in first])
+                    writer.add_to(total, builder.sitofp(dots, of_dots), by)
+        for column, pair in enumerate(zip(totals, others, strict=True)):
+            total, other = (writer.total(builder.load(one)) for one in pair)
+            writer.store(builder.fadd(total, other), sums_at, 4 * column)
         return context.get_dummy_value()
 
-    return types.void(form, num_tokens, *(types.int64,) * 5), generate
+    return types.void(form, *(types.int64,) * 5), generate
+
+
+def _scales_of(
+    writer: Writer,
+    kind: type[Block],
+    length: int,
+    scales_at: Value,
+    sums_at: Value,
+    index: Value,
+) -> tuple[Value, Value]:
+    """Scales and sums of a token for one block of weights: a lane for each scale of the block."""
+    count = length // CHUNK_LEN
+    scales = writer.load(lanes(FLOAT, count), writer.step(scales_at, index, 4 * count))
+    sums = writer.load(lanes(FLOAT, 2 * count), writer.step(sums_at, index, 8 * count))
+    if kind.scale_len == HALF_CHUNK:
+        return writer.pick(scales, [half // 2 for half in range(2 * count)]), sums
+    even, odd = (writer.pick(sums, range(first, 2 * count, 2)) for first in range(2))
+    return scales, writer.builder.fadd(even, odd)
 
 
 @intrinsic(prefer_literal=True)

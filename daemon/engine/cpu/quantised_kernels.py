@@ -73,8 +73,8 @@ def write(a, sums, token, columns, begin):
 
 
 @cache
-def one_token(name):
-    """The address of a float product, token by token: numbers never leave the registers.
+def floats_singly(name):
+    """The kernel of a float product, token by token: numbers never leave the registers.
 
     weight, bytes of a row, N, K, states [T, K], T, output, its stride, bias [N] or 0.
     """
@@ -96,10 +96,10 @@ def one_token(name):
 
 
 @cache
-def few_tokens(name):
-    """The address of a float product that unpacks stretches of rows once for all tokens.
+def floats_together(name):
+    """The kernel of a float product that unpacks stretches of rows once for all tokens.
 
-    Arguments as of `one_token`.
+    Arguments as of `floats_singly`.
     """
     form, length = _numbers(name)
 
@@ -131,7 +131,7 @@ def few_tokens(name):
 
 @cache
 def unpacked(name, target):
-    """The address of what unpacks rows to float32 or bfloat16 (`target`).
+    """The kernel that unpacks rows to float32 or bfloat16 (`target`).
 
     weight, bytes of a row, number of rows, K, the rows' indices (int32) or 0, output [rows, K].
     """
@@ -148,5 +148,23 @@ def unpacked(name, target):
             blocks = a[5] + row * a[6]
             output = a[10] + number_bytes * index * a[8]
             unpack_row(form, target, blocks, a[8] // length, a[6], output)
+
+    return item
+
+
+@cache
+def reordered():
+    """The kernel that brings a token's states into another order.
+
+    states [T, K], K, order int32 [K], output [T, K].
+    """
+
+    @ITEM
+    def item(a, token):
+        states = float_pointer(a[5] + 4 * token * a[6])
+        output = float_pointer(a[8] + 4 * token * a[6])
+        order = int32_pointer(a[7])
+        for column in range(a[6]):
+            output[column] = states[order[column]]
 
     return item

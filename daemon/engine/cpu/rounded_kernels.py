@@ -16,24 +16,38 @@ from daemon.engine.cpu.dots import FORM_NAMES, TILE, stack
 from daemon.engine.cpu.integer_dots import dot_codes, round_chunk, tile_codes, unpack_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
 from daemon.engine.cpu.team import float_pointer
+from daemon.engine.cpu.vectors import target_has
 from daemon.models.formats import FORMATS
 
-STRETCH_LEN = 512
+STRETCH_LEN = 256
 """Numbers of the columns of an item that are unpacked at once."""
 
 TOKENS_AT_ONCE = 128
 """Tokens whose sums of an item lie in the nearest cache."""
+
+LANES = (8, 16, 32)
+"""Tokens of a record whose lanes are tokens."""
 
 _ADDRESSES_BYTES = 8 * TILE
 _SUMS_BYTES = 4 * TILE * TILE
 _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
+_inner = njit(cache=True, error_model="numpy", inline="always")
 
 
 def record_bytes(columns: int) -> int:
     """Bytes of a token of K numbers in a record: codes, scales and sums."""
     return columns + columns // 8 + columns // 4
+
+
+@cache
+def lanes_for(count: int) -> int:
+    """How many tokens one record holds best, of T; without wide vectors, few."""
+    few, some, many = LANES
+    if count <= few or not target_has("avx512f"):
+        return few
+    return some if count <= some else many
 
 
 @cache
@@ -60,8 +74,8 @@ def rounded():
 
 
 @cache
-def of_records(name, tokens):
-    """The kernel that multiplies records of one token, `tokens` (1 or `TILE`) at once.
+def rounded_singly(name):
+    """The kernel that multiplies records of one token each.
 
     weight, bytes of a row, N, K, records [T], T, output, its stride, bias [N] or 0.
     """
@@ -69,24 +83,32 @@ def of_records(name, tokens):
 
     @ITEM
     def item(a, number):
-        rows, states = stack(_ADDRESSES_BYTES), stack(_ADDRESSES_BYTES)
-        sums = stack(_SUMS_BYTES)
+        rows, sums = stack(_ADDRESSES_BYTES), stack(_SUMS_BYTES)
         record = a[8] + a[8] // 8 + a[8] // 4
         first = number * COLUMNS_AT_ONCE
         last = min(first + COLUMNS_AT_ONCE, a[7])
         for column in range(first, last, TILE):
             place(rows, a[5], column, last, a[6])
             columns = (column, min(column + TILE, last))
-            for token in range(0, a[10], tokens):
-                place(states, a[9], token, a[10], record)
-                dot_codes(form, tokens, rows, TILE * a[6], states, a[8], sums)
-                for index in range(min(tokens, a[10] - token)):
-                    write(a, sums + 4 * TILE * index, token + index, columns, True)
+            for token in range(a[10]):
+                dot_codes(form, rows, TILE * a[6], a[9] + token * record, a[8], sums)
+                write(a, sums, token, columns, True)
 
     return item
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@_inner
+def _tile(form, lanes, codes, scales, where, sums):
+    states, width, start, count = where
+    if lanes == 8:
+        tile_codes(form, 8, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+    elif lanes == 16:
+        tile_codes(form, 16, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+    else:
+        tile_codes(form, 32, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+
+
+@_inner
 def _spread(a, totals, first, last, begin, end, lanes):
     """Write sums [columns, tokens] to the output of tokens `begin` to `end`."""
     output, some = float_pointer(a[11]), float_pointer(totals)
@@ -101,10 +123,10 @@ def _spread(a, totals, first, last, begin, end, lanes):
 
 
 @cache
-def of_lanes(name, lanes):
-    """The kernel that multiplies records of several tokens (`lanes`).
+def rounded_together(name):
+    """The kernel that multiplies records of several tokens.
 
-    Arguments as of `of_records`.
+    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`.
     """
     form, kind = FORM_NAMES.index(name), reader(FORMATS[name])
     length, scale_len = kind.length(FORMATS[name]), kind.scale_len
@@ -114,6 +136,7 @@ def of_lanes(name, lanes):
         codes, scales, totals = stack(_CODES_BYTES), stack(_SCALES_BYTES), stack(_TOTALS_BYTES)
         width = a[8]
         block_bytes = a[6] // (width // length)
+        lanes = a[14]
         record = lanes * (width + width // 8 + width // 4)
         first = number * COLUMNS_AT_ONCE
         last = min(first + COLUMNS_AT_ONCE, a[7])
@@ -136,18 +159,8 @@ def of_lanes(name, lanes):
                         row = column * STRETCH_LEN
                         pairs = scales + row // scale_len * 8
                         sums = totals + 4 * lanes * (tile * COLUMNS_AT_ONCE + column)
-                        tile_codes(
-                            form,
-                            lanes,
-                            codes + row,
-                            pairs,
-                            STRETCH_LEN,
-                            states,
-                            width,
-                            start,
-                            count,
-                            sums,
-                        )
+                        where = (states, width, start, count)
+                        _tile(form, lanes, codes + row, pairs, where, sums)
             _spread(a, totals, first, last, begin, end, lanes)
 
     return item

@@ -10,6 +10,7 @@ loses its core for a while, holds nobody up but for the item in its hands.
 """
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,14 @@ def _libgomp() -> ctypes.CDLL:
     for path in (*bundled, *beside):
         return ctypes.CDLL(str(path))
     raise OSError("torch carries no libgomp")
+
+
+def table_of(calls: Sequence[Call]) -> npt.NDArray[np.int64]:
+    """The table [calls, CALL_WIDTH] of a program."""
+    table = np.zeros((len(calls), CALL_WIDTH), np.int64)
+    for row, call in zip(table, calls, strict=True):
+        row[2 : 2 + len(call)] = call
+    return table
 
 
 class Team:

@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 
 Value = Any
 """A value of LLVM's, of an `ir.Type`."""
@@ -24,13 +25,22 @@ def lanes(kind: Any, count: int) -> Any:
     return ir.VectorType(kind, count)
 
 
+def _features(context: Any) -> set[str]:
+    """What numba compiles for; its cache goes by it too."""
+    return set(context.codegen().magic_tuple()[2].split(","))
+
+
+def target_has(feature: str) -> bool:
+    """Whether the processor that numba compiles for has a feature of LLVM's name."""
+    return f"+{feature}" in _features(cpu_target.target_context)
+
+
 class Writer:
     """Writes into one function; addresses are int64 values."""
 
     def __init__(self, context: Any, builder: Any) -> None:
         self.builder = builder
-        # What numba compiles for, which its cache goes by too.
-        self._features = set(context.codegen().magic_tuple()[2].split(","))
+        self._features = _features(context)
 
     def has(self, feature: str) -> bool:
         """Whether the processor has a feature of LLVM's name."""

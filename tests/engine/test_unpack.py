@@ -7,27 +7,15 @@ import torch
 
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight, joined
-from daemon.models.formats import FORMATS, PLAIN, group_size
+from daemon.models.formats import FORMATS, group_size
+from tests.engine.random_blocks import random_blocks
 
 OF_GGUF = [name for name in FORMATS if "/" not in name]
 ROWS, COLUMNS = 6, 512
 
 
 def _random_blocks(name: str, seed: int) -> np.ndarray:
-    """Bytes of any value, but for the float16 scales, which are numbers."""
-    form = FORMATS[name]
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (ROWS, form.row_bytes(COLUMNS)), np.uint8)
-    scales = {"Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q4_1": (0, 2), "Q5_1": (0, 2)}
-    blocks = data.reshape(-1, form.block_bytes)
-    for at in scales.get(name, (0,)) if name not in PLAIN else ():
-        numbers = rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float16)
-        blocks[:, at : at + 2] = numbers.view(np.uint8)
-    if name in PLAIN:
-        floats = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(seed))
-        numbers = floats.to(getattr(torch, PLAIN[name]))
-        data = numbers.view(torch.uint8).numpy()
-    return data
+    return random_blocks(name, ROWS, COLUMNS, seed)
 
 
 @pytest.mark.parametrize("name", OF_GGUF)

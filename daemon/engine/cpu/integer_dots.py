@@ -119,19 +119,20 @@ def round_chunk(
 
 def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
     """The scale of 32 numbers and what they are multiplied with."""
-    builder = writer.builder
-    sizes = [writer.call("llvm.fabs.v16f32", part.type, part) for part in halves]
+    builder, wide = writer.builder, lanes(I32, HALF_CHUNK)
+    mask = writer.number(wide, 0x7FFFFFFF)
+    # As integers, for there a number that is missing is the largest: it must not vanish.
+    sizes = [builder.and_(builder.bitcast(part, wide), mask) for part in halves]
 
     def larger(one: Value, other: Value) -> Value:
-        return builder.select(builder.fcmp_ordered(">", one, other), one, other)
+        return builder.select(builder.icmp_unsigned(">", one, other), one, other)
 
     most = larger(*sizes)
     while most.type.count > 1:
         half = most.type.count // 2
         most = larger(writer.part(most, 0, half), writer.part(most, half, half))
-    most = writer.lane(most, 0)
+    most = builder.bitcast(writer.lane(most, 0), FLOAT)
     zero, top = writer.number(FLOAT, 0.0), writer.number(FLOAT, _MOST)
-    # A number that is missing stays so: it must be seen in what comes of it.
     tiny = builder.fcmp_ordered("<", most, writer.number(FLOAT, LEAST))
     inverse = builder.select(tiny, zero, builder.fdiv(top, most))
     return builder.select(tiny, zero, builder.fdiv(most, top)), inverse

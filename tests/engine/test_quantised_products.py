@@ -13,7 +13,7 @@ from daemon.engine.cpu.choose_ways import choose, possible
 from daemon.engine.cpu.integer_dots import LEAST
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, look_up
-from daemon.engine.cpu.team import Team, table_of
+from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import EXACT, PANELS, SIZES, Way, Ways, always
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
@@ -107,6 +107,7 @@ def test_every_way_of_every_format(name: str, way: Way, team: Team) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("processor", OTHER_PROCESSORS)
 def test_other_processors(processor: str) -> None:
     """The same tests, compiled for what older processors have."""
@@ -175,10 +176,10 @@ def test_calls_of_a_program(team: Team) -> None:
     states, inner, output = torch.randn(3, 64), torch.empty(3, 64), torch.empty(3, 9)
     listed = [first.calls(states, inner), second.calls(inner, output)]
     assert [len(one or ()) for one in listed] == [3, 2]  # states are rounded once for two weights
-    table = table_of([call for one in listed for call in one or ()])
+    program = [call for one in listed for call in one or ()]
     for _ in range(3):
         states.copy_(torch.randn(3, 64))
-        team.run_program(table)
+        team.run_calls(program)
         assert torch.equal(output, second(first(states)))
     panel = QuantisedProduct(weights, None, team, always(weights, Way.FLOAT32_PANEL))
     assert panel.calls(states, inner) is None

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.blocks import CHUNK_LEN, Block
-from daemon.engine.cpu.vectors import FLOAT, I16, I32, I64, Value, Writer, lanes
+from daemon.engine.cpu.vectors import BFLOAT, FLOAT, I16, I32, I64, Value, Writer, lanes
 from daemon.models.formats import FORMATS, Format
 
 FORM_NAMES = tuple(FORMATS)
@@ -100,8 +100,10 @@ def dot_floats(
 
 
 def _rounded(writer: Writer, numbers: Value) -> Value:
-    """<n x i16>: bfloat16 of float lanes, to the nearest, of two as near the even one."""
+    """Bits of bfloat16 of float lanes, to the nearest, of two as near the even one."""
     builder = writer.builder
+    if writer.has("avx512bf16"):
+        return builder.fptrunc(numbers, lanes(BFLOAT, numbers.type.count))
     wide = lanes(I32, numbers.type.count)
     bits = builder.bitcast(numbers, wide)
     last = builder.and_(builder.lshr(bits, writer.number(wide, 16)), writer.number(wide, 1))

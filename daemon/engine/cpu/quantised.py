@@ -1,6 +1,7 @@
 """Products with weights in blocks on the CPU, in the ways that were chosen for them."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -8,11 +9,11 @@ from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
-from daemon.engine.cpu.team import Call, Team, table_of
+from daemon.engine.cpu.team import Call, Team
 from daemon.engine.cpu.ways import PANELS, Way, Ways
 from daemon.engine.quantised.weight import QuantisedWeight
 
-PANEL_BYTES = 2**20
+PANEL_BYTES = 2**21
 """Bytes that are unpacked for one product of torch's."""
 
 _PANEL_TYPES = {Way.FLOAT32_PANEL: torch.float32, Way.BFLOAT16_PANEL: torch.bfloat16}
@@ -63,7 +64,9 @@ class QuantisedProduct:
         self.weights = tuple(weights)
         self.bias = None if bias is None else bias.float().contiguous()
         self.in_features = weights[0].columns
-        self.out_features = sum(weight.rows for weight in weights)
+        ends = list(accumulate((weight.rows for weight in weights), initial=0))
+        self.out_features = ends.pop()
+        self._firsts = ends
         self._team = team
         self._ways = ways
         self._scratch = scratch or Scratch()
@@ -76,8 +79,8 @@ class QuantisedProduct:
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """`states` float32 [..., K] to [..., sum of N]."""
         rows = states.reshape(-1, self.in_features).contiguous()
-        output = rows.new_empty(len(rows), self.out_features)
-        if len(rows):
+        output = rows.new_empty(rows.shape[0], self.out_features)
+        if rows.shape[0]:
             self._compute(rows, output)
         return output.view(*states.shape[:-1], self.out_features)
 
@@ -87,7 +90,7 @@ class QuantisedProduct:
         They name buffers that later calls of this scratch name too, so they run in their order.
         None where torch computes a part.
         """
-        count = len(states)
+        count = states.shape[0]
         if any(self._ways.of(weight, count) in PANELS for weight in self.weights):
             return None
         return self._listed(states, output, self._scratch)
@@ -95,25 +98,21 @@ class QuantisedProduct:
     def _compute(self, states: torch.Tensor, output: torch.Tensor) -> None:
         scratch = Scratch()
         listed = self._listed(states, output, scratch)
-        if len(listed) == 1:
-            self._team.run(listed[0])
-        elif listed:
-            self._team.run_program(table_of(listed))
+        if listed:
+            self._team.run_calls(listed)
         for weight, columns in self._parts(output):
-            way = self._ways.of(weight, len(states))
+            way = self._ways.of(weight, states.shape[0])
             if way in PANELS:
                 self._multiply(weight, states, columns, _PANEL_TYPES[way])
 
     def _parts(self, output: torch.Tensor) -> Iterator[tuple[QuantisedWeight, Columns]]:
         """Each weight, and where its product goes."""
-        first = 0
-        for weight in self.weights:
+        for weight, first in zip(self.weights, self._firsts, strict=True):
             yield weight, Columns(output, first, self.bias)
-            first += weight.rows
 
     def _listed(self, states: torch.Tensor, output: torch.Tensor, scratch: Scratch) -> list[Call]:
         """The calls of all weights that torch has no part in."""
-        listed, count = list[Call](), len(states)
+        listed, count = list[Call](), states.shape[0]
         made: tuple[object, ...] = ()
         ordered: torch.Tensor | None = None
         here = states

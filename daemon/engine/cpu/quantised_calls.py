@@ -31,12 +31,12 @@ class Columns:
 
 def floats_singly(weight: QuantisedWeight, states: torch.Tensor, columns: Columns) -> Call:
     """Product of `states` [T, K], dense, exact, token by token."""
-    return _product(quantised_kernels.floats_singly, weight, states, len(states), columns)
+    return _product(quantised_kernels.floats_singly, weight, states, states.shape[0], columns)
 
 
 def floats_together(weight: QuantisedWeight, states: torch.Tensor, columns: Columns) -> Call:
     """Product of `states` [T, K], dense, exact, all tokens at once."""
-    return _product(quantised_kernels.floats_together, weight, states, len(states), columns)
+    return _product(quantised_kernels.floats_together, weight, states, states.shape[0], columns)
 
 
 def record_bytes(count: int, columns: int, lanes: int) -> int:
@@ -84,7 +84,7 @@ def unpacked(
     With `indices` int32 [R], of these rows behind the first of `rows`.
     """
     kernel = quantised_kernels.unpacked(weight.format.name, _TARGETS[output.dtype])
-    row_bytes = weight.data.stride(0)
+    row_bytes = weight.data.shape[1]
     return (
         -(-len(rows) // ROWS_AT_ONCE),
         BY_ADDRESS,
@@ -102,13 +102,15 @@ def _product(
     kernel: Any, weight: QuantisedWeight, states: torch.Tensor, count: int, columns: Columns
 ) -> Call:
     output, stride, bias = columns.arguments()
+    data = weight.data
+    rows, row_bytes = data.shape
     return (
-        -(-weight.rows // COLUMNS_AT_ONCE),
+        -(-rows // COLUMNS_AT_ONCE),
         BY_ADDRESS,
         kernel(weight.format.name).address,
-        weight.data.data_ptr(),
-        weight.data.stride(0),
-        weight.rows,
+        data.data_ptr(),
+        row_bytes,
+        rows,
         weight.columns,
         states.data_ptr(),
         count,

@@ -134,14 +134,6 @@ def _libgomp() -> ctypes.CDLL:
     raise OSError("torch carries no libgomp")
 
 
-def table_of(calls: Sequence[Call]) -> npt.NDArray[np.int64]:
-    """The table [calls, CALL_WIDTH] of a program."""
-    table = np.zeros((len(calls), CALL_WIDTH), np.int64)
-    for row, call in zip(table, calls, strict=True):
-        row[2 : 2 + len(call)] = call
-    return table
-
-
 class Team:
     """torch's threads, for programs; `entry` is the compiled `kernels.run_program`."""
 
@@ -172,3 +164,10 @@ class Team:
         """Run calls after each other; `table` [calls, CALL_WIDTH] has zeros in front of each."""
         table[:, :2] = 0
         self._parallel(self._entry, _Program(table.ctypes.data, len(table)), 0, 0)
+
+    def run_calls(self, calls: Sequence[Call]) -> None:
+        """Run a few calls after each other, once."""
+        rows = (_Row * len(calls))()
+        for row, call in zip(rows, calls, strict=True):
+            row[2 : 2 + len(call)] = call
+        self._parallel(self._entry, _Program(ctypes.addressof(rows), len(calls)), 0, 0)

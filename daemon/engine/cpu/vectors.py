@@ -16,7 +16,19 @@ from numba.core.registry import cpu_target
 Value = Any
 """A value of LLVM's, of an `ir.Type`."""
 
-FLOAT, HALF = ir.FloatType(), ir.HalfType()
+
+class _Bfloat(ir.types._BaseFloatType):
+    """bfloat16, which llvmlite has no type for."""
+
+    null = "0.0"
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_Bfloat._create_instance()
+FLOAT, HALF, BFLOAT = ir.FloatType(), ir.HalfType(), _Bfloat()
 BIT, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 
 

@@ -1,5 +1,6 @@
 """Ways to multiply with weights in blocks, and which is the fastest for so many tokens."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
@@ -36,9 +37,8 @@ class Ways:
 
     def of(self, weight: QuantisedWeight, count: int) -> Way:
         """The way for T tokens. Raises KeyError for a weight that nothing was chosen for."""
-        ways = self.chosen[key(weight)]
-        index = sum(size < count for size in SIZES)
-        return ways[min(index, len(SIZES) - 1)]
+        index = min(bisect_left(SIZES, count), len(SIZES) - 1)
+        return self.chosen[key(weight)][index]
 
 
 def key(weight: QuantisedWeight) -> Key:

@@ -1,7 +1,7 @@
 """Which attention and which small operations suit a device and dtype."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,8 +35,8 @@ from daemon.engine.slots import Slots
 log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
-MakeProducts = Callable[[bool], Callable[[QuantisedLinear], Layer]]
-"""From whether no states may be rounded to what makes a product of a quantised layer."""
+MakeProducts = Callable[[Sequence[QuantisedLinear], bool], Callable[[QuantisedLinear], Layer]]
+"""From all quantised layers, and whether no states may be rounded, to what makes their products."""
 Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
 
 
@@ -49,9 +49,9 @@ class Backend:
     ops: Ops
     compile: Compile = lambda *_: None
     by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
-    products: MakeProducts = lambda _exact: lambda layer: layer  # over quantised weights
+    products: MakeProducts = lambda _layers, _exact: lambda layer: layer  # over quantised weights
     unpack: Unpack = unpack  # quantised weights
-    rounds_to: torch.dtype | None = None  # what products may round to that need not be exact
+    rounds: bool = False  # products over quantised weights round states, unless they are exact
 
 
 def torch_backend() -> Backend:
@@ -85,14 +85,10 @@ def _compiled() -> Backend:
     from daemon.engine.cpu import program
     from daemon.engine.cpu.attention import CpuAttention
     from daemon.engine.cpu.calls import Constants
+    from daemon.engine.cpu.choose_ways import choose as choose_ways
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
-    from daemon.engine.cpu.products import (
-        MeasuredMany,
-        QuantisedProduct,
-        multiplies_bfloat16,
-        unpacked,
-    )
+    from daemon.engine.cpu.quantised import QuantisedProduct, Scratch, can_multiply, unpacked
     from daemon.engine.cpu.team import Team
 
     team, constants = Team(run_program), Constants({})
@@ -105,9 +101,19 @@ def _compiled() -> Backend:
             return None
         return program.DecodePrograms(forward, cache, slots, team, constants)
 
-    def products(exact: bool) -> Callable[[QuantisedLinear], Layer]:
-        many = MeasuredMany(team, exact)
-        return lambda layer: QuantisedProduct(layer, team, many)
+    def products(
+        layers: Sequence[QuantisedLinear], exact: bool
+    ) -> Callable[[QuantisedLinear], Layer]:
+        weights = [weight for layer in layers for weight in layer.weights]
+        ways = choose_ways(filter(can_multiply, weights), team, exact)
+        scratch = Scratch()
+
+        def product(layer: QuantisedLinear) -> Layer:
+            if not all(map(can_multiply, layer.weights)):
+                return layer
+            return QuantisedProduct(layer.weights, layer.bias, team, ways, scratch)
+
+        return product
 
     return Backend(
         "numba",
@@ -116,7 +122,7 @@ def _compiled() -> Backend:
         compile_steps,
         products=products,
         unpack=partial(unpacked, team),
-        rounds_to=torch.bfloat16 if multiplies_bfloat16() else None,
+        rounds=True,
     )
 
 

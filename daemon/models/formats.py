@@ -21,6 +21,11 @@ class Format(msgspec.Struct, frozen=True):
     block_len: int  # numbers
     block_bytes: int
 
+    @property
+    def integers(self) -> bool:
+        """Whether its numbers are integers with a scale."""
+        return self.block_len > 1 and not self.name.startswith("fp8")
+
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of so many numbers. Raises ValueError where these are no whole blocks."""
         blocks, rest = divmod(columns, self.block_len)

@@ -6,28 +6,16 @@ import pytest
 import torch
 
 from daemon.engine.quantised.unpack import unpack
-from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.models.formats import FORMATS, PLAIN, group_size
+from daemon.engine.quantised.weight import QuantisedWeight, joined
+from daemon.models.formats import FORMATS, group_size
+from tests.engine.random_blocks import random_blocks
 
 OF_GGUF = [name for name in FORMATS if "/" not in name]
 ROWS, COLUMNS = 6, 512
 
 
 def _random_blocks(name: str, seed: int) -> np.ndarray:
-    """Bytes of any value, but for the float16 scales, which are numbers."""
-    form = FORMATS[name]
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (ROWS, form.row_bytes(COLUMNS)), np.uint8)
-    scales = {"Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q4_1": (0, 2), "Q5_1": (0, 2)}
-    blocks = data.reshape(-1, form.block_bytes)
-    for at in scales.get(name, (0,)) if name not in PLAIN else ():
-        numbers = rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float16)
-        blocks[:, at : at + 2] = numbers.view(np.uint8)
-    if name in PLAIN:
-        floats = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(seed))
-        numbers = floats.to(getattr(torch, PLAIN[name]))
-        data = numbers.view(torch.uint8).numpy()
-    return data
+    return random_blocks(name, ROWS, COLUMNS, seed)
 
 
 @pytest.mark.parametrize("name", OF_GGUF)
@@ -77,3 +65,14 @@ def test_columns_in_another_order_come_back_to_their_places() -> None:
     weight = QuantisedWeight(FORMATS["Q8_0"], data, COLUMNS, order)
     states = torch.randn(COLUMNS)
     torch.testing.assert_close(weight.numbers() @ states, plain.numbers() @ states[order.long()])
+
+
+def test_neighbours_of_one_format_become_one() -> None:
+    first, second, third = (
+        QuantisedWeight(FORMATS[name], torch.from_numpy(_random_blocks(name, seed)), COLUMNS)
+        for name, seed in (("Q4_K", 0), ("Q4_K", 1), ("Q6_K", 2))
+    )
+    whole = joined([first, second, third])
+    assert [(one.format.name, one.rows) for one in whole] == [("Q4_K", 12), ("Q6_K", 6)]
+    expected = torch.cat([first.numbers(), second.numbers(), third.numbers()])
+    assert torch.equal(torch.cat([one.numbers() for one in whole]), expected)

@@ -6,14 +6,11 @@ import numpy as np
 import torch
 
 from daemon.engine.cpu import kernels
-from daemon.engine.cpu.blocks import CODES
 from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE
-from daemon.engine.cpu.kernels_quantised import ROWS_AT_ONCE
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.quantise import FP8
-from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.wire.columns import Int32
 
 
@@ -196,54 +193,3 @@ def attend(
         return (items, kernels.ATTEND, *common)
     opcode = kernels.ATTEND_FP8 if cache.kv_dtype is FP8 else kernels.ATTEND_INT8
     return (items, opcode, *common, cache.scales[0, layer].data_ptr())
-
-
-def quantised(
-    weight: QuantisedWeight,
-    bias: torch.Tensor | None,
-    states: torch.Tensor,
-    output: torch.Tensor,
-) -> Call:
-    """`output` [T, N] = `states` [T, K] times a weight; output's rows may be apart."""
-    return (
-        -(-weight.rows // COLUMNS_AT_ONCE),
-        kernels.QUANTISED,
-        *_rows_of(weight),
-        0 if bias is None else bias.data_ptr(),
-        states.data_ptr(),
-        len(states),
-        weight.columns,
-        weight.rows,
-        output.data_ptr(),
-        output.stride(0),
-    )
-
-
-def unpack(weight: QuantisedWeight, output: torch.Tensor) -> Call:
-    """The numbers of a weight to `output` [N, K], dense, float32 or bfloat16."""
-    return (
-        -(-weight.rows // ROWS_AT_ONCE),
-        kernels.UNPACK,
-        *_rows_of(weight),
-        weight.rows,
-        weight.columns,
-        output.data_ptr(),
-        int(output.dtype is torch.bfloat16),
-    )
-
-
-def look_up(weight: QuantisedWeight, tokens: torch.Tensor, output: torch.Tensor) -> Call:
-    """The rows `tokens` int64 [T] of a weight to `output` float32 [T, K], both dense."""
-    return (
-        len(tokens),
-        kernels.LOOK_UP,
-        *_rows_of(weight),
-        tokens.data_ptr(),
-        weight.columns,
-        output.data_ptr(),
-    )
-
-
-def _rows_of(weight: QuantisedWeight) -> tuple[int, int, int]:
-    """The format's code, where the first row begins, and from one row to the next."""
-    return CODES[weight.format.name], weight.data.data_ptr(), weight.data.stride(0)

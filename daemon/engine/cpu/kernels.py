@@ -13,13 +13,13 @@ from numba import cfunc, types
 
 from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
 from daemon.engine.cpu.kernels_linear import linear_item
-from daemon.engine.cpu.kernels_quantised import look_up_item, product_item, unpack_item
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.numeric import exp as _exp
 from daemon.engine.cpu.numeric import inner as _inner
 from daemon.engine.cpu.numeric import item as _item
 from daemon.engine.cpu.team import (
     CALL_WIDTH,
+    call_item,
     count_up,
     float_pointer,
     int32_pointer,
@@ -29,8 +29,10 @@ from daemon.engine.cpu.team import (
 
 LINEAR, NORM, ROTATE, STORE, ATTEND, SILU_MUL = range(6)
 STORE_INT8, STORE_FP8, ATTEND_INT8, ATTEND_FP8 = range(6, 10)
-QUANTISED, UNPACK, LOOK_UP = range(10, 13)
 """The opcodes."""
+
+BY_ADDRESS = 32
+"""The opcode of a kernel that is compiled by itself: its address is the first argument."""
 
 _SPINS = 4000
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -218,12 +220,8 @@ def _do_item(a, item):
         store_8bit_item(a, item, opcode == STORE_FP8)
     elif opcode in (ATTEND_INT8, ATTEND_FP8):
         attend_8bit_item(a, item, opcode == ATTEND_FP8)
-    elif opcode == QUANTISED:
-        product_item(a, item)
-    elif opcode == UNPACK:
-        unpack_item(a, item)
-    elif opcode == LOOK_UP:
-        look_up_item(a, item)
+    elif opcode == BY_ADDRESS:
+        call_item(a[4], a, item)
     else:
         _silu_mul_item(a, item)
 

@@ -4,6 +4,7 @@ import torch
 
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
+from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import Call, Team
 from daemon.engine.ops import Norm, Ops
 from daemon.engine.quantised.weight import QuantisedWeight
@@ -33,11 +34,9 @@ class CpuOps(Ops):
 
     def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
-        if weight.order is not None:
+        if weight.order is not None or not can_multiply(weight):
             return super().look_up(weight, tokens)
-        output = torch.empty(len(tokens), weight.columns)
-        self._run(output.numel(), calls.look_up(weight, tokens.contiguous(), output))
-        return output
+        return look_up(weight, tokens.int(), self._team)
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""

@@ -9,7 +9,7 @@ import torch
 
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
-from daemon.engine.cpu.products import QuantisedProduct
+from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import CALL_WIDTH, Call, Team
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.kv_cache import PagedKV
@@ -33,13 +33,14 @@ class DecodePrograms:
         self._slots = slots
         self._team = team
         self._constants = constants
-        self._most = min(MAX_ROWS, _few(decoder))
+        self._counts = {count for count in range(1, MAX_ROWS + 1) if _in_calls(decoder, count)}
         self._programs: dict[int, _Program] = {}
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch is a few sequences, each at one token, all sampled."""
         num_rows = len(batch.counts)
-        return len(batch.tokens) == len(batch.sampled_tokens) == num_rows <= self._most
+        single = len(batch.tokens) == len(batch.sampled_tokens) == num_rows
+        return single and num_rows in self._counts
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [T, vocab] of a batch that it takes; they are overwritten by the next step."""
@@ -58,25 +59,18 @@ class DecodePrograms:
 
 
 def possible(decoder: Decoder) -> bool:
-    """Whether every product can be computed by calls."""
-    return all(_in_calls(product) for product in decoder.products())
+    """Whether every product can be computed by calls, at least of one sequence."""
+    return _in_calls(decoder, 1)
 
 
-def _few(decoder: Decoder) -> int:
-    """Up to so many tokens a program's calls are the fastest way for most of the numbers."""
-    products = [one for one in decoder.products() if isinstance(one, QuantisedProduct)]
-    many = sorted(pair for product in products for pair in product.many())
-    left = sum(size for _, size in many) / 2
-    for least, size in many:
-        left -= size
-        if left <= 0:
-            return least - 1
-    return MAX_ROWS
+def _in_calls(decoder: Decoder, count: int) -> bool:
+    """Whether a step of so many sequences is calls alone."""
+    return all(_is_called(product, count) for product in decoder.products())
 
 
-def _in_calls(product: Layer) -> bool:
+def _is_called(product: Layer, count: int) -> bool:
     if isinstance(product, QuantisedProduct):
-        return product.in_calls
+        return product.in_calls(count)
     return (
         isinstance(product, PackedLinear)
         and product.plain is not None
@@ -162,7 +156,7 @@ class _Program:
         assert isinstance(product, PackedLinear | QuantisedProduct)
         output = self._buffer(name, product.out_features)
         if isinstance(product, QuantisedProduct):
-            listed += product.calls(states, output)
+            listed += product.calls(states, output) or ()
         else:
             assert product.plain is not None
             listed.append(calls.linear(product.plain, product.bias, states, output))

@@ -10,6 +10,7 @@ loses its core for a while, holds nobody up but for the item in its hands.
 """
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,19 @@ def int64_pointer(_typing: Any, _address: Any) -> Any:
     return types.CPointer(types.int64)(types.int64), generate
 
 
+@intrinsic
+def call_item(_typing: Any, _function: Any, _arguments: Any, _item: Any) -> Any:
+    """Call one item of a kernel at an integer address. For numba code."""
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [values[1].type, ir.IntType(64)])
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    arguments = types.int64, types.CPointer(types.int64), types.int64
+    return types.void(*arguments), generate
+
+
 def _libgomp() -> ctypes.CDLL:
     """The libgomp that torch loaded; OSError where torch came with another OpenMP."""
     bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
@@ -180,3 +194,10 @@ class Team:
         """Run calls after each other; `table` [calls, CALL_WIDTH] has zeros in front of each."""
         table[:, :2] = 0
         self._parallel(self._entry, _Program(table.ctypes.data, len(table)), 0, 0)
+
+    def run_calls(self, calls: Sequence[Call]) -> None:
+        """Run a few calls after each other, once."""
+        rows = (_Row * len(calls))()
+        for row, call in zip(rows, calls, strict=True):
+            row[2 : 2 + len(call)] = call
+        self._parallel(self._entry, _Program(ctypes.addressof(rows), len(calls)), 0, 0)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from daemon.engine.quantised.rounding import rounded_states
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight, Unpack
 
@@ -34,20 +35,18 @@ class QuantisedLinear(nn.Module):
         self.bias = bias
         self.weights = list(weights)
         self.unpack = unpack
-        self.rounds_to: torch.dtype | None = None
-
-    def rounded(self, numbers: torch.Tensor) -> torch.Tensor:
-        """What is left of numbers where products round to `rounds_to`."""
-        return numbers if self.rounds_to is None else numbers.to(self.rounds_to).to(numbers.dtype)
+        self.rounds = False  # as faster products may
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [..., K] to [..., N]."""
-        taken = self.rounded(states)
-        pieces = [
-            self.rounded(piece.numbers(self.unpack)).to(states.dtype) for piece in self._pieces()
-        ]
-        product = self.rounded(torch.cat([linear(taken, piece) for piece in pieces], -1))
+        product = torch.cat([self._product(states, piece) for piece in self._pieces()], -1)
         return product if self.bias is None else product + self.bias.to(states.dtype)
+
+    def _product(self, states: torch.Tensor, piece: QuantisedWeight) -> torch.Tensor:
+        taken = states if piece.order is None else states[..., piece.order.long()]
+        if self.rounds:
+            taken = rounded_states(piece.format, taken)
+        return linear(taken, self.unpack(piece.format, piece.data).to(states.dtype))
 
     def _pieces(self) -> Iterator[QuantisedWeight]:
         rows = max(1, PIECE_ELEMENTS // self.in_features)

@@ -19,7 +19,7 @@ from daemon.engine.linear import linear_bytes, packed, prepare_linears
 from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
 from daemon.engine.quantise import KV_DTYPES
-from daemon.engine.quantised.linear import count_params, quantised_layers
+from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
@@ -71,9 +71,9 @@ class _Trial:
         self._folder = Path(load.cache) if load.cache else default_cache()
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
         layers = [layer for _, layer in quantised_layers(model)]
-        rounds = layers and not load.exact
-        self._products_round_to = pool.backend.rounds_to if rounds else None
-        quantised = pool.backend.products(load.exact)
+        self._products_round = pool.backend.rounds and bool(layers) and not load.exact
+        linears = [layer for layer in layers if isinstance(layer, QuantisedLinear)]
+        quantised = pool.backend.products(linears, load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
         self._unpack = wide.Remembering(pool.backend.unpack, KEEP_BOTH_BYTES)
         for layer in layers:
@@ -209,9 +209,8 @@ class _Trial:
             stack.enter_context(
                 eager if kv_dtype is None else reference.rounding(self._model, kv_dtype)
             )
-            if self._products_round_to is not None:
-                rounding = reference.rounding_products(self._model, self._products_round_to)
-                stack.enter_context(rounding)
+            if self._products_round:
+                stack.enter_context(reference.rounding_products(self._model))
             return reference.logits_of(self._model, one)
 
     @property
@@ -219,7 +218,7 @@ class _Trial:
         """Whether serving rounds what the exact forward does not."""
         cache = self._pool.cache
         narrow = cache.dtype != torch.float32 or cache.scales is not None
-        return narrow or self._products_round_to is not None
+        return narrow or self._products_round
 
     def _structure(self) -> bool:
         """Whether the straight decoder computes what the model does. Raises ModelError where the

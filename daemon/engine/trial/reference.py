@@ -51,16 +51,16 @@ def attention(model: Any, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def rounding_products(model: Any, dtype: torch.dtype) -> Iterator[None]:
-    """Products over quantised weights round what they take and what they give to `dtype`."""
+def rounding_products(model: Any) -> Iterator[None]:
+    """Products over quantised weights round the states that they take."""
     layers = [layer for _, layer in quantised_layers(model) if isinstance(layer, QuantisedLinear)]
     try:
         for layer in layers:
-            layer.rounds_to = dtype
+            layer.rounds = True
         yield
     finally:
         for layer in layers:
-            layer.rounds_to = None
+            layer.rounds = False
 
 
 @contextmanager

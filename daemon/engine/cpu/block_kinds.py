@@ -1,0 +1,256 @@
+"""How the blocks of each format lie in memory, as vector code reads them."""
+
+from functools import cached_property
+
+from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
+from daemon.engine.cpu.vectors import BIT, FLOAT, I16, I32, Value, lanes
+from daemon.models.formats import Format
+
+_GROUP_HEAD_BYTES = 8
+
+
+class _Plain(Block):
+    """Numbers without blocks, read 32 at a time."""
+
+    rounds = False
+
+    @classmethod
+    def size_bytes(cls, form: Format) -> int:
+        return form.block_bytes * CHUNK_LEN
+
+    @classmethod
+    def length(cls, form: Format) -> int:
+        return CHUNK_LEN
+
+    def floats(self, chunk: int) -> list[Value]:
+        size_bytes = self.form.block_bytes * HALF_CHUNK
+        return [self._sixteen(half * size_bytes) for half in range(2)]
+
+    def _sixteen(self, offset: int) -> Value:
+        if self.form.name == "F32":
+            return self.writer.load(lanes(FLOAT, HALF_CHUNK), self.address, offset)
+        bits = self.writer.load(lanes(I16, HALF_CHUNK), self.address, offset)
+        if self.form.name == "F16":
+            return self.writer.halves(bits)
+        wide = lanes(I32, HALF_CHUNK)
+        high = self.builder.shl(self.builder.zext(bits, wide), self.writer.number(wide, 16))
+        return self.builder.bitcast(high, lanes(FLOAT, HALF_CHUNK))
+
+
+class _Four(Block):
+    """Q4_0: a scale, 16 bytes."""
+
+    zero = 8
+    packed_at = 2
+
+    @cached_property
+    def scales(self) -> Value:
+        return self.half_at(0)
+
+    def codes(self, chunk: int) -> Value:
+        return self.spread(self.bytes_at(self.packed_at, 16))
+
+
+class _FourLeast(_Four):
+    """Q4_1: a scale, a minimum, 16 bytes."""
+
+    zero = 0
+    packed_at = 4
+
+    @cached_property
+    def least(self) -> Value:
+        return self.half_at(2)
+
+
+class _Five(_Four):
+    """Q5_0: a scale, 32 high bits, 16 bytes."""
+
+    zero = 16
+    packed_at = 6
+
+    def codes(self, chunk: int) -> Value:
+        fours = super().codes(chunk)
+        bits = self.writer.load(I32, self.address, self.packed_at - 4)
+        chosen = self.builder.bitcast(bits, lanes(BIT, CHUNK_LEN))
+        sixteen = self.writer.number(fours.type, 16)
+        high = self.builder.select(chosen, sixteen, self.writer.number(fours.type, 0))
+        return self.builder.or_(fours, high)
+
+
+class _FiveLeast(_Five):
+    """Q5_1: a scale, a minimum, 32 high bits, 16 bytes."""
+
+    zero = 0
+    packed_at = 8
+
+    @cached_property
+    def least(self) -> Value:
+        return self.half_at(2)
+
+
+class _Eight(_Four):
+    """Q8_0: a scale, 32 numbers with a sign."""
+
+    zero = 128
+    code_bits = 8
+
+    def codes(self, chunk: int) -> Value:
+        signed = self.bytes_at(2, CHUNK_LEN)
+        return self.builder.xor(signed, self.writer.number(signed.type, -128))
+
+
+class _FourK(Block):
+    """Q4_K: a scale and a scale of minima, 12 bytes of scales and minima, 128 bytes.
+
+    Of each 32 bytes first all low halves, then all high ones.
+    """
+
+    packed_at = 16
+
+    @cached_property
+    def scales(self) -> Value:
+        low, _, mixed = self._packed
+        high = self.builder.and_(self.shifted(low, 2), self.writer.number(low.type, 48))
+        last = self.builder.or_(self.low(mixed), high)
+        return self._scaled(0, self.builder.and_(low, self.writer.number(low.type, 63)), last)
+
+    @cached_property
+    def least(self) -> Value:
+        _, least, mixed = self._packed
+        high = self.builder.and_(self.shifted(least, 2), self.writer.number(least.type, 48))
+        last = self.builder.or_(self.shifted(mixed, 4), high)
+        first = self.builder.and_(least, self.writer.number(least.type, 63))
+        return self.builder.fneg(self._scaled(2, first, last))
+
+    @cached_property
+    def _packed(self) -> list[Value]:
+        return [self.bytes_at(at, 4) for at in (4, 8, 12)]
+
+    def _scaled(self, at: int, first: Value, last: Value) -> Value:
+        integers = self.builder.zext(self.writer.concat(first, last), lanes(I32, 8))
+        floats = self.builder.sitofp(integers, lanes(FLOAT, 8))
+        return self.builder.fmul(self.writer.pick(self.half_at(at), [0] * 8), floats)
+
+    def codes(self, chunk: int) -> Value:
+        packed = self.bytes_at(self.packed_at + chunk // 2 * 32, 32)
+        return self.shifted(packed, 4) if chunk % 2 else self.low(packed)
+
+
+class _FiveK(_FourK):
+    """Q5_K: as Q4_K, with 32 bytes of high bits in front of the 128."""
+
+    packed_at = 48
+
+    def codes(self, chunk: int) -> Value:
+        bits = self.bytes_at(self.packed_at - 32, 32)
+        one = self.builder.and_(self.shifted(bits, chunk), self.writer.number(bits.type, 1))
+        high = self.builder.shl(one, self.writer.number(bits.type, 4))
+        return self.builder.or_(super().codes(chunk), high)
+
+
+class _SixK(Block):
+    """Q6_K: 128 bytes of low bits, 64 of high ones, 16 scales with a sign, a scale."""
+
+    zero = 32
+    scale_len = 16
+
+    @cached_property
+    def scales(self) -> Value:
+        integers = self.builder.sext(self.bytes_at(192, 16), lanes(I32, 16))
+        floats = self.builder.sitofp(integers, lanes(FLOAT, 16))
+        return self.builder.fmul(self.writer.pick(self.half_at(208), [0] * 16), floats)
+
+    def codes(self, chunk: int) -> Value:
+        side, quarter = divmod(chunk, 4)
+        packed = self.bytes_at(64 * side + 32 * (quarter % 2), 32)
+        low = self.shifted(packed, 4) if quarter >= 2 else self.low(packed)
+        bits = self.shifted(self.bytes_at(128 + 32 * side, 32), 2 * quarter)
+        two = self.builder.and_(bits, self.writer.number(bits.type, 3))
+        return self.builder.or_(low, self.builder.shl(two, self.writer.number(bits.type, 4)))
+
+
+class _Group(Block):
+    """A scale and a zero, float32 each, and bytes: int8."""
+
+    code_bits = 8
+
+    @cached_property
+    def scales(self) -> Value:
+        return self.writer.pick(self._head(0), [0] * self._count)
+
+    @cached_property
+    def offsets(self) -> Value:
+        product = self.builder.fmul(self._head(0), self._head(4))
+        return self.writer.pick(self.builder.fneg(product), [0] * self._count)
+
+    @property
+    def _count(self) -> int:
+        return self.form.block_len // CHUNK_LEN
+
+    def _head(self, at: int) -> Value:
+        return self.writer.load(lanes(FLOAT, 1), self.address, at)
+
+    def codes(self, chunk: int) -> Value:
+        return self.bytes_at(_GROUP_HEAD_BYTES + CHUNK_LEN * chunk, CHUNK_LEN)
+
+    def floats(self, chunk: int) -> list[Value]:
+        codes = self.codes(chunk)
+        numbers = [self.as_floats(codes, half, False) for half in range(2)]
+        scale, zero = (self.writer.pick(self._head(at), [0] * HALF_CHUNK) for at in (0, 4))
+        return [self.builder.fmul(scale, self.builder.fsub(part, zero)) for part in numbers]
+
+
+class _GroupOfFour(_Group):
+    """A scale and a zero, and nibbles: of all bytes the low halves, then the high ones."""
+
+    code_bits = 4
+
+    def codes(self, chunk: int) -> Value:
+        half_len = self.form.block_len // 2
+        if half_len == HALF_CHUNK:
+            return self.spread(self.bytes_at(_GROUP_HEAD_BYTES, HALF_CHUNK))
+        high, first = divmod(chunk * CHUNK_LEN, half_len)
+        packed = self.bytes_at(_GROUP_HEAD_BYTES + first, CHUNK_LEN)
+        return self.shifted(packed, 4) if high else self.low(packed)
+
+
+class _GroupOfFloats(_Group):
+    """A scale and a zero, and bytes of float8_e4m3fn."""
+
+    rounds = False
+
+    def as_floats(self, codes: Value, half: int, signed: bool) -> Value:
+        part = self.writer.part(codes, HALF_CHUNK * half, HALF_CHUNK)
+        kind = lanes(I16, HALF_CHUNK)
+        whole = self.builder.sext(part, kind)
+        size = self.builder.and_(whole, self.writer.number(kind, 0x7F))
+        sign = self.builder.and_(whole, self.writer.number(kind, -0x8000))
+        # float16's exponent has a bit more in front, and counts from 8 more.
+        bits = self.builder.or_(self.builder.shl(size, self.writer.number(kind, 7)), sign)
+        missing = self.builder.icmp_signed("==", size, self.writer.number(kind, 0x7F))
+        bits = self.builder.select(missing, self.writer.number(kind, 0x7E00), bits)
+        floats = self.writer.halves(bits)
+        return self.builder.fmul(floats, self.writer.number(floats.type, 256.0))
+
+
+_KINDS: dict[str, type[Block]] = {
+    "F32": _Plain,
+    "F16": _Plain,
+    "BF16": _Plain,
+    "Q4_0": _Four,
+    "Q4_1": _FourLeast,
+    "Q5_0": _Five,
+    "Q5_1": _FiveLeast,
+    "Q8_0": _Eight,
+    "Q4_K": _FourK,
+    "Q5_K": _FiveK,
+    "Q6_K": _SixK,
+    "int4": _GroupOfFour,
+    "int8": _Group,
+    "fp8": _GroupOfFloats,
+}
+
+
+def reader(form: Format) -> type[Block]:
+    """What reads the blocks of a format."""
+    return _KINDS[form.name.partition("/")[0]]

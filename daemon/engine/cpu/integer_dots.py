@@ -1,0 +1,311 @@
+"""The innermost loops over states that are rounded to 8 bits, as vector code for numba's functions.
+
+Of every 32 neighbouring numbers of a token, the largest magnitude m gives the scale m / 127, and
+each number x becomes the integer nearest to x * (127 / m), of two as near the even one; all in
+float32. Where m is below `LEAST` scale and integers are 0. The sum of every 16 integers, times the
+scale, stands for what zeros and minima of weights are multiplied with.
+
+A record of L tokens (1, 8, 16 or 32) of K numbers holds codes int8 [K / 4, L, 4], then scales
+float32 [K / 32, L], then sums float32 [K / 16, L]: for L > 1 the lanes of a vector are tokens.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from daemon.engine.cpu.block_kinds import reader
+from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
+from daemon.engine.cpu.dots import TILE, fetch_lines, form_of
+from daemon.engine.cpu.vectors import FLOAT, I8, I16, I32, I64, Value, Writer, lanes
+
+LEAST = 2.0**-100
+"""Smaller numbers are rounded to nothing."""
+
+_MOST = 127.0
+_ROUNDER = 12582912.0  # 1.5 * 2 ** 23: a float32 near it has its integer in the lowest bits
+_ROUNDER_BITS = 0x4B400000
+_FEW_LANES = 8  # 32 bytes, of which four by four are summed
+
+
+def dot_bytes(writer: Writer, total: Value, codes: Value, signed: Value, narrow: bool) -> Value:
+    """`total` <n x i32> plus the sums of each four products of <4n x i8>.
+
+    `codes` have no sign; `narrow`: they are below 128.
+    """
+    builder, count = writer.builder, total.type.count
+    if writer.has("avx512vnni") and count in {8, 16}:
+        words = [builder.bitcast(one, total.type) for one in (codes, signed)]
+        return writer.call(f"llvm.x86.avx512.vpdpbusd.{32 * count}", total.type, total, *words)
+    if count > _FEW_LANES:
+        halves = []
+        for first in (0, count // 2):
+            some, others = (writer.part(one, 4 * first, 2 * count) for one in (codes, signed))
+            here = writer.part(total, first, count // 2)
+            halves.append(dot_bytes(writer, here, some, others, narrow))
+        return writer.concat(*halves)
+    if writer.has("avxvnni"):
+        words = [builder.bitcast(one, total.type) for one in (codes, signed)]
+        return writer.call("llvm.x86.avx512.vpdpbusd.256", total.type, total, *words)
+    if writer.has("avx2"):
+        return builder.add(total, _by_pairs(writer, codes, signed, narrow))
+    return builder.add(total, _plainly(writer, codes, signed))
+
+
+def _by_pairs(writer: Writer, codes: Value, signed: Value, narrow: bool) -> Value:
+    """<8 x i32> by the instruction that adds pairs of products in 16 bits, and saturates there."""
+    builder, pairs_kind, sums_kind = writer.builder, lanes(I16, 16), lanes(I32, 8)
+    low = codes if narrow else builder.and_(codes, writer.number(codes.type, 127))
+    pairs = writer.call("llvm.x86.avx2.pmadd.ub.sw", pairs_kind, low, signed)
+    ones = writer.number(pairs_kind, 1)
+    sums = writer.call("llvm.x86.avx2.pmadd.wd", sums_kind, pairs, ones)
+    if narrow:
+        return sums
+    high = builder.lshr(codes, writer.number(codes.type, 7))
+    pairs = writer.call("llvm.x86.avx2.pmadd.ub.sw", pairs_kind, high, signed)
+    more = writer.call("llvm.x86.avx2.pmadd.wd", sums_kind, pairs, writer.number(pairs_kind, 128))
+    return builder.add(sums, more)
+
+
+def _plainly(writer: Writer, codes: Value, signed: Value) -> Value:
+    builder, count = writer.builder, codes.type.count
+    wide = lanes(I16, count)
+    products = builder.mul(builder.zext(codes, wide), builder.sext(signed, wide))
+    products = builder.sext(products, lanes(I32, count))
+    parts = [writer.pick(products, range(first, count, 4)) for first in range(4)]
+    return builder.add(builder.add(*parts[:2]), builder.add(*parts[2:]))
+
+
+def _narrow(kind: type[Block]) -> bool:
+    return kind.code_bits < 8
+
+
+@intrinsic
+def round_chunk(
+    _typing: Any, numbers: Any, codes: Any, scale: Any, sums: Any, num_lanes: Any
+) -> Any:
+    """Round 32 float32 numbers of one token into its lane of a record. For numba code.
+
+    All are addresses, of the first number, four codes, scale and sum; the rest lies `num_lanes`
+    times four bytes further each.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        numbers_at, codes_at, scale_at, sums_at, count = values
+        step_bytes = builder.mul(count, writer.number(I64, 4))
+        kind, wide = lanes(FLOAT, HALF_CHUNK), lanes(I32, HALF_CHUNK)
+        halves = [writer.load(kind, numbers_at, 64 * half) for half in range(2)]
+        scale, inverse = _scale(writer, halves)
+        writer.store(scale, scale_at)
+        packed = []
+        for half, part in enumerate(halves):
+            scaled = builder.fmul(part, writer.splat(inverse, HALF_CHUNK))
+            rounded = builder.fadd(scaled, writer.number(kind, _ROUNDER))
+            bits = builder.bitcast(rounded, wide)
+            integers = builder.sub(bits, writer.number(wide, _ROUNDER_BITS))
+            total = writer.call("llvm.vector.reduce.add.v16i32", I32, integers)
+            total = builder.fmul(builder.sitofp(total, FLOAT), scale)
+            writer.store(total, builder.add(sums_at, step_bytes) if half else sums_at)
+            packed.append(builder.trunc(integers, lanes(I8, HALF_CHUNK)))
+        words = builder.bitcast(writer.concat(*packed), lanes(I32, CHUNK_LEN // 4))
+        for index in range(CHUNK_LEN // 4):
+            writer.store(writer.lane(words, index), codes_at)
+            codes_at = builder.add(codes_at, step_bytes)
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 5), generate
+
+
+def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
+    """The scale of 32 numbers and what they are multiplied with."""
+    builder, wide = writer.builder, lanes(I32, HALF_CHUNK)
+    mask = writer.number(wide, 0x7FFFFFFF)
+    # As integers, for there a number that is missing is the largest: it must not vanish.
+    sizes = [builder.and_(builder.bitcast(part, wide), mask) for part in halves]
+
+    def larger(one: Value, other: Value) -> Value:
+        return builder.select(builder.icmp_unsigned(">", one, other), one, other)
+
+    most = larger(*sizes)
+    while most.type.count > 1:
+        half = most.type.count // 2
+        most = larger(writer.part(most, 0, half), writer.part(most, half, half))
+    most = builder.bitcast(writer.lane(most, 0), FLOAT)
+    zero, top = writer.number(FLOAT, 0.0), writer.number(FLOAT, _MOST)
+    tiny = builder.fcmp_ordered("<", most, writer.number(FLOAT, LEAST))
+    inverse = builder.select(tiny, zero, builder.fdiv(top, most))
+    return builder.select(tiny, zero, builder.fdiv(most, top)), inverse
+
+
+@intrinsic(prefer_literal=True)
+def dot_codes(
+    _typing: Any, form: Any, rows: Any, ahead: Any, states: Any, width: Any, sums: Any
+) -> Any:
+    """float32 [TILE] at `sums`: products of a record of one token and `TILE` rows.
+
+    `rows` is the address of as many addresses (int64), `width` is K; the bytes that lie `ahead` of
+    the rows are fetched. For numba code.
+    """
+    form_here = form_of(form)
+    kind = reader(form_here)
+    size_bytes, length = kind.size_bytes(form_here), kind.length(form_here)
+    num_scales = length // kind.scale_len
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        _, rows_at, ahead, codes_at, width, sums_at = values
+        rows_at = [writer.load(I64, rows_at, 8 * column) for column in range(TILE)]
+        scales_at = builder.add(codes_at, width)
+        added_at = builder.add(scales_at, builder.lshr(width, writer.number(I64, 3)))
+        of_dots, of_scales = lanes(FLOAT, _FEW_LANES), lanes(FLOAT, num_scales)
+        totals = [writer.variable(writer.number(of_dots, 0.0)) for _ in range(TILE)]
+        others = [writer.variable(writer.number(of_scales, 0.0)) for _ in range(TILE)]
+        with writer.loop(builder.udiv(width, writer.number(I64, length))) as index:
+            here = [writer.step(row, index, size_bytes) for row in rows_at]
+            for address in here:
+                fetch_lines(writer, builder.add(address, ahead), size_bytes)
+            codes = writer.step(codes_at, index, length)
+            scales, added = _scales_of(writer, kind, length, scales_at, added_at, index)
+            blocks = [kind(writer, form_here, address) for address in here]
+            worths = [builder.fmul(block.scales, scales) for block in blocks]
+            for block, other in zip(blocks, others, strict=True):
+                writer.add_to(other, block.offsets, added)
+            for chunk in range(length // CHUNK_LEN):
+                signed = writer.load(lanes(I8, CHUNK_LEN), codes, CHUNK_LEN * chunk)
+                first = [(CHUNK_LEN * chunk + 4 * lane) for lane in range(_FEW_LANES)]
+                for block, worth, total in zip(blocks, worths, totals, strict=True):
+                    nothing = writer.number(lanes(I32, _FEW_LANES), 0)
+                    dots = dot_bytes(writer, nothing, block.codes(chunk), signed, _narrow(kind))
+                    by = writer.pick(worth, [number // kind.scale_len for number in first])
+                    writer.add_to(total, builder.sitofp(dots, of_dots), by)
+        for column, pair in enumerate(zip(totals, others, strict=True)):
+            total, other = (writer.total(builder.load(one)) for one in pair)
+            writer.store(builder.fadd(total, other), sums_at, 4 * column)
+        return context.get_dummy_value()
+
+    return types.void(form, *(types.int64,) * 5), generate
+
+
+def _scales_of(
+    writer: Writer,
+    kind: type[Block],
+    length: int,
+    scales_at: Value,
+    sums_at: Value,
+    index: Value,
+) -> tuple[Value, Value]:
+    """Scales and sums of a token for one block of weights: a lane for each scale of the block."""
+    count = length // CHUNK_LEN
+    scales = writer.load(lanes(FLOAT, count), writer.step(scales_at, index, 4 * count))
+    sums = writer.load(lanes(FLOAT, 2 * count), writer.step(sums_at, index, 8 * count))
+    if kind.scale_len == HALF_CHUNK:
+        return writer.pick(scales, [half // 2 for half in range(2 * count)]), sums
+    even, odd = (writer.pick(sums, range(first, 2 * count, 2)) for first in range(2))
+    return scales, writer.builder.fadd(even, odd)
+
+
+@intrinsic(prefer_literal=True)
+def unpack_codes(
+    _typing: Any, form: Any, blocks: Any, num_blocks: Any, ahead: Any, codes: Any, scales: Any
+) -> Any:
+    """Codes of some blocks of a row, and of each scale the scale and offset. For numba code.
+
+    Addresses of uint8 and of float32 pairs; the bytes that lie `ahead` of the blocks are fetched.
+    """
+    form_here = form_of(form)
+    kind = reader(form_here)
+    size_bytes, length = kind.size_bytes(form_here), kind.length(form_here)
+    num_scales = length // kind.scale_len
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        _, blocks_at, count, ahead, codes_at, scales_at = values
+        with writer.loop(count) as index:
+            here = writer.step(blocks_at, index, size_bytes)
+            block: Block = kind(writer, form_here, here)
+            fetch_lines(writer, builder.add(here, ahead), size_bytes)
+            mixed = [one // 2 + one % 2 * num_scales for one in range(2 * num_scales)]
+            both = writer.pick(block.scales, mixed, block.offsets)
+            writer.store(both, writer.step(scales_at, index, 8 * num_scales))
+            at = writer.step(codes_at, index, length)
+            for chunk in range(length // CHUNK_LEN):
+                writer.store(block.codes(chunk), at, CHUNK_LEN * chunk)
+        return context.get_dummy_value()
+
+    return types.void(form, *(types.int64,) * 5), generate
+
+
+@intrinsic(prefer_literal=True)
+def tile_codes(
+    _typing: Any,
+    form: Any,
+    num_lanes: Any,
+    codes: Any,
+    scales: Any,
+    row_len: Any,
+    states: Any,
+    width: Any,
+    start: Any,
+    count: Any,
+    sums: Any,
+) -> Any:
+    """Adds to float32 [TILE, lanes] at `sums` products of one record and `TILE` rows of codes.
+
+    `codes` and `scales` are those that `unpack_codes` wrote for numbers `start` to start + count of
+    the rows, `row_len` numbers apart; `states` is a record of `width` numbers. For numba code.
+    """
+    tokens, kind = num_lanes.literal_value, reader(form_of(form))
+    runs = CHUNK_LEN // kind.scale_len
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        _, _, codes_at, pairs_at, row_len, states_at, width, start, count, sums_at = values
+        vector, integers = lanes(FLOAT, tokens), lanes(I32, tokens)
+        record = [builder.mul(one, writer.number(I64, tokens)) for one in (width, start)]
+        scales_at = builder.add(states_at, record[0])
+        totals_at = builder.add(scales_at, builder.lshr(record[0], writer.number(I64, 3)))
+        states_at = builder.add(states_at, record[1])
+        scales_at = builder.add(scales_at, builder.lshr(record[1], writer.number(I64, 3)))
+        totals_at = builder.add(totals_at, builder.lshr(record[1], writer.number(I64, 2)))
+        columns = [builder.mul(row_len, writer.number(I64, index)) for index in range(TILE)]
+        rows_at = [builder.add(codes_at, column) for column in columns]
+        pairs_at = [
+            builder.add(pairs_at, builder.udiv(column, writer.number(I64, kind.scale_len // 8)))
+            for column in columns
+        ]
+        totals = [
+            writer.variable(writer.load(vector, sums_at, 4 * tokens * column))
+            for column in range(TILE)
+        ]
+        with writer.loop(builder.udiv(count, writer.number(I64, CHUNK_LEN))) as index:
+            codes = writer.step(states_at, index, CHUNK_LEN * tokens)
+            scale = writer.load(vector, writer.step(scales_at, index, 4 * tokens))
+            at = writer.step(totals_at, index, 8 * tokens)
+            added = [writer.load(vector, at, 4 * tokens * half) for half in range(2)]
+            if runs == 1:
+                added = [builder.fadd(*added)]
+            rows = [writer.step(row, index, CHUNK_LEN) for row in rows_at]
+            pairs = [writer.step(pair, index, 8 * runs) for pair in pairs_at]
+            words = CHUNK_LEN // 4 // runs
+            for run in range(runs):
+                dots = [writer.number(integers, 0)] * TILE
+                for word in range(run * words, (run + 1) * words):
+                    signed = writer.load(lanes(I8, 4 * tokens), codes, 4 * tokens * word)
+                    for column, row in enumerate(rows):
+                        four = writer.splat(writer.load(I32, row, 4 * word), tokens)
+                        four = builder.bitcast(four, signed.type)
+                        dots[column] = dot_bytes(writer, dots[column], four, signed, _narrow(kind))
+                for column, pair in enumerate(pairs):
+                    by, offset = (
+                        writer.splat(writer.load(FLOAT, pair, 8 * run + at), tokens)
+                        for at in (0, 4)
+                    )
+                    scaled = builder.fmul(builder.sitofp(dots[column], vector), scale)
+                    writer.add_to(totals[column], scaled, by)
+                    writer.add_to(totals[column], added[run], offset)
+        for column, total in enumerate(totals):
+            writer.store(builder.load(total), sums_at, 4 * tokens * column)
+        return context.get_dummy_value()
+
+    return types.void(form, num_lanes, *(types.int64,) * 8), generate

@@ -1,0 +1,205 @@
+"""Products with weights in blocks on the CPU, in the ways that were chosen for them."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from daemon.engine.cpu import quantised_calls as calls
+from daemon.engine.cpu.blocks import CHUNK_LEN
+from daemon.engine.cpu.quantised_calls import Columns
+from daemon.engine.cpu.rounded_kernels import lanes_for
+from daemon.engine.cpu.team import Call, Team
+from daemon.engine.cpu.ways import PANELS, Way, Ways
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.models.formats import Format
+
+PANEL_BYTES = 2**21
+"""Bytes that are unpacked for one product of torch's."""
+
+_PANEL_TYPES = {Way.FLOAT32_PANEL: torch.float32, Way.BFLOAT16_PANEL: torch.bfloat16}
+_NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
+
+
+class Scratch:
+    """Buffers of programs, by name and shape: calls that run after each other share them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, int, int, int], torch.Tensor] = {}
+
+    def states(self, count: int, width: int) -> torch.Tensor:
+        """float32 [T, K] for states in another order."""
+        return self._buffer("states", count, width, 0, 4 * width).view(torch.float32)
+
+    def records(self, count: int, width: int, lanes: int) -> torch.Tensor:
+        """Bytes for rounded states."""
+        size_bytes = calls.record_bytes(count, width, lanes)
+        return self._buffer("records", 1, width, lanes, size_bytes)
+
+    def _buffer(self, name: str, count: int, width: int, lanes: int, row: int) -> torch.Tensor:
+        key = name, count * row, width, lanes
+        if key not in self._buffers:
+            # Zeros: lanes of no token are computed too, and odd numbers there may be slow.
+            self._buffers[key] = torch.zeros(count, row, dtype=torch.uint8)
+        return self._buffers[key]
+
+
+class QuantisedProduct(nn.Module):
+    """`states` float32 [T, K] by weights [N, K], below each other, transposed: [T, sum of N].
+
+    Raises ValueError where there are no kernels for a weight; see `can_multiply`.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[QuantisedWeight],
+        bias: torch.Tensor | None,
+        team: Team,
+        ways: Ways,
+        scratch: Scratch | None = None,
+    ) -> None:
+        super().__init__()
+        for weight in weights:
+            if not can_multiply(weight):
+                form = weight.format.name
+                raise ValueError(f"no product on the CPU for {form} of {weight.columns} columns")
+        self.weights = tuple(weights)
+        self.bias = None if bias is None else bias.float().contiguous()
+        self.in_features = weights[0].columns
+        ends = list(accumulate((weight.rows for weight in weights), initial=0))
+        self.out_features = ends.pop()
+        self._firsts = ends
+        self._team = team
+        self._ways = ways
+        self._scratch = scratch or Scratch()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` float32 [..., K] to [..., sum of N]."""
+        rows = states.reshape(-1, self.in_features).contiguous()
+        output = rows.new_empty(rows.shape[0], self.out_features)
+        if rows.shape[0]:
+            self._compute(rows, output)
+        return output.view(*states.shape[:-1], self.out_features)
+
+    # Nothing hooks into these layers, and the looking for hooks costs as much as a small product.
+    __call__ = forward
+
+    def in_calls(self, count: int) -> bool:
+        """Whether `calls` computes products of T tokens: torch has no part in them."""
+        return all(self._ways.of(weight, count) not in PANELS for weight in self.weights)
+
+    def calls(self, states: torch.Tensor, output: torch.Tensor) -> list[Call] | None:
+        """Calls that compute `output` [T, sum of N] of `states` [T, K], float32 and dense.
+
+        They name buffers that later calls of this scratch name too, so they run in their order.
+        None where torch computes a part.
+        """
+        count = states.shape[0]
+        if not self.in_calls(count):
+            return None
+        return self._listed(states, output, self._scratch)
+
+    def _compute(self, states: torch.Tensor, output: torch.Tensor) -> None:
+        scratch = Scratch()
+        listed = self._listed(states, output, scratch)
+        if listed:
+            self._team.run_calls(listed)
+        for weight, columns in self._parts(output):
+            way = self._ways.of(weight, states.shape[0])
+            if way in PANELS:
+                self._multiply(weight, states, columns, _PANEL_TYPES[way])
+
+    def _parts(self, output: torch.Tensor) -> Iterator[tuple[QuantisedWeight, Columns]]:
+        """Each weight, and where its product goes."""
+        for weight, first in zip(self.weights, self._firsts, strict=True):
+            yield weight, Columns(output, first, self.bias)
+
+    def _listed(self, states: torch.Tensor, output: torch.Tensor, scratch: Scratch) -> list[Call]:
+        """The calls of all weights that torch has no part in."""
+        listed, count = list[Call](), states.shape[0]
+        made: tuple[object, ...] = ()
+        ordered: torch.Tensor | None = None
+        here = states
+        for weight, columns in self._parts(output):
+            way = self._ways.of(weight, count)
+            if way in PANELS:
+                continue
+            if weight.order is not ordered:
+                ordered, made, here = weight.order, (), states
+                if weight.order is not None:
+                    here = scratch.states(*states.shape)
+                    listed.append(calls.reordered(states, weight.order, here))
+            if way in {Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER}:
+                write = calls.floats_singly if way is Way.FLOATS_SINGLY else calls.floats_together
+                listed.append(write(weight, here, columns))
+                continue
+            lanes = 1 if way is Way.ROUNDED_SINGLY else lanes_for(count)
+            records = scratch.records(count, weight.columns, lanes)
+            if made != (lanes,):
+                listed.append(calls.rounded(here, records, lanes))
+                made = (lanes,)
+            if way is Way.ROUNDED_SINGLY:
+                listed.append(calls.rounded_singly(weight, records, count, columns))
+            else:
+                listed.append(calls.rounded_together(weight, records, count, lanes, columns))
+        return listed
+
+    def _multiply(
+        self, weight: QuantisedWeight, states: torch.Tensor, columns: Columns, kind: torch.dtype
+    ) -> None:
+        """Panels of rows, unpacked and multiplied by torch."""
+        if weight.order is not None:
+            states = states[:, weight.order]
+        states = states.to(kind)
+        for rows, panel in self._panels(weight, kind):
+            first = columns.first + rows.start
+            target = columns.output[:, first : first + len(rows)]
+            if kind is torch.float32:
+                torch.mm(states, panel.T, out=target)
+            else:
+                target.copy_(torch.mm(states, panel.T))
+            if columns.bias is not None:
+                target += columns.bias[first : first + len(rows)]
+
+    def _panels(
+        self, weight: QuantisedWeight, kind: torch.dtype
+    ) -> Iterator[tuple[range, torch.Tensor]]:
+        if _NO_BLOCKS.get(weight.format.name) is kind:
+            yield range(weight.rows), weight.data.view(kind)
+            return
+        height = max(PANEL_BYTES // (kind.itemsize * weight.columns), 1)
+        buffer = torch.empty(min(height, weight.rows), weight.columns, dtype=kind)
+        for start in range(0, weight.rows, height):
+            rows = range(start, min(start + height, weight.rows))
+            panel = buffer[: len(rows)]
+            self._team.run(calls.unpacked(weight, rows, panel))
+            yield rows, panel
+
+
+def can_multiply(weight: QuantisedWeight) -> bool:
+    """Whether there are kernels for a weight: it is dense, on a CPU, and of whole chunks."""
+    data = weight.data
+    on_cpu = data.device.type == "cpu" and data.is_contiguous()
+    return on_cpu and weight.columns % CHUNK_LEN == 0 and weight.columns > 0
+
+
+def unpacked(team: Team, form: Format, data: torch.Tensor) -> torch.Tensor:
+    """As `daemon.engine.quantised.unpack.unpack`, by our kernels where they can."""
+    columns = data.shape[1] // form.block_bytes * form.block_len
+    weight = QuantisedWeight(form, data, columns)
+    if not can_multiply(weight) or not weight.rows:
+        return unpack(form, data)
+    output = torch.empty(weight.rows, columns)
+    team.run(calls.unpacked(weight, range(weight.rows), output))
+    return output
+
+
+def look_up(weight: QuantisedWeight, indices: torch.Tensor, team: Team) -> torch.Tensor:
+    """float32 [T, K]: the rows of `indices` int32 [T], as of embeddings."""
+    output = torch.empty(len(indices), weight.columns)
+    if len(indices):
+        rows = range(len(indices))
+        team.run(calls.unpacked(weight, rows, output, indices.contiguous()))
+    return output

@@ -1,0 +1,166 @@
+"""The CPU kernels of products that round states to 8 bits; see `integer_dots` for how.
+
+Compiled for each format in use, and called by address, as those of `quantised_kernels`.
+"""
+
+# numba infers the types of what follows; Python's annotations mean nothing to it.
+# mypy: ignore-errors
+
+from functools import cache
+
+import numpy as np
+from numba import njit
+
+from daemon.engine.cpu.block_kinds import reader
+from daemon.engine.cpu.dots import FORM_NAMES, TILE, stack
+from daemon.engine.cpu.integer_dots import dot_codes, round_chunk, tile_codes, unpack_codes
+from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
+from daemon.engine.cpu.team import float_pointer
+from daemon.engine.cpu.vectors import target_has
+from daemon.models.formats import FORMATS
+
+STRETCH_LEN = 256
+"""Numbers of the columns of an item that are unpacked at once."""
+
+TOKENS_AT_ONCE = 128
+"""Tokens whose sums of an item lie in the nearest cache."""
+
+LANES = (8, 16, 32)
+"""Tokens of a record whose lanes are tokens."""
+
+_ADDRESSES_BYTES = 8 * TILE
+_SUMS_BYTES = 4 * TILE * TILE
+_CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
+_SCALES_BYTES = _CODES_BYTES // 16 * 8
+_TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
+_inner = njit(cache=True, error_model="numpy", inline="always")
+
+
+def record_bytes(columns: int) -> int:
+    """Bytes of a token of K numbers in a record: codes, scales and sums."""
+    return columns + columns // 8 + columns // 4
+
+
+@cache
+def lanes_for(count: int) -> int:
+    """How many tokens one record holds best, of T; without wide vectors, few."""
+    few, some, many = LANES
+    if count <= few or not target_has("avx512f"):
+        return few
+    return some if count <= some else many
+
+
+@cache
+def rounded():
+    """The kernel that rounds states, a token in an item.
+
+    states [T, K], K, records, tokens of a record.
+    """
+
+    @ITEM
+    def item(a, token):
+        width, lanes = a[6], a[8]
+        lane = token % lanes
+        record = a[7] + (token - lane) * (width + width // 8 + width // 4) + 4 * lane
+        scales = record + lanes * width
+        sums = scales + lanes * width // 8
+        numbers = a[5] + 4 * token * width
+        for chunk in range(width // 32):
+            codes = record + 32 * lanes * chunk
+            scale = scales + 4 * lanes * chunk
+            round_chunk(numbers + 128 * chunk, codes, scale, sums + 8 * lanes * chunk, lanes)
+
+    return item
+
+
+@cache
+def rounded_singly(name):
+    """The kernel that multiplies records of one token each.
+
+    weight, bytes of a row, N, K, records [T], T, output, its stride, bias [N] or 0.
+    """
+    form = FORM_NAMES.index(name)
+
+    @ITEM
+    def item(a, number):
+        rows, sums = stack(_ADDRESSES_BYTES), stack(_SUMS_BYTES)
+        record = a[8] + a[8] // 8 + a[8] // 4
+        first = number * COLUMNS_AT_ONCE
+        last = min(first + COLUMNS_AT_ONCE, a[7])
+        for column in range(first, last, TILE):
+            place(rows, a[5], column, last, a[6])
+            columns = (column, min(column + TILE, last))
+            for token in range(a[10]):
+                dot_codes(form, rows, TILE * a[6], a[9] + token * record, a[8], sums)
+                write(a, sums, token, columns, True)
+
+    return item
+
+
+@_inner
+def _tile(form, lanes, codes, scales, where, sums):
+    states, width, start, count = where
+    if lanes == 8:
+        tile_codes(form, 8, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+    elif lanes == 16:
+        tile_codes(form, 16, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+    else:
+        tile_codes(form, 32, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+
+
+@_inner
+def _spread(a, totals, first, last, begin, end, lanes):
+    """Write sums [columns, tokens] to the output of tokens `begin` to `end`."""
+    output, some = float_pointer(a[11]), float_pointer(totals)
+    for column in range(first, last):
+        bias = np.float32(0.0)
+        if a[13] != 0:
+            bias = float_pointer(a[13])[column]
+        for token in range(begin, end):
+            tile, lane = (token - begin) // lanes, (token - begin) % lanes
+            at = (tile * COLUMNS_AT_ONCE + column - first) * lanes + lane
+            output[token * a[12] + column] = some[at] + bias
+
+
+@cache
+def rounded_together(name):
+    """The kernel that multiplies records of several tokens.
+
+    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`.
+    """
+    form, kind = FORM_NAMES.index(name), reader(FORMATS[name])
+    length, scale_len = kind.length(FORMATS[name]), kind.scale_len
+
+    @ITEM
+    def item(a, number):
+        codes, scales, totals = stack(_CODES_BYTES), stack(_SCALES_BYTES), stack(_TOTALS_BYTES)
+        width = a[8]
+        block_bytes = a[6] // (width // length)
+        lanes = a[14]
+        record = lanes * (width + width // 8 + width // 4)
+        first = number * COLUMNS_AT_ONCE
+        last = min(first + COLUMNS_AT_ONCE, a[7])
+        for begin in range(0, a[10], TOKENS_AT_ONCE):
+            end = min(begin + TOKENS_AT_ONCE, a[10])
+            tiles = (end - begin + lanes - 1) // lanes
+            for index in range(tiles * lanes * COLUMNS_AT_ONCE):
+                float_pointer(totals)[index] = np.float32(0.0)
+            for start in range(0, width, STRETCH_LEN):
+                count = min(STRETCH_LEN, width - start)
+                for column in range(first, first + COLUMNS_AT_ONCE):
+                    blocks = a[5] + min(column, last - 1) * a[6] + start // length * block_bytes
+                    row = (column - first) * STRETCH_LEN
+                    pairs = scales + row // scale_len * 8
+                    ahead = COLUMNS_AT_ONCE * a[6]
+                    unpack_codes(form, blocks, count // length, ahead, codes + row, pairs)
+                for tile in range(tiles):
+                    states = a[9] + (begin // lanes + tile) * record
+                    for column in range(0, last - first, TILE):
+                        row = column * STRETCH_LEN
+                        pairs = scales + row // scale_len * 8
+                        sums = totals + 4 * lanes * (tile * COLUMNS_AT_ONCE + column)
+                        where = (states, width, start, count)
+                        _tile(form, lanes, codes + row, pairs, where, sums)
+            _spread(a, totals, first, last, begin, end, lanes)
+
+    return item

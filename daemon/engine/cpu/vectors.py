@@ -1,0 +1,172 @@
+"""Writes vector code for numba's functions: LLVM instructions over runs of lanes.
+
+numba itself has no vectors, and what the compiler makes of a loop over packed bytes is slow. So the
+innermost loops are written lane by lane here, in vectors that any processor can compute; the
+instructions of a certain processor are used where numba compiles for one that has them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+
+Value = Any
+"""A value of LLVM's, of an `ir.Type`."""
+
+
+class _Bfloat(ir.types._BaseFloatType):
+    """bfloat16, which llvmlite has no type for."""
+
+    null = "0.0"
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_Bfloat._create_instance()
+FLOAT, HALF, BFLOAT = ir.FloatType(), ir.HalfType(), _Bfloat()
+BIT, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+
+
+def lanes(kind: Any, count: int) -> Any:
+    """The type of so many lanes."""
+    return ir.VectorType(kind, count)
+
+
+def _features(context: Any) -> set[str]:
+    """What numba compiles for; its cache goes by it too."""
+    return set(context.codegen().magic_tuple()[2].split(","))
+
+
+def target_has(feature: str) -> bool:
+    """Whether the processor that numba compiles for has a feature of LLVM's name."""
+    return f"+{feature}" in _features(cpu_target.target_context)
+
+
+class Writer:
+    """Writes into one function; addresses are int64 values."""
+
+    def __init__(self, context: Any, builder: Any) -> None:
+        self.builder = builder
+        self._features = _features(context)
+
+    def has(self, feature: str) -> bool:
+        """Whether the processor has a feature of LLVM's name."""
+        return f"+{feature}" in self._features
+
+    def number(self, kind: Any, value: float) -> Value:
+        """A constant, in every lane of a vector type."""
+        if isinstance(kind, ir.VectorType):
+            return ir.Constant(kind, [value] * kind.count)
+        return ir.Constant(kind, value)
+
+    def call(self, name: str, result: Any, *arguments: Value) -> Value:
+        """What an intrinsic of LLVM's gives."""
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            kinds = [argument.type for argument in arguments]
+            function = ir.Function(module, ir.FunctionType(result, kinds), name)
+        return self.builder.call(function, arguments)
+
+    def at(self, address: Value, offset: int) -> Value:
+        """An address some bytes on."""
+        return self.builder.add(address, self.number(I64, offset)) if offset else address
+
+    def step(self, address: Value, index: Value, size_bytes: int) -> Value:
+        """An address `index` times so many bytes on."""
+        return self.builder.add(address, self.builder.mul(index, self.number(I64, size_bytes)))
+
+    def load(self, kind: Any, address: Value, offset: int = 0, align: int = 1) -> Value:
+        """What lies at an address."""
+        pointer = self.builder.inttoptr(self.at(address, offset), kind.as_pointer())
+        return self.builder.load(pointer, align=align)
+
+    def store(self, value: Value, address: Value, offset: int = 0, align: int = 1) -> None:
+        """Put a value to an address."""
+        pointer = self.builder.inttoptr(self.at(address, offset), value.type.as_pointer())
+        self.builder.store(value, pointer, align=align)
+
+    def prefetch(self, address: Value) -> None:
+        """Have the memory at an address come nearer."""
+        pointer = self.builder.inttoptr(address, I8.as_pointer())
+        flags = (self.number(I32, flag) for flag in (0, 2, 1))
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, *flags)
+
+    def pick(self, vector: Value, indices: Sequence[int], other: Value = None) -> Value:
+        """The lanes of these indices, of a vector or of two behind each other."""
+        mask = ir.Constant(lanes(I32, len(indices)), list(indices))
+        other = ir.Constant(vector.type, ir.Undefined) if other is None else other
+        return self.builder.shuffle_vector(vector, other, mask)
+
+    def part(self, vector: Value, first: int, count: int) -> Value:
+        """Some neighbouring lanes."""
+        return self.pick(vector, range(first, first + count))
+
+    def concat(self, one: Value, other: Value) -> Value:
+        """The lanes of two vectors of one type behind each other."""
+        return self.pick(one, range(2 * one.type.count), other)
+
+    def lane(self, vector: Value, index: int) -> Value:
+        """One lane as a scalar."""
+        return self.builder.extract_element(vector, self.number(I32, index))
+
+    def splat(self, scalar: Value, count: int) -> Value:
+        """A scalar in so many lanes."""
+        empty = ir.Constant(lanes(scalar.type, count), ir.Undefined)
+        first = self.builder.insert_element(empty, scalar, self.number(I32, 0))
+        return self.pick(first, [0] * count)
+
+    def single(self, scalar: Value) -> Value:
+        """A scalar as a vector of one lane."""
+        empty = ir.Constant(lanes(scalar.type, 1), ir.Undefined)
+        return self.builder.insert_element(empty, scalar, self.number(I32, 0))
+
+    def muladd(self, one: Value, other: Value, added: Value) -> Value:
+        """one * other + added, rounded once where the processor can."""
+        count = f"v{one.type.count}" if isinstance(one.type, ir.VectorType) else ""
+        return self.call(f"llvm.fmuladd.{count}f32", one.type, one, other, added)
+
+    def total(self, vector: Value) -> Value:
+        """The sum of float lanes, halves added to halves."""
+        while vector.type.count > 1:
+            half = vector.type.count // 2
+            vector = self.builder.fadd(self.part(vector, 0, half), self.part(vector, half, half))
+        return self.lane(vector, 0)
+
+    def variable(self, value: Value) -> Any:
+        """A place for values of one type, holding the first."""
+        place = cgutils.alloca_once(self.builder, value.type)
+        self.builder.store(value, place)
+        return place
+
+    def add_to(self, place: Any, one: Value, other: Value) -> None:
+        """Add one * other to a variable."""
+        self.builder.store(self.muladd(one, other, self.builder.load(place)), place)
+
+    @contextmanager
+    def loop(self, count: Value) -> Iterator[Value]:
+        """Code that runs `count` times; gives its int64 index."""
+        with cgutils.for_range(self.builder, count, intp=I64) as turn:
+            yield turn.index
+
+    def halves(self, bits: Value) -> Value:
+        """Lanes of float32 of the float16 in int16 lanes."""
+        if self.has("f16c") or not self._features & {"+sse2", "+64bit"}:
+            half = self.builder.bitcast(bits, lanes(HALF, bits.type.count))
+            return self.builder.fpext(half, lanes(FLOAT, bits.type.count))
+        wide = lanes(I32, bits.type.count)
+        whole = self.builder.sext(bits, wide)
+        size = self.builder.and_(
+            self.builder.shl(whole, self.number(wide, 13)), self.number(wide, 0x0FFFE000)
+        )
+        sign = self.builder.and_(whole, self.number(wide, -0x80000000))
+        size = self.builder.bitcast(size, lanes(FLOAT, bits.type.count))
+        # The exponent counts from 15 less than float32's: also right of the smallest numbers.
+        size = self.builder.fmul(size, self.number(size.type, 2.0**112))
+        joined = self.builder.or_(self.builder.bitcast(size, wide), sign)
+        return self.builder.bitcast(joined, size.type)

@@ -1,0 +1,51 @@
+"""Ways to multiply with weights in blocks, and which is the fastest for so many tokens."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from daemon.engine.quantised.weight import QuantisedWeight
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Numbers of tokens that ways are chosen for; those between take the next, more the last."""
+
+Key = tuple[str, int]
+"""A format's name and K."""
+
+
+class Way(Enum):
+    """How a product is computed."""
+
+    FLOATS_SINGLY = "float, token by token"
+    FLOATS_TOGETHER = "float, all tokens at once"
+    ROUNDED_SINGLY = "rounded, token by token"
+    ROUNDED_TOGETHER = "rounded, tokens side by side"
+    FLOAT32_PANEL = "unpacked to float32 for torch"
+    BFLOAT16_PANEL = "unpacked to bfloat16 for torch"
+
+
+PANELS = frozenset({Way.FLOAT32_PANEL, Way.BFLOAT16_PANEL})
+EXACT = frozenset({Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER, Way.FLOAT32_PANEL})
+"""Ways whose results differ from each other's by the order of sums only."""
+
+
+class Ways:
+    """A way for every size, of each format and K."""
+
+    def __init__(self, chosen: Mapping[Key, Sequence[Way]]) -> None:
+        self.chosen = chosen
+
+    def of(self, weight: QuantisedWeight, count: int) -> Way:
+        """The way for T tokens. Raises KeyError for a weight that nothing was chosen for."""
+        index = min(bisect_left(SIZES, count), len(SIZES) - 1)
+        return self.chosen[key(weight)][index]
+
+
+def key(weight: QuantisedWeight) -> Key:
+    """What weights have in common that have the same ways."""
+    return weight.format.name, weight.columns
+
+
+def always(weights: Sequence[QuantisedWeight], way: Way) -> Ways:
+    """One way for all sizes."""
+    return Ways({key(weight): (way,) * len(SIZES) for weight in weights})

@@ -1,0 +1,205 @@
+"""Products with weights in blocks on the CPU, in every way, and unpacking bit for bit."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from daemon.engine.cpu import quantised_calls as calls
+from daemon.engine.cpu.block_kinds import reader
+from daemon.engine.cpu.choose_ways import choose, possible
+from daemon.engine.cpu.integer_dots import LEAST
+from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, look_up
+from daemon.engine.cpu.team import Team
+from daemon.engine.cpu.ways import EXACT, PANELS, SIZES, Way, Ways, always
+from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.models.formats import FORMATS
+from tests.engine.random_blocks import random_weight
+
+# The sizes of groups differ in nothing but for nibbles.
+KINDS = [name for name in FORMATS if name not in {"int8/128", "int8/32", "fp8/64", "fp8/32"}]
+# What comes behind the reading of blocks is compiled for each format, but the same for these.
+SOME = ["F16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
+COUNTS = (1, 2, 3, 5, 8, 33)
+ROUNDED = (Way.ROUNDED_SINGLY, Way.ROUNDED_TOGETHER)
+OTHER_PROCESSORS = {
+    "haswell": "+avx,+avx2,+fma,+f16c,+sse2,+sse4.1,+sse4.2,+ssse3,+popcnt,+64bit",
+    "x86-64": "+sse2,+64bit",
+}
+
+
+@pytest.fixture(scope="module")
+def team() -> Team:
+    return Team(run_program)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def rounded(states: torch.Tensor) -> torch.Tensor:
+    """float64: what `daemon.engine.cpu.integer_dots` makes of states float32 [T, K]."""
+    chunks = states.unflatten(1, (-1, 32))
+    most = chunks.abs().amax(2, keepdim=True)
+    top = torch.full_like(most, 127.0)
+    scale = torch.where(most < LEAST, 0.0, most / top)
+    inverse = torch.where(most < LEAST, 0.0, top / most)  # torch's 127 / most is another number
+    integers = torch.round(chunks * inverse)
+    return (integers.double() * scale.double()).flatten(1)
+
+
+def check(way: Way, team: Team, name: str, rows: int, columns: int) -> None:
+    """A way against float64, with a bias, for all numbers of tokens."""
+    weight, bias = random_weight(name, rows, columns), torch.randn(rows)
+    product = QuantisedProduct([weight], bias, team, always([weight], way))
+    for count in COUNTS:
+        states = torch.randn(count, columns) * 3
+        states[0, :32] = 0
+        exact = rounded(states) if way in ROUNDED else states.double()
+        expected = exact @ weight.numbers().double().T + bias
+        error = (product(states) - expected).abs().max() / expected.abs().max()
+        assert error < (2e-2 if way is Way.BFLOAT16_PANEL else 3e-6), (way, name, count)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_unpacked_bit_for_bit(name: str, team: Team) -> None:
+    weight = random_weight(name, 37, 512)
+    expected = weight.blocks()
+    for kind, bits in ((torch.float32, torch.int32), (torch.bfloat16, torch.int16)):
+        found = torch.zeros(30, 512, dtype=kind)
+        team.run(calls.unpacked(weight, range(5, 35), found))
+        assert torch.equal(found.view(bits), expected[5:35].to(kind).view(bits))
+    indices = torch.tensor([36, 0, 7, 7], dtype=torch.int32)
+    assert torch.equal(look_up(weight, indices, team), expected[indices])
+    assert look_up(weight, indices[:0], team).shape == (0, 512)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_token_by_token(name: str, team: Team) -> None:
+    block_len = max(FORMATS[name].block_len, 32)
+    check(Way.FLOATS_SINGLY, team, name, 37, block_len)
+    if reader(FORMATS[name]).rounds:
+        check(Way.ROUNDED_SINGLY, team, name, 37, 5 * block_len)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_tokens_together(name: str, team: Team) -> None:
+    block_len = max(FORMATS[name].block_len, 32)
+    check(Way.FLOATS_TOGETHER, team, name, 35, 5 * block_len)
+    check(Way.FLOAT32_PANEL, team, name, 35, block_len)
+    check(Way.BFLOAT16_PANEL, team, name, 35, block_len)
+    if reader(FORMATS[name]).rounds:
+        check(Way.ROUNDED_TOGETHER, team, name, 35, 5 * block_len)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("way", Way)
+def test_every_way_of_every_format(name: str, way: Way, team: Team) -> None:
+    if way in ROUNDED and not reader(FORMATS[name]).rounds:
+        return
+    for blocks in (1, 9):
+        check(way, team, name, 67, blocks * max(FORMATS[name].block_len, 32))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("processor", OTHER_PROCESSORS)
+def test_other_processors(processor: str) -> None:
+    """The same tests, compiled for what older processors have."""
+    features = {
+        "NUMBA_CPU_NAME": processor,
+        "NUMBA_CPU_FEATURES": OTHER_PROCESSORS[processor],
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not soak", __file__]
+    done = subprocess.run(
+        command, env={**os.environ, **features}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_many_tokens_go_in_several_passes(team: Team) -> None:
+    weight = random_weight("Q4_0", 3, 64)
+    product = QuantisedProduct([weight], None, team, always([weight], Way.ROUNDED_TOGETHER))
+    states = torch.randn(300, 64)
+    expected = rounded(states) @ weight.numbers().double().T
+    torch.testing.assert_close(product(states).double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_as_large_and_small_as_they_come(team: Team) -> None:
+    weight = random_weight("Q8_0", 4, 64)
+    product = QuantisedProduct([weight], None, team, always([weight], Way.ROUNDED_SINGLY))
+    states = torch.zeros(35, 64)
+    states[0, 3], states[1, 3], states[2, 3] = 1e30, 1e-38, 1e-25
+    states[3:].fill_diagonal_(torch.nan)
+    found, expected = product(states), rounded(states) @ weight.numbers().double().T
+    torch.testing.assert_close(found[:3].double(), expected[:3], rtol=1e-5, atol=0.0)
+    assert not found[1].any() and found[3:].isnan().all()
+
+
+@pytest.mark.parametrize("way", [Way.FLOATS_SINGLY, Way.ROUNDED_TOGETHER, Way.FLOAT32_PANEL])
+def test_parts_of_several_formats_and_orders(way: Way, team: Team) -> None:
+    order = torch.randperm(256).int()
+    first, second, third = (
+        random_weight(name, rows, 256) for name, rows in (("Q4_0", 5), ("Q6_K", 40), ("Q4_0", 1))
+    )
+    second = QuantisedWeight(second.format, second.data, second.columns, order)
+    weights, bias = [first, second, third], torch.randn(46)
+    product = QuantisedProduct(weights, bias, team, always(weights, way))
+    assert (product.in_features, product.out_features) == (256, 46)
+    states = torch.randn(2, 3, 256)
+    exact = rounded if way is Way.ROUNDED_TOGETHER else torch.Tensor.double
+    rows = states.flatten(0, 1)
+    plain, ordered = exact(rows), exact(rows[:, order])
+    expected = torch.cat(
+        [
+            plain @ first.numbers().double().T,
+            ordered @ second.blocks().double().T,
+            plain @ third.numbers().double().T,
+        ],
+        1,
+    )
+    found = product(states).double()
+    torch.testing.assert_close(found, (expected + bias).unflatten(0, (2, 3)), rtol=1e-4, atol=1e-4)
+    assert product(states[:, :0]).shape == (2, 0, 46)
+
+
+def test_calls_of_a_program(team: Team) -> None:
+    weights = [random_weight("Q4_0", 40, 64), random_weight("Q8_0", 24, 64)]
+    ways = always(weights, Way.ROUNDED_TOGETHER)
+    first = QuantisedProduct(weights, None, team, ways)
+    second = QuantisedProduct([random_weight("Q4_0", 9, 64, 1)], None, team, ways)
+    states, inner, output = torch.randn(3, 64), torch.empty(3, 64), torch.empty(3, 9)
+    listed = [first.calls(states, inner), second.calls(inner, output)]
+    assert [len(one or ()) for one in listed] == [3, 2]  # states are rounded once for two weights
+    program = [call for one in listed for call in one or ()]
+    for _ in range(3):
+        states.copy_(torch.randn(3, 64))
+        team.run_calls(program)
+        assert torch.equal(output, second(first(states)))
+    panel = QuantisedProduct(weights, None, team, always(weights, Way.FLOAT32_PANEL))
+    assert panel.calls(states, inner) is None
+
+
+def test_the_choice(team: Team) -> None:
+    weights = [random_weight("Q4_0", 40, 64), random_weight("F16", 40, 64)]
+    for exact in (False, True):
+        ways = choose(weights, team, exact)
+        for weight in weights:
+            for size in SIZES:
+                assert ways.of(weight, size) in possible(weight, size, exact)
+                assert ways.of(weight, size) in EXACT or not exact
+            assert ways.of(weight, 1000) is ways.of(weight, 128)
+            assert ways.of(weight, 5) is ways.of(weight, 8)
+    assert set(possible(weights[0], 8, True) + possible(weights[0], 8, False)) > PANELS
+
+
+def test_weights_without_kernels_are_refused(team: Team) -> None:
+    odd = random_weight("F16", 4, 40)
+    assert not can_multiply(odd)
+    with pytest.raises(ValueError, match="no product on the CPU for F16 of 40 columns"):
+        QuantisedProduct([odd], None, team, Ways({}))

@@ -30,11 +30,15 @@ def _words(numbers: torch.Tensor) -> torch.Tensor:
     return (eights << shifts).sum(2).int()
 
 
-def _read(folder: Path, said: dict[str, Any], tensors: dict[str, torch.Tensor]) -> QuantisedWeight:
+def _read(
+    folder: Path, said: dict[str, Any], tensors: dict[str, torch.Tensor], *beside: str
+) -> QuantisedWeight:
+    """The weight of a folder with these tensors, and some that nobody should take `beside` them."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"quantization_config": said}))
     stored = {f"a.b.{name}": tensor.contiguous() for name, tensor in tensors.items()}
-    save_file({**stored, "a.c.weight": torch.zeros(4)}, folder / "model.safetensors")
+    others = {f"a.b.{name}": torch.ones(1) for name in beside} | {"a.c.weight": torch.zeros(4)}
+    save_file({**stored, **others}, folder / "model.safetensors")
     with taken(folder) as (weights, meter):
         assert (list(weights), meter.count_bytes) == (["a.b.weight"], 0)
         made = weights["a.b.weight"]()
@@ -81,6 +85,44 @@ def test_a_block_of_fp8_may_be_the_last_and_short(name: str, columns: int, tmp_p
     assert made.format.name == ("fp8/64" if columns % 128 else "fp8/128")
     grid = scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
     assert torch.equal(made.numbers(), grid * weight.float())
+
+
+@pytest.mark.parametrize("sides", [(), (1,), (6,), (6, 1)])
+@pytest.mark.parametrize("method", ["fp8", "fbgemm_fp8"])
+def test_fp8_has_a_scale_for_all_or_one_for_each_row(
+    method: str, sides: tuple[int, ...], tmp_path: Path
+) -> None:
+    """As vLLM's and FBGEMM's users store it, whose tools need a GPU: by their published layout.
+
+    Scales for states are left aside.
+    """
+    weight, scale = torch.randn(6, 64).to(torch.float8_e4m3fn), torch.rand(sides)
+    said = {"quant_method": method, "activation_scheme": "static"}
+    if method == "fbgemm_fp8" and len(sides) < 2 and sides != (6,):
+        scale = scale.expand(6).clone()
+    made = _read(tmp_path, said, {"weight": weight, "weight_scale": scale}, "input_scale")
+    assert torch.equal(made.numbers(), scale.view(-1, 1) * weight.float())
+
+
+def test_zero_points_may_be_in_bytes(tmp_path: Path) -> None:
+    """As compressed tensors had them before they were packed, and by tensor has them still."""
+    numbers, zeros = torch.randint(0, 16, (8, 64)), torch.randint(-8, 8, (8, 2)).to(torch.int8)
+    scales = torch.rand(8, 2).half()
+    parts = {"weight_packed": _words(numbers), "weight_shape": torch.tensor([8, 64])}
+    parts |= {"weight_scale": scales, "weight_zero_point": zeros}
+    said = _w4a16(strategy="group", group_size=32, symmetric=False)
+    wide = [one.float().repeat_interleave(32, 1) for one in (scales, zeros)]
+    assert torch.equal(_read(tmp_path, said, parts).numbers(), wide[0] * (numbers - 8 - wide[1]))
+
+
+def test_a_zero_point_of_zero_borrows_from_its_neighbour(tmp_path: Path) -> None:
+    """GPTQ's first layout: today's tool takes 1 from each half byte of a whole word."""
+    zeros = torch.tensor([[0, 5, 0, 0, 15, 1, 8, 0]])
+    lowered = _words(zeros) - 0x11111111
+    parts = {"qweight": torch.zeros(4, 8).int(), "scales": torch.ones(1, 8).half()}
+    said = {**GPTQ, "group_size": 32, "checkpoint_format": "gptq"}
+    made = _read(tmp_path, said, {**parts, "qzeros": lowered})
+    assert torch.equal(made.numbers(), -zeros.T.expand(8, 32).float())
 
 
 def test_groups_of_columns_are_whole() -> None:

@@ -15,6 +15,7 @@ from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, look_up
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import EXACT, PANELS, SIZES, Way, Ways, always
+from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 from tests.engine.random_blocks import random_weight
@@ -68,7 +69,7 @@ def check(way: Way, team: Team, name: str, rows: int, columns: int) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_unpacked_bit_for_bit(name: str, team: Team) -> None:
     weight = random_weight(name, 37, 512)
-    expected = weight.blocks()
+    expected = unpack(weight.format, weight.data)
     for kind, bits in ((torch.float32, torch.int32), (torch.bfloat16, torch.int16)):
         found = torch.zeros(30, 512, dtype=kind)
         team.run(calls.unpacked(weight, range(5, 35), found))
@@ -158,7 +159,7 @@ def test_parts_of_several_formats_and_orders(way: Way, team: Team) -> None:
     expected = torch.cat(
         [
             plain @ first.numbers().double().T,
-            ordered @ second.blocks().double().T,
+            ordered @ unpack(second.format, second.data).double().T,
             plain @ third.numbers().double().T,
         ],
         1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from daemon.engine.quantised.unpack import unpack
-from daemon.engine.quantised.weight import QuantisedWeight, joined
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, group_size
 from tests.engine.random_blocks import random_blocks
 
@@ -65,14 +65,3 @@ def test_columns_in_another_order_come_back_to_their_places() -> None:
     weight = QuantisedWeight(FORMATS["Q8_0"], data, COLUMNS, order)
     states = torch.randn(COLUMNS)
     torch.testing.assert_close(weight.numbers() @ states, plain.numbers() @ states[order.long()])
-
-
-def test_neighbours_of_one_format_become_one() -> None:
-    first, second, third = (
-        QuantisedWeight(FORMATS[name], torch.from_numpy(_random_blocks(name, seed)), COLUMNS)
-        for name, seed in (("Q4_K", 0), ("Q4_K", 1), ("Q6_K", 2))
-    )
-    whole = joined([first, second, third])
-    assert [(one.format.name, one.rows) for one in whole] == [("Q4_K", 12), ("Q6_K", 6)]
-    expected = torch.cat([first.numbers(), second.numbers(), third.numbers()])
-    assert torch.equal(torch.cat([one.numbers() for one in whole]), expected)

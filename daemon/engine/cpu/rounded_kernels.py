@@ -14,6 +14,7 @@ from numba import njit
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.dots import FORM_NAMES, TILE, stack
 from daemon.engine.cpu.integer_dots import dot_codes, round_chunk, tile_codes, unpack_codes
+from daemon.engine.cpu.matrix_dots import MATRIX, begin_matrices, end_matrices, matrix_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
 from daemon.engine.cpu.team import float_pointer
 from daemon.engine.cpu.vectors import target_has
@@ -33,6 +34,7 @@ _SUMS_BYTES = 4 * TILE * TILE
 _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
+_MATRIX_BYTES = 4 * MATRIX * MATRIX
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -126,7 +128,8 @@ def _spread(a, totals, first, last, begin, end, lanes):
 def rounded_together(name):
     """The kernel that multiplies records of several tokens.
 
-    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`.
+    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`, and whether matrices
+    multiply them, 16 then.
     """
     form, kind = FORM_NAMES.index(name), reader(FORMATS[name])
     length, scale_len = kind.length(FORMATS[name]), kind.scale_len
@@ -134,6 +137,9 @@ def rounded_together(name):
     @ITEM
     def item(a, number):
         codes, scales, totals = stack(_CODES_BYTES), stack(_SCALES_BYTES), stack(_TOTALS_BYTES)
+        config, before, products = stack(64), stack(64), stack(_MATRIX_BYTES)
+        if a[15]:
+            begin_matrices(form, config, before)
         width = a[8]
         block_bytes = a[6] // (width // length)
         lanes = a[14]
@@ -155,12 +161,29 @@ def rounded_together(name):
                     unpack_codes(form, blocks, count // length, ahead, codes + row, pairs)
                 for tile in range(tiles):
                     states = a[9] + (begin // lanes + tile) * record
-                    for column in range(0, last - first, TILE):
+                    step = MATRIX if a[15] else TILE
+                    for column in range(0, last - first, step):
                         row = column * STRETCH_LEN
                         pairs = scales + row // scale_len * 8
                         sums = totals + 4 * lanes * (tile * COLUMNS_AT_ONCE + column)
                         where = (states, width, start, count)
-                        _tile(form, lanes, codes + row, pairs, where, sums)
+                        if a[15]:
+                            matrix_codes(
+                                form,
+                                codes + row,
+                                pairs,
+                                STRETCH_LEN,
+                                states,
+                                width,
+                                start,
+                                count,
+                                products,
+                                sums,
+                            )
+                        else:
+                            _tile(form, lanes, codes + row, pairs, where, sums)
             _spread(a, totals, first, last, begin, end, lanes)
+        if a[15]:
+            end_matrices(before)
 
     return item

@@ -111,17 +111,30 @@ def _tile(form, lanes, codes, scales, where, sums):
 
 
 @_inner
-def _spread(a, totals, first, last, begin, end, lanes):
-    """Write sums [columns, tokens] to the output of tokens `begin` to `end`."""
-    output, some = float_pointer(a[11]), float_pointer(totals)
-    for column in range(first, last):
-        bias = np.float32(0.0)
-        if a[13] != 0:
-            bias = float_pointer(a[13])[column]
-        for token in range(begin, end):
-            tile, lane = (token - begin) // lanes, (token - begin) % lanes
-            at = (tile * COLUMNS_AT_ONCE + column - first) * lanes + lane
-            output[token * a[12] + column] = some[at] + bias
+def _begin(a, totals, first, last, tiles):
+    """Set the sums of all tiles [columns, lanes] to the bias, or nothing."""
+    sums, lanes = float_pointer(totals), a[14]
+    for tile in range(tiles):
+        for column in range(COLUMNS_AT_ONCE):
+            start = np.float32(0.0)
+            if a[13] != 0 and first + column < last:
+                start = float_pointer(a[13])[first + column]
+            at = (tile * COLUMNS_AT_ONCE + column) * lanes
+            for lane in range(lanes):
+                sums[at + lane] = start
+
+
+@_inner
+def _end(a, totals, first, last, begin, tiles):
+    """Write the sums of all tiles to the output."""
+    lanes, sums = a[14], float_pointer(totals)
+    for tile in range(tiles):
+        token = begin + tile * lanes
+        for lane in range(min(lanes, a[10] - token)):
+            output = float_pointer(a[11] + 4 * (token + lane) * a[12] + 4 * first)
+            at = tile * COLUMNS_AT_ONCE * lanes + lane
+            for column in range(last - first):
+                output[column] = sums[at + column * lanes]
 
 
 @cache
@@ -149,8 +162,7 @@ def rounded_together(name):
         for begin in range(0, a[10], TOKENS_AT_ONCE):
             end = min(begin + TOKENS_AT_ONCE, a[10])
             tiles = (end - begin + lanes - 1) // lanes
-            for index in range(tiles * lanes * COLUMNS_AT_ONCE):
-                float_pointer(totals)[index] = np.float32(0.0)
+            _begin(a, totals, first, last, tiles)
             for start in range(0, width, STRETCH_LEN):
                 count = min(STRETCH_LEN, width - start)
                 for column in range(first, first + COLUMNS_AT_ONCE):
@@ -182,7 +194,7 @@ def rounded_together(name):
                             )
                         else:
                             _tile(form, lanes, codes + row, pairs, where, sums)
-            _spread(a, totals, first, last, begin, end, lanes)
+            _end(a, totals, first, last, begin, tiles)
         if a[15]:
             end_matrices(before)
 

@@ -37,7 +37,7 @@ FEATURES = (
     "amx-int8",
     "amx-bf16",
 )
-LETTERS = dict(zip(Way, "fFrRpb", strict=True))
+LETTERS = dict(zip(Way, "fFrRmpb", strict=True))
 _MIN_S = 2e-3
 """A round repeats what takes less."""
 

@@ -12,9 +12,10 @@ from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.choose_ways import choose, possible
 from daemon.engine.cpu.integer_dots import LEAST
 from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, look_up
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import EXACT, PANELS, SIZES, Way, Ways, always
+from daemon.engine.cpu.ways import EXACT, PANELS, ROUNDED, SIZES, Way, Ways, always
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
@@ -25,7 +26,6 @@ KINDS = [name for name in FORMATS if name not in {"int8/128", "int8/32", "fp8/64
 # What comes behind the reading of blocks is compiled for each format, but the same for these.
 SOME = ["F16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
 COUNTS = (1, 2, 3, 5, 8, 33)
-ROUNDED = (Way.ROUNDED_SINGLY, Way.ROUNDED_TOGETHER)
 OTHER_PROCESSORS = {
     "haswell": "+avx,+avx2,+fma,+f16c,+sse2,+sse4.1,+sse4.2,+ssse3,+popcnt,+64bit",
     "x86-64": "+sse2,+64bit",
@@ -95,6 +95,8 @@ def test_tokens_together(name: str, team: Team) -> None:
     check(Way.BFLOAT16_PANEL, team, name, 35, block_len)
     if reader(FORMATS[name]).rounds:
         check(Way.ROUNDED_TOGETHER, team, name, 35, 5 * block_len)
+        if have_matrices():
+            check(Way.ROUNDED_BY_MATRICES, team, name, 35, 5 * block_len)
 
 
 @pytest.mark.soak
@@ -102,6 +104,8 @@ def test_tokens_together(name: str, team: Team) -> None:
 @pytest.mark.parametrize("way", Way)
 def test_every_way_of_every_format(name: str, way: Way, team: Team) -> None:
     if way in ROUNDED and not reader(FORMATS[name]).rounds:
+        return
+    if way is Way.ROUNDED_BY_MATRICES and not have_matrices():
         return
     for blocks in (1, 9):
         check(way, team, name, 67, blocks * max(FORMATS[name].block_len, 32))

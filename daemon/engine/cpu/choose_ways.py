@@ -7,9 +7,10 @@ from contextlib import contextmanager
 import torch
 
 from daemon.engine.cpu.block_kinds import reader
+from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import EXACT, PANELS, SIZES, Key, Way, Ways, always, key
+from daemon.engine.cpu.ways import EXACT, PANELS, ROUNDED, SIZES, Key, Way, Ways, always, key
 from daemon.engine.quantised.weight import QuantisedWeight
 
 BUDGET_S = 1.0
@@ -20,7 +21,7 @@ _SLICE_NUMBERS = 2**20
 
 _MOST_ROUNDS = 7
 _SINGLY = frozenset({Way.FLOATS_SINGLY, Way.ROUNDED_SINGLY})
-_MOST_SINGLY, _FEWEST_PANEL = 4, 8
+_MOST_SINGLY, _FEWEST_PANEL, _FEWEST_MATRICES = 4, 8, 8
 """Tokens: more are not tried token by token, nor fewer by a panel."""
 
 
@@ -51,7 +52,9 @@ def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[Way]:
     for way in Way:
         if exact and way not in EXACT:
             continue
-        if way in {Way.ROUNDED_SINGLY, Way.ROUNDED_TOGETHER} and not rounds:
+        if way in ROUNDED and not rounds:
+            continue
+        if way is Way.ROUNDED_BY_MATRICES and (size < _FEWEST_MATRICES or not have_matrices()):
             continue
         # Where states may be rounded, what rounds them is faster than what does not.
         if way in {Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER} and rounds and not exact:

@@ -8,6 +8,7 @@ from torch import nn
 
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
+from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import Call, Team
@@ -135,7 +136,7 @@ class QuantisedProduct(nn.Module):
                 write = calls.floats_singly if way is Way.FLOATS_SINGLY else calls.floats_together
                 listed.append(write(weight, here, columns))
                 continue
-            lanes = 1 if way is Way.ROUNDED_SINGLY else lanes_for(count)
+            lanes = _lanes(way, count)
             records = scratch.records(count, weight.columns, lanes)
             if made != (lanes,):
                 listed.append(calls.rounded(here, records, lanes))
@@ -143,7 +144,10 @@ class QuantisedProduct(nn.Module):
             if way is Way.ROUNDED_SINGLY:
                 listed.append(calls.rounded_singly(weight, records, count, columns))
             else:
-                listed.append(calls.rounded_together(weight, records, count, lanes, columns))
+                by_matrices = way is Way.ROUNDED_BY_MATRICES
+                listed.append(
+                    calls.rounded_together(weight, records, count, columns, lanes, by_matrices)
+                )
         return listed
 
     def _multiply(
@@ -176,6 +180,13 @@ class QuantisedProduct(nn.Module):
             panel = buffer[: len(rows)]
             self._team.run(calls.unpacked(weight, rows, panel))
             yield rows, panel
+
+
+def _lanes(way: Way, count: int) -> int:
+    """How many tokens a record holds."""
+    if way is Way.ROUNDED_SINGLY:
+        return 1
+    return MATRIX if way is Way.ROUNDED_BY_MATRICES else lanes_for(count)
 
 
 def can_multiply(weight: QuantisedWeight) -> bool:

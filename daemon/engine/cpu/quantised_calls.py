@@ -59,10 +59,16 @@ def rounded_singly(
 
 
 def rounded_together(
-    weight: QuantisedWeight, records: torch.Tensor, count: int, lanes: int, columns: Columns
+    weight: QuantisedWeight,
+    records: torch.Tensor,
+    count: int,
+    columns: Columns,
+    lanes: int,
+    matrices: bool = False,
 ) -> Call:
-    """Product of the records of T tokens, several in each."""
-    return *_product(rounded_kernels.rounded_together, weight, records, count, columns), lanes
+    """Product of the records of T tokens, several in each; by matrices if `MATRIX` tokens are."""
+    kernel = rounded_kernels.rounded_together
+    return *_product(kernel, weight, records, count, columns), lanes, int(matrices)
 
 
 def reordered(states: torch.Tensor, order: torch.Tensor, output: torch.Tensor) -> Call:

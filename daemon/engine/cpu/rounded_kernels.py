@@ -14,6 +14,7 @@ from numba import njit
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.dots import FORM_NAMES, TILE, stack
 from daemon.engine.cpu.integer_dots import dot_codes, round_chunk, tile_codes, unpack_codes
+from daemon.engine.cpu.matrix_dots import MATRIX, begin_matrices, end_matrices, matrix_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
 from daemon.engine.cpu.team import float_pointer
 from daemon.engine.cpu.vectors import target_has
@@ -33,6 +34,7 @@ _SUMS_BYTES = 4 * TILE * TILE
 _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
+_MATRIX_BYTES = 4 * MATRIX * MATRIX
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -109,24 +111,38 @@ def _tile(form, lanes, codes, scales, where, sums):
 
 
 @_inner
-def _spread(a, totals, first, last, begin, end, lanes):
-    """Write sums [columns, tokens] to the output of tokens `begin` to `end`."""
-    output, some = float_pointer(a[11]), float_pointer(totals)
-    for column in range(first, last):
-        bias = np.float32(0.0)
-        if a[13] != 0:
-            bias = float_pointer(a[13])[column]
-        for token in range(begin, end):
-            tile, lane = (token - begin) // lanes, (token - begin) % lanes
-            at = (tile * COLUMNS_AT_ONCE + column - first) * lanes + lane
-            output[token * a[12] + column] = some[at] + bias
+def _begin(a, totals, first, last, tiles):
+    """Set the sums of all tiles [columns, lanes] to the bias, or nothing."""
+    sums, lanes = float_pointer(totals), a[14]
+    for tile in range(tiles):
+        for column in range(COLUMNS_AT_ONCE):
+            start = np.float32(0.0)
+            if a[13] != 0 and first + column < last:
+                start = float_pointer(a[13])[first + column]
+            at = (tile * COLUMNS_AT_ONCE + column) * lanes
+            for lane in range(lanes):
+                sums[at + lane] = start
+
+
+@_inner
+def _end(a, totals, first, last, begin, tiles):
+    """Write the sums of all tiles to the output."""
+    lanes, sums = a[14], float_pointer(totals)
+    for tile in range(tiles):
+        token = begin + tile * lanes
+        for lane in range(min(lanes, a[10] - token)):
+            output = float_pointer(a[11] + 4 * (token + lane) * a[12] + 4 * first)
+            at = tile * COLUMNS_AT_ONCE * lanes + lane
+            for column in range(last - first):
+                output[column] = sums[at + column * lanes]
 
 
 @cache
 def rounded_together(name):
     """The kernel that multiplies records of several tokens.
 
-    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`.
+    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`, and whether matrices
+    multiply them, 16 then.
     """
     form, kind = FORM_NAMES.index(name), reader(FORMATS[name])
     length, scale_len = kind.length(FORMATS[name]), kind.scale_len
@@ -134,6 +150,9 @@ def rounded_together(name):
     @ITEM
     def item(a, number):
         codes, scales, totals = stack(_CODES_BYTES), stack(_SCALES_BYTES), stack(_TOTALS_BYTES)
+        config, before, products = stack(64), stack(64), stack(_MATRIX_BYTES)
+        if a[15]:
+            begin_matrices(form, config, before)
         width = a[8]
         block_bytes = a[6] // (width // length)
         lanes = a[14]
@@ -143,8 +162,7 @@ def rounded_together(name):
         for begin in range(0, a[10], TOKENS_AT_ONCE):
             end = min(begin + TOKENS_AT_ONCE, a[10])
             tiles = (end - begin + lanes - 1) // lanes
-            for index in range(tiles * lanes * COLUMNS_AT_ONCE):
-                float_pointer(totals)[index] = np.float32(0.0)
+            _begin(a, totals, first, last, tiles)
             for start in range(0, width, STRETCH_LEN):
                 count = min(STRETCH_LEN, width - start)
                 for column in range(first, first + COLUMNS_AT_ONCE):
@@ -155,12 +173,29 @@ def rounded_together(name):
                     unpack_codes(form, blocks, count // length, ahead, codes + row, pairs)
                 for tile in range(tiles):
                     states = a[9] + (begin // lanes + tile) * record
-                    for column in range(0, last - first, TILE):
+                    step = MATRIX if a[15] else TILE
+                    for column in range(0, last - first, step):
                         row = column * STRETCH_LEN
                         pairs = scales + row // scale_len * 8
                         sums = totals + 4 * lanes * (tile * COLUMNS_AT_ONCE + column)
                         where = (states, width, start, count)
-                        _tile(form, lanes, codes + row, pairs, where, sums)
-            _spread(a, totals, first, last, begin, end, lanes)
+                        if a[15]:
+                            matrix_codes(
+                                form,
+                                codes + row,
+                                pairs,
+                                STRETCH_LEN,
+                                states,
+                                width,
+                                start,
+                                count,
+                                products,
+                                sums,
+                            )
+                        else:
+                            _tile(form, lanes, codes + row, pairs, where, sums)
+            _end(a, totals, first, last, begin, tiles)
+        if a[15]:
+            end_matrices(before)
 
     return item

@@ -20,11 +20,13 @@ class Way(Enum):
     FLOATS_TOGETHER = "float, all tokens at once"
     ROUNDED_SINGLY = "rounded, token by token"
     ROUNDED_TOGETHER = "rounded, tokens side by side"
+    ROUNDED_BY_MATRICES = "rounded, by the processor's matrices"
     FLOAT32_PANEL = "unpacked to float32 for torch"
     BFLOAT16_PANEL = "unpacked to bfloat16 for torch"
 
 
 PANELS = frozenset({Way.FLOAT32_PANEL, Way.BFLOAT16_PANEL})
+ROUNDED = frozenset({Way.ROUNDED_SINGLY, Way.ROUNDED_TOGETHER, Way.ROUNDED_BY_MATRICES})
 EXACT = frozenset({Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER, Way.FLOAT32_PANEL})
 """Ways whose results differ from each other's by the order of sums only."""
 

@@ -14,7 +14,7 @@ scale."""
 _GROUP_HEAD_BYTES = 8
 
 
-class Format(msgspec.Struct, frozen=True):
+class WeightFormat(msgspec.Struct, frozen=True):
     """How numbers of a row are stored."""
 
     name: str
@@ -34,23 +34,23 @@ class Format(msgspec.Struct, frozen=True):
         return blocks * self.block_bytes
 
 
-def _group(kind: str, block_len: int, bits: int) -> Format:
+def _group(kind: str, block_len: int, bits: int) -> WeightFormat:
     size_bytes = _GROUP_HEAD_BYTES + block_len * bits // 8
-    return Format(f"{kind}/{block_len}", block_len, size_bytes)
+    return WeightFormat(f"{kind}/{block_len}", block_len, size_bytes)
 
 
 _GGUF = (
-    Format("F32", 1, 4),
-    Format("F16", 1, 2),
-    Format("BF16", 1, 2),
-    Format("Q4_0", 32, 18),
-    Format("Q4_1", 32, 20),
-    Format("Q5_0", 32, 22),
-    Format("Q5_1", 32, 24),
-    Format("Q8_0", 32, 34),
-    Format("Q4_K", 256, 144),
-    Format("Q5_K", 256, 176),
-    Format("Q6_K", 256, 210),
+    WeightFormat("F32", 1, 4),
+    WeightFormat("F16", 1, 2),
+    WeightFormat("BF16", 1, 2),
+    WeightFormat("Q4_0", 32, 18),
+    WeightFormat("Q4_1", 32, 20),
+    WeightFormat("Q5_0", 32, 22),
+    WeightFormat("Q5_1", 32, 24),
+    WeightFormat("Q8_0", 32, 34),
+    WeightFormat("Q4_K", 256, 144),
+    WeightFormat("Q5_K", 256, 176),
+    WeightFormat("Q6_K", 256, 210),
 )
 _GROUPS = tuple(
     _group(kind, size, bits)

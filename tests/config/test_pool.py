@@ -31,11 +31,12 @@ def devices(*names: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("ram_of_64_gib")
-def test_auto_is_float32_on_cpu_and_the_models_own_on_cuda() -> None:
+def test_a_cpu_computes_in_float32_with_weights_as_they_are() -> None:
     cpu, gpu = plans(instance=devices("cpu", "cuda:0"), memory__kv_blocks=8)
     assert (cpu.dtype, gpu.dtype) == ("float32", "bfloat16")
+    assert (cpu.weight_dtype, gpu.weight_dtype) == ("bfloat16", "bfloat16")
     (asked,) = plans(memory__kv_blocks=8, model__dtype="float16")
-    assert asked.dtype == "float16"
+    assert (asked.dtype, asked.weight_dtype) == ("float32", "float16")
 
 
 def test_instances_on_one_device_share_its_memory() -> None:

@@ -4,7 +4,7 @@ from functools import cached_property
 
 from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
 from daemon.engine.cpu.vectors import BIT, FLOAT, I16, I32, Value, lanes
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 _GROUP_HEAD_BYTES = 8
 
@@ -15,11 +15,11 @@ class _Plain(Block):
     rounds = False
 
     @classmethod
-    def size_bytes(cls, form: Format) -> int:
+    def size_bytes(cls, form: WeightFormat) -> int:
         return form.block_bytes * CHUNK_LEN
 
     @classmethod
-    def length(cls, form: Format) -> int:
+    def length(cls, form: WeightFormat) -> int:
         return CHUNK_LEN
 
     def floats(self, chunk: int) -> list[Value]:
@@ -251,6 +251,6 @@ _KINDS: dict[str, type[Block]] = {
 }
 
 
-def reader(form: Format) -> type[Block]:
+def reader(form: WeightFormat) -> type[Block]:
     """What reads the blocks of a format."""
     return _KINDS[form.name.partition("/")[0]]

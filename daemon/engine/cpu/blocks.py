@@ -8,7 +8,7 @@ those of `daemon.engine.quantised.unpack`.
 from functools import cached_property
 
 from daemon.engine.cpu.vectors import FLOAT, I8, I16, I32, Value, Writer, lanes
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 CHUNK_LEN = 32
 """Numbers that are read together; a format without blocks is read as if these were one."""
@@ -28,19 +28,19 @@ class Block:
     scale_len = CHUNK_LEN
     """Numbers of one scale."""
 
-    def __init__(self, writer: Writer, form: Format, address: Value) -> None:
+    def __init__(self, writer: Writer, form: WeightFormat, address: Value) -> None:
         self.writer = writer
         self.builder = writer.builder
         self.form = form
         self.address = address
 
     @classmethod
-    def size_bytes(cls, form: Format) -> int:
+    def size_bytes(cls, form: WeightFormat) -> int:
         """Bytes from one block to the next."""
         return form.block_bytes
 
     @classmethod
-    def length(cls, form: Format) -> int:
+    def length(cls, form: WeightFormat) -> int:
         """Numbers of a block."""
         return form.block_len
 

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.blocks import CHUNK_LEN, Block
 from daemon.engine.cpu.vectors import BFLOAT, FLOAT, I16, I32, I64, Value, Writer, lanes
-from daemon.models.formats import FORMATS, Format
+from daemon.models.formats import FORMATS, WeightFormat
 
 FORM_NAMES = tuple(FORMATS)
 """Formats, by their numbers."""
@@ -30,12 +30,12 @@ _VECTOR_BYTES = 64
 _LINE_BYTES = 64
 
 
-def row_blocks(form: Format, columns: int) -> int:
+def row_blocks(form: WeightFormat, columns: int) -> int:
     """Blocks of a row, as these loops count them."""
     return columns // reader(form).length(form)
 
 
-def form_of(constant: Any) -> Format:
+def form_of(constant: Any) -> WeightFormat:
     """The format of a constant in numba's code."""
     return FORMATS[FORM_NAMES[constant.literal_value]]
 

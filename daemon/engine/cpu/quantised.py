@@ -15,7 +15,7 @@ from daemon.engine.cpu.team import Call, Team
 from daemon.engine.cpu.ways import PANELS, Way, Ways
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 PANEL_BYTES = 2**21
 """Bytes that are unpacked for one product of torch's."""
@@ -196,7 +196,7 @@ def can_multiply(weight: QuantisedWeight) -> bool:
     return on_cpu and weight.columns % CHUNK_LEN == 0 and weight.columns > 0
 
 
-def unpacked(team: Team, form: Format, data: torch.Tensor) -> torch.Tensor:
+def unpacked(team: Team, form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
     """As `daemon.engine.quantised.unpack.unpack`, by our kernels where they can."""
     columns = data.shape[1] // form.block_bytes * form.block_len
     weight = QuantisedWeight(form, data, columns)

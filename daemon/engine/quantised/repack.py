@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 Numbers = Callable[[int, int], torch.Tensor]
 """uint8 [rows, K]: the numbers of some rows, from the first to before the last."""
@@ -26,7 +26,7 @@ _AWQ_ORDER = ((0, 2), (4, 6), (1, 3), (5, 7))
 
 
 def blocks_of(
-    form: Format,
+    form: WeightFormat,
     numbers: Numbers,
     scales: torch.Tensor,
     zeros: torch.Tensor,

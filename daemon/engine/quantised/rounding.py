@@ -5,7 +5,7 @@ Products with integers round states to 8 bits, in runs of 32; all others multipl
 
 import torch
 
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 RUN = 32
 _MOST = 127.0
@@ -13,7 +13,7 @@ _LEAST = 2.0**-100
 """Runs of smaller numbers are rounded to nothing."""
 
 
-def rounded_states(form: Format, states: torch.Tensor) -> torch.Tensor:
+def rounded_states(form: WeightFormat, states: torch.Tensor) -> torch.Tensor:
     """`states` [..., K] as products with this format may take them; K in whole runs."""
     return _to_bytes(states) if form.integers else states.bfloat16().to(states.dtype)
 

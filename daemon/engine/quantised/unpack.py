@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 Parts = tuple[torch.Tensor, ...]
 
 
-def unpack(form: Format, data: torch.Tensor) -> torch.Tensor:
+def unpack(form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
     """float32 [N, K] of `data` uint8 [N, bytes of K numbers]."""
     if form.block_len == 1:
         return data.contiguous().view(_PLAIN[form.name]).float()

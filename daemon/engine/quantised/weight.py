@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from daemon.engine.quantised.unpack import unpack
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
-Unpack = Callable[[Format, torch.Tensor], torch.Tensor]
+Unpack = Callable[[WeightFormat, torch.Tensor], torch.Tensor]
 """From a format and rows of its blocks to float32 numbers, as `daemon.engine.quantised.unpack`."""
 
 
@@ -20,7 +20,7 @@ class QuantisedWeight:
     GPTQ stores weights in the order of their activations. Whoever multiplies takes states so.
     """
 
-    format: Format
+    format: WeightFormat
     data: torch.Tensor
     columns: int
     order: torch.Tensor | None = None

@@ -19,7 +19,7 @@ from daemon.engine.fuse import fuse
 from daemon.engine.ops import Norm, Ops
 from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedLinear
 from daemon.engine.quantised.weight import Unpack
-from daemon.models.formats import Format as WeightFormat
+from daemon.models.formats import WeightFormat
 
 
 @contextmanager

@@ -52,7 +52,10 @@ class LiveDaemon:
         command = [sys.executable, "-m", "daemon.cli.main", "serve"]
         command += ["--port", str(self.port), "--socket", str(self.socket)]
         command += ["--set", f'journal.folder="{self.folder / "journal"}"']
-        command += ["--set", "daemon.spare=false", *flags]  # it takes a core that tests want
+        command += ["--set", "daemon.spare=false"]  # it takes a core that tests want
+        if "--dtype" not in flags:  # texts are compared: who runs beside whom may round nothing
+            command += ["--dtype", "float32"]
+        command += flags
         # What it learns is not the user's.
         own = {VISIBLE: "", "STATE_DIRECTORY": str(self.folder), **quick, **(env or {})}
         with self.log.open("ab") as log:

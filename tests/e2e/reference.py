@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -36,9 +37,11 @@ def answers(folder: str, prompts: list[list[int] | str], count: int) -> list[Ans
 def main(folder: str, count: int) -> None:
     """Compute and print them."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoTokenizer, GenerationConfig
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    from tests.engine.gguf_files import unpacked
+
+    model = unpacked(Path(folder) / "model.gguf")
     model.generation_config = GenerationConfig()  # none that the folder has: the plain best token
     tokenizer = AutoTokenizer.from_pretrained(folder)
     found = []

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, GgufConfig
 
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCAB_SIZE, CONTEXT_LEN = 256, 512, 4, 2, 2, 300, 256
 HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128}
@@ -39,6 +42,18 @@ def write(path: Path, choose: Choose, architecture: str = "llama", tied: bool = 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def unpacked(path: Path) -> Any:
+    """transformers' own model of a file, in float32."""
+    loader: Any = AutoModelForCausalLM
+    return loader.from_pretrained(
+        str(path.parent),
+        gguf_file=path.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+        attn_implementation="eager",
+    ).eval()
 
 
 def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]:

@@ -2,12 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 
 from daemon.config.paths import default_cache
 from daemon.engine.resolve import shape_here
@@ -15,6 +13,7 @@ from daemon.engine.start import start
 from daemon.models.embedded import model_folder
 from daemon.models.generation import DefaultSampling, default_sampling
 from tests.engine.driver import Driver
+from tests.engine.gguf_files import unpacked
 from tests.engine.process import cpu_load
 from tests.engine.tiny import greedy
 
@@ -73,7 +72,6 @@ def test_its_greedy_answers_are_those_of_transformers(folder: Path, tokenizer: T
         for _ in range(NUM_TOKENS):
             work = [(s, len(s.tokens) - s.num_computed) for s in sequences]
             plans.take(work, engine.run(plans.plan(work)))
-    loader: Any = AutoModelForCausalLM
-    model = loader.from_pretrained(folder, dtype=torch.float32).eval()
+    model = unpacked(folder / "model.gguf")
     for sequence, tokens in zip(sequences, prompts, strict=True):
         assert sequence.outputs == greedy(model, tokens, NUM_TOKENS)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GgufConfig
 
 from daemon.engine.convert import convert
 from daemon.engine.loader import load_model
@@ -14,7 +13,7 @@ from daemon.models.embedded import ensure_converted
 from daemon.models.gguf_index import read_index
 from daemon.models.shape import ModelError
 from daemon.models.weights import count_weights
-from tests.engine.gguf_files import VOCAB_SIZE, write
+from tests.engine.gguf_files import VOCAB_SIZE, unpacked, write
 
 CPU = torch.device("cpu")
 FORMATS = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -23,18 +22,6 @@ FORMATS = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K"
 def medium(name: str) -> str:
     """As Q4_K_M mixes: some matrices have more bits than others."""
     return "Q6_K" if "attn_v" in name or "ffn_down" in name or name == "output.weight" else "Q4_K"
-
-
-def unpacked(path: Path) -> Any:
-    """transformers' own model of a file, in float32."""
-    loader: Any = AutoModelForCausalLM
-    return loader.from_pretrained(
-        str(path.parent),
-        gguf_file=path.name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-        attn_implementation="eager",
-    ).eval()
 
 
 def loaded(path: Path, cache: Path) -> Any:

@@ -26,7 +26,7 @@ class ByContent:
 
     def get_cache_path(self) -> str:
         """The folder of what is compiled."""
-        return str(Path(os.environ["NUMBA_CACHE_DIR"]) / f"cpu-{_content()}")
+        return str(_root() / f"cpu-{_content()}")
 
     def ensure_cache_path(self) -> None:
         """Raise OSError unless the folder is there and can be written."""
@@ -40,6 +40,12 @@ class ByContent:
     def get_disambiguator(self) -> str:
         """What tells functions of one name apart."""
         return str(self._line)
+
+
+@cache
+def _root() -> Path:
+    """Where the process was told to keep what it compiles, when it compiled first."""
+    return Path(os.environ["NUMBA_CACHE_DIR"])
 
 
 @cache

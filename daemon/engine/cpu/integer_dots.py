@@ -76,7 +76,8 @@ def _plainly(writer: Writer, codes: Value, signed: Value) -> Value:
     return builder.add(builder.add(*parts[:2]), builder.add(*parts[2:]))
 
 
-def _narrow(kind: type[Block]) -> bool:
+def narrow(kind: type[Block]) -> bool:
+    """Whether codes are below 128."""
     return kind.code_bits < 8
 
 
@@ -136,73 +137,6 @@ def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
     tiny = builder.fcmp_ordered("<", most, writer.number(FLOAT, LEAST))
     inverse = builder.select(tiny, zero, builder.fdiv(top, most))
     return builder.select(tiny, zero, builder.fdiv(most, top)), inverse
-
-
-@intrinsic(prefer_literal=True)
-def dot_codes(
-    _typing: Any, form: Any, rows: Any, ahead: Any, states: Any, width: Any, sums: Any
-) -> Any:
-    """float32 [TILE] at `sums`: products of a record of one token and `TILE` rows.
-
-    `rows` is the address of as many addresses (int64), `width` is K; the bytes that lie `ahead` of
-    the rows are fetched. For numba code.
-    """
-    form_here = form_of(form)
-    kind = reader(form_here)
-    size_bytes, length = kind.size_bytes(form_here), kind.length(form_here)
-    num_scales = length // kind.scale_len
-
-    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        writer = Writer(context, builder)
-        _, rows_at, ahead, codes_at, width, sums_at = values
-        rows_at = [writer.load(I64, rows_at, 8 * column) for column in range(TILE)]
-        scales_at = builder.add(codes_at, width)
-        added_at = builder.add(scales_at, builder.lshr(width, writer.number(I64, 3)))
-        of_dots, of_scales = lanes(FLOAT, _FEW_LANES), lanes(FLOAT, num_scales)
-        totals = [writer.variable(writer.number(of_dots, 0.0)) for _ in range(TILE)]
-        others = [writer.variable(writer.number(of_scales, 0.0)) for _ in range(TILE)]
-        with writer.loop(builder.udiv(width, writer.number(I64, length))) as index:
-            here = [writer.step(row, index, size_bytes) for row in rows_at]
-            for address in here:
-                fetch_lines(writer, builder.add(address, ahead), size_bytes)
-            codes = writer.step(codes_at, index, length)
-            scales, added = _scales_of(writer, kind, length, scales_at, added_at, index)
-            blocks = [kind(writer, form_here, address) for address in here]
-            worths = [builder.fmul(block.scales, scales) for block in blocks]
-            for block, other in zip(blocks, others, strict=True):
-                writer.add_to(other, block.offsets, added)
-            for chunk in range(length // CHUNK_LEN):
-                signed = writer.load(lanes(I8, CHUNK_LEN), codes, CHUNK_LEN * chunk)
-                first = [(CHUNK_LEN * chunk + 4 * lane) for lane in range(_FEW_LANES)]
-                for block, worth, total in zip(blocks, worths, totals, strict=True):
-                    nothing = writer.number(lanes(I32, _FEW_LANES), 0)
-                    dots = dot_bytes(writer, nothing, block.codes(chunk), signed, _narrow(kind))
-                    by = writer.pick(worth, [number // kind.scale_len for number in first])
-                    writer.add_to(total, builder.sitofp(dots, of_dots), by)
-        for column, pair in enumerate(zip(totals, others, strict=True)):
-            total, other = (writer.total(builder.load(one)) for one in pair)
-            writer.store(builder.fadd(total, other), sums_at, 4 * column)
-        return context.get_dummy_value()
-
-    return types.void(form, *(types.int64,) * 5), generate
-
-
-def _scales_of(
-    writer: Writer,
-    kind: type[Block],
-    length: int,
-    scales_at: Value,
-    sums_at: Value,
-    index: Value,
-) -> tuple[Value, Value]:
-    """Scales and sums of a token for one block of weights: a lane for each scale of the block."""
-    count = length // CHUNK_LEN
-    scales = writer.load(lanes(FLOAT, count), writer.step(scales_at, index, 4 * count))
-    sums = writer.load(lanes(FLOAT, 2 * count), writer.step(sums_at, index, 8 * count))
-    if kind.scale_len == HALF_CHUNK:
-        return writer.pick(scales, [half // 2 for half in range(2 * count)]), sums
-    even, odd = (writer.pick(sums, range(first, 2 * count, 2)) for first in range(2))
-    return scales, writer.builder.fadd(even, odd)
 
 
 @intrinsic(prefer_literal=True)
@@ -295,7 +229,7 @@ def tile_codes(
                     for column, row in enumerate(rows):
                         four = writer.splat(writer.load(I32, row, 4 * word), tokens)
                         four = builder.bitcast(four, signed.type)
-                        dots[column] = dot_bytes(writer, dots[column], four, signed, _narrow(kind))
+                        dots[column] = dot_bytes(writer, dots[column], four, signed, narrow(kind))
                 for column, pair in enumerate(pairs):
                     by, offset = (
                         writer.splat(writer.load(FLOAT, pair, 8 * run + at), tokens)

@@ -13,9 +13,10 @@ from numba import njit
 
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.dots import FORM_NAMES, TILE, stack
-from daemon.engine.cpu.integer_dots import dot_codes, round_chunk, tile_codes, unpack_codes
+from daemon.engine.cpu.integer_dots import round_chunk, tile_codes, unpack_codes
 from daemon.engine.cpu.matrix_dots import MATRIX, begin_matrices, end_matrices, matrix_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
+from daemon.engine.cpu.record_dots import dot_codes
 from daemon.engine.cpu.team import float_pointer
 from daemon.engine.cpu.vectors import target_has
 from daemon.models.formats import FORMATS

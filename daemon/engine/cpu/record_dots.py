@@ -18,6 +18,7 @@ from daemon.models.formats import Format
 _SHORT_BLOCKS = 4
 """Blocks of one chunk that are read together."""
 _LANES = CHUNK_LEN // 4
+_LONG_LEN = 256
 
 
 @intrinsic(prefer_literal=True)
@@ -73,7 +74,9 @@ class _Dots:
         self._scales = self._builder.add(codes, width)
         eighth = self._builder.lshr(width, writer.number(I64, 3))
         self._sums = self._builder.add(self._scales, eighth)
-        self._wide = writer.has("avx512vnni")
+        # Wide vectors have fewer places to be computed in: spreading many scales takes them all.
+        many_scales = self._kind.length(form) == _LONG_LEN and self._kind.scale_len == CHUNK_LEN
+        self._wide = writer.has("avx512vnni") and not many_scales
         count = 2 * _LANES if self._wide else _LANES
         zero = writer.number(lanes(FLOAT, count), 0.0)
         self._dots = [writer.variable(zero) for _ in range(TILE)]

@@ -6,7 +6,7 @@ from enum import Enum
 
 from daemon.engine.quantised.weight import QuantisedWeight
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 """Numbers of tokens that ways are chosen for; those between take the next, more the last."""
 
 Key = tuple[str, int]

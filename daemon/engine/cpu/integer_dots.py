@@ -170,6 +170,53 @@ def unpack_codes(
     return types.void(form, *(types.int64,) * 5), generate
 
 
+class Record:
+    """A record of several tokens of `width` numbers, from its number `start` on."""
+
+    def __init__(
+        self, writer: Writer, tokens: int, states: Value, width: Value, start: Value
+    ) -> None:
+        builder = writer.builder
+        self._writer = writer
+        self._tokens = tokens
+        whole, first = (builder.mul(one, writer.number(I64, tokens)) for one in (width, start))
+        scales = builder.add(states, whole)
+        sums = builder.add(scales, builder.lshr(whole, writer.number(I64, 3)))
+        self._codes = builder.add(states, first)
+        self._scales = builder.add(scales, builder.lshr(first, writer.number(I64, 3)))
+        self._sums = builder.add(sums, builder.lshr(first, writer.number(I64, 2)))
+
+    def codes(self, chunk: Value) -> Value:
+        """The address of a chunk's codes."""
+        return self._writer.step(self._codes, chunk, CHUNK_LEN * self._tokens)
+
+    def scales(self, chunk: Value) -> Value:
+        """A chunk's scales, of every token."""
+        vector = lanes(FLOAT, self._tokens)
+        return self._writer.load(vector, self._writer.step(self._scales, chunk, 4 * self._tokens))
+
+    def sums(self, chunk: Value, runs: int) -> list[Value]:
+        """The sums of a chunk's runs (one or two), of every token."""
+        vector, size_bytes = lanes(FLOAT, self._tokens), 4 * self._tokens
+        at = self._writer.step(self._sums, chunk, 2 * size_bytes)
+        halves = [self._writer.load(vector, at, size_bytes * half) for half in range(2)]
+        return halves if runs == 2 else [self._writer.builder.fadd(*halves)]
+
+
+def add_scaled(
+    writer: Writer, total: Value, dots: Value, scale: Value, added: Value, pair: Value
+) -> None:
+    """Add sums of products of integers, scaled, to a variable.
+
+    `pair` is the address of the weights' scale and offset, `scale` and `added` are the tokens'.
+    """
+    vector = scale.type
+    by, offset = (writer.splat(writer.load(FLOAT, pair, at), vector.count) for at in (0, 4))
+    scaled = writer.builder.fmul(writer.builder.sitofp(dots, vector), scale)
+    writer.add_to(total, scaled, by)
+    writer.add_to(total, added, offset)
+
+
 @intrinsic(prefer_literal=True)
 def tile_codes(
     _typing: Any,
@@ -196,12 +243,7 @@ def tile_codes(
         writer = Writer(context, builder)
         _, _, codes_at, pairs_at, row_len, states_at, width, start, count, sums_at = values
         vector, integers = lanes(FLOAT, tokens), lanes(I32, tokens)
-        record = [builder.mul(one, writer.number(I64, tokens)) for one in (width, start)]
-        scales_at = builder.add(states_at, record[0])
-        totals_at = builder.add(scales_at, builder.lshr(record[0], writer.number(I64, 3)))
-        states_at = builder.add(states_at, record[1])
-        scales_at = builder.add(scales_at, builder.lshr(record[1], writer.number(I64, 3)))
-        totals_at = builder.add(totals_at, builder.lshr(record[1], writer.number(I64, 2)))
+        record = Record(writer, tokens, states_at, width, start)
         columns = [builder.mul(row_len, writer.number(I64, index)) for index in range(TILE)]
         rows_at = [builder.add(codes_at, column) for column in columns]
         pairs_at = [
@@ -213,12 +255,11 @@ def tile_codes(
             for column in range(TILE)
         ]
         with writer.loop(builder.udiv(count, writer.number(I64, CHUNK_LEN))) as index:
-            codes = writer.step(states_at, index, CHUNK_LEN * tokens)
-            scale = writer.load(vector, writer.step(scales_at, index, 4 * tokens))
-            at = writer.step(totals_at, index, 8 * tokens)
-            added = [writer.load(vector, at, 4 * tokens * half) for half in range(2)]
-            if runs == 1:
-                added = [builder.fadd(*added)]
+            codes, scale, added = (
+                record.codes(index),
+                record.scales(index),
+                record.sums(index, runs),
+            )
             rows = [writer.step(row, index, CHUNK_LEN) for row in rows_at]
             pairs = [writer.step(pair, index, 8 * runs) for pair in pairs_at]
             words = CHUNK_LEN // 4 // runs
@@ -230,14 +271,8 @@ def tile_codes(
                         four = writer.splat(writer.load(I32, row, 4 * word), tokens)
                         four = builder.bitcast(four, signed.type)
                         dots[column] = dot_bytes(writer, dots[column], four, signed, narrow(kind))
-                for column, pair in enumerate(pairs):
-                    by, offset = (
-                        writer.splat(writer.load(FLOAT, pair, 8 * run + at), tokens)
-                        for at in (0, 4)
-                    )
-                    scaled = builder.fmul(builder.sitofp(dots[column], vector), scale)
-                    writer.add_to(totals[column], scaled, by)
-                    writer.add_to(totals[column], added[run], offset)
+                for total, some, pair in zip(totals, dots, pairs, strict=True):
+                    add_scaled(writer, total, some, scale, added[run], writer.at(pair, 8 * run))
         for column, total in enumerate(totals):
             writer.store(builder.load(total), sums_at, 4 * tokens * column)
         return context.get_dummy_value()

@@ -13,7 +13,7 @@ from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
 from daemon.engine.cpu.dots import TILE, fetch_lines, form_of
 from daemon.engine.cpu.integer_dots import dot_bytes, narrow
 from daemon.engine.cpu.vectors import FLOAT, I8, I32, I64, Value, Writer, lanes
-from daemon.models.formats import Format
+from daemon.models.formats import WeightFormat
 
 _SHORT_BLOCKS = 4
 """Blocks of one chunk that are read together."""
@@ -58,7 +58,7 @@ class _Dots:
     def __init__(
         self,
         writer: Writer,
-        form: Format,
+        form: WeightFormat,
         rows: list[Value],
         ahead: Value,
         codes: Value,
@@ -134,6 +134,10 @@ class _Dots:
             if not self._kind.zero:
                 added = self._joined([block.offsets for block in blocks])
             self._writer.add_to(other, added, sums)
+        # Where each fifth bit lies elsewhere, it is put to whole chunks.
+        if self._wide and len(columns[0]) == _SHORT_BLOCKS and self._kind.code_bits != 5:
+            self._add_short(codes, columns, worths)
+            return
         step = 2 if self._wide and chunks > 1 else 1
         for chunk in range(0, chunks, step):
             kind = lanes(I8, CHUNK_LEN * step)
@@ -144,6 +148,25 @@ class _Dots:
                     for one in range(chunk, chunk + step)
                 ]
                 self._add_chunks(chunk, self._joined(both), signed, worth, total)
+
+    def _add_short(self, codes: Value, columns: list[list[Block]], worths: list[Value]) -> None:
+        """Add blocks of one chunk: their first halves side by side, and their second halves."""
+        writer, kind = self._writer, lanes(I8, 2 * CHUNK_LEN)
+        loaded = [writer.load(kind, codes, 2 * CHUNK_LEN * half) for half in range(2)]
+        starts = range(0, _SHORT_BLOCKS * CHUNK_LEN, CHUNK_LEN)
+        signed = []
+        for first in (0, HALF_CHUNK):
+            numbers = [at + first + number for at in starts for number in range(HALF_CHUNK)]
+            signed.append(writer.pick(loaded[0], numbers, loaded[1]))
+        of_lanes = [lane // (HALF_CHUNK // 4) for lane in range(2 * _LANES)]
+        for blocks, worth, total in zip(columns, worths, self._dots, strict=True):
+            dots = writer.number(lanes(I32, 2 * _LANES), 0)
+            whole = [block.codes(0) for block in blocks]
+            for half, states in enumerate(signed):
+                parts = [writer.part(one, HALF_CHUNK * half, HALF_CHUNK) for one in whole]
+                dots = dot_bytes(writer, dots, self._joined(parts), states, narrow(self._kind))
+            by = writer.pick(worth, of_lanes)
+            writer.add_to(total, self._builder.sitofp(dots, by.type), by)
 
     def _add_chunks(
         self, chunk: int, codes: Value, signed: Value, worth: Value, total: Value

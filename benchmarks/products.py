@@ -21,7 +21,7 @@ from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.vectors import target_has
-from daemon.engine.cpu.ways import EXACT, Way, always
+from daemon.engine.cpu.ways import EXACT, ProductWay, always
 from daemon.models.formats import FORMATS
 from tests.engine.random_blocks import random_weight
 
@@ -37,7 +37,7 @@ FEATURES = (
     "amx-int8",
     "amx-bf16",
 )
-LETTERS = dict(zip(Way, "fFrRmpb", strict=True))
+LETTERS = dict(zip(ProductWay, "fFrRmpb", strict=True))
 _MIN_S = 2e-3
 """A round repeats what takes less."""
 
@@ -77,7 +77,7 @@ def of_format(name: str, rows: int, columns: int, count: int, team: Team) -> dic
     weight, states = random_weight(name, rows, columns), torch.randn(count, columns)
     ways = {*possible(weight, count, True), *possible(weight, count, False)}
 
-    def run(way: Way) -> Run:
+    def run(way: ProductWay) -> Run:
         product = QuantisedProduct([weight], None, team, always([weight], way))
         product(states)  # compiles
         return lambda: product(states)
@@ -98,7 +98,7 @@ def report(shape: str, formats: list[str], rounds: int, team: Team) -> None:
                 continue
             best = fastest(of_format(form, rows, columns, size, team), rounds)
             cells = []
-            for group in (EXACT, set(Way)):
+            for group in (EXACT, set(ProductWay)):
                 way = min(group & best.keys(), key=lambda one: best[one])
                 cells.append(f"{work / best[way]:6.1f}{LETTERS[way]}")
             lines.setdefault(form, []).append(f"{' '.join(cells):>16}")
@@ -119,7 +119,7 @@ def compile_times(formats: list[str], team: Team) -> None:
             print(f"compiled {form}, {kind} ways: {time.process_time() - begin_s:.2f} s")
 
 
-def possible_of(form: str, size: int, exact: bool) -> list[Way]:
+def possible_of(form: str, size: int, exact: bool) -> list[ProductWay]:
     return possible(random_weight(form, 1, max(FORMATS[form].block_len, 32)), size, exact)
 
 

@@ -88,7 +88,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.choose_ways import choose as choose_ways
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
-    from daemon.engine.cpu.quantised import QuantisedProduct, Scratch, can_multiply, unpacked
+    from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply, unpacked
     from daemon.engine.cpu.team import Team
 
     team, constants = Team(run_program), Constants({})
@@ -106,7 +106,7 @@ def _compiled() -> Backend:
     ) -> Callable[[QuantisedLinear], Layer]:
         weights = [weight for layer in layers for weight in layer.weights]
         ways = choose_ways(filter(can_multiply, weights), team, exact)
-        scratch = Scratch()
+        scratch = StateBuffers()
 
         def product(layer: QuantisedLinear) -> Layer:
             if not all(map(can_multiply, layer.weights)):

@@ -41,6 +41,7 @@ class _Four(Block):
     """Q4_0: a scale, 16 bytes."""
 
     zero = 8
+    code_bits = 4
     packed_at = 2
 
     @cached_property
@@ -66,6 +67,7 @@ class _Five(_Four):
     """Q5_0: a scale, 32 high bits, 16 bytes."""
 
     zero = 16
+    code_bits = 5
     packed_at = 6
 
     def codes(self, chunk: int) -> Value:

@@ -10,7 +10,17 @@ from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import EXACT, PANELS, ROUNDED, SIZES, Key, Way, Ways, always, key
+from daemon.engine.cpu.ways import (
+    EXACT,
+    PANELS,
+    ROUNDED,
+    SIZES,
+    Key,
+    ProductWay,
+    ProductWays,
+    always,
+    key,
+)
 from daemon.engine.quantised.weight import QuantisedWeight
 
 BUDGET_S = 1.0
@@ -20,12 +30,12 @@ _SLICE_NUMBERS = 2**20
 """Numbers of the part of a weight that is measured."""
 
 _MOST_ROUNDS = 7
-_SINGLY = frozenset({Way.FLOATS_SINGLY, Way.ROUNDED_SINGLY})
+_SINGLY = frozenset({ProductWay.FLOATS_SINGLY, ProductWay.ROUNDED_SINGLY})
 _MOST_SINGLY, _FEWEST_PANEL, _FEWEST_MATRICES = 4, 8, 8
 """Tokens: more are not tried token by token, nor fewer by a panel."""
 
 
-def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> Ways:
+def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> ProductWays:
     """The fastest way for each format, K and size among those of `weights`.
 
     `exact`: only of ways that do not round states.
@@ -42,24 +52,26 @@ def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> Ways:
             rows = max(_SLICE_NUMBERS // weight.columns, 1)
             part = weight.pick(slice(0, rows))
             chosen[one] = [_fastest(part, team, size, exact, budget_s) for size in SIZES]
-    return Ways(chosen)
+    return ProductWays(chosen)
 
 
-def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[Way]:
+def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[ProductWay]:
     """The ways that are worth measuring for so many tokens."""
     rounds = reader(weight.format).rounds
     ways = []
-    for way in Way:
+    for way in ProductWay:
         if exact and way not in EXACT:
             continue
         if way in ROUNDED and not rounds:
             continue
-        if way is Way.ROUNDED_BY_MATRICES and (size < _FEWEST_MATRICES or not have_matrices()):
+        if way is ProductWay.ROUNDED_BY_MATRICES and (
+            size < _FEWEST_MATRICES or not have_matrices()
+        ):
             continue
         # Where states may be rounded, what rounds them is faster than what does not.
-        if way in {Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER} and rounds and not exact:
+        if way in {ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER} and rounds and not exact:
             continue
-        if way is Way.BFLOAT16_PANEL and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        if way is ProductWay.BFLOAT16_PANEL and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             continue
         if (way in _SINGLY and size > _MOST_SINGLY) or (way in PANELS and size < _FEWEST_PANEL):
             continue
@@ -67,7 +79,9 @@ def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[Way]:
     return ways
 
 
-def _fastest(weight: QuantisedWeight, team: Team, size: int, exact: bool, budget_s: float) -> Way:
+def _fastest(
+    weight: QuantisedWeight, team: Team, size: int, exact: bool, budget_s: float
+) -> ProductWay:
     states = torch.randn(size, weight.columns)
     ways = possible(weight, size, exact)
     products = {way: QuantisedProduct([weight], None, team, always([weight], way)) for way in ways}

@@ -1,6 +1,6 @@
 """The innermost loops over rows of blocks in float32, as vector code for numba's functions.
 
-Each takes the number of a format (`FORM_NAMES`), which is a constant where it is compiled, and
+Each takes the number of a format (`number_of`), which is a constant where it is compiled, and
 addresses. `daemon.engine.cpu.quantised_kernels` makes items of them.
 """
 
@@ -15,9 +15,6 @@ from daemon.engine.cpu.blocks import CHUNK_LEN, Block
 from daemon.engine.cpu.vectors import BFLOAT, FLOAT, I16, I32, I64, Value, Writer, lanes
 from daemon.models.formats import FORMATS, WeightFormat
 
-FORM_NAMES = tuple(FORMATS)
-"""Formats, by their numbers."""
-
 FLOAT32, BFLOAT16 = range(2)
 """What numbers are unpacked to."""
 
@@ -30,14 +27,15 @@ _VECTOR_BYTES = 64
 _LINE_BYTES = 64
 
 
-def row_blocks(form: WeightFormat, columns: int) -> int:
-    """Blocks of a row, as these loops count them."""
-    return columns // reader(form).length(form)
+def number_of(name: str) -> int:
+    """A format's number: the letters of its name, so that what is compiled holds for no other."""
+    return int.from_bytes(name.encode(), "big")
 
 
 def form_of(constant: Any) -> WeightFormat:
     """The format of a constant in numba's code."""
-    return FORMATS[FORM_NAMES[constant.literal_value]]
+    letters = constant.literal_value.to_bytes(8, "big")
+    return FORMATS[letters.lstrip(b"\0").decode()]
 
 
 @intrinsic(prefer_literal=True)

@@ -76,7 +76,8 @@ def _plainly(writer: Writer, codes: Value, signed: Value) -> Value:
     return builder.add(builder.add(*parts[:2]), builder.add(*parts[2:]))
 
 
-def _narrow(kind: type[Block]) -> bool:
+def narrow(kind: type[Block]) -> bool:
+    """Whether codes are below 128."""
     return kind.code_bits < 8
 
 
@@ -139,73 +140,6 @@ def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
 
 
 @intrinsic(prefer_literal=True)
-def dot_codes(
-    _typing: Any, form: Any, rows: Any, ahead: Any, states: Any, width: Any, sums: Any
-) -> Any:
-    """float32 [TILE] at `sums`: products of a record of one token and `TILE` rows.
-
-    `rows` is the address of as many addresses (int64), `width` is K; the bytes that lie `ahead` of
-    the rows are fetched. For numba code.
-    """
-    form_here = form_of(form)
-    kind = reader(form_here)
-    size_bytes, length = kind.size_bytes(form_here), kind.length(form_here)
-    num_scales = length // kind.scale_len
-
-    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        writer = Writer(context, builder)
-        _, rows_at, ahead, codes_at, width, sums_at = values
-        rows_at = [writer.load(I64, rows_at, 8 * column) for column in range(TILE)]
-        scales_at = builder.add(codes_at, width)
-        added_at = builder.add(scales_at, builder.lshr(width, writer.number(I64, 3)))
-        of_dots, of_scales = lanes(FLOAT, _FEW_LANES), lanes(FLOAT, num_scales)
-        totals = [writer.variable(writer.number(of_dots, 0.0)) for _ in range(TILE)]
-        others = [writer.variable(writer.number(of_scales, 0.0)) for _ in range(TILE)]
-        with writer.loop(builder.udiv(width, writer.number(I64, length))) as index:
-            here = [writer.step(row, index, size_bytes) for row in rows_at]
-            for address in here:
-                fetch_lines(writer, builder.add(address, ahead), size_bytes)
-            codes = writer.step(codes_at, index, length)
-            scales, added = _scales_of(writer, kind, length, scales_at, added_at, index)
-            blocks = [kind(writer, form_here, address) for address in here]
-            worths = [builder.fmul(block.scales, scales) for block in blocks]
-            for block, other in zip(blocks, others, strict=True):
-                writer.add_to(other, block.offsets, added)
-            for chunk in range(length // CHUNK_LEN):
-                signed = writer.load(lanes(I8, CHUNK_LEN), codes, CHUNK_LEN * chunk)
-                first = [(CHUNK_LEN * chunk + 4 * lane) for lane in range(_FEW_LANES)]
-                for block, worth, total in zip(blocks, worths, totals, strict=True):
-                    nothing = writer.number(lanes(I32, _FEW_LANES), 0)
-                    dots = dot_bytes(writer, nothing, block.codes(chunk), signed, _narrow(kind))
-                    by = writer.pick(worth, [number // kind.scale_len for number in first])
-                    writer.add_to(total, builder.sitofp(dots, of_dots), by)
-        for column, pair in enumerate(zip(totals, others, strict=True)):
-            total, other = (writer.total(builder.load(one)) for one in pair)
-            writer.store(builder.fadd(total, other), sums_at, 4 * column)
-        return context.get_dummy_value()
-
-    return types.void(form, *(types.int64,) * 5), generate
-
-
-def _scales_of(
-    writer: Writer,
-    kind: type[Block],
-    length: int,
-    scales_at: Value,
-    sums_at: Value,
-    index: Value,
-) -> tuple[Value, Value]:
-    """Scales and sums of a token for one block of weights: a lane for each scale of the block."""
-    count = length // CHUNK_LEN
-    scales = writer.load(lanes(FLOAT, count), writer.step(scales_at, index, 4 * count))
-    sums = writer.load(lanes(FLOAT, 2 * count), writer.step(sums_at, index, 8 * count))
-    if kind.scale_len == HALF_CHUNK:
-        return writer.pick(scales, [half // 2 for half in range(2 * count)]), sums
-    even, odd = (writer.pick(sums, range(first, 2 * count, 2)) for first in range(2))
-    return scales, writer.builder.fadd(even, odd)
-
-
-@intrinsic(prefer_literal=True)
 def unpack_codes(
     _typing: Any, form: Any, blocks: Any, num_blocks: Any, ahead: Any, codes: Any, scales: Any
 ) -> Any:
@@ -236,6 +170,53 @@ def unpack_codes(
     return types.void(form, *(types.int64,) * 5), generate
 
 
+class Record:
+    """A record of several tokens of `width` numbers, from its number `start` on."""
+
+    def __init__(
+        self, writer: Writer, tokens: int, states: Value, width: Value, start: Value
+    ) -> None:
+        builder = writer.builder
+        self._writer = writer
+        self._tokens = tokens
+        whole, first = (builder.mul(one, writer.number(I64, tokens)) for one in (width, start))
+        scales = builder.add(states, whole)
+        sums = builder.add(scales, builder.lshr(whole, writer.number(I64, 3)))
+        self._codes = builder.add(states, first)
+        self._scales = builder.add(scales, builder.lshr(first, writer.number(I64, 3)))
+        self._sums = builder.add(sums, builder.lshr(first, writer.number(I64, 2)))
+
+    def codes(self, chunk: Value) -> Value:
+        """The address of a chunk's codes."""
+        return self._writer.step(self._codes, chunk, CHUNK_LEN * self._tokens)
+
+    def scales(self, chunk: Value) -> Value:
+        """A chunk's scales, of every token."""
+        vector = lanes(FLOAT, self._tokens)
+        return self._writer.load(vector, self._writer.step(self._scales, chunk, 4 * self._tokens))
+
+    def sums(self, chunk: Value, runs: int) -> list[Value]:
+        """The sums of a chunk's runs (one or two), of every token."""
+        vector, size_bytes = lanes(FLOAT, self._tokens), 4 * self._tokens
+        at = self._writer.step(self._sums, chunk, 2 * size_bytes)
+        halves = [self._writer.load(vector, at, size_bytes * half) for half in range(2)]
+        return halves if runs == 2 else [self._writer.builder.fadd(*halves)]
+
+
+def add_scaled(
+    writer: Writer, total: Value, dots: Value, scale: Value, added: Value, pair: Value
+) -> None:
+    """Add sums of products of integers, scaled, to a variable.
+
+    `pair` is the address of the weights' scale and offset, `scale` and `added` are the tokens'.
+    """
+    vector = scale.type
+    by, offset = (writer.splat(writer.load(FLOAT, pair, at), vector.count) for at in (0, 4))
+    scaled = writer.builder.fmul(writer.builder.sitofp(dots, vector), scale)
+    writer.add_to(total, scaled, by)
+    writer.add_to(total, added, offset)
+
+
 @intrinsic(prefer_literal=True)
 def tile_codes(
     _typing: Any,
@@ -262,12 +243,7 @@ def tile_codes(
         writer = Writer(context, builder)
         _, _, codes_at, pairs_at, row_len, states_at, width, start, count, sums_at = values
         vector, integers = lanes(FLOAT, tokens), lanes(I32, tokens)
-        record = [builder.mul(one, writer.number(I64, tokens)) for one in (width, start)]
-        scales_at = builder.add(states_at, record[0])
-        totals_at = builder.add(scales_at, builder.lshr(record[0], writer.number(I64, 3)))
-        states_at = builder.add(states_at, record[1])
-        scales_at = builder.add(scales_at, builder.lshr(record[1], writer.number(I64, 3)))
-        totals_at = builder.add(totals_at, builder.lshr(record[1], writer.number(I64, 2)))
+        record = Record(writer, tokens, states_at, width, start)
         columns = [builder.mul(row_len, writer.number(I64, index)) for index in range(TILE)]
         rows_at = [builder.add(codes_at, column) for column in columns]
         pairs_at = [
@@ -279,12 +255,11 @@ def tile_codes(
             for column in range(TILE)
         ]
         with writer.loop(builder.udiv(count, writer.number(I64, CHUNK_LEN))) as index:
-            codes = writer.step(states_at, index, CHUNK_LEN * tokens)
-            scale = writer.load(vector, writer.step(scales_at, index, 4 * tokens))
-            at = writer.step(totals_at, index, 8 * tokens)
-            added = [writer.load(vector, at, 4 * tokens * half) for half in range(2)]
-            if runs == 1:
-                added = [builder.fadd(*added)]
+            codes, scale, added = (
+                record.codes(index),
+                record.scales(index),
+                record.sums(index, runs),
+            )
             rows = [writer.step(row, index, CHUNK_LEN) for row in rows_at]
             pairs = [writer.step(pair, index, 8 * runs) for pair in pairs_at]
             words = CHUNK_LEN // 4 // runs
@@ -295,15 +270,9 @@ def tile_codes(
                     for column, row in enumerate(rows):
                         four = writer.splat(writer.load(I32, row, 4 * word), tokens)
                         four = builder.bitcast(four, signed.type)
-                        dots[column] = dot_bytes(writer, dots[column], four, signed, _narrow(kind))
-                for column, pair in enumerate(pairs):
-                    by, offset = (
-                        writer.splat(writer.load(FLOAT, pair, 8 * run + at), tokens)
-                        for at in (0, 4)
-                    )
-                    scaled = builder.fmul(builder.sitofp(dots[column], vector), scale)
-                    writer.add_to(totals[column], scaled, by)
-                    writer.add_to(totals[column], added[run], offset)
+                        dots[column] = dot_bytes(writer, dots[column], four, signed, narrow(kind))
+                for total, some, pair in zip(totals, dots, pairs, strict=True):
+                    add_scaled(writer, total, some, scale, added[run], writer.at(pair, 8 * run))
         for column, total in enumerate(totals):
             writer.store(builder.load(total), sums_at, 4 * tokens * column)
         return context.get_dummy_value()

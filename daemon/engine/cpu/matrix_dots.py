@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.dots import form_of
+from daemon.engine.cpu.integer_dots import Record, add_scaled
 from daemon.engine.cpu.vectors import FLOAT, I8, I16, I32, I64, Value, Writer, lanes, target_has
 
 MATRIX = 16
@@ -99,7 +100,7 @@ def matrix_codes(
 ) -> Any:
     """As `tile_codes`, of `MATRIX` columns and a record of as many tokens. For numba code.
 
-    At `products` is room for a tile of sums.
+    At `products` is room for two tiles of sums.
     """
     kind = reader(form_of(form))
     runs = CHUNK_LEN // kind.scale_len
@@ -112,44 +113,57 @@ def matrix_codes(
             values
         )
         vector, integers = lanes(FLOAT, MATRIX), lanes(I32, MATRIX)
-        record, first = (builder.mul(one, writer.number(I64, MATRIX)) for one in (width, start))
-        scales_at = builder.add(states_at, record)
-        added_at = builder.add(scales_at, builder.lshr(record, writer.number(I64, 3)))
-        states_at = builder.add(states_at, first)
-        scales_at = builder.add(scales_at, builder.lshr(first, writer.number(I64, 3)))
-        added_at = builder.add(added_at, builder.lshr(first, writer.number(I64, 2)))
+        record = Record(writer, MATRIX, states_at, width, start)
         pair_bytes = builder.udiv(row_len, writer.number(I64, kind.scale_len // 8))
         offsets = [builder.mul(pair_bytes, writer.number(I64, row)) for row in range(MATRIX)]
         totals = [
             writer.variable(writer.load(vector, sums_at, _ROW_BYTES * row)) for row in range(MATRIX)
         ]
-        with writer.loop(builder.udiv(count, writer.number(I64, CHUNK_LEN))) as index:
-            scale = writer.load(vector, writer.step(scales_at, index, _ROW_BYTES))
-            at = writer.step(added_at, index, 2 * _ROW_BYTES)
-            added = [writer.load(vector, at, _ROW_BYTES * half) for half in range(2)]
-            if runs == 1:
-                added = [builder.fadd(*added)]
+        chunks = builder.udiv(count, writer.number(I64, CHUNK_LEN))
+
+        def multiply(index: Value, run: int, room: Value) -> None:
+            codes = writer.at(writer.step(codes_at, index, CHUNK_LEN), kind.scale_len * run)
+            states = writer.at(record.codes(index), kind.scale_len * MATRIX * run)
+            _multiply(writer, codes, row_len, states, room)
+
+        multiply(writer.number(I64, 0), 0, products_at)
+        with writer.loop(chunks) as index:
+            scale, added = record.scales(index), record.sums(index, runs)
             pairs = writer.step(pairs_at, index, 8 * runs)
+            after = _after(writer, index, chunks)
             for run in range(runs):
-                codes = writer.at(writer.step(codes_at, index, CHUNK_LEN), kind.scale_len * run)
-                states = writer.step(states_at, index, CHUNK_LEN * MATRIX)
-                states = writer.at(states, kind.scale_len * MATRIX * run)
-                _multiply(writer, codes, row_len, states, products_at)
+                here, other = _rooms(writer, products_at, index, run, runs)
+                # The matrices multiply what comes next while these sums are scaled.
+                multiply(index if run + 1 < runs else after, (run + 1) % runs, other)
                 for row, total in enumerate(totals):
-                    pair = builder.add(pairs, offsets[row])
-                    by, offset = (
-                        writer.splat(writer.load(FLOAT, pair, 8 * run + at), MATRIX)
-                        for at in (0, 4)
-                    )
-                    dots = writer.load(integers, products_at, _ROW_BYTES * row)
-                    scaled = builder.fmul(builder.sitofp(dots, vector), scale)
-                    writer.add_to(total, scaled, by)
-                    writer.add_to(total, added[run], offset)
+                    pair = writer.at(builder.add(pairs, offsets[row]), 8 * run)
+                    dots = writer.load(integers, here, _ROW_BYTES * row)
+                    add_scaled(writer, total, dots, scale, added[run], pair)
         for row, total in enumerate(totals):
             writer.store(builder.load(total), sums_at, _ROW_BYTES * row)
         return context.get_dummy_value()
 
     return types.void(form, *(types.int64,) * 9), generate
+
+
+def _after(writer: Writer, index: Value, count: Value) -> Value:
+    """The next index, of so many; the last one's is the last."""
+    builder, one = writer.builder, writer.number(I64, 1)
+    last = builder.sub(count, one)
+    more = builder.icmp_unsigned("<", index, last)
+    return builder.select(more, builder.add(index, one), last)
+
+
+def _rooms(
+    writer: Writer, products: Value, index: Value, run: int, runs: int
+) -> tuple[Value, Value]:
+    """Where the sums of a run are, and where the next one's go: they take turns."""
+    builder, size = writer.builder, writer.number(I64, MATRIX * _ROW_BYTES)
+    turn = writer.number(I64, run % 2)
+    if runs == 1:
+        turn = builder.and_(index, writer.number(I64, 1))
+    shift = builder.mul(turn, size)
+    return builder.add(products, shift), builder.add(products, builder.sub(size, shift))
 
 
 def _multiply(writer: Writer, codes: Value, row_len: Value, states: Value, products: Value) -> None:

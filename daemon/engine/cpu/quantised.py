@@ -12,7 +12,7 @@ from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.cpu.ways import PANELS, Way, Ways
+from daemon.engine.cpu.ways import PANELS, ProductWay, ProductWays
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import WeightFormat
@@ -20,11 +20,11 @@ from daemon.models.formats import WeightFormat
 PANEL_BYTES = 2**21
 """Bytes that are unpacked for one product of torch's."""
 
-_PANEL_TYPES = {Way.FLOAT32_PANEL: torch.float32, Way.BFLOAT16_PANEL: torch.bfloat16}
+_PANEL_TYPES = {ProductWay.FLOAT32_PANEL: torch.float32, ProductWay.BFLOAT16_PANEL: torch.bfloat16}
 _NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 
-class Scratch:
+class StateBuffers:
     """Buffers of programs, by name and shape: calls that run after each other share them."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class QuantisedProduct(nn.Module):
         weights: Sequence[QuantisedWeight],
         bias: torch.Tensor | None,
         team: Team,
-        ways: Ways,
-        scratch: Scratch | None = None,
+        ways: ProductWays,
+        scratch: StateBuffers | None = None,
     ) -> None:
         super().__init__()
         for weight in weights:
@@ -74,7 +74,7 @@ class QuantisedProduct(nn.Module):
         self._firsts = ends
         self._team = team
         self._ways = ways
-        self._scratch = scratch or Scratch()
+        self._scratch = scratch or StateBuffers()
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` float32 [..., K] to [..., sum of N]."""
@@ -103,7 +103,7 @@ class QuantisedProduct(nn.Module):
         return self._listed(states, output, self._scratch)
 
     def _compute(self, states: torch.Tensor, output: torch.Tensor) -> None:
-        scratch = Scratch()
+        scratch = StateBuffers()
         listed = self._listed(states, output, scratch)
         if listed:
             self._team.run_calls(listed)
@@ -117,7 +117,9 @@ class QuantisedProduct(nn.Module):
         for weight, first in zip(self.weights, self._firsts, strict=True):
             yield weight, Columns(output, first, self.bias)
 
-    def _listed(self, states: torch.Tensor, output: torch.Tensor, scratch: Scratch) -> list[Call]:
+    def _listed(
+        self, states: torch.Tensor, output: torch.Tensor, scratch: StateBuffers
+    ) -> list[Call]:
         """The calls of all weights that torch has no part in."""
         listed, count = list[Call](), states.shape[0]
         made: tuple[object, ...] = ()
@@ -132,8 +134,12 @@ class QuantisedProduct(nn.Module):
                 if weight.order is not None:
                     here = scratch.states(*states.shape)
                     listed.append(calls.reordered(states, weight.order, here))
-            if way in {Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER}:
-                write = calls.floats_singly if way is Way.FLOATS_SINGLY else calls.floats_together
+            if way in {ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER}:
+                write = (
+                    calls.floats_singly
+                    if way is ProductWay.FLOATS_SINGLY
+                    else calls.floats_together
+                )
                 listed.append(write(weight, here, columns))
                 continue
             lanes = _lanes(way, count)
@@ -141,10 +147,10 @@ class QuantisedProduct(nn.Module):
             if made != (lanes,):
                 listed.append(calls.rounded(here, records, lanes))
                 made = (lanes,)
-            if way is Way.ROUNDED_SINGLY:
+            if way is ProductWay.ROUNDED_SINGLY:
                 listed.append(calls.rounded_singly(weight, records, count, columns))
             else:
-                by_matrices = way is Way.ROUNDED_BY_MATRICES
+                by_matrices = way is ProductWay.ROUNDED_BY_MATRICES
                 listed.append(
                     calls.rounded_together(weight, records, count, columns, lanes, by_matrices)
                 )
@@ -182,11 +188,11 @@ class QuantisedProduct(nn.Module):
             yield rows, panel
 
 
-def _lanes(way: Way, count: int) -> int:
+def _lanes(way: ProductWay, count: int) -> int:
     """How many tokens a record holds."""
-    if way is Way.ROUNDED_SINGLY:
+    if way is ProductWay.ROUNDED_SINGLY:
         return 1
-    return MATRIX if way is Way.ROUNDED_BY_MATRICES else lanes_for(count)
+    return MATRIX if way is ProductWay.ROUNDED_BY_MATRICES else lanes_for(count)
 
 
 def can_multiply(weight: QuantisedWeight) -> bool:

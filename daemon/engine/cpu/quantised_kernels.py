@@ -15,9 +15,9 @@ from numba import cfunc, njit, types
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.dots import (
     FLOAT32,
-    FORM_NAMES,
     TILE,
     dot_floats,
+    number_of,
     stack,
     tile_floats,
     unpack_row,
@@ -44,7 +44,7 @@ _inner = njit(cache=True, error_model="numpy", inline="always")
 
 def _numbers(name):
     """The number of a format, and the numbers of a block."""
-    return FORM_NAMES.index(name), reader(FORMATS[name]).length(FORMATS[name])
+    return number_of(name), reader(FORMATS[name]).length(FORMATS[name])
 
 
 @_inner

@@ -12,10 +12,11 @@ import numpy as np
 from numba import njit
 
 from daemon.engine.cpu.block_kinds import reader
-from daemon.engine.cpu.dots import FORM_NAMES, TILE, stack
-from daemon.engine.cpu.integer_dots import dot_codes, round_chunk, tile_codes, unpack_codes
+from daemon.engine.cpu.dots import TILE, number_of, stack
+from daemon.engine.cpu.integer_dots import round_chunk, tile_codes, unpack_codes
 from daemon.engine.cpu.matrix_dots import MATRIX, begin_matrices, end_matrices, matrix_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
+from daemon.engine.cpu.record_dots import dot_codes
 from daemon.engine.cpu.team import float_pointer
 from daemon.engine.cpu.vectors import target_has
 from daemon.models.formats import FORMATS
@@ -34,7 +35,7 @@ _SUMS_BYTES = 4 * TILE * TILE
 _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
-_MATRIX_BYTES = 4 * MATRIX * MATRIX
+_MATRIX_BYTES = 2 * 4 * MATRIX * MATRIX
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -81,7 +82,7 @@ def rounded_singly(name):
 
     weight, bytes of a row, N, K, records [T], T, output, its stride, bias [N] or 0.
     """
-    form = FORM_NAMES.index(name)
+    form = number_of(name)
 
     @ITEM
     def item(a, number):
@@ -108,6 +109,12 @@ def _tile(form, lanes, codes, scales, where, sums):
         tile_codes(form, 16, codes, scales, STRETCH_LEN, states, width, start, count, sums)
     else:
         tile_codes(form, 32, codes, scales, STRETCH_LEN, states, width, start, count, sums)
+
+
+@_inner
+def _matrix(form, codes, scales, where, products, sums):
+    states, width, start, count = where
+    matrix_codes(form, codes, scales, STRETCH_LEN, states, width, start, count, products, sums)
 
 
 @_inner
@@ -144,7 +151,7 @@ def rounded_together(name):
     Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`, and whether matrices
     multiply them, 16 then.
     """
-    form, kind = FORM_NAMES.index(name), reader(FORMATS[name])
+    form, kind = number_of(name), reader(FORMATS[name])
     length, scale_len = kind.length(FORMATS[name]), kind.scale_len
 
     @ITEM
@@ -180,18 +187,7 @@ def rounded_together(name):
                         sums = totals + 4 * lanes * (tile * COLUMNS_AT_ONCE + column)
                         where = (states, width, start, count)
                         if a[15]:
-                            matrix_codes(
-                                form,
-                                codes + row,
-                                pairs,
-                                STRETCH_LEN,
-                                states,
-                                width,
-                                start,
-                                count,
-                                products,
-                                sums,
-                            )
+                            _matrix(form, codes + row, pairs, where, products, sums)
                         else:
                             _tile(form, lanes, codes + row, pairs, where, sums)
             _end(a, totals, first, last, begin, tiles)

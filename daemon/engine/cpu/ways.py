@@ -1,4 +1,4 @@
-"""Ways to multiply with weights in blocks, and which is the fastest for so many tokens."""
+"""ProductWays to multiply with weights in blocks, and which is the fastest for so many tokens."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from enum import Enum
 
 from daemon.engine.quantised.weight import QuantisedWeight
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 """Numbers of tokens that ways are chosen for; those between take the next, more the last."""
 
 Key = tuple[str, int]
 """A format's name and K."""
 
 
-class Way(Enum):
+class ProductWay(Enum):
     """How a product is computed."""
 
     FLOATS_SINGLY = "float, token by token"
@@ -25,19 +25,21 @@ class Way(Enum):
     BFLOAT16_PANEL = "unpacked to bfloat16 for torch"
 
 
-PANELS = frozenset({Way.FLOAT32_PANEL, Way.BFLOAT16_PANEL})
-ROUNDED = frozenset({Way.ROUNDED_SINGLY, Way.ROUNDED_TOGETHER, Way.ROUNDED_BY_MATRICES})
-EXACT = frozenset({Way.FLOATS_SINGLY, Way.FLOATS_TOGETHER, Way.FLOAT32_PANEL})
-"""Ways whose results differ from each other's by the order of sums only."""
+PANELS = frozenset({ProductWay.FLOAT32_PANEL, ProductWay.BFLOAT16_PANEL})
+ROUNDED = frozenset(
+    {ProductWay.ROUNDED_SINGLY, ProductWay.ROUNDED_TOGETHER, ProductWay.ROUNDED_BY_MATRICES}
+)
+EXACT = frozenset({ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER, ProductWay.FLOAT32_PANEL})
+"""ProductWays whose results differ from each other's by the order of sums only."""
 
 
-class Ways:
+class ProductWays:
     """A way for every size, of each format and K."""
 
-    def __init__(self, chosen: Mapping[Key, Sequence[Way]]) -> None:
+    def __init__(self, chosen: Mapping[Key, Sequence[ProductWay]]) -> None:
         self.chosen = chosen
 
-    def of(self, weight: QuantisedWeight, count: int) -> Way:
+    def of(self, weight: QuantisedWeight, count: int) -> ProductWay:
         """The way for T tokens. Raises KeyError for a weight that nothing was chosen for."""
         index = min(bisect_left(SIZES, count), len(SIZES) - 1)
         return self.chosen[key(weight)][index]
@@ -48,6 +50,6 @@ def key(weight: QuantisedWeight) -> Key:
     return weight.format.name, weight.columns
 
 
-def always(weights: Sequence[QuantisedWeight], way: Way) -> Ways:
+def always(weights: Sequence[QuantisedWeight], way: ProductWay) -> ProductWays:
     """One way for all sizes."""
-    return Ways({key(weight): (way,) * len(SIZES) for weight in weights})
+    return ProductWays({key(weight): (way,) * len(SIZES) for weight in weights})

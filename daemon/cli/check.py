@@ -281,11 +281,12 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
 
 def _weights_in(shape: ModelShape, plan: PoolPlan) -> str:
     """How weights are held, where that is not what is computed in."""
-    share = shape.packed_params / max(shape.num_params, 1)
-    said = f", {share:.0%} of the weights packed as stored" if share else ""
-    if plan.weight_dtype != plan.dtype and share < 1:
-        said += f", {'the rest' if share else 'weights'} held in {plan.weight_dtype}"
-    return said
+    packed = shape.packed_params > 0
+    if plan.room is not None and not plan.room.is_cpu:
+        return ", weights unpacked when they are loaded" if packed else ""
+    if packed:
+        return f", {shape.packed_params / shape.num_params:.0%} of the weights in blocks as stored"
+    return f", weights held in {plan.weight_dtype}" if plan.weight_dtype != plan.dtype else ""
 
 
 def limits_line(limits: InstanceLimits) -> str:

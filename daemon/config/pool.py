@@ -38,7 +38,10 @@ class PooledModel(Shape, Protocol):
         """Bytes of the weights that stay in blocks."""
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded, those that are not packed as `dtype`."""
+        """Bytes of the weights once loaded as `dtype`."""
+
+    def plain_bytes(self, dtype: str) -> int:
+        """Of these the bytes of weights that are not packed."""
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
@@ -108,8 +111,9 @@ def _device_pool(
     demand = demand_of(config, model, dtype, instance_limits(config, spec))
     held_as = weight_dtype(config, model.dtype)
     weight_bytes = model.weight_bytes(held_as)
-    if spec.device == "cpu":
-        weight_bytes += cpu_copy_bytes(weight_bytes - model.packed_bytes, held_as)
+    if spec.device == "cpu":  # a GPU's are unpacked when they are loaded
+        plain_bytes = model.plain_bytes(held_as)
+        weight_bytes = model.packed_bytes + plain_bytes + cpu_copy_bytes(plain_bytes, held_as)
     room = _room(config, spec.device, weight_bytes, devices)
     if room is not None:
         size = size_pool(model, demand, room)

@@ -48,9 +48,12 @@ def load_model(
     quantisation = read_quantisation(folder, config.to_dict())
     if quantisation is not None and hasattr(config, "quantization_config"):
         del config.quantization_config  # the layers are ours, not those of transformers
-    with open_weights(folder, device, tell, narrow, quantisation) as (weights, packed):
+    computes_in = torch_dtype(dtype)
+    opened = open_weights(folder, device, tell, computes_in, narrow, quantisation)
+    with opened as (weights, packed):
         try:
-            places = claimed(model_class, config, packed)
+            # A GPU has no products over blocks yet: transformers takes their numbers.
+            places = {} if device.type == "cuda" else claimed(model_class, config, packed)
             model, told = with_layers(model_class, places).from_pretrained(
                 None,  # its files are not transformers' affair
                 config=config,
@@ -58,7 +61,7 @@ def load_model(
                     name: one for name, one in weights.items() if name not in places.values()
                 },
                 device_map={"": device},
-                dtype=torch_dtype(dtype),
+                dtype=computes_in,
                 attn_implementation=ATTENTION_NAME,
                 ignore_mismatched_sizes=True,  # they are told below, in a sentence
                 output_loading_info=True,
@@ -67,6 +70,12 @@ def load_model(
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
             raise ModelError(f"{folder}: {said}") from error
         fill(model, places, packed)
+        # Older quantising tools give every layer a bias, of zeros where the model has none.
+        told["unexpected_keys"] -= {
+            name
+            for name in told["unexpected_keys"] & weights.keys()
+            if name.endswith(".bias") and not bool(weights[name][...].any())
+        }
     _check_loaded(folder, model, told)
     model.requires_grad_(False)
     return model.eval()

@@ -42,14 +42,16 @@ def open_weights(
     folder: Path,
     device: torch.device,
     tell: Callable[[float], None],
+    dtype: torch.dtype = torch.float32,
     narrow: torch.dtype | None = None,
     quantisation: Quantisation | None = None,
 ) -> Iterator[tuple[dict[str, Slice], Packed]]:
     """Every tensor of a model folder by its name, and those that may stay as they are stored.
 
     They load to `device` and may be taken while the context is open; on the way out all that was
-    sent has arrived. `narrow`: the type in which a CPU holds weights; `quantisation`: how those of
-    safetensors files are stored. `tell` hears the share that is loaded so far. Raises ModelError.
+    sent has arrived. `tell` hears the share that is loaded so far. `dtype`: of numbers that come
+    out of blocks; `narrow`: in which a CPU holds weights; `quantisation`: how those of safetensors
+    files are stored. Raises ModelError.
     """
     with ExitStack() as stack:
         paths = weight_files(folder)
@@ -58,7 +60,7 @@ def open_weights(
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file)
-        gguf = GgufWeights(folder, device)
+        gguf = GgufWeights(folder, device, dtype)
         total_bytes = gguf.size_bytes + sum(one.size_bytes for one in stored.values())
         meter = LoadMeter(total_bytes, tell)
         gguf.tells(meter)
@@ -78,7 +80,7 @@ def open_weights(
         for name in tensors_aside(layers, stored):
             weights.pop(name)
         weights |= {
-            name: PlainNumbers(take, (layers[name].rows, layers[name].columns))
+            name: PlainNumbers(take, (layers[name].rows, layers[name].columns), dtype)
             for name, take in quantised.items()
         }
         yield weights, packed | quantised

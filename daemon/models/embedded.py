@@ -1,4 +1,4 @@
-"""The embedded model, and where GGUF files are kept once converted to safetensors.
+"""The embedded model, and where the folders are kept that are made of GGUF files.
 
 Conversion takes a while and its own process; it happens once for each file's content: the folder's
 name carries a hash of it, so that a second checkout or environment converts nothing. A lock keeps

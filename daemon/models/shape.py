@@ -31,9 +31,12 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded, those that are not packed as `dtype`."""
-        plain = self.num_params - self.packed_params
-        return self.packed_bytes + plain * DTYPE_BYTES[dtype]
+        """Bytes of the weights once loaded as `dtype`."""
+        return self.num_params * DTYPE_BYTES[dtype]
+
+    def plain_bytes(self, dtype: str) -> int:
+        """Of these the bytes of weights that are not packed."""
+        return (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from daemon.engine.quantised.linear import PIECE_ELEMENTS
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.stored import CHUNK_BYTES, LoadMeter, Stored
 from daemon.models.formats import FORMATS, PLAIN
@@ -43,7 +44,7 @@ class GgufWeights:
     stored, if it may stay so, or in plain numbers.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         """Raises ModelError."""
         self._device = device
         index = read_index(folder)
@@ -54,7 +55,7 @@ class GgufWeights:
             one.name: partial(self._weight, one) for one in tensors if one.packed
         }
         self.plain = {
-            one.name: PlainNumbers(partial(self._weight, one), one.shape) for one in tensors
+            one.name: PlainNumbers(partial(self._weight, one), one.shape, dtype) for one in tensors
         }
 
     def tells(self, meter: LoadMeter) -> None:
@@ -74,16 +75,21 @@ class GgufWeights:
 class PlainNumbers:
     """A tensor in plain numbers, as `daemon.engine.weights.Slice`."""
 
-    def __init__(self, take: Callable[[], QuantisedWeight], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, take: Callable[[], QuantisedWeight], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
         self._take = take
         self._shape = shape
+        self._dtype = dtype
 
     def __getitem__(self, _index: object) -> torch.Tensor:
-        """The tensor, as wide as it is stored or float32."""
+        """The tensor, as wide as it is stored, or in `dtype`."""
         weight = self._take()
         if kind := PLAIN.get(weight.format.name):
             return weight.data.view(getattr(torch, kind)).view(self._shape)
-        return weight.numbers().view(self._shape)
+        rows = max(1, PIECE_ELEMENTS // weight.columns)
+        pieces = [weight.pick(slice(at, at + rows)) for at in range(0, weight.rows, rows)]
+        return torch.cat([piece.numbers().to(self._dtype) for piece in pieces]).view(self._shape)
 
 
 def narrow_weights(stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter) -> Packed:

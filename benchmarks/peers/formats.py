@@ -6,11 +6,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Format:
-    """A format of weights; `folder` is set where it can be had as safetensors."""
+    """A format of weights; the last two are set where it can be had as safetensors."""
 
     name: str
     quantised: str  # how llama-quantize calls it
     folder: str = ""
+    number: str = ""  # what is computed in
 
     @property
     def file(self) -> str:
@@ -24,8 +25,8 @@ def size_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-FLOAT32 = Format("f32", "F32", "model")
-BFLOAT16 = Format("bf16", "BF16", "model-bf16")
+FLOAT32 = Format("f32", "F32", "model", "float32")
+BFLOAT16 = Format("bf16", "BF16", "model-bf16", "bfloat16")
 PACKED = (Format("q8_0", "Q8_0"), Format("q4_k_m", "Q4_K_M"))
 OWN = Format("own", "COPY")
 """The file that the model came from, as it is."""

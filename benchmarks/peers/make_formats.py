@@ -26,7 +26,7 @@ from daemon.models.gguf_index import INDEX, LINK
 
 def _quantize(program: Path, source: Path, target: Path, kind: str) -> None:
     """One GGUF file of another."""
-    command = [program.resolve(), "--allow-requantize", source, target, kind]
+    command = [str(one) for one in (program.resolve(), "--allow-requantize", source, target, kind)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         target.unlink(missing_ok=True)

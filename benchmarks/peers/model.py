@@ -13,6 +13,7 @@ import json
 import sysconfig
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -35,7 +36,7 @@ CHAT_TEMPLATE = (
 )
 
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "small": {  # 33.6 million weights
         "vocab_size": 8192,
         "hidden_size": 512,
@@ -57,21 +58,25 @@ SHAPES = {
 }
 
 
-def train_tokenizer(vocabulary: int) -> Tokenizer:
-    """A byte-level BPE of the standard library's text. Raises ValueError if that is too short."""
+def library_files() -> list[Path]:
+    """The modules of the standard library."""
+    return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+
+
+def train_tokenizer(vocabulary: int, files: list[Path]) -> Tokenizer:
+    """A byte-level BPE of the files' text. Raises ValueError if that is too short."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(LLAMA3_SPLIT), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
-    library = Path(sysconfig.get_paths()["stdlib"])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[BEGIN, END, ROLE, CLOSE],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train([str(file) for file in sorted(library.glob("*.py"))], trainer)
+    tokenizer.train([str(file) for file in files], trainer)
     if tokenizer.get_vocab_size() != vocabulary:
         raise ValueError(f"the text gives {tokenizer.get_vocab_size()} tokens, not {vocabulary}")
     begin = (BEGIN, tokenizer.token_to_id(BEGIN))
@@ -81,10 +86,10 @@ def train_tokenizer(vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def configuration(shape: str) -> LlamaConfig:
-    """The configuration of one of `SHAPES`."""
+def configuration(**shape: Any) -> LlamaConfig:
+    """The configuration of a model of such a shape, as `SHAPES` has some."""
     return LlamaConfig(
-        **SHAPES[shape],
+        **shape,
         architectures=["LlamaForCausalLM"],
         dtype="float32",
         max_position_embeddings=CONTEXT,
@@ -128,16 +133,10 @@ def _draw(
     return drawn
 
 
-def main() -> None:
-    """Write model and tokenizer to the folder named on the command line."""
-    parser = argparse.ArgumentParser(description="Make the model of the comparison.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--shape", choices=SHAPES, default="small")
-    args = parser.parse_args()
-    folder: Path = args.folder
-    config = configuration(args.shape)
+def write_model(config: LlamaConfig, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a model folder with all that belongs into it."""
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=train_tokenizer(config.vocab_size),
+        tokenizer_object=tokenizer,
         bos_token=BEGIN,
         eos_token=END,
         pad_token=END,
@@ -149,7 +148,17 @@ def main() -> None:
     config.save_pretrained(folder)
     GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=1).save_pretrained(folder)
     write_weights(config, folder)
-    print(f"wrote {folder}")
+
+
+def main() -> None:
+    """Write model and tokenizer to the folder named on the command line."""
+    parser = argparse.ArgumentParser(description="Make the model of the comparison.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--shape", choices=SHAPES, default="small")
+    args = parser.parse_args()
+    config = configuration(**SHAPES[args.shape])
+    write_model(config, train_tokenizer(config.vocab_size, library_files()), args.folder)
+    print(f"wrote {args.folder}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,11 @@ def unpack(source: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )
-    model.save_pretrained(folder)
+    weights = model.state_dict()
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _name_number(folder, "float32")
 
 
 def write_bfloat16(source: Path, target: Path) -> None:
@@ -53,8 +57,14 @@ def write_bfloat16(source: Path, target: Path) -> None:
             save_file(rounded, target / path.name, metadata={"format": "pt"})
         else:
             shutil.copy(path, target)
-    config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}, indent=2) + "\n")
+    _name_number(target, "bfloat16")
+
+
+def _name_number(folder: Path, number: str) -> None:
+    """Put the kind of number that weights are stored in into the configuration."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | {"dtype": number}
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def make_formats(folder: Path, program: Path, source: Path | None) -> Iterable[Path]:

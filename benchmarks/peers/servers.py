@@ -288,7 +288,7 @@ def llmd_spec(program: Path, extra: list[str], from_files: bool = False) -> Spec
         model = setting.prepared.models / reads(setting.form)
         line = [str(program), "serve", "--model", str(model), "--port", str(setting.port)]
         line += ["--instance", "cpu", "--socket", str(socket_path)]
-        line += ["--set", "scheduler.prefix_cache=false"]
+        line += ["--generation-config", "llmd", "--set", "scheduler.prefix_cache=false"]
         if setting.form.number:
             line += ["--dtype", setting.form.number]
         if setting.limited:

@@ -147,7 +147,9 @@ def summarise(runs: list[Run], servers: list[str]) -> dict[str, Any]:
 
 def table(summary: dict[str, Any]) -> str:
     """The summary in Markdown: a table for each format, with a column for each server."""
-    return "\n".join(line for name, modes in summary.items() for line in _format_table(name, modes))
+    return "\n".join(
+        line for name, modes in summary.items() if modes for line in _format_table(name, modes)
+    )
 
 
 def _format_table(name: str, modes: dict[str, Any]) -> Iterable[str]:

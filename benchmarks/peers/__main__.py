@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import machine, report
+from benchmarks.peers.formats import FLOAT32, FORMATS, Format, size_bytes
 from benchmarks.peers.load import complete, drive, finish, wait_ready
+from benchmarks.peers.memory import tree_memory
 from benchmarks.peers.servers import (
     PEERS,
+    Prepared,
     Server,
     Spec,
     StartError,
@@ -33,38 +36,52 @@ GREEDY = Mode("greedy", requests=4, outputs=((32, 1.0),))
 class Comparison:
     """One sitting: its settings, the runs so far, and what went wrong."""
 
-    def __init__(self, args: argparse.Namespace, specs: list[Spec]) -> None:
+    def __init__(
+        self, args: argparse.Namespace, prepared: Prepared, specs: dict[Format, list[Spec]]
+    ) -> None:
         self._args = args
+        self._prepared = prepared
         self._specs = specs
-        self._folder: Path = args.peers_dir.resolve()
-        self._prompts = Prompts(self._folder / "model/tokenizer.json")
-        self._greedy: dict[str, list[str]] = {}
+        self._prompts = Prompts(prepared.models / FLOAT32.folder / "tokenizer.json")
+        self._greedy: dict[str, dict[str, list[str]]] = {form.name: {} for form in specs}
         self._runs: list[report.Run] = []
         self._problems: list[str] = []
         self._start_s: dict[str, float] = {}
         self._machine = machine.describe()
-        self._versions = {spec.name: spec.version(self._folder) for spec in specs}
+        every = {spec.name: spec for chosen in specs.values() for spec in chosen}
+        self._versions = {name: spec.version(prepared.tools) for name, spec in every.items()}
 
     def run(self) -> None:
-        """All rounds of the normal modes, then all of those with little room."""
+        """For each format all rounds of the normal modes, then all of those with little room."""
         chosen = [mode for mode in MODES if mode.name in self._args.modes]
-        for limited in (False, True):
-            modes = [mode for mode in chosen if mode.limited_kv is limited]
-            if modes and self._args.alone:
-                for number in range(self._args.rounds):
-                    for spec in self._turn(self._specs, number):
-                        self._with_servers([spec], modes, limited, [number])
-            elif modes:
-                numbers = list(range(self._args.rounds))
-                self._with_servers(self._specs, modes, limited, numbers)
+        for form, specs in self._specs.items():
+            for limited in (False, True):
+                modes = [mode for mode in chosen if mode.limited_kv is limited]
+                if modes:
+                    self._rounds(form, specs, modes, limited)
+
+    def _rounds(self, form: Format, specs: list[Spec], modes: list[Mode], limited: bool) -> None:
+        """All rounds of one format, its servers side by side or one at a time."""
+        numbers = list(range(self._args.rounds))
+        if not self._args.alone:
+            self._with_servers(form, specs, modes, limited, numbers)
+            return
+        for number in numbers:
+            for spec in self._turn(specs, number):
+                self._with_servers(form, [spec], modes, limited, [number])
 
     def _with_servers(
-        self, specs: list[Spec], modes: list[Mode], limited: bool, numbers: list[int]
+        self,
+        form: Format,
+        specs: list[Spec],
+        modes: list[Mode],
+        limited: bool,
+        numbers: list[int],
     ) -> None:
         """Start servers, take them through the modes once per round number, stop them."""
         with stopping([]) as servers:
             for spec in specs:
-                self._start(spec, limited, servers)
+                self._start(spec, form, limited, servers)
             for number in numbers:
                 for mode in modes:
                     for server in self._turn(servers, number):
@@ -75,10 +92,10 @@ class Comparison:
         first = number % len(items) if items else 0
         return items[first:] + items[:first]
 
-    def _start(self, spec: Spec, limited: bool, servers: list[Server]) -> None:
+    def _start(self, spec: Spec, form: Format, limited: bool, servers: list[Server]) -> None:
         """Start one server, warm it up, and keep its greedy text; leave it out if it fails."""
         began = time.monotonic()
-        server = start(spec, self._folder, self._args.threads, limited)
+        server = start(spec, self._prepared, form, self._args.threads, limited)
         servers.append(server)
         try:
             finish(wait_ready(server, self._args.start_limit))
@@ -88,13 +105,14 @@ class Comparison:
             server.stop()
             return
         self._start_s[server.log.stem] = round(time.monotonic() - began, 1)
-        self._say(f"{spec.name}: ready after {self._start_s[server.log.stem]} s")
+        self._say(f"{spec.name}, {form.name}: ready after {self._start_s[server.log.stem]} s")
         jobs = make_jobs(FIRST_WARM_UP, self._prompts, f"{spec.name} first")
         finish(drive(server, FIRST_WARM_UP, jobs))
-        if spec.name not in self._greedy:
+        texts_by_server = self._greedy[form.name]
+        if spec.name not in texts_by_server:
             samples = make_jobs(GREEDY, self._prompts, GREEDY.name)
             texts = [finish(complete(server, one.prompt, one.output_tokens)) for one in samples]
-            self._greedy[spec.name] = texts
+            texts_by_server[spec.name] = texts
 
     def _measure(self, server: Server, mode: Mode, number: int) -> None:
         """One run, repeated when others disturbed it; the least disturbed attempt counts."""
@@ -123,13 +141,21 @@ class Comparison:
         meter = machine.CpuMeter(server.process.pid)
         answers, wall_s = finish(drive(server, mode, jobs))
         use = dataclasses.asdict(meter.read())
-        run: report.Run = {"server": server.spec.name, "mode": mode.name, "round": number}
-        run |= {"busy_before": round(quiet, 3), "cpu": use}
-        return run | report.measure(mode, answers, wall_s)
+        run: report.Run = {"format": server.form.name, "server": server.spec.name}
+        run |= {"mode": mode.name, "round": number, "busy_before": round(quiet, 3), "cpu": use}
+        return run | report.measure(mode, answers, wall_s) | self._memory(server)
+
+    def _memory(self, server: Server) -> report.Run:
+        """What the server takes, and how much of it would stay with no weights at all."""
+        taken = tree_memory(server.process.pid)
+        part = self._prepared.models / server.spec.reads(server.form)
+        weights_mb = round(size_bytes(part) / 2**20, 1)
+        beyond_mb = round(taken.pss_mb - weights_mb, 1)
+        taken_mb = dataclasses.asdict(taken)
+        return taken_mb | {"weights_mb": weights_mb, "beyond_weights_mb": beyond_mb}
 
     def result(self) -> dict[str, Any]:
         """Everything there is to know so far, ready for JSON."""
-        names = [spec.name for spec in self._specs]
         args = {key: value for key, value in vars(self._args).items() if key not in PATHS}
         return {
             "machine": self._machine,
@@ -137,11 +163,19 @@ class Comparison:
             "start_s": self._start_s,
             "settings": args | {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS},
             "modes": [dataclasses.asdict(mode) for mode in MODES if mode.name in self._args.modes],
-            "greedy": report.agreement(self._greedy),
-            "summary": report.summarise(self._runs, names),
+            "greedy": {name: report.agreement(texts) for name, texts in self._greedy.items()},
+            "summary": self._summary(),
             "runs": self._runs,
             "problems": self._problems,
         }
+
+    def _summary(self) -> dict[str, Any]:
+        """The numbers of each format."""
+        summary: dict[str, Any] = {}
+        for form, specs in self._specs.items():
+            runs = [run for run in self._runs if run["format"] == form.name]
+            summary[form.name] = report.summarise(runs, [spec.name for spec in specs])
+        return summary
 
     def _write(self) -> None:
         """Keep what is known so far, so that an interrupted sitting is not lost."""
@@ -150,7 +184,7 @@ class Comparison:
 
     def _tell(self, run: report.Run) -> None:
         """One line about a finished run."""
-        parts = [f"round {run['round'] + 1} {run['mode']:<7}{run['server']:<14}"]
+        parts = [f"{run['format']} round {run['round'] + 1} {run['mode']:<7}{run['server']:<14}"]
         for metric in report.METRICS[run["mode"]][:2]:
             parts.append(f"{metric.title} {run.get(metric.key, 'none')}")
         parts.append(f"others' cpu {run['cpu']['others']:.2f}")
@@ -169,7 +203,7 @@ class Comparison:
         print(text, file=sys.stderr, flush=True)
 
 
-PATHS = ("peers_dir", "out", "llmd", "llmd_args")
+PATHS = ("peers_dir", "tools_dir", "out", "llmd", "llmd_args")
 
 
 def parse_args() -> argparse.Namespace:
@@ -181,12 +215,15 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     names = [mode.name for mode in MODES]
     add("--peers-dir", type=Path, required=True, help="the prepared folder")
+    add("--tools-dir", type=Path, help="where the servers are (default: the prepared folder)")
+    add("--formats", nargs="+", choices=FORMATS, default=[FLOAT32.name], help="of the weights")
     add("--servers", nargs="+", choices=[spec.name for spec in PEERS], help="only these peers")
     add("--modes", nargs="+", choices=names, default=names)
     add("--rounds", type=int, default=3, help="times each mode is run per server")
     add("--alone", action="store_true", help="run one server at a time, not all side by side")
     add("--without-llmd", action="store_true", help="measure the peers only")
     add("--llmd", type=Path, default=find_llmd(), help="the llmd program")
+    add("--llmd-files", action="store_true", help="llmd reads GGUF files, folders never")
     add("--llmd-args", nargs=argparse.REMAINDER, default=[], help="more for `llmd serve`; last")
     add("--out", type=Path, help="write everything here, as JSON")
     add("--seed", type=int, default=1)
@@ -199,40 +236,55 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def choose_specs(args: argparse.Namespace) -> list[Spec]:
-    """llmd and those peers whose parts are there."""
+def choose_specs(args: argparse.Namespace, prepared: Prepared, form: Format) -> list[Spec]:
+    """llmd and those peers that have all they need to serve a format."""
     specs: list[Spec] = []
     if not args.without_llmd:
         if args.llmd is None:
             sys.exit("llmd is not installed; name it with --llmd or use --without-llmd")
-        specs.append(llmd_spec(args.llmd, args.llmd_args))
-    for spec in PEERS:
-        if args.servers and spec.name not in args.servers:
-            continue
-        lacking = missing(spec, args.peers_dir)
+        specs.append(llmd_spec(args.llmd, args.llmd_args, args.llmd_files))
+    specs += [spec for spec in PEERS if not args.servers or spec.name in args.servers]
+    chosen = []
+    for spec in specs:
+        lacking = missing(spec, prepared, form)
         if lacking:
-            print(f"{spec.name} is left out, for want of {', '.join(lacking)}", file=sys.stderr)
+            want = ", ".join(lacking)
+            print(f"{spec.name} is left out of {form.name}, for want of {want}", file=sys.stderr)
         else:
-            specs.append(spec)
-    return specs
+            chosen.append(spec)
+    return chosen
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """The tables, and what is to be known of the machine and the runs."""
+    about = result["machine"]
+    print(f"{about['processor']}, {about['cores']} cores: {about['features']}")
+    for name, version in result["versions"].items():
+        print(f"{name}: {version}")
+    print(report.table(result["summary"]))
+    for name, greedy in result["greedy"].items():
+        same = f"{greedy['same']} of {greedy['prompts']} prompts"
+        print(f"\n{name}: same greedy text from all servers for {same}")
+    disturbed = sum(run["disturbed"] for run in result["runs"])
+    print(f"runs disturbed by others: {disturbed} of {len(result['runs'])}")
+    for problem in result["problems"]:
+        print(f"problem: {problem}")
 
 
 def main() -> None:
     """Run the comparison and print its table."""
     args = parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    comparison = Comparison(args, choose_specs(args))
+    models = args.peers_dir.resolve()
+    prepared = Prepared(models, (args.tools_dir or models).resolve())
+    forms = [FORMATS[name] for name in args.formats]
+    chosen = {form: choose_specs(args, prepared, form) for form in forms}
+    specs = {form: servers for form, servers in chosen.items() if servers}
+    comparison = Comparison(args, prepared, specs)
     try:
         comparison.run()
     finally:
-        result = comparison.result()
-        print(report.table(result["summary"]))
-        same, asked = result["greedy"]["same"], result["greedy"]["prompts"]
-        print(f"\nsame greedy text from all servers: {same} of {asked} prompts")
-        disturbed = sum(run["disturbed"] for run in result["runs"])
-        print(f"runs disturbed by others: {disturbed} of {len(result['runs'])}")
-        for problem in result["problems"]:
-            print(f"problem: {problem}")
+        print_result(comparison.result())
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ async def wait_ready(server: Server, limit_s: float) -> None:
         if not server.alive:
             raise StartError(f"{server.spec.name} ended:\n{server.log_tail()}")
         try:
-            server.model_name = server.spec.model_name or await _model_name(server)
+            server.model_name = server.model_name or await _model_name(server)
             await complete(server, "def main():", 4)
             return
         except (aiohttp.ClientError, TimeoutError, OSError, LookupError, ValueError) as error:

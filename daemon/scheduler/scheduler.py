@@ -15,7 +15,7 @@ from daemon.memory.swap_space import PROACTIVE
 from daemon.promised import Promised
 from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.counted import check_counts, count_tokens
+from daemon.scheduler.counted import check_counts, count_one_each, count_tokens
 from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.moving import Moving
@@ -29,9 +29,9 @@ from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.sequence import Left, Sequence
 from daemon.story import What
-from daemon.wire.columns import ONE, Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
+from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, int32
 
-_LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
+_ERROR = np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
 _ONE_EACH = int32()
 
@@ -353,7 +353,9 @@ class Scheduler:
             rows, slots, why = count_tokens(flown, reasons, counts, table, self.kv)
             sequences = table.sequence[slots]
         else:
-            rows, slots, sequences, why = self._count_one_each(flown, reasons)
+            rows, slots, sequences, why = count_one_each(
+                flown, reasons, table, self._row_numbers[: flown.slots.size]
+            )
         causes: list[int] = []
         (ending,) = why.nonzero()
         if ending.size:
@@ -375,21 +377,6 @@ class Scheduler:
             if (member := table.members[slot]) is not None
             and table.delivered[slot] > table.fed_until[slot]
         ]
-
-    def _count_one_each(
-        self, flown: InFlightStep, reasons: UInt8
-    ) -> tuple[Int32, Slots, Int64, UInt8]:
-        """Count a token of each row that is not void; its (index, slot, sequence, reason)."""
-        table, slots, sequences, why = self.slots, flown.slots, flown.sequences, reasons
-        if any_true(flown.finals):
-            why = reasons.copy()
-            why[flown.finals & ~reasons.astype(np.bool_)] = _LENGTH
-        rows = self._row_numbers[: slots.size]
-        if table.departures != flown.departures:
-            rows = rows[table.epoch[slots] == flown.epochs]
-            slots, sequences, why = slots[rows], sequences[rows], why[rows]
-        table.delivered[slots] += ONE
-        return rows, slots, sequences, why
 
     def _fail(self, slots: Slots) -> None:
         """Take back the tokens of rows that failed; what they computed is not cached."""

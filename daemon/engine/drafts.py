@@ -7,6 +7,7 @@ the sequence's own as long as every draft before was drawn. The first draw that 
 sequence's next token, and what was computed behind it is written over later.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +23,7 @@ from daemon.wire.columns import Column, Int32, Int64, int32
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PlannedRows:
     """A plan's rows as they are computed."""
 
     batch: Batch
@@ -30,11 +31,13 @@ class Rows:
     drafted: Drafted | None = None  # None: no row brings drafts
 
 
-def rows_of(plan: Plan, slots: Slots) -> Rows:
-    """The rows of a plan, drafts among them. Raises ValueError where drafts contradict the plan."""
+def rows_of(plan: Plan, slots: Slots, alike: Callable[[int, int], bool]) -> PlannedRows:
+    """The rows of a plan, drafts among them; without these where a step of so many tokens is not
+    `alike`, and might draw others. Raises ValueError where drafts contradict the plan.
+    """
     batch = plan.batch
     if not plan.drafts.size:
-        return Rows(batch, plan.inputs)
+        return PlannedRows(batch, plan.inputs)
     if slots.last_token.is_cuda:
         raise ValueError("a device that begins a step before it has read the last takes no drafts")
     drafts = batch.drafts.astype(np.int64)
@@ -42,6 +45,8 @@ def rows_of(plan: Plan, slots: Slots) -> Rows:
         raise ValueError(
             f"the plan brings {plan.drafts.size} drafts where there are {drafts.sum()}"
         )
+    if not alike(batch.num_tokens - plan.drafts.size, batch.num_tokens):
+        return PlannedRows(msgspec.structs.replace(batch, drafts=int32()), plan.inputs)
     rows = np.repeat(np.arange(drafts.size), drafts + 1)
     firsts = np.cumsum(drafts + 1) - (drafts + 1)
     behind = np.arange(rows.size) - firsts[rows]
@@ -55,7 +60,9 @@ def rows_of(plan: Plan, slots: Slots) -> Rows:
         fed=batch.fed[rows] | is_draft.astype(np.uint8),
         drafts=int32(),
     )
-    return Rows(wide, _inputs(wide, plan, is_draft), _drafted(wide, plan.drafts, is_draft, slots))
+    return PlannedRows(
+        wide, _inputs(wide, plan, is_draft), _drafted(wide, plan.drafts, is_draft, slots)
+    )
 
 
 def _inputs(wide: Batch, plan: Plan, is_draft: np.ndarray) -> Int32:
@@ -79,7 +86,7 @@ def _drafted(wide: Batch, drafts: Column, is_draft: np.ndarray, slots: Slots) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptDraws:
     """The draws that count: T tokens of R rows."""
 
     rows: Int64  # [T] among all that were sampled
@@ -108,9 +115,9 @@ class Kept:
         )
 
 
-def kept_of(drafted: Drafted, kept: np.ndarray) -> Kept:
+def kept_of(drafted: Drafted, kept: np.ndarray) -> KeptDraws:
     """Of the sampled rows those that are `kept`."""
     (rows,) = kept.nonzero()
     number = np.cumsum(drafted.firsts) - 1
     counts = np.bincount(number[rows], minlength=int(drafted.firsts.sum()))
-    return Kept(rows, np.cumsum(counts) - 1, counts.astype(np.int32))
+    return KeptDraws(rows, np.cumsum(counts) - 1, counts.astype(np.int32))

@@ -14,7 +14,7 @@ import torch
 
 from daemon.batch import Batch
 from daemon.engine.backend import Backend
-from daemon.engine.drafts import Kept, kept_of, rows_of
+from daemon.engine.drafts import KeptDraws, kept_of, rows_of
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
@@ -99,7 +99,7 @@ class Engine:
         self._change_seats(plan)
         self.slots.change_tables(batch)
         self.cache.copy(batch.copy_sources, batch.copy_targets)
-        rows = rows_of(plan, self.slots)
+        rows = rows_of(plan, self.slots, self.model.alike)
         flat = flatten(rows.batch, rows.inputs, self.slots.block_table, self.cache.block_size)
         if self.swap is not None and self.swap.pool.compressed:
             self.cache.fill(flat.blocks, flat.offsets)
@@ -174,7 +174,7 @@ class Engine:
         batch: Batch,
         flat: FlatBatch,
         drawn: Drawn | None,
-        kept: Kept | None,
+        kept: KeptDraws | None,
         scored: Scored,
         began: tuple[float, float],
     ) -> Reply:

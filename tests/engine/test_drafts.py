@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.engine.drafts import kept_of
+from daemon.engine.model import CausalModel
 from daemon.engine.sampler import Drafted
 from daemon.engine.start import start
 from daemon.engine.step import Engine
@@ -180,6 +182,31 @@ def test_a_draw_counts_while_all_before_it_were_expected(
     found = kept_of(drafted, kept)
     assert found.counts.sum() == kept.sum() and (found.counts > 0).all()
     assert found.rows[found.lasts].size == len(rows)
+
+
+def test_nothing_is_drafted_where_numbers_would_be_others(
+    engines: Callable[[str, str], Engine],
+) -> None:
+    """As where a product of few tokens is exact, and one of more rounds."""
+
+    class Rounding(CausalModel):
+        def alike(self, count: int, other: int) -> bool:
+            return other <= 2
+
+    whole = engines("llama", "")
+    engine = replace(whole, model=Rounding(whole.model._forward))
+    plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+    truth = answers(whole, nothing)[0][0]
+    one = plans.add(0, random.Random("greedy").choices(range(2, VOCAB_SIZE), k=9), GREEDY)
+    for drafts, count in (([], 1), (truth[1:4], 1), (truth[2:3], 2)):
+        work = [(one, len(one.tokens) - one.num_computed)]
+        with torch.inference_mode():
+            reply = engine.run(plans.plan(work, [drafts]))
+        plans.take(work, reply)
+        assert len(reply.tokens) == count
+    assert one.outputs == truth[:4]
+    plans.leave(one)
+    engine.run(plans.plan([]))
 
 
 def test_what_a_plan_may_not_say(engines: Callable[[str, str], Engine]) -> None:

@@ -36,12 +36,22 @@ def count_one_each(
     return rows, slots, sequences, why
 
 
-def check_counts(
-    flown: InFlightStep, reasons: UInt8, counts: Int32, later: Iterable[InFlightStep]
+def check_answer(
+    flown: InFlightStep,
+    reasons: UInt8,
+    counts: Int32,
+    offers: Int32,
+    later: Iterable[InFlightStep],
 ) -> None:
-    """Raises ValueError for counts that a worker may not answer: of a row that ends without a
-    token, or other than one of a row from which a `later` step goes on.
+    """Raises ValueError for columns of another length than the rows, and for counts that a worker
+    may not answer: of a row that ends without a token, or other than one of a row from which a
+    `later` step goes on.
     """
+    for column, name in ((reasons, "answers"), (offers, "offers")):
+        if column.size != flown.slots.size and (column.size or column is reasons):
+            raise ValueError(f"step {flown.step}: {column.size} {name} for {flown.slots.size} rows")
+    if not counts.size:
+        return
     if counts.size != flown.slots.size:
         raise ValueError(f"step {flown.step}: {counts.size} counts for {flown.slots.size} rows")
     if (counts < (reasons != 0)).any():
@@ -79,3 +89,10 @@ def count_tokens(
     reasons_of_tokens = np.zeros(tokens.size, np.uint8)
     reasons_of_tokens[ends[taken > 0] - 1] = why[taken > 0]
     return tokens.astype(np.int32), np.repeat(slots, taken), reasons_of_tokens
+
+
+def take_back(slots: Slots, table: SlotTable, kv: KVCache) -> None:
+    """Take back the tokens of rows that failed; what they computed is not cached."""
+    table.delivered[slots] -= 1
+    for slot in slots.tolist():
+        kv.forget(table.member(slot))

@@ -42,8 +42,9 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_places: Column = _NONE  # int32 [I]: host blocks ...
     in_blocks: Column = _NONE  # ... copied to device blocks
     awaits: int = 0  # the plan up to which swap copies must be done before the step; 0: none
+    drafts: Column = _NONE  # int32 [B]: drafted tokens behind a row's own, if anybody drafts
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed in this step."""
-        return int(self.counts.sum())
+        """Tokens computed in this step, drafts included."""
+        return int(self.counts.sum()) + int(self.drafts.sum())

@@ -16,6 +16,7 @@ LIVE = frozenset(
         "scheduler.max_waiting",
         "scheduler.placement",
         "scheduler.policy",
+        "scheduler.prompt_lookup",
         "scheduler.starve_s",
         "server.allowed_hosts",
         "server.cors_origins",

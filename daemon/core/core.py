@@ -230,6 +230,7 @@ class Core:
         if instance.behind_prompts is not None:
             self.counters.note_pause(Cause.BEHIND_PROMPT, *instance.behind_prompts)
         self.counters.computed_tokens += answer.work.num_tokens
+        self.counters.note_drafts(*answer.drafts)
         num_failed = answer.num_failed
         self.counters.output_tokens += answer.rows.size - num_failed
         if answer.rows.size:

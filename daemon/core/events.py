@@ -71,6 +71,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     copy_block_s: float = 0.0  # to swap one block out or in
     token_s: float = 0.0  # what one prompt token more adds to a step
     forward_tokens: int = 0  # its target forward size, where the policy asks for it
+    row_s: float = 0.0  # what one decoded token more adds to a step; 0: unknown
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):
@@ -119,6 +120,8 @@ class StepDone(msgspec.Struct, frozen=True, tag="StepDone", array_like=True):
     reasons: Column  # uint8 [R]: STOP where the drawn token ends the sequence
     elapsed_s: float
     counts: Column = msgspec.field(default_factory=int32)  # int32 [R], drawn; empty: one each
+    # int32 [R]: tokens that could be drafted behind what a row drew; empty: nobody looked, or none
+    offers: Column = msgspec.field(default_factory=int32)
 
 
 class CopiesDone(msgspec.Struct, frozen=True, tag="Copied", array_like=True):

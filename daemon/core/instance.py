@@ -114,6 +114,14 @@ class Instance:
         return self.role is not other
 
     @property
+    def may_draft(self) -> bool:
+        """Whether rows may verify drafts: what they draw is known before the next step begins, and
+        some would pay.
+        """
+        alone = not self.config.ahead and self.config.stages == 1
+        return alone and self.scheduler.drafting.looks
+
+    @property
     def depth(self) -> int:
         """Steps that may be in flight."""
         if self.limits.depth:
@@ -126,7 +134,7 @@ class Instance:
         self.state = WorkerState.READY
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
-        step_time = StepTimeModel(said.step_s, said.token_s)
+        step_time = StepTimeModel(said.step_s, said.token_s, first_row_s=said.row_s)
         host = said.num_host_blocks, said.copy_block_s
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
         self.scheduler.limits = replace(self.scheduler.limits, forward_tokens=self._size(said))
@@ -175,7 +183,7 @@ class Instance:
         if is_looked_at and flying[0].step == event.step:
             began_s = self.step_began_s
             self.behind_prompts = delay.answered(flying[0], began_s, event.now, self.scheduler)
-        answer = self.scheduler.complete(event.step, event.reasons, event.counts)
+        answer = self.scheduler.complete(event.step, event.reasons, event.counts, event.offers)
         if answer is not None:
             if answer.work.num_tokens:
                 self.step_time.observe(answer.work, event.elapsed_s)
@@ -193,7 +201,7 @@ class Instance:
             self.due_s = NEVER
         elif not flying:
             self.due_s = AT_ONCE
-        elif flying >= self.depth:
+        elif flying >= self.depth or self.scheduler.holds_back:
             self.due_s = NEVER
         elif self.config.stages > 1:
             self.due_s = AT_ONCE

@@ -241,6 +241,9 @@ class Counters(msgspec.Struct):
     sent_bytes: int = 0
     flips: int = 0
     due: tuple[Due, ...] = ()  # by scale, the one that was counted last at the end
+    drafts: int = 0  # rows of steps that verified drafted tokens beside their own
+    draft_tokens: int = 0
+    accepted_tokens: int = 0  # drafts that were drawn
 
     def note_first(self, ttft_s: float) -> None:
         """Count an answer's first token."""
@@ -269,6 +272,12 @@ class Counters(msgspec.Struct):
         self.recomputed_tokens += recomputed
         self.swaps_out += num_out
         self.swaps_in += num_in
+
+    def note_drafts(self, num_rows: int, num_tokens: int, num_accepted: int) -> None:
+        """Count the rows of a step that drafted, their drafts, and those that were drawn."""
+        self.drafts += num_rows
+        self.draft_tokens += num_tokens
+        self.accepted_tokens += num_accepted
 
     def note_handoff(self, took_s: float) -> None:
         """Count a sequence that went on elsewhere with its KV, `took_s` after it left."""

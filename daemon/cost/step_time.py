@@ -25,18 +25,24 @@ class StepTimeModel:
 
     Non-negative least squares of the relative error over an exponentially forgetting window. A
     term that was never seen keeps its first value: 0, but for the base and for what a prompt token
-    adds, which a worker measures before it is ready.
+    and a row add, which a worker measures before it is ready.
     """
 
     def __init__(
-        self, first_step_s: float = 0.0, first_token_s: float = 0.0, memory: float = 0.99
+        self,
+        first_step_s: float = 0.0,
+        first_token_s: float = 0.0,
+        memory: float = 0.99,
+        first_row_s: float = 0.0,
     ) -> None:
         self.mean_s = first_step_s
         self.alone = first_step_s, first_token_s  # as the worker measured them; it learns nothing
         self._memory = memory
         self._count = 0
         self._coefficients = np.zeros(_TERMS)
-        self._coefficients[[0, 3]] = first_step_s, first_token_s * _SCALE[3]
+        row_s = min(first_row_s, first_step_s)  # a first step has one row
+        first = first_step_s - row_s, row_s * _SCALE[1], first_token_s * _SCALE[3]
+        self._coefficients[[0, 1, 3]] = first
         self._terms: tuple[float, ...] = tuple((self._coefficients / _SCALE).tolist())
         self._products = np.zeros((_TERMS, _TERMS))
         self._targets = np.zeros(_TERMS)

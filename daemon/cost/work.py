@@ -8,7 +8,7 @@ from daemon.wire.columns import ONE, all_true
 
 
 class StepWork(msgspec.Struct, frozen=True, gc=False):
-    """One step: decodes are rows of one token, chunks are rows of more."""
+    """One step: decodes are rows of one token, each draft is one, and chunks are rows of more."""
 
     num_decodes: int
     decode_context: int  # tokens that all decodes together attend to, their own included
@@ -40,10 +40,17 @@ def work_of(batch: Batch) -> StepWork:
     samples = batch.samples
     num_samples = samples.size if all_true(samples) else int(np.count_nonzero(samples))
     attended = int(np.add.reduce(starts))
+    num_drafts = 0
+    if batch.drafts.size:
+        drafts = batch.drafts.astype(np.int64)
+        num_drafts = int(drafts.sum())
+        num_samples += num_drafts
+        attended += int((drafts * (starts + ONE) + drafts * (drafts - 1) // 2).sum())
     (longer,) = (counts > ONE).nonzero()
     if not longer.size:
-        return StepWork(counts.size, attended + counts.size, (), num_samples)
+        num_decodes = counts.size + num_drafts
+        return StepWork(num_decodes, attended + num_decodes, (), num_samples)
     chunks = tuple(zip(counts[longer].tolist(), starts[longer].tolist(), strict=True))
-    num_decodes = counts.size - len(chunks)
+    num_decodes = counts.size - len(chunks) + num_drafts
     context = attended - sum(before for _, before in chunks) + num_decodes
     return StepWork(num_decodes, context, chunks, num_samples)

@@ -69,6 +69,10 @@ class _FaultyModel(CausalModel):
         self._whole = model
         self._faults = faults
 
+    def alike(self, count: int, other: int) -> bool:
+        """As the model's own."""
+        return self._whole.alike(count, other)
+
     def logits(
         self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend
     ) -> torch.Tensor:

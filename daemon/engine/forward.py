@@ -1,7 +1,7 @@
 """What computes a model: token by token in any batch, and whole decode steps made beforehand."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -31,6 +31,14 @@ class Forward(Protocol):
 
     def products(self) -> Sequence[object]:
         """Every matrix product, and perhaps what is none."""
+
+
+@runtime_checkable
+class Differing(Protocol):
+    """A matrix product whose numbers depend on how many tokens are computed together."""
+
+    def alike(self, count: int, other: int) -> bool:
+        """Whether those of so many tokens are those of others, but for the order of sums."""
 
 
 class Programs(Protocol):

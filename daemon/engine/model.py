@@ -5,7 +5,7 @@ from torch import nn
 
 from daemon.engine.backend import Backend
 from daemon.engine.decoder import Decoder
-from daemon.engine.forward import Programs
+from daemon.engine.forward import Differing, Programs
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear, quantised_bytes
 from daemon.engine.metadata import FlatBatch
@@ -54,6 +54,13 @@ class CausalModel:
     def compiles(self, batch: FlatBatch) -> bool:
         """Whether a batch would be computed by a compiled step."""
         return self._programs is not None and self._programs.takes(batch)
+
+    def alike(self, count: int, other: int) -> bool:
+        """Whether a step of so many tokens gives the same logits as one of others, but for the
+        order of sums.
+        """
+        differing = (one for one in self._forward.products() if isinstance(one, Differing))
+        return count == other or all(one.alike(count, other) for one in differing)
 
     def prepare(self) -> bool:
         """Compile one more program while nobody waits; False where there is none left."""

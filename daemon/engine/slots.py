@@ -10,7 +10,7 @@ from daemon.engine.metadata import FlatBatch
 from daemon.engine.upload import upload, upload_all
 from daemon.protocol.worker import Join
 from daemon.request import FinishReason
-from daemon.wire.columns import Column, Int32, Int64, UInt8
+from daemon.wire.columns import Bools, Column, Int32, Int64, UInt8
 
 
 class Slots:
@@ -75,13 +75,16 @@ class Slots:
         """These slots' last tokens [R] are `tokens` int64 [R] on the device, once it has them."""
         self.last_token.index_copy_(0, upload(slots, self.last_token.device), tokens)
 
+    def are_ends(self, slots: Column, tokens: Column) -> Bools:
+        """Which of these tokens [N] would end the sequences in these slots."""
+        ends = self._end_ids
+        pairs = zip(slots.tolist(), tokens.tolist(), strict=True)
+        return np.fromiter((token in ends[slot] for slot, token in pairs), np.bool_, len(slots))
+
     def reasons(self, slots: Column, tokens: Int32) -> UInt8:
         """STOP where a row's token [R] ends its sequence, else NONE.
 
         Before `min_tokens` outputs exist the sampler draws no end token, so none is seen here.
         """
-        ends = self._end_ids
-        stopped = [
-            token in ends[slot] for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True)
-        ]
+        stopped = self.are_ends(slots, tokens)
         return np.where(stopped, FinishReason.STOP, FinishReason.NONE).astype(np.uint8)

@@ -43,8 +43,9 @@ def start(
     progress: Progress,
     fallen: Fallen = unheard,
     after_layer: AfterLayer | None = None,
-) -> tuple[Engine, float, float]:
-    """The engine, the time of a warm decode step, and what a prompt token adds to one (seconds).
+) -> tuple[Engine, float, float, float]:
+    """The engine, the time of a warm decode step, and what a prompt token and a decoded one add to
+    it (seconds).
 
     `fallen` is told which GPU kernels are not used, now and later; `after_layer` of each layer of
     steps that do not compute them all as one. Raises ModelError, HostPoolError and others.

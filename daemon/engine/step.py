@@ -14,11 +14,12 @@ import torch
 
 from daemon.batch import Batch
 from daemon.engine.backend import Backend
+from daemon.engine.drafts import KeptDraws, kept_of, rows_of
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import CausalModel
-from daemon.engine.sampler import Drawn, Draws, Sampler
+from daemon.engine.sampler import Drafted, Drawn, Draws, Sampler
 from daemon.engine.scoring import PromptScorer, Scored, score, with_spans
 from daemon.engine.shrink import computed
 from daemon.engine.slots import Slots
@@ -98,15 +99,21 @@ class Engine:
         self._change_seats(plan)
         self.slots.change_tables(batch)
         self.cache.copy(batch.copy_sources, batch.copy_targets)
-        flat = flatten(batch, plan.inputs, self.slots.block_table, self.cache.block_size)
+        rows = rows_of(plan, self.slots, self.model.alike)
+        flat = flatten(rows.batch, rows.inputs, self.slots.block_table, self.cache.block_size)
         if self.swap is not None and self.swap.pool.compressed:
             self.cache.fill(flat.blocks, flat.offsets)
         logits, scored = self._compute(flat)
-        drawn = self._draw(flat, logits)
-        if drawn is not None:
+        drawn = self._draw(flat, logits, rows.drafted)
+        kept = None
+        if drawn is not None and drawn.kept is not None and rows.drafted is not None:
+            kept = kept_of(rows.drafted, drawn.kept)
+            lasts = kept.rows[kept.lasts]
+            self.slots.take(flat.sampled_slots[lasts].astype(np.int64), drawn.tokens[lasts])
+        elif drawn is not None:
             self.slots.take(flat.sampled_slots.astype(np.int64), drawn.tokens)
-        done = self.stream.record()
-        begun = Begun(done, lambda: self._answer(batch, flat, drawn, scored, (came_s, waited_s)))
+        done, times = self.stream.record(), (came_s, waited_s)
+        begun = Begun(done, lambda: self._answer(batch, flat, drawn, kept, scored, times))
         self._before.begun = begun
         return begun
 
@@ -152,18 +159,22 @@ class Engine:
         index = upload(np.searchsorted(tokens, flat.sampled_tokens), states.device)
         return self.model.head(states[index]), scored
 
-    def _draw(self, flat: FlatBatch, logits: torch.Tensor | None) -> Drawn | None:
+    def _draw(
+        self, flat: FlatBatch, logits: torch.Tensor | None, drafted: Drafted | None
+    ) -> Drawn | None:
         """Draw the sampled rows' tokens; None where none is sampled."""
         if logits is None or not len(flat.sampled_slots):
             return None
         allowed = self.grammars.allowed(flat.sampled_slots, flat.sampled_positions)
-        return self.sampler.sample(logits, flat.sampled_slots, flat.sampled_positions, allowed)
+        asked = flat.sampled_slots, flat.sampled_positions, allowed, drafted
+        return self.sampler.sample(logits, *asked)
 
     def _answer(
         self,
         batch: Batch,
         flat: FlatBatch,
         drawn: Drawn | None,
+        kept: KeptDraws | None,
         scored: Scored,
         began: tuple[float, float],
     ) -> Reply:
@@ -174,10 +185,15 @@ class Engine:
         idle_s = max(0.0, came_s - before_s) if before_s else 0.0
         elapsed_s = done_s - max(came_s, before_s) - waited_s
         draws = _NO_DRAWS if drawn is None else drawn.read()
-        reasons = self.slots.reasons(flat.sampled_slots, draws.tokens)
-        errors = dict(self.grammars.take(flat.sampled_slots, draws.tokens))
+        slots, counts = flat.sampled_slots, int32()
+        if kept is not None:
+            slots, draws, counts = kept.slots(flat), kept.draws(draws), kept.counts
+        reasons = self.slots.reasons(slots, draws.tokens)
+        errors = dict(self.grammars.take(slots, draws.tokens))
         errors |= dict.fromkeys(draws.broken.tolist(), _NOT_NUMBERS)
         reasons[list(errors)] = FinishReason.ERROR
+        if kept is not None:
+            reasons = reasons[kept.lasts]
         return Reply(
             step=batch.step,
             tokens=draws.tokens,
@@ -187,4 +203,5 @@ class Engine:
             logprobs=draws.logprobs,
             errors=tuple(errors.items()),
             prompts=scored.read(),
+            counts=counts,
         )

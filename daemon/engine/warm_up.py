@@ -17,6 +17,8 @@ from daemon.request import SamplingParams
 from daemon.wire.columns import Column, int32
 
 _DECODE_STEPS = 4
+_DRAFTS = 7
+"""Drafts of the steps that show what a draft takes."""
 _PROMPT_TOKENS = 256
 """Of the prompt whose time is taken."""
 _CPU_PROMPT_TOKENS = 64
@@ -32,8 +34,9 @@ _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
 
-def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
-    """Run a prompt and a few decode steps; the fastest decode's seconds, and a prompt token's.
+def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
+    """Run a prompt and a few decode steps; the fastest decode's seconds, a prompt token's, and what
+    a decoded token more adds (0: it is not measured).
 
     It scribbles on blocks of the still empty pool and leaves its slot again.
     """
@@ -51,12 +54,25 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float]:
         for step in range(min(_DECODE_STEPS, room - length))
     ]
     step_s = min(times, default=0.0)
+    row_s = 0.0 if engine.cache.blocks.is_cuda else _row_s(engine, length, room, step_s)
     again = min(length, _PROMPT_TOKENS)
     prompt_s = engine.run(_plan(0, again, np.zeros(again, np.int32), (), ())).elapsed_s
     short = min(length, _SHORT_TOKENS)
     engine.run(_plan(0, short, np.zeros(short, np.int32), (), ()))
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
-    return step_s, max(0.0, prompt_s - step_s) / again
+    return step_s, max(0.0, prompt_s - step_s) / again, row_s
+
+
+def _row_s(engine: Engine, start: int, room: int, step_s: float) -> float:
+    """What a drafted token adds to a decode step that takes `step_s`; as a decoded one does."""
+    count = min(_DRAFTS, room - start - 1)
+    if count <= 0:
+        return 0.0
+    plan = _plan(start, 1, int32(), (), ())
+    drafts = msgspec.structs.replace(plan.batch, drafts=int32([count]))
+    plan = msgspec.structs.replace(plan, batch=drafts, drafts=np.zeros(count, np.int32))
+    fastest_s = min(engine.run(plan).elapsed_s for _ in range(_DECODE_STEPS))
+    return max(0.0, fastest_s - step_s) / count
 
 
 def measure_size(engine: Engine, load: Load) -> int:

@@ -120,7 +120,7 @@ class EngineWorker:
         from daemon.engine.warm_up import measure_copy, measure_size
 
         with torch.inference_mode():
-            engine, step_s, token_s = start(
+            engine, step_s, token_s, row_s = start(
                 load,
                 lambda stage, done: self._send(Loading(stage, done)),
                 self._fallen,
@@ -146,6 +146,7 @@ class EngineWorker:
                 copy_block_s=copy_block_s,
                 token_s=token_s,
                 forward_tokens=forward_tokens,
+                row_s=row_s,
             )
         )
         return engine

@@ -59,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True, tag=True, array_like=True):
     batch: Batch
     inputs: Column  # int32 [sum of counts over fed rows]: their token ids, in row order
     joins: tuple[Join, ...]  # as batch.joined_slots
+    drafts: Column = msgspec.field(default_factory=int32)  # int32 [sum of batch.drafts], in order
 
 
 class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -122,6 +123,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     copy_block_s: float = 0.0  # time to copy one block to the host pool or back, measured
     token_s: float = 0.0  # what one prompt token more adds to a step, measured
     forward_tokens: int = 0  # the target forward size, measured if it was asked for
+    row_s: float = 0.0  # what one decoded token more adds to a step, measured; 0: it was not
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -173,6 +173,7 @@ class Daemon:
                 is_stopped=lambda instance: workers.told(instance).is_stopped,
             ),
             power,
+            config.scheduler.prompt_lookup,
         )
         url = self.phase.url
         self.phase = serving = ServingStatus(self.parts, url, model, runtime, gpus, power)

@@ -88,6 +88,8 @@ class ServedModel(msgspec.Struct, frozen=True):
         """
         shared = shared_limits(written or config)
         specs = (written or config).instance or self.instances
+        scheduler = msgspec.structs.asdict(config.scheduler)
+        del scheduler["prompt_lookup"]  # the runtime looks; the Core hears of it with each answer
         return Configured(
             now=now,
             instances=tuple(
@@ -107,7 +109,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             swap=config.memory.swap,
             slo_ttft_s=config.slo.ttft_s,
             slo_tpot_s=config.slo.tpot_s,
-            **msgspec.structs.asdict(config.scheduler),
+            **scheduler,
         )
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from daemon.batch import Batch
 from daemon.protocol.worker import Plan
 from daemon.runtime.token_store import TokenStore
-from daemon.wire.columns import int32
+from daemon.wire.columns import Int32, int32
 
 
 class Planner:
@@ -30,4 +30,14 @@ class Planner:
         )
         pieces = [self._store.slice(seats[slot], start, count) for slot, start, count in rows]
         inputs = np.concatenate(pieces) if pieces else int32()
-        return Plan(batch, inputs, joins)
+        return Plan(batch, inputs, joins, self._drafts(batch))
+
+    def _drafts(self, batch: Batch) -> Int32:
+        """The drafted tokens of all rows, which are behind the newest of each."""
+        (rows,) = batch.drafts.nonzero()
+        if not rows.size:
+            return int32()
+        known = (batch.starts + batch.counts)[rows].tolist()
+        asked = zip(batch.slots[rows].tolist(), known, batch.drafts[rows].tolist(), strict=True)
+        seats, store = self._sequence_by_slot, self._store
+        return np.concatenate([store.drafted(seats[slot], *one) for slot, *one in asked])

@@ -47,11 +47,12 @@ from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBloc
 from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
+from daemon.runtime.lookup import offers
 from daemon.runtime.plans import Planner
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
-from daemon.wire.columns import int32
+from daemon.wire.columns import Int32, int32
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,10 @@ class Runtime:
         api: ApiLink,
         workers: ToWorkers,
         power: PowerCaps | None = None,
+        prompt_lookup: bool = False,
     ) -> None:
         self.core = Core(config)
+        self.prompt_lookup = prompt_lookup  # whether drafts are looked for
         self._api = api
         self._store = store
         self.last_step_s = -1.0
@@ -158,6 +161,7 @@ class Runtime:
                 ready.copy_block_s,
                 ready.token_s,
                 ready.forward_tokens,
+                ready.row_s,
             )
         )
         self.links.ready(instance)
@@ -173,7 +177,7 @@ class Runtime:
         self.recent_steps[instance].add(now, reply.elapsed_s)
         self._measure(instance, reply)
         self._api.prompt_logprobs(reply.prompts)
-        answered = reply.reasons, reply.elapsed_s, reply.counts
+        answered = reply.reasons, reply.elapsed_s, reply.counts, self._offers(instance, reply)
         self.dispatch(StepDone(now, instance, reply.step, *answered), reply)
 
     def copied(self, instance: int, copied: Copied) -> None:
@@ -234,6 +238,14 @@ class Runtime:
             self._timer.cancel()
         if self._journal is not None:
             self._journal.close(time.monotonic())
+
+    def _offers(self, instance: int, reply: Reply) -> Int32:
+        """The drafts that this step's rows could have next, where that may pay."""
+        home = self.core.instances[instance]
+        flying = home.scheduler.in_flight.steps
+        if not (self.prompt_lookup and home.may_draft and flying):
+            return int32()
+        return offers(self._store, flying[0], reply) if flying[0].step == reply.step else int32()
 
     def _measure(self, instance: int, reply: Reply) -> None:
         """Tell what chooses limits of power of a step that is done; the Core forgets it then."""

@@ -84,6 +84,7 @@ class ServingStatus(DaemonStatus):
                 self._runtime.choose_policy(config.scheduler.policy, index)
         if "scheduler.placement" in changed:
             self._runtime.choose_placement(config.scheduler.placement)
+        self._runtime.prompt_lookup = config.scheduler.prompt_lookup
         if changed & {f"scheduler.{name}" for name in ("max_waiting", "starve_s", "max_pause_s")}:
             self._runtime.reconfigure(config.scheduler)
 

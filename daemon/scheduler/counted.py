@@ -1,4 +1,4 @@
-"""Rows that drew another number of tokens than one, as those of steps that draft and verify do.
+"""What rows drew: a token each, or another number, as rows of steps that draft and verify do.
 
 A plan reckons with one token of each row that it samples. Where a row drew k, the worker has
 written the KV of all but the last behind what was planned, into blocks that the sequence has, and
@@ -14,17 +14,44 @@ from daemon.memory.kv_cache import KVCache
 from daemon.request import FinishReason
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import Int32, Slots, UInt8
+from daemon.wire.columns import ONE, Int32, Int64, Slots, UInt8, any_true
 
 _LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
 
 
-def check_counts(
-    flown: InFlightStep, reasons: UInt8, counts: Int32, later: Iterable[InFlightStep]
-) -> None:
-    """Raises ValueError for counts that a worker may not answer: of a row that ends without a
-    token, or other than one of a row from which a `later` step goes on.
+def count_one_each(
+    flown: InFlightStep, reasons: UInt8, table: SlotTable, numbers: Int32
+) -> tuple[Int32, Slots, Int64, UInt8]:
+    """Count a token of each row that is not void; its (index, slot, sequence, reason). `numbers`:
+    0, 1, ... [R].
     """
+    slots, sequences, why, rows = flown.slots, flown.sequences, reasons, numbers
+    if any_true(flown.finals):
+        why = reasons.copy()
+        why[flown.finals & ~reasons.astype(np.bool_)] = _LENGTH
+    if table.departures != flown.departures:
+        rows = rows[table.epoch[slots] == flown.epochs]
+        slots, sequences, why = slots[rows], sequences[rows], why[rows]
+    table.delivered[slots] += ONE
+    return rows, slots, sequences, why
+
+
+def check_answer(
+    flown: InFlightStep,
+    reasons: UInt8,
+    counts: Int32,
+    offers: Int32,
+    later: Iterable[InFlightStep],
+) -> None:
+    """Raises ValueError for columns of another length than the rows, and for counts that a worker
+    may not answer: of a row that ends without a token, or other than one of a row from which a
+    `later` step goes on.
+    """
+    for column, name in ((reasons, "answers"), (offers, "offers")):
+        if column.size != flown.slots.size and (column.size or column is reasons):
+            raise ValueError(f"step {flown.step}: {column.size} {name} for {flown.slots.size} rows")
+    if not counts.size:
+        return
     if counts.size != flown.slots.size:
         raise ValueError(f"step {flown.step}: {counts.size} counts for {flown.slots.size} rows")
     if (counts < (reasons != 0)).any():
@@ -62,3 +89,10 @@ def count_tokens(
     reasons_of_tokens = np.zeros(tokens.size, np.uint8)
     reasons_of_tokens[ends[taken > 0] - 1] = why[taken > 0]
     return tokens.astype(np.int32), np.repeat(slots, taken), reasons_of_tokens
+
+
+def take_back(slots: Slots, table: SlotTable, kv: KVCache) -> None:
+    """Take back the tokens of rows that failed; what they computed is not cached."""
+    table.delivered[slots] -= 1
+    for slot in slots.tolist():
+        kv.forget(table.member(slot))

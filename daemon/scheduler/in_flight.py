@@ -10,9 +10,10 @@ from daemon.cost.work import StepWork, work_of
 from daemon.request import FinishReason
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import Sequence
-from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, any_true
+from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
 
 _NO_SLOTS = np.zeros(0, np.intp)
+_NO_DRAFTS = int32()
 
 
 class InFlightStep(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +27,7 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     finals: Bools  # [R]: the token is the sequence's last by max_tokens
     departures: int  # of all slots, when the step was planned
     work: StepWork
+    drafts: Int32 = _NO_DRAFTS  # [R] verified beside the rows' own tokens; empty: none
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -38,6 +40,7 @@ class Answer(msgspec.Struct, frozen=True):
     ended: list[Sequence]
     causes: list[int]  # FinishReason of each that ended
     work: StepWork
+    drafts: tuple[int, int, int] = (0, 0, 0)  # rows that drafted, their drafts, accepted ones
 
     @property
     def num_failed(self) -> int:
@@ -55,6 +58,11 @@ class InFlight:
         return len(self.steps)
 
     @property
+    def drafts(self) -> bool:
+        """Whether rows that are in flight may draw more than a token each."""
+        return any(step.drafts.size for step in self.steps)
+
+    @property
     def newest(self) -> InFlightStep:
         """The step planned last. Raises IndexError if none is in flight."""
         return self.steps[-1]
@@ -67,13 +75,15 @@ class InFlight:
         """
         fed = batch.fed.view(bool)
         firsts = slots[samples & fed] if any_true(fed) else _NO_SLOTS
-        work = work_of(batch)
-        if work.num_samples == slots.size:
-            rows = slots
-        else:
+        rows, drafts = slots, batch.drafts
+        if not all_true(samples):
             rows, finals = slots[samples], finals[samples]
+            drafts = drafts[samples] if drafts.size else drafts
         named = rows, table.sequence[rows], table.epoch[rows]
-        self.steps.append(InFlightStep(batch.step, *named, firsts, finals, table.departures, work))
+        departures, work = table.departures, work_of(batch)
+        self.steps.append(
+            InFlightStep(batch.step, *named, firsts, finals, departures, work, drafts)
+        )
 
     def answer(self, step: int) -> InFlightStep | None:
         """The oldest step if it is the one that answered; None for an answer nobody awaits."""

@@ -6,6 +6,7 @@ story. Three rooms hold what it decides on: `order.py` who goes first, `admissio
 and blocks, `residency.py` where each sequence's KV is.
 """
 
+import msgspec
 import numpy as np
 
 from daemon.batch import Batch
@@ -15,7 +16,8 @@ from daemon.memory.swap_space import PROACTIVE
 from daemon.promised import Promised
 from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.counted import check_counts, count_tokens
+from daemon.scheduler.counted import check_answer, count_one_each, count_tokens, take_back
+from daemon.scheduler.drafting import Drafting
 from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
 from daemon.scheduler.moving import Moving
@@ -29,11 +31,11 @@ from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.sequence import Left, Sequence
 from daemon.story import What
-from daemon.wire.columns import ONE, Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
+from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, int32
 
-_LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
+_ERROR = np.uint8(FinishReason.ERROR)
 _NO_SLOTS = np.zeros(0, np.intp)
-_ONE_EACH = int32()
+_NONE = int32()
 
 
 class Scheduler:
@@ -51,6 +53,7 @@ class Scheduler:
         self.started = self.admission.started
         self.in_flight = InFlight()
         self.suspects = self.admission.suspects
+        self.drafting = Drafting(self.admission)
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
         self._max_pause_s = 0.0
@@ -93,6 +96,11 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether a step or a swap copy is in flight."""
         return bool(len(self.in_flight) or self.residency.space.num_flying)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the next plan has to wait until all steps in flight have answered."""
+        return bool(self.in_flight) and (self.drafting.wants or self.in_flight.drafts)
 
     @property
     def rests(self) -> bool:
@@ -193,6 +201,7 @@ class Scheduler:
         """Replace the memory by the empty `kv`; all that ran waits again."""
         self.admission.reset(kv, now, num_host, copy_block_s)
         self.in_flight = InFlight()
+        self.drafting.reset()
 
     def _end(self, sequence: Sequence) -> None:
         self.admission.let_go(sequence)
@@ -236,13 +245,16 @@ class Scheduler:
         have the room that this leaves beside decodes, else all that the budget has.
         """
         self.admission.num_promised = 0
+        if self.in_flight.drafts:  # nobody knows where its rows will stand
+            return None
         if not (self.slots.num_running or self.waiting or self.residency.space.has_orders):
             self._repeats.forget()
             self._copy_ahead(now)
             return None
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
-        plain = self.limits.stages == 1 and not self.suspects
+        drafts = self.drafting.wants and not self.in_flight
+        plain = self.limits.stages == 1 and not (self.suspects or drafts)
         plain = plain and (not self.waiting or self.filler.is_settled())
         if plain and (repeat := self._repeats.next(now)) is not None:
             self._copy_ahead(now)
@@ -265,7 +277,7 @@ class Scheduler:
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
             return None
-        batch = self._emit(slots, counts)
+        batch = self._emit(slots, counts, step.budget if drafts else 0)
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             self.slots.member(slot).story.add(now, What.CHUNK, count)
             self.admission.seal(slot)  # later steps may share the blocks that it fills
@@ -304,10 +316,11 @@ class Scheduler:
 
     # Sending and answering
 
-    def _emit(self, slots: Slots, counts: Int32) -> Batch:
-        """Make the plan of these rows, and count its tokens as computed."""
+    def _emit(self, slots: Slots, counts: Int32, most_drafts: int) -> Batch:
+        """Make the plan of these rows, and count its tokens as computed; drafts are not yet."""
         self._repeats.forget()
         table = self.slots
+        drafts = self.drafting.take(slots, most_drafts) if most_drafts > 0 else None
         starts = table.computed[slots]
         ends = starts + counts
         known = table.known[slots]
@@ -318,6 +331,8 @@ class Scheduler:
         table.known[slots] = known + (samples ^ finals)
         columns = slots.astype(np.int32), starts, counts, samples.view(np.uint8), fed.view(np.uint8)
         batch = self.admission.next_batch(*columns)
+        if drafts is not None:
+            batch = msgspec.structs.replace(batch, drafts=drafts)
         table.last_step[slots] = batch.step
         self.in_flight.add(batch, slots, samples, finals, table)
         return batch
@@ -329,42 +344,47 @@ class Scheduler:
         self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
         return batch
 
-    def complete(self, step: int, reasons: UInt8, counts: Int32 = _ONE_EACH) -> Answer | None:
-        """Take a step's answer; None if it is not the one awaited. `counts` as in `StepDone`."""
+    def complete(
+        self, step: int, reasons: UInt8, counts: Int32 = _NONE, offers: Int32 = _NONE
+    ) -> Answer | None:
+        """Take a step's answer; None if it is not the one awaited. `counts` and `offers` as in
+        `StepDone`. Raises ValueError for columns that no worker may answer.
+        """
         flown = self.in_flight.answer(step)
         if flown is None:
             return None
-        if reasons.size != flown.slots.size:
-            raise ValueError(f"step {step}: {reasons.size} answers for {flown.slots.size} rows")
+        check_answer(flown, reasons, counts, offers, self.in_flight.steps)
         if counts.size:
-            check_counts(flown, reasons, counts, self.in_flight.steps)
             self._repeats.forget()
         self.admission.answered_step = step
         self.kv.pool.step_done(step)
-        answer = self._deliver(flown, reasons, counts)
+        answer = self._deliver(flown, reasons, counts, offers)
         if self.suspects:
             self.suspects.acquit(answer.sequences.tolist())
         return answer
 
-    def _deliver(self, flown: InFlightStep, reasons: UInt8, counts: Int32) -> Answer:
+    def _deliver(self, flown: InFlightStep, reasons: UInt8, counts: Int32, offers: Int32) -> Answer:
         """Count the tokens of rows whose sequences still have their slots; end those that end."""
         table = self.slots
         if counts.size:
             rows, slots, why = count_tokens(flown, reasons, counts, table, self.kv)
             sequences = table.sequence[slots]
         else:
-            rows, slots, sequences, why = self._count_one_each(flown, reasons)
+            rows, slots, sequences, why = count_one_each(
+                flown, reasons, table, self._row_numbers[: flown.slots.size]
+            )
         causes: list[int] = []
         (ending,) = why.nonzero()
         if ending.size:
             causes = why[ending].tolist()
             if FinishReason.ERROR in causes:
-                self._fail(slots[why == _ERROR])
+                take_back(slots[why == _ERROR], table, self.kv)
         joined = self._joined(flown) if flown.firsts.size else []
         ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self._end(sequence)
-        return Answer(rows, sequences, why, joined, ended, causes, flown.work)
+        drafts = self.drafting.answered(flown, counts, offers)
+        return Answer(rows, sequences, why, joined, ended, causes, flown.work, drafts)
 
     def _joined(self, flown: InFlightStep) -> list[Sequence]:
         """Those whose first token since they got their slots a step delivered."""
@@ -375,24 +395,3 @@ class Scheduler:
             if (member := table.members[slot]) is not None
             and table.delivered[slot] > table.fed_until[slot]
         ]
-
-    def _count_one_each(
-        self, flown: InFlightStep, reasons: UInt8
-    ) -> tuple[Int32, Slots, Int64, UInt8]:
-        """Count a token of each row that is not void; its (index, slot, sequence, reason)."""
-        table, slots, sequences, why = self.slots, flown.slots, flown.sequences, reasons
-        if any_true(flown.finals):
-            why = reasons.copy()
-            why[flown.finals & ~reasons.astype(np.bool_)] = _LENGTH
-        rows = self._row_numbers[: slots.size]
-        if table.departures != flown.departures:
-            rows = rows[table.epoch[slots] == flown.epochs]
-            slots, sequences, why = slots[rows], sequences[rows], why[rows]
-        table.delivered[slots] += ONE
-        return rows, slots, sequences, why
-
-    def _fail(self, slots: Slots) -> None:
-        """Take back the tokens of rows that failed; what they computed is not cached."""
-        self.slots.delivered[slots] -= 1
-        for slot in slots.tolist():
-            self.kv.forget(self.slots.member(slot))

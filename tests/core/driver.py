@@ -168,9 +168,12 @@ class Driver(Movers):
         stops: frozenset[int] = frozenset(),
         fails: frozenset[int] = frozenset(),
         counts: tuple[int, ...] = (),
+        offers: tuple[int, ...] = (),
+        step_s: float = 0.0,
     ) -> bool:
         """Answer the oldest step of an instance; rows numbered in `stops` end, others fail. Of
-        its rows `counts` are drawn, in turn, where their blocks hold so many; empty: one each.
+        its rows `counts` are drawn, in turn, where their blocks hold so many; empty: one each. Of
+        one that drafts they are the accepted ones, and `offers` what they could draft next.
         """
         worker = self.workers.get(instance)
         if worker is None or not worker.pending:
@@ -182,11 +185,14 @@ class Driver(Movers):
         drawn: list[int] = []
         if counts:
             asked = [max(counts[i % len(counts)], int(why != 0)) for i, why in enumerate(reasons)]
+            if step.batch.drafts.size:
+                asked = worker.drafted(step, asked)
             drawn = worker.redraw(step, asked, self.truths)
-        self.now += self.step_s
+        told = int32([offers[i % len(offers)] for i in range(reasons.size)] if offers else [])
+        self.now += step_s or self.step_s
         self.answered = step
         worker.pending.pop(0)
-        answered = reasons, self.step_s, int32(drawn)
+        answered = reasons, step_s or self.step_s, int32(drawn), told
         self.handle(StepDone(self.now, instance, step.batch.step, *answered))
         return True
 

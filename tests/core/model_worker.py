@@ -85,6 +85,7 @@ class ModelWorker:
         self._order_copies(batch)
         done = Executed(batch, [])
         self._copy(batch, done)
+        self._check_drafts(batch, known)
         rows = list(
             zip(
                 batch.slots.tolist(),
@@ -118,6 +119,26 @@ class ModelWorker:
             said.append(count)
         step.tokens = drawn
         return said
+
+    def _check_drafts(self, batch: Batch, known: dict[int, list[int]]) -> None:
+        """Drafts are behind a row's newest token, alone in flight, and have blocks to go to."""
+        if not batch.drafts.size:
+            return
+        assert batch.drafts.size == batch.slots.size and not self.pending
+        for row in batch.drafts.nonzero()[0].tolist():
+            slot, start = int(batch.slots[row]), int(batch.starts[row])
+            assert batch.counts[row] == batch.samples[row] == 1
+            assert start + 1 == len(known[self.sequence[slot]]), "a draft behind unknown tokens"
+            end = start + 1 + int(batch.drafts[row])
+            held = int(np.count_nonzero(self.table[slot] >= 0))
+            assert end <= held * self.block_size, "a draft has no block"
+
+    def drafted(self, step: Executed, accepted: list[int]) -> list[int]:
+        """How many tokens each sampled row of a step with drafts draws, if of its drafts so many
+        are accepted at most.
+        """
+        drafts = step.batch.drafts[step.batch.samples.astype(bool)].tolist()
+        return [1 + min(pair) for pair in zip(drafts, accepted, strict=True)]
 
     def _seat(self, batch: Batch) -> None:
         for slot in batch.left_slots.tolist():

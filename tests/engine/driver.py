@@ -68,14 +68,15 @@ class Driver:
         """Give a sequence's slot back (not its blocks)."""
         self.left.append(running.slot)
 
-    def plan(self, work: list[tuple[Running, int]]) -> Plan:
-        """One step of `(sequence, tokens)` rows."""
+    def plan(self, work: list[tuple[Running, int]], drafts: list[list[int]] | None = None) -> Plan:
+        """One step of `(sequence, tokens)` rows; `drafts` of each, if anybody drafts."""
+        drafts = drafts or []
         self.step += 1
         inputs: list[int] = []
         rows = []
         for running, count in work:
             start, end = running.num_computed, running.num_computed + count
-            self._grow(running, end)
+            self._grow(running, end + len(drafts[len(rows)] if drafts else ()))
             known = start < running.num_prompt_tokens
             if known:
                 inputs += running.tokens[start:end]
@@ -102,8 +103,10 @@ class Driver:
             in_places=int32([pair[0] for pair in self.ins]),
             in_blocks=int32([pair[1] for pair in self.ins]),
             awaits=self.awaits,
+            drafts=int32([len(one) for one in drafts]),
         )
-        plan = Plan(batch, int32(inputs), tuple(self.joins))
+        named = int32([token for one in drafts for token in one])
+        plan = Plan(batch, int32(inputs), tuple(self.joins), named)
         self.joins, self.left, self.table, self.copies = [], [], [], []
         self.outs, self.ins, self.awaits = [], [], 0
         return plan
@@ -111,14 +114,16 @@ class Driver:
     def take(self, work: list[tuple[Running, int]], reply: Any) -> None:
         """Append what the step drew."""
         assert reply.step == self.step
-        drawn = iter(zip(reply.tokens.tolist(), reply.reasons.tolist(), strict=True))
+        tokens, reasons = iter(reply.tokens.tolist()), iter(reply.reasons.tolist())
+        counts = iter(reply.counts.tolist() if reply.counts.size else [1] * reply.reasons.size)
         for running, count in work:
             running.num_computed += count
             if running.num_computed >= len(running.tokens):
-                token, reason = next(drawn)
-                running.tokens.append(token)
-                running.reasons.append(reason)
-        assert next(drawn, None) is None
+                drawn = [next(tokens) for _ in range(next(counts))]
+                running.tokens += drawn
+                running.num_computed += len(drawn) - 1
+                running.reasons += [0] * (len(drawn) - 1) + [next(reasons)]
+        assert next(tokens, None) is next(counts, None) is next(reasons, None) is None
 
     def _grow(self, running: Running, num_tokens: int) -> None:
         while len(running.blocks) * self.block_size < num_tokens:

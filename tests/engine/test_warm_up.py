@@ -40,11 +40,12 @@ def test_every_kind_of_step_is_touched_and_nothing_stays(tmp_path: Path) -> None
     message = Load(str(folder), "cpu", "float32", BLOCK_SIZE, 96, 8, CONTEXT_LEN, 512)
     noted = Noted(engine)
     with torch.inference_mode():
-        step_s, token_s = warm_up(cast(Engine, noted), message)
-    assert step_s > 0 and token_s >= 0
+        step_s, token_s, row_s = warm_up(cast(Engine, noted), message)
+    assert step_s > 0 and token_s >= 0 and row_s >= 0
     assert not any(reply.errors for reply in noted.replies)
     # Both of a GPU's prefill kernels: for tiles of many rows, and of few.
     assert {1, 4, 64} <= set(noted.counts)
+    assert 8 in noted.counts, "a step with drafts"
     asked = prompt(21, 3)
     running = plans.add(0, asked)
     finish(engine, plans, [running], 12)

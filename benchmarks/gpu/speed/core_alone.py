@@ -55,7 +55,7 @@ class CoreAlone:
 
     @torch.inference_mode()
     def __init__(self, model: ServedModel, config: Config) -> None:
-        self._engine, step_s, token_s = start(model.load(config, 0), lambda _stage, _done: None)
+        self._engine, step_s, token_s, _ = start(model.load(config, 0), lambda _stage, _done: None)
         while self._engine.prepare():
             pass
         self._block_size = config.memory.block_size

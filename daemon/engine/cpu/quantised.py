@@ -91,6 +91,10 @@ class QuantisedProduct(nn.Module):
         """Whether `calls` computes products of T tokens: torch has no part in them."""
         return all(self._ways.of(weight, count) not in PANELS for weight in self.weights)
 
+    def alike(self, count: int, other: int) -> bool:
+        """Whether T tokens get the same numbers as others, but for the order of sums."""
+        return all(self._ways.alike(weight, count, other) for weight in self.weights)
+
     def calls(self, states: torch.Tensor, output: torch.Tensor) -> list[Call] | None:
         """Calls that compute `output` [T, sum of N] of `states` [T, K], float32 and dense.
 

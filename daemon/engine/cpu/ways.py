@@ -39,6 +39,14 @@ class ProductWays:
     def __init__(self, chosen: Mapping[Key, Sequence[ProductWay]]) -> None:
         self.chosen = chosen
 
+    def alike(self, weight: QuantisedWeight, count: int, other: int) -> bool:
+        """Whether products of so many tokens differ from those of others by the order of sums only.
+
+        It is what a token's logits may differ by when other tokens are computed beside it.
+        """
+        one, two = self.of(weight, count), self.of(weight, other)
+        return one is two or {one, two} <= EXACT or {one, two} <= ROUNDED
+
     def of(self, weight: QuantisedWeight, count: int) -> ProductWay:
         """The way for T tokens. Raises KeyError for a weight that nothing was chosen for."""
         index = min(bisect_left(SIZES, count), len(SIZES) - 1)

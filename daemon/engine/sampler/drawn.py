@@ -8,6 +8,7 @@ import torch
 
 from daemon.engine.sampler.logprobs import Scores
 from daemon.protocol.worker import Logprobs
+from daemon.wire.columns import Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Drawn:
     tokens: torch.Tensor  # int64 [R], on the device
     _copy: torch.Tensor  # int64 [2, R], on the host: tokens, and 1 for rows that are broken
     _scores: Scores | None
+    kept: Bools | None = None  # [R]: which count, where rows were drafted; None: all
 
     def read(self) -> Draws:
         """The draw on the host. Only once the device is done with what `sample` queued."""

@@ -57,6 +57,10 @@ class SlotEdits:
         self._tokens[self._length] = token
         self._length += 1
 
+    def take_back(self) -> None:
+        """Forget the token that was appended last."""
+        self._length -= int(self._counts)
+
     def _penalise(self, row: torch.Tensor) -> None:
         sampling = self._sampling
         if sampling.repetition_penalty != 1.0:

@@ -12,6 +12,7 @@ from daemon.engine.sampler.choose import choose
 from daemon.engine.sampler.columns import Params
 from daemon.engine.sampler.edits import SlotEdits
 from daemon.request import SamplingParams
+from daemon.wire.columns import Bools
 
 Integers = npt.NDArray[np.int64]
 History = npt.NDArray[np.integer[Any]]
@@ -25,6 +26,13 @@ class Edited:
     rows: Integers  # [E] in the batch
     slots: Integers  # [E]
     positions: Integers  # [E] of the tokens to be drawn
+    expected: Integers | None = None  # [E]: the token that the slot's next row follows; -1: none
+
+    def of(self, kept: Bools) -> "Edited":
+        """Those whose draws count, of `kept` [R]."""
+        left = kept[self.rows]
+        columns = self.places[left], self.rows[left], self.slots[left], self.positions[left]
+        return Edited(*columns)
 
 
 class Means(Protocol):
@@ -87,10 +95,17 @@ class TorchMeans:
 
     def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
         """See `Means`."""
-        for place, slot, position in zip(
-            edited.places.tolist(), edited.slots.tolist(), edited.positions.tolist(), strict=True
+        slots, expected = edited.slots.tolist(), edited.expected
+        follows = [-1] * len(slots) if expected is None else expected.tolist()
+        for place, slot, position, token in zip(
+            edited.places.tolist(), slots, edited.positions.tolist(), follows, strict=True
         ):
             self._edits[slot].apply(copy[place], position)
+            if token >= 0:  # as if it were drawn, for the next row's sake
+                self._edits[slot].append(token)
+        for slot, token in zip(slots, follows, strict=True):
+            if token >= 0:
+                self._edits[slot].take_back()
 
     def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
         """See `Means`."""

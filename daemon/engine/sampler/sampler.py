@@ -18,6 +18,7 @@ from daemon.engine.download import download
 from daemon.engine.families import DRAW, EDIT, NONE, ByTorch
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, SlotColumns
+from daemon.engine.sampler.drafted import Drafted
 from daemon.engine.sampler.drawn import Drawn
 from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
@@ -69,26 +70,35 @@ class Sampler:
         slots: Integers,
         positions: Integers,
         allowed: Allowed | None = None,
+        drafted: Drafted | None = None,
     ) -> Drawn:
         """Draw one token of each row.
 
         `logits` [R, vocab_size] of any float type, left unchanged; `positions` [R] are the absolute
         indices, prompt included, of the tokens drawn; `allowed` binds some of the rows. Rows
         whose logits are NaN, infinite, or leave no token to draw are `broken`; the others are not
-        touched by them. Raises ValueError if a penalty's history is not whole.
+        touched by them. With `drafted` only the draws that are `kept` count. Raises ValueError if
+        a penalty's history is not whole.
         """
         seats, places = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
         params = self._columns.rows(seats)
         rows = np.flatnonzero(params["edited"])
         changed = rows if allowed is None else np.union1d(rows, allowed.rows)
+        expected = None if drafted is None else drafted.expected[rows]
+        at = np.searchsorted(changed, rows)
+        edited = Edited(at, rows, seats[rows], places[rows], expected)
         if not len(changed):
             chosen = self._means.choose(logits, params, places)
         else:
-            edited = Edited(np.searchsorted(changed, rows), rows, seats[rows], places[rows])
             chosen = self._choose(logits, params, places, changed, edited, allowed)
-            self._means.append(chosen[0], edited)
+        kept = None
+        if drafted is not None:  # here the host waits
+            tokens, broken = chosen.cpu().numpy()
+            kept = drafted.kept(tokens, broken.astype(np.bool_))
+        if len(changed):
+            self._means.append(chosen[0], edited if kept is None else edited.of(kept))
         scores = logprobs_of(logits, chosen[0], params["logprobs"])
-        return Drawn(chosen[0], download(chosen), scores)
+        return Drawn(chosen[0], download(chosen), scores, kept)
 
     def _choose(
         self,

@@ -1,0 +1,68 @@
+"""Prompt lookup: what follows a sequence's newest tokens where they stood before, as a draft.
+
+Answers that quote, edit or repeat go on as their source does. Nothing is learned or stored: the
+tokens that are known are searched each time, which takes a few microseconds for thousands of them.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from daemon.protocol.worker import Reply
+from daemon.scheduler.in_flight import InFlightStep
+from daemon.wire.columns import Int32, int32
+
+MOST_TOKENS = 15
+"""Of a draft."""
+LEAST_MATCH = 2
+"""Tokens that must stand there as they do at the end: one alone says too little of what follows."""
+MOST_MATCH = 8
+"""Where the longest match is looked for no further."""
+
+_NONE = int32()
+
+
+def draft(tokens: Int32, most: int = MOST_TOKENS) -> Int32:
+    """At most so many tokens that may follow `tokens` [N]; none where their end is new.
+
+    They are what followed the longest stretch that the end repeats, the latest of such stretches.
+    """
+    last = tokens.size - 1
+    if last < LEAST_MATCH or most <= 0:
+        return _NONE
+    (ends,) = (tokens[:last] == tokens[last]).nonzero()  # where such a stretch may end
+    found = ends[:0]
+    for length in range(1, MOST_MATCH + 1):
+        if not ends.size:
+            break
+        if length >= LEAST_MATCH:
+            found = ends
+        ends = ends[ends >= length]
+        ends = ends[tokens[ends - length] == tokens[last - length]]
+    if not found.size:
+        return _NONE
+    first = int(found[-1]) + 1
+    follows = tokens[first : first + most]
+    if follows.size == most or follows.size == 0:
+        return follows
+    # The stretch ends where the draft would begin: what follows repeats with it.
+    return np.resize(follows, most)
+
+
+class Offers(Protocol):
+    """Who holds the tokens of sequences."""
+
+    def look(self, sequence: int, news: Int32) -> int:
+        """How many tokens can be drafted behind these, which come next."""
+
+
+def offers(store: Offers, flown: InFlightStep, reply: Reply) -> Int32:
+    """How many tokens could be drafted behind what each row [R] of a step drew; empty: none."""
+    counts = reply.counts if reply.counts.size else np.ones(reply.reasons.size, np.int32)
+    found, at = np.zeros(counts.size, np.int32), 0
+    rows = zip(flown.sequences.tolist(), counts.tolist(), reply.reasons.tolist(), strict=True)
+    for row, (sequence, count, reason) in enumerate(rows):
+        if not reason and count:
+            found[row] = store.look(sequence, reply.tokens[at : at + count])
+        at += count
+    return found if found.any() else _NONE

@@ -1,0 +1,143 @@
+"""Drafting: which rows of an instance's next step verify drafted tokens beside their own, how many.
+
+Whoever holds the tokens says with each answer how many it could draft behind it; the tokens are
+none of the scheduler's affair. Drafts of a row are behind its newest token, so a step that has any
+is planned when no other is in flight, and none is planned before it has answered.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.draft_policy import Chance, allot, may_pay
+from daemon.scheduler.in_flight import InFlightStep
+from daemon.wire.columns import Int32, Slots, int32
+
+MOST_ROWS = 32
+"""Of a step, drafts included. Beyond so many single tokens step times go by other laws than those
+that were measured (a CPU's programs end there), and looking takes time of its own for each row."""
+
+_NO_DRAFTS = int32()
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of the sequence in a slot."""
+
+    epoch: int
+    chance: Chance = field(default_factory=Chance)
+    delivered: int = 0  # its tokens when drafts were offered
+    granted: int = 0  # drafts for its next step
+
+
+class Drafting:
+    """What rows may draft, and what came of it."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._table = admission.slots
+        self._rows: dict[int, _Row] = {}  # by slot
+        self._granted: list[int] = []  # slots
+
+    @property
+    def wants(self) -> bool:
+        """Whether the next step should draft, if nothing else is in flight."""
+        return bool(self._granted)
+
+    @property
+    def looks(self) -> bool:
+        """Whether it is worth looking for drafts beside all that run."""
+        num_rows = self._table.num_running
+        return 0 < num_rows <= MOST_ROWS and may_pay(num_rows, *self._times())
+
+    def reset(self) -> None:
+        """Forget everything: the worker is another one."""
+        self._rows.clear()
+        self._granted.clear()
+
+    def answered(self, flown: InFlightStep, counts: Int32, offers: Int32) -> tuple[int, int, int]:
+        """Learn from a step, and decide on the next one by its `offers` [R]; empty: none.
+
+        Returns how many rows drafted, their drafts, and of these the accepted ones.
+        """
+        told = self._learn(flown, counts) if flown.drafts.size else (0, 0, 0)
+        self._granted.clear()
+        if offers.size:
+            self._decide(flown, offers)
+        return told
+
+    def _learn(self, flown: InFlightStep, counts: Int32) -> tuple[int, int, int]:
+        accepted = (counts - 1).clip(0, flown.drafts) if counts.size else 0 * flown.drafts
+        (drafting,) = flown.drafts.nonzero()
+        for index in drafting.tolist():
+            row = self._rows.get(int(flown.slots[index]))
+            if row is not None and row.epoch == flown.epochs[index]:
+                row.chance.learn(int(flown.drafts[index]), int(accepted[index]))
+        return drafting.size, int(flown.drafts.sum()), int(accepted[drafting].sum())
+
+    def _decide(self, flown: InFlightStep, offers: Int32) -> None:
+        """Grant drafts to the rows of a step that has answered."""
+        table, rows, asked = self._table, list[tuple[int, _Row]](), list[int]()
+        offered = (offers > 0) & (table.epoch[flown.slots] == flown.epochs)
+        for slot, offer in zip(
+            flown.slots[offered].tolist(), offers[offered].tolist(), strict=True
+        ):
+            row = self._rows.get(slot)
+            if row is None or row.epoch != table.epoch[slot]:
+                row = self._rows[slot] = _Row(int(table.epoch[slot]))
+            row.delivered = int(table.delivered[slot])
+            rows.append((slot, row))
+            asked.append(offer)
+        if not rows:
+            return
+        chances = [row.chance.share for _, row in rows]
+        most = MOST_ROWS - table.num_running
+        granted = allot(chances, asked, table.num_running, *self._times(), most)
+        for (slot, row), count in zip(rows, granted, strict=True):
+            row.granted = count
+            if count:
+                self._granted.append(slot)
+            else:
+                row.chance.wait()
+
+    def _times(self) -> tuple[float, float]:
+        """(time of a step of all that run, what one draft adds to it)."""
+        order = self._table.order()
+        context = int(self._table.computed[order].sum())
+        step_time = self._admission.order.step_time
+        _, row_s, context_s = step_time.decode_terms
+        draft_s = row_s + context_s * context / max(1, order.size)
+        return step_time.decode_s(order.size, context), draft_s
+
+    def take(self, slots: Slots, budget: int) -> Int32:
+        """The drafts of each row [B] of the plan that is made now, as far as `budget`, limits and
+        blocks allow; empty: none. Nobody gives way for them.
+        """
+        table, kv = self._table, self._admission.kv
+        granted = set(self._granted)
+        self._granted.clear()
+        drafts = np.zeros(slots.size, np.int32)
+        for index, slot in enumerate(slots.tolist()):
+            row = self._rows.get(slot) if slot in granted else None
+            if row is None or row.epoch != table.epoch[slot]:
+                continue
+            computed, known = int(table.computed[slot]), int(table.known[slot])
+            if not row.delivered == known == table.delivered[slot] == computed + 1:
+                continue
+            count = min(row.granted, budget, int(table.last_position[slot]) - computed - 1)
+            if count > 0:
+                room = int(kv.table.held[slot]) * kv.block_size - computed - 1
+                if room < count and self._may_append(slot):
+                    kv.append_each(np.array([slot]))
+                    room += kv.block_size
+                drafts[index] = count = min(count, room)
+                budget -= count
+        return drafts if drafts.any() else _NO_DRAFTS
+
+    def _may_append(self, slot: int) -> bool:
+        """Whether a block is there that nobody else is waiting for."""
+        admission, kv = self._admission, self._admission.kv
+        if admission.waiting or kv.num_unreserved <= admission.num_spare:
+            return False
+        return kv.can_append(np.array([slot]))

@@ -1,0 +1,98 @@
+"""Drafts where they bring tokens: by how sure they are, how many rows run, and what one takes."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.scheduler.draft_policy import LEAST_GAIN, MOST_CHANCE, Chance, allot, may_pay
+
+STEP_S, DRAFT_S = 0.020, 0.001
+
+
+def rate(
+    granted: tuple[int, ...], chances: list[float], num_rows: int, step_s: float, draft_s: float
+) -> float:
+    """Tokens a second."""
+    drawn = zip(chances, granted, strict=True)
+    tokens = num_rows + sum(chance**j for chance, count in drawn for j in range(1, count + 1))
+    return tokens / (step_s + draft_s * sum(granted))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, MOST_CHANCE), st.integers(0, 4)), min_size=1, max_size=3),
+    st.integers(0, 9),
+    st.floats(0.001, 0.1),
+    st.floats(1e-6, 0.01),
+)
+def test_nothing_else_brings_more_tokens_a_second(
+    rows: list[tuple[float, int]], others: int, step_s: float, draft_s: float
+) -> None:
+    chances, offers = [row[0] for row in rows], [row[1] for row in rows]
+    asked = chances, len(rows) + others, step_s, draft_s
+    found = tuple(allot(chances, offers, *asked[1:], 99))
+    best = max(rate(one, *asked) for one in itertools.product(*(range(n + 1) for n in offers)))
+    none = rate((0,) * len(rows), *asked)
+    if any(found):
+        assert rate(found, *asked) == pytest.approx(best) and best >= LEAST_GAIN * none * 0.999999
+    else:
+        assert best <= LEAST_GAIN * none * 1.000001
+
+
+def test_one_row_drafts_as_far_as_it_is_sure() -> None:
+    counts = [allot([chance], [15], 1, STEP_S, DRAFT_S, 99)[0] for chance in (0.04, 0.3, 0.6, 0.97)]
+    assert counts == sorted(counts) and counts[0] == 0 and 1 <= counts[1] < counts[2] < 15
+    assert counts[3] == 15
+
+
+def test_many_rows_do_not_draft() -> None:
+    """Each row's step is worth as much, and the steps are longer: a draft must be surer."""
+
+    def drafts(num_rows: int) -> int:
+        step_s = STEP_S + DRAFT_S * num_rows
+        return sum(allot([0.6] * num_rows, [8] * num_rows, num_rows, step_s, DRAFT_S, 999))
+
+    assert drafts(1) >= 3 and drafts(4) > 0 and drafts(30) == drafts(100) == 0
+
+
+def test_the_surer_row_drafts_first() -> None:
+    few, many = allot([0.3, 0.9], [8, 8], 2, STEP_S, 0.003, 99)
+    assert few < many
+
+
+def test_a_step_has_room_for_so_many() -> None:
+    assert sum(allot([0.9, 0.8], [8, 8], 2, STEP_S, 1e-6, 5)) == 5
+    assert allot([0.9], [8], 1, STEP_S, 1e-6, 0) == [0]
+
+
+def test_what_a_step_has_no_time_for_is_not_offered() -> None:
+    assert may_pay(1, STEP_S, DRAFT_S) and may_pay(9, STEP_S + 9 * DRAFT_S, DRAFT_S)
+    assert not may_pay(1000, STEP_S + 1000 * DRAFT_S, DRAFT_S)
+    assert not may_pay(4, 0.0, 0.0), "no step was timed"
+
+
+def test_acceptance_is_learned_and_forgotten() -> None:
+    chance = Chance()
+    assert chance.share == 0.5
+    for _ in range(20):
+        chance.learn(8, 8)
+    assert chance.share > 0.9
+    for _ in range(4):
+        chance.learn(8, 0)
+    assert chance.share < 0.75
+    for _ in range(30):
+        chance.learn(2, 0)
+    assert chance.share < 0.01
+    waits = 0
+    while chance.share < 0.4:
+        chance.wait()
+        waits += 1
+    assert 20 < waits < 100, "it is tried again"
+
+
+def test_what_was_behind_a_miss_was_not_tried() -> None:
+    one, other = Chance(), Chance()
+    one.learn(8, 2)
+    other.learn(3, 2)
+    assert one.share == other.share

@@ -46,7 +46,7 @@ PAUSE_S = SchedulerConfig().max_pause_s
 """As a daemon has it."""
 
 
-class ProductWay(NamedTuple):
+class Way(NamedTuple):
     """A policy, what becomes of its victims, and what it is told of answers' lengths."""
 
     policy: str
@@ -67,30 +67,30 @@ class ProductWay(NamedTuple):
 
 NOISY = "noisy:0.5"
 WAYS = (
-    ProductWay("vllm", RECOMPUTE),
-    ProductWay("vllm"),
-    ProductWay("sarathi", RECOMPUTE),
-    ProductWay("sarathi"),
-    ProductWay("mlfq"),
-    ProductWay("mlfq", "reactive"),
-    ProductWay("mlfq", "recompute"),
-    ProductWay("mlfq", "defer"),
-    ProductWay("sjf", "", NOISY),
-    ProductWay("speculative", "", NOISY),
-    ProductWay("speculative", "reactive", NOISY),
-    ProductWay("speculative", "recompute", NOISY),
-    ProductWay("speculative", "defer", NOISY),
-    ProductWay("speculative", "", "none"),
-    ProductWay("speculative", "", "adversary"),
-    ProductWay("gittins", "", NOISY),
-    ProductWay("gittins", "", "mean"),
-    ProductWay("gittins", "", "none"),
-    ProductWay("gittins", "", "adversary"),
-    ProductWay("srtf", "", "oracle"),
+    Way("vllm", RECOMPUTE),
+    Way("vllm"),
+    Way("sarathi", RECOMPUTE),
+    Way("sarathi"),
+    Way("mlfq"),
+    Way("mlfq", "reactive"),
+    Way("mlfq", "recompute"),
+    Way("mlfq", "defer"),
+    Way("sjf", "", NOISY),
+    Way("speculative", "", NOISY),
+    Way("speculative", "reactive", NOISY),
+    Way("speculative", "recompute", NOISY),
+    Way("speculative", "defer", NOISY),
+    Way("speculative", "", "none"),
+    Way("speculative", "", "adversary"),
+    Way("gittins", "", NOISY),
+    Way("gittins", "", "mean"),
+    Way("gittins", "", "none"),
+    Way("gittins", "", "adversary"),
+    Way("srtf", "", "oracle"),
 )
 
 
-def scenario(way: ProductWay, workload: WorkloadSpec, kv_bytes: float, seed: int) -> Scenario:
+def scenario(way: Way, workload: WorkloadSpec, kv_bytes: float, seed: int) -> Scenario:
     """One run."""
     return Scenario(
         workload=workload,
@@ -104,7 +104,7 @@ def scenario(way: ProductWay, workload: WorkloadSpec, kv_bytes: float, seed: int
     )
 
 
-def one_report(way: ProductWay, trace: Path, kv_bytes: float, rate: float, seed: int) -> Report:
+def one_report(way: Way, trace: Path, kv_bytes: float, rate: float, seed: int) -> Report:
     """The report of one way under one seed."""
     workload = WorkloadSpec(trace=trace, requests=6000, arrivals="gamma:4", rate=rate, seed=seed)
     prepared = prepare(scenario(way, workload, kv_bytes, seed))
@@ -112,8 +112,8 @@ def one_report(way: ProductWay, trace: Path, kv_bytes: float, rate: float, seed:
 
 
 def latency(
-    trace: Path, ways: Sequence[ProductWay], seeds: int, kv_bytes: float, rate: float
-) -> dict[ProductWay, list[Report]]:
+    trace: Path, ways: Sequence[Way], seeds: int, kv_bytes: float, rate: float
+) -> dict[Way, list[Report]]:
     """Every way under every seed, on all cores."""
     jobs = [(way, trace, kv_bytes, rate, seed) for way in ways for seed in range(seeds)]
     with ProcessPoolExecutor() as pool:
@@ -126,11 +126,9 @@ def mean(reports: list[Report], measure: str, stat: str = "mean") -> float:
     return statistics.fmean(getattr(getattr(report, measure), stat) for report in reports)
 
 
-def table(found: dict[ProductWay, list[Report]]) -> list[str]:
+def table(found: dict[Way, list[Report]]) -> list[str]:
     """A row for each way: normalised latency and its ratios, JCT, TTFT, moves."""
-    base = {
-        name: mean(found[ProductWay(name, RECOMPUTE)], "normalized_latency_s") for name in PUBLISHED
-    }
+    base = {name: mean(found[Way(name, RECOMPUTE)], "normalized_latency_s") for name in PUBLISHED}
     lines = [
         f"{'policy':<34}{'s/token':>9}{'vs vllm':>9}{'vs sar.':>9}{'spread':>16}{'JCT':>8}"
         f"{'P99 JCT':>9}{'TTFT':>8}{'swaps':>8}{'recomp.':>9}{'stall':>8}"
@@ -151,16 +149,16 @@ def table(found: dict[ProductWay, list[Report]]) -> list[str]:
 
 
 CAPACITY_WAYS = (
-    ProductWay("vllm", RECOMPUTE),
-    ProductWay("sarathi", RECOMPUTE),
-    ProductWay("sarathi"),
-    ProductWay("mlfq"),
-    ProductWay("speculative", "", NOISY),
-    ProductWay("srtf", "", "oracle"),
+    Way("vllm", RECOMPUTE),
+    Way("sarathi", RECOMPUTE),
+    Way("sarathi"),
+    Way("mlfq"),
+    Way("speculative", "", NOISY),
+    Way("srtf", "", "oracle"),
 )
 
 
-def capacity_of(way: ProductWay, workload: WorkloadSpec) -> float:
+def capacity_of(way: Way, workload: WorkloadSpec) -> float:
     """The highest rate within the goal."""
     found = find_capacity(scenario(way, workload, KV_BYTES, 0), GOAL)
     return found.rps

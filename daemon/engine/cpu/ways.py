@@ -1,4 +1,4 @@
-"""ProductWays to multiply with weights in blocks, and which is the fastest for so many tokens."""
+"""Ways to multiply with weights in blocks, and which is the fastest for so many tokens."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ ROUNDED = frozenset(
     {ProductWay.ROUNDED_SINGLY, ProductWay.ROUNDED_TOGETHER, ProductWay.ROUNDED_BY_MATRICES}
 )
 EXACT = frozenset({ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER, ProductWay.FLOAT32_PANEL})
-"""ProductWays whose results differ from each other's by the order of sums only."""
+"""Ways whose results differ from each other's by the order of sums only."""
 
 
 class ProductWays:

@@ -13,7 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daemon.engine import backend, linear
-from daemon.engine.linear import pack_linears, packed
+from daemon.engine.linear import prepare_linears, packed
 
 pytest.importorskip("triton")
 
@@ -218,7 +218,7 @@ def test_linear_layers_of_a_gpu_become_products_over_their_own_weights() -> None
     assert isinstance(one, Product)
     assert set(map(id, one.parameters(recurse=False))) == {id(layer.weight), id(layer.bias)}
     whole = nn.Sequential(on_a_gpu(nn.Linear(64, 32, dtype=torch.float16)), nn.ReLU())
-    pack_linears(whole, keep_plain=True)
+    prepare_linears(whole, partial(packed, keep_plain=True))
     assert isinstance(whole[0], Product)
     single = on_a_gpu(nn.Linear(64, 32))
     assert packed(single, keep_plain=True) is single

@@ -48,7 +48,7 @@ def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> 
     (folder / "tokenizer.json").write_text("{}")
     load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(tmp_path / "cache"))
     with torch.inference_mode():
-        engine, _, _ = start(load, lambda _stage, _done: None)
+        engine, *_ = start(load, lambda _stage, _done: None)
     assert engine.model.fused and engine.model.compiled
     driver = Driver(8, list(range(32)))
     prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8]]

@@ -110,7 +110,7 @@ class Served:
             cache=str(folder / "cache"),
         )
         with torch.inference_mode():
-            engine, _step_s, _token_s = start(load, lambda _stage, _done: None)
+            engine, *_ = start(load, lambda _stage, _done: None)
         self.fused = engine.model.fused
         self.seen = Seen(engine.model)
         self._engine = dataclasses.replace(engine, model=self.seen)  # type: ignore[arg-type]

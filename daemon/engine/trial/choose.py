@@ -77,7 +77,8 @@ class _Trial:
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
         self._unpack = wide.Remembering(pool.backend.unpack, KEEP_BOTH_BYTES)
         for layer in layers:
-            layer.unpack = self._unpack
+            is_linear = isinstance(layer, QuantisedLinear)
+            layer.unpack = self._unpack if is_linear else pool.backend.unpack
         self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)

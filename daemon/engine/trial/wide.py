@@ -103,17 +103,18 @@ class Remembering:
     def __init__(self, unpack: Unpack, most_bytes: int) -> None:
         self._unpack = unpack
         self._left_bytes = most_bytes
-        self._kept: dict[tuple[int, int], torch.Tensor] = {}
+        # With the blocks: memory that nobody holds may soon be that of others.
+        self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
         """See `Unpack`; nobody may change what is given."""
         key = data.data_ptr(), data.nbytes
         if key in self._kept:
-            return self._kept[key]
+            return self._kept[key][1]
         numbers = self._unpack(form, data)
         if numbers.nbytes <= self._left_bytes and data.is_contiguous():
             self._left_bytes -= numbers.nbytes
-            self._kept[key] = numbers
+            self._kept[key] = data, numbers
         return numbers
 
     def forget(self) -> None:

@@ -201,7 +201,7 @@ def test_policies_chosen_before_a_checkpoint_are_those_of_its_instances(tmp_path
         PolicyChosen(1.0, "vllm", 1),
         *(RequestArrived(2.0 + request, request, 9, 1) for request in range(2)),
     ]
-    path = written(tmp_path, events, max_bytes=130)
+    path = written(tmp_path, events, max_bytes=160)
     assert not any(isinstance(record, PolicyChosen) for record in read_records(path))
     incident = read_incident(path)
     assert [one.policy for one in configured(incident, "", None).instances] == ["srtf", "vllm"]

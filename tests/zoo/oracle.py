@@ -67,6 +67,11 @@ class Seen:
     rows: list[tuple[int, int, torch.Tensor]] = field(default_factory=list)
     """Slot, position and logits [vocab]."""
 
+    def alike(self, count: int, other: int) -> bool:
+        """As the engine's model."""
+        alike: bool = self.model.alike(count, other)
+        return alike
+
     def logits(self, batch: FlatBatch, *rest: Any) -> torch.Tensor:
         """Of a step that tells no prompt's own tokens."""
         logits: torch.Tensor = self.model.logits(batch, *rest)

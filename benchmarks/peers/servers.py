@@ -289,6 +289,7 @@ def llmd_spec(program: Path, extra: list[str], from_files: bool = False) -> Spec
         line = [str(program), "serve", "--model", str(model), "--port", str(setting.port)]
         line += ["--instance", "cpu", "--socket", str(socket_path)]
         line += ["--generation-config", "llmd", "--set", "scheduler.prefix_cache=false"]
+        line += ["--set", "scheduler.prompt_lookup=false"]
         if setting.form.number:
             line += ["--dtype", setting.form.number]
         if setting.limited:

@@ -53,6 +53,7 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    from daemon.engine.gguf_rope import scaled_rope
     from daemon.engine.quantised.index import Indexer
 
     told(1 / _PARTS)
@@ -63,7 +64,9 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     told(3 / _PARTS)
-    index, computed = Indexer(source, model).index()
+    indexer = Indexer(source, model)
+    scaled_rope(config, indexer.reader.tensors)
+    index, computed = indexer.index()
     told(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)
     (target / INDEX).write_bytes(msgspec.json.encode(index))

@@ -19,7 +19,13 @@ _SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 """Where the float16 of a block lie that gguf does not quantise itself."""
 
 
-def write(path: Path, choose: Choose, architecture: str = "llama", tied: bool = False) -> Path:
+def write(
+    path: Path,
+    choose: Choose,
+    architecture: str = "llama",
+    tied: bool = False,
+    rope_factors: np.ndarray | None = None,
+) -> Path:
     """A file whose matrices have the formats that `choose` says."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -37,6 +43,8 @@ def write(path: Path, choose: Choose, architecture: str = "llama", tied: bool = 
     rng = np.random.default_rng(len(architecture) + tied)
     for name, shape in _tensors(architecture, tied):
         _add(writer, name, shape, choose(name), rng)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_factors)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

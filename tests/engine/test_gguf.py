@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,4 +101,32 @@ def test_a_format_that_nobody_reads_is_named(tmp_path: Path) -> None:
 
     path = write(tmp_path / "tiny.gguf", odd)
     with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight is stored as TQ2_0, and llmd "):
+        convert(path, tmp_path / "folder")
+
+
+def llama_3_factors(factor: float) -> np.ndarray:
+    """As llama.cpp writes them of a Llama 3.1 with these heads."""
+    frequencies = 1.0 / 1e4 ** (np.arange(0, 64, 2) / 64)
+    lengths = 2 * np.pi / frequencies
+    smooth = np.clip((8192 / lengths - 1) / (4 - 1), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_scaled_rotary_frequencies_are_those_of_the_file(factor: float, tmp_path: Path) -> None:
+    factors = llama_3_factors(factor)
+    assert factors.max() == pytest.approx(factor) and factors.min() == 1
+    path = write(tmp_path / "tiny.gguf", medium, rope_factors=factors)
+    model = loaded(path, tmp_path / "cache")
+    rotary = model.model.rotary_emb
+    plain = 1.0 / 1e4 ** (torch.arange(0, 64, 2) / 64)
+    torch.testing.assert_close(
+        rotary.inv_freq, plain / torch.from_numpy(factors), rtol=1e-3, atol=0
+    )
+
+
+def test_other_factors_are_refused(tmp_path: Path) -> None:
+    odd = np.linspace(1, 3, 32).astype(np.float32)
+    path = write(tmp_path / "tiny.gguf", medium, rope_factors=odd)
+    with pytest.raises(ModelError, match=r"rope_freqs\.weight scales its rotary positions"):
         convert(path, tmp_path / "folder")

@@ -13,7 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daemon.engine import backend, linear
-from daemon.engine.linear import prepare_linears, packed
+from daemon.engine.linear import packed, prepare_linears
 
 pytest.importorskip("triton")
 

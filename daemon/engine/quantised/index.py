@@ -28,8 +28,8 @@ class Indexer:
 
     def __init__(self, source: Path, model: Any) -> None:
         self._source = source
-        self._reader = gguf.GGUFReader(source)
-        architecture = reading.read_field(self._reader, "general.architecture")[0]
+        self.reader = gguf.GGUFReader(source)
+        architecture = reading.read_field(self.reader, "general.architecture")[0]
         config = model.config.to_dict()
         maker = reading.TENSOR_PROCESSORS.get(architecture, reading.TensorProcessor)
         self._processor = maker(config=config)
@@ -41,7 +41,7 @@ class Indexer:
         """The index, and what is not in it, computed. Raises ModelError for an unknown format."""
         self._check_formats()
         kept, computed = [], dict[str, torch.Tensor]()
-        for tensor in self._reader.tensors:
+        for tensor in self.reader.tensors:
             indexed = self._indexed(tensor)
             if indexed is not None:
                 kept.append(indexed)
@@ -51,7 +51,7 @@ class Indexer:
         return GgufIndex(size_bytes, bool(computed), tuple(kept)), computed
 
     def _check_formats(self) -> None:
-        for tensor in self._reader.tensors:
+        for tensor in self.reader.tensors:
             name = tensor.tensor_type.name
             if name not in FORMATS:
                 known = ", ".join(one for one in FORMATS if "/" not in one)

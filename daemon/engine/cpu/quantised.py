@@ -84,6 +84,11 @@ class QuantisedProduct(nn.Module):
             self._compute(rows, output)
         return output.view(*states.shape[:-1], self.out_features)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The numbers float32 [N, K], for modelling code that looks at them itself; a copy."""
+        return torch.cat([weight.numbers() for weight in self.weights])
+
     # Nothing hooks into these layers, and the looking for hooks costs as much as a small product.
     __call__ = forward
 

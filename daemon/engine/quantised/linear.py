@@ -19,7 +19,21 @@ PIECE_ELEMENTS = 1 << 24
 """Of a weight that are unpacked at a time: a head's would fill what a pool left free."""
 
 
-class QuantisedLinear(nn.Module):
+class _Unpacking(nn.Module):
+    """What holds quantised weights below each other, and shows their numbers to who looks."""
+
+    weights: list[QuantisedWeight]
+    unpack: Unpack
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The numbers float32 [N, K], for modelling code that looks at them itself; a copy."""
+        if not self.weights:
+            raise AttributeError("its weights are not there yet")
+        return torch.cat([weight.numbers(self.unpack) for weight in self.weights])
+
+
+class QuantisedLinear(_Unpacking):
     """A linear layer whose weight [N, K] is some quantised weights below each other."""
 
     def __init__(
@@ -55,7 +69,7 @@ class QuantisedLinear(nn.Module):
                 yield weight.pick(slice(first, first + rows))
 
 
-class QuantisedEmbedding(nn.Module):
+class QuantisedEmbedding(_Unpacking):
     """An embedding whose rows are unpacked when they are looked up."""
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype) -> None:

@@ -74,6 +74,13 @@ def ctl(daemon: LiveDaemon, capsys: pytest.CaptureFixture[str], *words: str) -> 
     return status, (told.out or told.err).strip()
 
 
+def metrics_of(daemon: LiveDaemon) -> str:
+    """What `/metrics` says: of a second ago at most."""
+    with urllib.request.urlopen(f"{daemon.url}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def test_a_daemon_caps_by_role_and_as_it_is_told(
     daemon: LiveDaemon, powerd: Powerd, cards: FakeCards, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,10 +98,8 @@ def test_a_daemon_caps_by_role_and_as_it_is_told(
     assert status == 0 and json.loads(said)["cap_watts"] == 300.0
     assert ctl(daemon, capsys, "cap", "on", "200")[1].endswith("did you mean 'one'?")
 
-    with urllib.request.urlopen(f"{daemon.url}/metrics", timeout=10) as answer:
-        metrics = answer.read().decode()
     for name in ("power_watts", "power_cap_watts", "energy_joules_total"):
-        assert f'llmd:{name}{{engine="one"' in metrics
+        wait_until(lambda name=name: f'llmd:{name}{{engine="one"' in metrics_of(daemon))
 
     assert ctl(daemon, capsys, "cap", "one", "222") == (0, "one: 222 W")
     assert ctl(daemon, capsys, "flip", "one", "decode")[0] == 0

@@ -20,7 +20,7 @@ from daemon.wire.pulse import Alive, Ping
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Load a model and answer `Ready` once a first token is possible."""
 
-    model: str  # a folder of safetensors (a GGUF file is converted to one before)
+    model: str  # a folder: safetensors, or the index of a GGUF file and a link to it
     device: str  # "cpu", "cuda:0", ...
     dtype: str  # of states: "float32", "bfloat16", "float16"
     block_size: int  # tokens

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from daemon.models.formats import WeightFormat
+from daemon.models.formats import PLAIN, WeightFormat
 
 Parts = tuple[torch.Tensor, ...]
 
@@ -17,7 +17,7 @@ Parts = tuple[torch.Tensor, ...]
 def unpack(form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
     """float32 [N, K] of `data` uint8 [N, bytes of K numbers]."""
     if form.block_len == 1:
-        return data.contiguous().view(_PLAIN[form.name]).float()
+        return data.contiguous().view(getattr(torch, PLAIN[form.name])).float()
     blocks = data.reshape(-1, form.block_bytes)
     kind = form.name.partition("/")[0]
     return _UNPACK[kind](blocks).reshape(len(data), -1)
@@ -132,7 +132,6 @@ def _fp8(packed: torch.Tensor) -> torch.Tensor:
     return packed.view(torch.float8_e4m3fn).float()
 
 
-_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _UNPACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,

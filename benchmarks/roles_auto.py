@@ -117,13 +117,18 @@ def capacity(rates: Sequence[float], kept: Sequence[float]) -> float:
 
 
 def expected(point: Point, pair: tuple[float, float], split: Split) -> Forecast:
-    """What the forecast gives, fed with the truth."""
-    profile = load_profile(point.profile)
-    spec = WorkloadSpec(name=point.load, requests=2000, rate=point.rate, seed=point.seed)
-    requests = build(spec, profile.model.context_len)
-    prompts, answers = requests.prompt_tokens[:256].tolist(), requests.output_tokens.tolist()
+    """What the forecast gives, fed with the requests that count."""
+    num = math.ceil(point.rate * point.seconds)
+    spec = WorkloadSpec(name=point.load, requests=num, rate=point.rate, seed=point.seed)
+    requests = build(spec, load_profile(point.profile).model.context_len)
+    since_s = requests.arrival_s - requests.arrival_s[0]
+    counted = since_s >= point.warm_up_s
+    prompts, answers = requests.prompt_tokens[counted], requests.output_tokens[counted]
+    rate = counted.sum() / (since_s[-1] - point.warm_up_s)
     load = OfferedLoad(
-        point.rate, tuple(prompts), tuple(answers[:256]), sum(answers) / len(answers)
+        float(rate),
+        *(tuple(prompts.tolist()), tuple(answers.tolist()), float(answers.mean())),
+        answered=tuple(prompts.tolist()),
     )
     return forecast(load, fleet_of(point), Promised(*pair), split)
 

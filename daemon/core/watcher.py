@@ -155,7 +155,7 @@ class Watcher:
         if reason == FinishReason.ABORT:
             return
         num, first_s = sequence.num_output_tokens, sequence.first_token_s
-        self._window.ended(now, sequence.arrived_s, num)
+        self._window.ended(now, sequence.arrived_s, sequence.num_prompt_tokens, num)
         kept = reason != FinishReason.ERROR and first_s >= 0.0
         if kept:
             config = self._core.config

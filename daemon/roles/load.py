@@ -18,6 +18,7 @@ class OfferedLoad(msgspec.Struct, frozen=True, dict=True):
     prompts: tuple[int, ...]  # tokens, cached ones included
     answers: tuple[int, ...]  # tokens of answers that have ended; empty: unknown
     answer_tokens: float  # the mean, of those that have not ended too
+    answered: tuple[int, ...] = ()  # tokens of the prompts of `answers`; empty: as all prompts
     answers_per_request: float = 1.0
     cached_share: float = 0.0  # of the prompts' tokens
 
@@ -53,11 +54,19 @@ class OfferedLoad(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def drawn_context(self) -> float:
         """Tokens that a row of a decode step attends to, on average over steps: long answers have
-        more of them.
+        more of them, and may be those to long prompts.
         """
         lengths = self.lengths
         squares = sum(one * one for one in lengths) / len(lengths)
-        return self.prompt_tokens + squares / (2.0 * self.answer_tokens)
+        return self._drawn_prompt + squares / (2.0 * self.answer_tokens)
+
+    @property
+    def _drawn_prompt(self) -> float:
+        """Tokens of a row's prompt, on average over steps."""
+        if not self.answered or len(self.answers) < _FEW:
+            return self.prompt_tokens
+        pairs = zip(self.answered, self.answers, strict=True)
+        return sum(prompt * answer for prompt, answer in pairs) / sum(self.answers)
 
 
 def _thinned(values: tuple[float, ...]) -> tuple[float, ...]:

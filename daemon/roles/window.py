@@ -56,7 +56,7 @@ class WindowState(msgspec.Struct, frozen=True, array_like=True):
     recent: list[LoadBucket]
     open: LoadBucket
     prompts: list[int]
-    answers: list[int]
+    answers: list[tuple[int, int]]
     own_ended: int
     own_tokens: int
     stay_s: float
@@ -72,7 +72,7 @@ class LoadWindow:
         self._recent: deque[LoadBucket] = deque()
         self._open = LoadBucket()
         self._prompts: deque[int] = deque(maxlen=KEPT_SAMPLES)
-        self._answers: deque[int] = deque(maxlen=KEPT_SAMPLES)
+        self._answers: deque[tuple[int, int]] = deque(maxlen=KEPT_SAMPLES)  # (prompt, answer)
         self._own_ended = self._own_tokens = 0  # of answers to requests of the present load
         self._stay_s = 0.0  # from an arrival to the end of the answer, smoothed
 
@@ -92,7 +92,7 @@ class LoadWindow:
         one.prompt_squares += num_prompt_tokens * num_prompt_tokens
         self._prompts.append(num_prompt_tokens)
 
-    def ended(self, now: float, arrived_s: float, num_tokens: int) -> None:
+    def ended(self, now: float, arrived_s: float, num_prompt_tokens: int, num_tokens: int) -> None:
         """An answer has ended; one that came before the present load is none of it."""
         if not num_tokens or self.since_s < 0.0:
             return
@@ -106,7 +106,7 @@ class LoadWindow:
         if arrived_s >= self.since_s:
             self._own_ended += 1
             self._own_tokens += num_tokens
-            self._answers.append(num_tokens)
+            self._answers.append((num_prompt_tokens, num_tokens))
 
     def close(self, now: float) -> bool:
         """Close the buckets that are full; whether the load has become another one."""
@@ -145,8 +145,9 @@ class LoadWindow:
         return OfferedLoad(
             rate_rps=total.requests / total.span_s,
             prompts=tuple(self._prompts),
-            answers=tuple(self._answers),
+            answers=tuple(tokens for _, tokens in self._answers),
             answer_tokens=(self._own_tokens + unended_tokens) / self._own_ended,
+            answered=tuple(prompt for prompt, _ in self._answers),
             answers_per_request=total.streams / total.requests,
             cached_share=min(1.0, max(0.0, cached_share)),
         )

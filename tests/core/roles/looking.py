@@ -44,7 +44,7 @@ class Looking:
             while running and running[0][0] <= now:
                 ended_s, arrived_s, tokens = heappop(running)
                 self.look(ended_s, running)
-                self.window.ended(ended_s, arrived_s, tokens)
+                self.window.ended(ended_s, arrived_s, 100, tokens)
                 if self._keeps is not None:
                     kept = self._chance.random() < self._keeps(arrived_s, self.present)
                     self.decider.ended(arrived_s, bool(kept), self.present)

@@ -99,6 +99,16 @@ def test_without_answers_that_ended_lengths_are_as_if_memoryless() -> None:
     assert made.drawn_context == pytest.approx(200.0, rel=0.1), "100 of the prompt, E[n^2] / 2 E[n]"
 
 
+def test_rows_of_long_answers_have_the_prompts_of_those() -> None:
+    """32 answers of 10 tokens to prompts of 100, and 32 of 90 to prompts of 900."""
+    prompts, answers = (100,) * 32 + (900,) * 32, (10,) * 32 + (90,) * 32
+    made = OfferedLoad(1.0, prompts, answers, 50.0, answered=prompts)
+    own = (10 * 10 + 90 * 90) / 2 / (2 * 50)
+    assert made.drawn_context == pytest.approx(0.1 * 100 + 0.9 * 900 + own)
+    unknown = OfferedLoad(1.0, prompts, answers, 50.0)
+    assert unknown.drawn_context == pytest.approx(500 + own)
+
+
 @given(
     st.floats(0.2, 40.0),
     st.integers(1, 2000),

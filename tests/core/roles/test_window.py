@@ -16,7 +16,7 @@ def fed(
         if window.since_s >= 0.0 and window.close(now):
             changes.append(now)
         window.arrived(now, prompt, 1)
-        window.ended(now, max(begin_s, now - 1.0), 50)
+        window.ended(now, max(begin_s, now - 1.0), prompt, 50)
         now += every_s
     return changes
 
@@ -37,7 +37,7 @@ def test_answers_that_have_not_ended_count_for_the_mean() -> None:
     """One ended with 50 tokens, another has drawn 150 so far: 200 for each end."""
     window = LoadWindow()
     window.arrived(0.0, 10, 2)
-    window.ended(2.0, 0.0, 50)
+    window.ended(2.0, 0.0, 10, 50)
     window.close(5.0)
     load = window.load(150, 0.0)
     assert load is not None and load.answer_tokens == 200
@@ -80,5 +80,5 @@ def test_lengths_that_vary_by_chance_are_no_change() -> None:
     for now, (prompt, answer) in enumerate(lengths.T.tolist()):
         changes += window.since_s >= 0.0 and window.close(float(now))
         window.arrived(float(now), prompt, 1)
-        window.ended(float(now), max(0.0, now - 5.0), answer)
+        window.ended(float(now), max(0.0, now - 5.0), prompt, answer)
     assert changes == 0

@@ -40,8 +40,9 @@ def prompt_room(
     if spare_s >= fixed_s + most * token_s:
         return most
     room = max(1.0, most * LEAST_SHARE, (spare_s - fixed_s) / token_s)
-    due_s = now - promised.ttft_s + fixed_s + most * token_s  # arrived then: due after a long step
-    return int(min(most, max(room, _needed(order, prompts, due_s, fixed_s, token_s))))
+    due_s = now - promised.ttft_s  # who arrived then is due now
+    needed = _needed(order, prompts, due_s, fixed_s, token_s, most)
+    return int(min(most, max(room, needed)))
 
 
 def _spare_s(table: SlotTable, decodes: Slots, tpot_s: float, fixed_s: float, now: float) -> float:
@@ -59,16 +60,19 @@ def _spare_s(table: SlotTable, decodes: Slots, tpot_s: float, fixed_s: float, no
     return max(AIM * tpot_s, float(spare_s.min()))
 
 
-def _needed(order: Order, prompts: Slots, due_s: float, fixed_s: float, token_s: float) -> float:
-    """Tokens that each step needs for prompts to be in time, one after the other. One that cannot
-    be in time any more hurries nobody.
+def _needed(
+    order: Order, prompts: Slots, due_s: float, fixed_s: float, token_s: float, most: int
+) -> float:
+    """Tokens that each step needs for prompts to be in time, one after the other, after a long step
+    that may be running. Who cannot be in time with the longest steps hurries nobody.
     """
-    before, needed = 0, 0.0
+    before, needed, long_s = 0, 0.0, fixed_s + most * token_s
     for tokens, sequence in _in_line(order, prompts):
         before += tokens * sequence.prompt_cost
         spare_s = sequence.arrived_s - due_s - before * token_s
-        if spare_s > 0.0 and not sequence.num_output_tokens:
-            needed = max(needed, before * fixed_s / spare_s)
+        fewest_s = before * fixed_s / most
+        if spare_s > fewest_s and not sequence.num_output_tokens:
+            needed = max(needed, before * fixed_s / max(fewest_s, spare_s - long_s))
     return needed
 
 

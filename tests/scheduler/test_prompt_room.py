@@ -116,6 +116,17 @@ def test_a_first_token_that_is_due_has_the_steps_that_it_needs() -> None:
     assert step.room(Promised(0.9 * full_s, TPOT_S)) < 200, "it cannot be in time any more"
 
 
+def test_a_first_token_that_only_the_longest_steps_bring_in_time_has_them() -> None:
+    """900 tokens take 0.125 s in the longest steps; one that runs may take 0.07 s before them."""
+    step = Step()
+    step.stream(10.0 - 9 * TPOT_S, 10)
+    step.wait(900, 10.0)
+    fewest_s = 900 / MOST * STEP_S + 900 * TOKEN_S
+    for more_s in (0.001, 0.03, STEP_S + MOST * TOKEN_S):
+        assert step.room(Promised(fewest_s + more_s, TPOT_S)) == pytest.approx(MOST, abs=1)
+    assert step.room(Promised(fewest_s - 0.01, TPOT_S)) < 200, "it cannot be in time any more"
+
+
 def test_those_in_line_need_what_comes_before_them_too() -> None:
     step = Step()
     step.stream(10.0 - 9 * TPOT_S, 10)

@@ -33,6 +33,7 @@ from daemon.request import FinishReason, State
 from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
+from daemon.roles.lengths import Answer
 from daemon.roles.load import OfferedLoad
 from daemon.roles.search import searched
 from daemon.roles.window import LoadWindow, WindowState
@@ -263,18 +264,18 @@ class Watcher:
         num_cached -= self._num_shared - self._counted[2]
         return self._window.load(self._unended(), num_cached / num_prompt if num_prompt else 0.0)
 
-    def _unended(self) -> int:
-        """Tokens of answers of the present load that have not ended."""
-        homes, since_s, total = self._core.instances, self._window.since_s, 0
+    def _unended(self) -> list[Answer]:
+        """Answers of the present load that have not ended."""
+        homes, since_s, found = self._core.instances, self._window.since_s, []
         for one in self._core.sequences.values():
             if one.arrived_s < since_s:
                 continue
+            num_tokens = one.num_output_tokens
             if one.state is State.RUNNING:
                 table = homes[one.instance].scheduler.slots
-                total += int(table.delivered[one.slot]) - one.num_prompt_tokens
-            else:
-                total += one.num_output_tokens
-        return total
+                num_tokens = int(table.delivered[one.slot]) - one.num_prompt_tokens
+            found.append((one.num_prompt_tokens, num_tokens))
+        return found
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
         """Of mixed, then of splits."""

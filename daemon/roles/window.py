@@ -7,10 +7,12 @@ answers is tested. Then everything from before is forgotten.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
 
+from daemon.roles.lengths import Answer, likely_answers
 from daemon.roles.load import OfferedLoad
 
 BUCKET_S = 5.0
@@ -56,7 +58,7 @@ class WindowState(msgspec.Struct, frozen=True, array_like=True):
     recent: list[LoadBucket]
     open: LoadBucket
     prompts: list[int]
-    answers: list[tuple[int, int]]
+    answers: list[Answer]
     own_ended: int
     own_tokens: int
     stay_s: float
@@ -72,7 +74,7 @@ class LoadWindow:
         self._recent: deque[LoadBucket] = deque()
         self._open = LoadBucket()
         self._prompts: deque[int] = deque(maxlen=KEPT_SAMPLES)
-        self._answers: deque[tuple[int, int]] = deque(maxlen=KEPT_SAMPLES)  # (prompt, answer)
+        self._answers: deque[Answer] = deque(maxlen=KEPT_SAMPLES)
         self._own_ended = self._own_tokens = 0  # of answers to requests of the present load
         self._stay_s = 0.0  # from an arrival to the end of the answer, smoothed
 
@@ -134,20 +136,25 @@ class LoadWindow:
         """In that time."""
         return self._before.requests + sum(one.requests for one in self._recent)
 
-    def load(self, unended_tokens: int, cached_share: float) -> OfferedLoad | None:
-        """The present load; None before there is any. `unended_tokens` were drawn so far for
-        answers of it that have not ended: with those that have, they tell the mean length as if
-        answers were memoryless, and early on it is not that of the short ones alone.
+    def load(self, unended: Sequence[Answer], cached_share: float) -> OfferedLoad | None:
+        """The present load; None before there is any. `unended` are answers of it that have not
+        ended: early on those that have are the short ones alone.
         """
         total = self._total()
         if not total.requests or not self._own_ended or total.span_s <= 0.0:
             return None
+        answers, mean = list(self._answers), 0.0
+        if self._own_ended <= len(answers):
+            answers, mean = likely_answers(answers, unended, KEPT_SAMPLES)
+        else:
+            drawn = sum(tokens for _, tokens in unended)
+            mean = (self._own_tokens + drawn) / self._own_ended
         return OfferedLoad(
             rate_rps=total.requests / total.span_s,
             prompts=tuple(self._prompts),
-            answers=tuple(tokens for _, tokens in self._answers),
-            answer_tokens=(self._own_tokens + unended_tokens) / self._own_ended,
-            answered=tuple(prompt for prompt, _ in self._answers),
+            answers=tuple(tokens for _, tokens in answers),
+            answer_tokens=mean,
+            answered=tuple(prompt for prompt, _ in answers),
             answers_per_request=total.streams / total.requests,
             cached_share=min(1.0, max(0.0, cached_share)),
         )

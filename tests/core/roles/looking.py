@@ -68,7 +68,7 @@ class Looking:
             self.take(now, decided)
             return
         begun = [one for one in running if one[1] >= window.since_s]
-        unended = sum(int((now - arrived_s) / TOKEN_S) for _, arrived_s, _ in begun)
+        unended = [(100, int((now - arrived_s) / TOKEN_S)) for _, arrived_s, _ in begun]
         load = window.load(unended, 0.0)
         if load is None:
             return

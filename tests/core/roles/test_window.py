@@ -25,22 +25,22 @@ def test_rates_and_means() -> None:
     window = LoadWindow()
     assert fed(window, 0.0, 60.0, 0.25) == []
     window.close(60.0)
-    load = window.load(0, 0.5)
+    load = window.load([], 0.5)
     assert load is not None
     assert load.rate_rps == pytest.approx(4.0)
-    assert load.prompt_tokens == 100 and load.answer_tokens == 50
+    assert load.prompt_tokens == 100 and load.answer_tokens == pytest.approx(50)
     assert load.computed_prompts[0] == 50
     assert window.span_s == 60.0 and window.num_requests == 240
 
 
 def test_answers_that_have_not_ended_count_for_the_mean() -> None:
-    """One ended with 50 tokens, another has drawn 150 so far: 200 for each end."""
+    """Half end with 50 tokens; the others go on, as if memoryless at 200 tokens for each end."""
     window = LoadWindow()
     window.arrived(0.0, 10, 2)
     window.ended(2.0, 0.0, 10, 50)
     window.close(5.0)
-    load = window.load(150, 0.0)
-    assert load is not None and load.answer_tokens == 200
+    load = window.load([(10, 150)], 0.0)
+    assert load is not None and load.answer_tokens == 50 / 2 + (50 + 200) / 2
     assert load.answers_per_request == 2
 
 
@@ -51,7 +51,7 @@ def test_another_rate_or_length_is_another_load(every_s: float, prompt: int) -> 
     (changed,) = fed(window, 120.0, 240.0, every_s, prompt)
     assert 120.0 < changed <= 155.0
     assert window.since_s == pytest.approx(changed, abs=BUCKET_S)
-    load = window.load(0, 0.0)
+    load = window.load([], 0.0)
     assert load is not None and load.rate_rps == pytest.approx(1.0 / every_s, rel=0.05)
 
 

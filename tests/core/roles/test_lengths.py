@@ -1,0 +1,67 @@
+"""Lengths of answers, of which some have not ended: worked by hand, and against what is true."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.roles.lengths import likely_answers
+
+ANSWERS = st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 1000)), min_size=1, max_size=60)
+
+
+def test_an_open_answer_says_that_it_is_longer() -> None:
+    """Ends at 10, 30 and 40, one open at 20: 1/4 end at 10, half of the rest at 30, and at 40."""
+    answers, mean = likely_answers([(1, 10), (3, 30), (4, 40)], [(2, 20)], 8)
+    assert mean == pytest.approx(10 / 4 + 30 * 3 / 8 + 40 * 3 / 8)
+    assert answers == [(1, 10)] * 2 + [(3, 30)] * 3 + [(4, 40)] * 3
+
+
+def test_what_survives_all_ends_goes_on_as_if_memoryless() -> None:
+    """One of two ended: 15 + 25 tokens were drawn for one end, so that 40 more are to be expected."""
+    answers, mean = likely_answers([(7, 15)], [(9, 25)], 4)
+    assert mean == pytest.approx(15 / 2 + (15 + 40) / 2)
+    assert answers[:2] == [(7, 15)] * 2
+    assert [tokens for _, tokens in answers[2:]] == [
+        15 + round(40 * np.log(4 / 3)),
+        15 + round(40 * np.log(4)),
+    ]
+
+
+@given(ANSWERS)
+def test_without_open_answers_they_are_as_they_were(ended: list[tuple[int, int]]) -> None:
+    answers, mean = likely_answers(ended, [], len(ended))
+    lengths = [tokens for _, tokens in ended]
+    assert mean == pytest.approx(sum(lengths) / len(lengths))
+    assert sorted(tokens for _, tokens in answers) == sorted(lengths)
+
+
+@given(ANSWERS, ANSWERS, st.integers(1, 64))
+def test_open_answers_make_lengths_no_shorter(
+    ended: list[tuple[int, int]], unended: list[tuple[int, int]], count: int
+) -> None:
+    alone, mean_alone = likely_answers(ended, [], count)
+    answers, mean = likely_answers(ended, unended, count)
+    assert len(answers) == count
+    assert mean >= mean_alone - 1e-6
+    assert [one[1] for one in answers] == sorted(one[1] for one in answers)
+    assert all(one[1] >= other[1] for one, other in zip(answers, alone, strict=True))
+
+
+@pytest.mark.parametrize("shape", ["exponential", "even", "lognormal"])
+def test_a_young_load_is_told_as_it_is(shape: str) -> None:
+    """Answers of 250 tokens on average, of which up to 500 could be drawn by now."""
+    chance = np.random.default_rng(5)
+    draw = {
+        "exponential": lambda: chance.exponential(250.0, 2000),
+        "even": lambda: chance.uniform(50.0, 450.0, 2000),
+        "lognormal": lambda: chance.lognormal(np.log(250.0) - 0.32, 0.8, 2000),
+    }[shape]
+    true = np.maximum(1.0, draw())
+    drawn = np.linspace(0.0, 500.0, true.size)  # if all were long enough
+    ended = [(10, int(one)) for one in true[true <= drawn]]
+    unended = [(10, int(one)) for one in drawn[true > drawn]]
+    _, mean = likely_answers(ended, unended, 64)
+    short = np.mean([tokens for _, tokens in ended])
+    assert short < 0.9 * true.mean()
+    assert mean == pytest.approx(true.mean(), rel=0.1)

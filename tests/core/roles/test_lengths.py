@@ -18,7 +18,7 @@ def test_an_open_answer_says_that_it_is_longer() -> None:
 
 
 def test_what_survives_all_ends_goes_on_as_if_memoryless() -> None:
-    """One of two ended: 15 + 25 tokens were drawn for one end, so that 40 more are to be expected."""
+    """One of two ended: 15 + 25 tokens were drawn for one end, so that 40 more are expected."""
     answers, mean = likely_answers([(7, 15)], [(9, 25)], 4)
     assert mean == pytest.approx(15 / 2 + (15 + 40) / 2)
     assert answers[:2] == [(7, 15)] * 2

@@ -24,6 +24,7 @@ NVML = "libnvidia-ml.so.1"
 TIMEOUT_S = 120.0
 """Without persistence a driver takes seconds for each GPU to begin."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DRIVER_IS_HERE = Path("/proc/driver/nvidia"), Path("/dev/dxg")
 _NO_DEVICE = 100
 _UNAVAILABLE = 46
 _MAJOR, _MINOR, _COMPUTE_MODE = 75, 76, 20
@@ -68,6 +69,13 @@ def ask_for(devices: Collection[str]) -> Devices:
     """
     named = bool(devices) and not any(device.startswith("cuda:") for device in devices)
     return Devices() if named else cuda_devices()
+
+
+def likely_kind(devices: Collection[str]) -> str:
+    """The kind of device that will serve, before the driver is asked: "cpu" or "cuda"."""
+    for device in devices:
+        return device.partition(":")[0]
+    return "cuda" if any(path.exists() for path in _DRIVER_IS_HERE) else "cpu"
 
 
 def check_devices(devices: Collection[str], found: Devices) -> None:

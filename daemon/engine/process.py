@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,6 +12,9 @@ log = logging.getLogger(__name__)
 
 _STAMP = ".last-start"
 _BY_CONTENT = "daemon.engine.cpu.compiled.ByContent"
+
+INSTALLED = Path(sys.prefix) / "share" / "llmd" / "numba"
+"""What `scripts/compile_kernels.py` compiled for this processor, when llmd was installed."""
 
 UNUSED_S = 30 * 24 * 3600.0
 """What is compiled and was not read for so long is forgotten."""
@@ -55,8 +59,8 @@ def keep_compiled(cache: Path) -> None:
 
     Call before they are imported. Both name what they keep by the code it was made from, their own
     version and the processor, so another card or version never takes it by mistake, and another
-    checkout of the same code takes it; what older ones left is removed after a month. Where the
-    folder cannot be written they are left alone.
+    checkout of the same code takes it; what older ones left is removed after a month. A new folder
+    has what the installation compiled. Where it cannot be written they are left alone.
     """
     for variable, name in (("NUMBA_CACHE_DIR", "numba"), ("TRITON_CACHE_DIR", "triton")):
         folder = cache / name
@@ -66,7 +70,22 @@ def keep_compiled(cache: Path) -> None:
             os.environ.setdefault(variable, str(folder))
             if name == "numba":
                 os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", _BY_CONTENT)
+                _take(INSTALLED, folder)
             _forget_unused(folder)
+
+
+def _take(installed: Path, folder: Path) -> None:
+    """Copy what an installation compiled into a cache that lacks it; whole, or not at all."""
+    for entry in installed.iterdir() if installed.is_dir() else ():
+        target = folder / entry.name
+        if entry.is_dir() and not target.exists():
+            half = folder / f".{entry.name}.{os.getpid()}"
+            # The times are those of the copy: what nobody has read for long is forgotten.
+            shutil.copytree(entry, half, copy_function=shutil.copyfile)
+            try:
+                half.rename(target)
+            except OSError:  # another process was faster
+                shutil.rmtree(half)
 
 
 def _forget_unused(folder: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import uvloop
 
 from daemon import logs, notify
-from daemon.config.cuda import DeviceError
+from daemon.config.cuda import DeviceError, likely_kind
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
@@ -40,6 +40,7 @@ from daemon.runtime.threads import on_loop
 from daemon.runtime.token_store import TokenStore
 from daemon.runtime.workers import Workers
 from daemon.supervisor.api import ApiProcess
+from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.spare import worker_module
 from daemon.wire.faults import FaultError, faults
 
@@ -114,12 +115,15 @@ class Daemon:
             ends.push_async_callback(self.life.close)
             self.life.spawn(watchdog.feed(lambda: self.phase.stuck()))
             self.life.spawn(self.parts.api.run(listener))
+            early = EarlyWorker(likely_kind([one.device for one in self.parts.config.instance]))
+            ends.push_async_callback(early.close)
             try:
+                await early.start()
                 found = await self.prepare(url_of(listener))
                 if found is None:
                     self._say_stopping()
                 else:
-                    await self._serve(*found, ends)
+                    await self._serve(*found, early, ends)
             finally:
                 await self.parts.api.close()
 
@@ -147,7 +151,11 @@ class Daemon:
         )
 
     async def _serve(
-        self, model: ServedModel, times: StartTimes, ends: contextlib.AsyncExitStack
+        self,
+        model: ServedModel,
+        times: StartTimes,
+        early: EarlyWorker,
+        ends: contextlib.AsyncExitStack,
     ) -> None:
         """Start the model's workers, and serve until told to stop and drained."""
         config, link = self.parts.config, self.parts.link
@@ -177,7 +185,7 @@ class Daemon:
         )
         url = self.phase.url
         self.phase = serving = ServingStatus(self.parts, url, model, runtime, gpus, power)
-        workers = Workers(self.parts, model, times, runtime, serving)
+        workers = Workers(self.parts, model, times, runtime, serving, early)
         for close in (gpus.stop, runtime.close):
             ends.callback(close)
         ends.push_async_callback(workers.close)

@@ -11,6 +11,7 @@ from daemon.runtime.runtime import Runtime
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.status import Parts
+from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 
@@ -27,6 +28,7 @@ class Workers:
         times: StartTimes,
         runtime: Runtime,
         status: ServingStatus,
+        early: EarlyWorker,
     ) -> None:
         config = parts.config
         self._life = parts.life
@@ -49,7 +51,10 @@ class Workers:
         )
         loads = [model.load(config, index) for index in range(len(model.instances))]
         self._processes = [
-            WorkerProcess(index, spec.name, load, hooks, config.daemon.restarts, self._spare)
+            WorkerProcess(
+                *(index, spec.name, load, hooks, config.daemon.restarts, self._spare),
+                early if index == 0 else None,
+            )
             for index, (spec, load) in enumerate(zip(model.instances, loads, strict=True))
         ]
         parts.loads.remember(times, [f"{one.model} {one.dtype} {one.device}" for one in loads])

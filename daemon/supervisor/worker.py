@@ -29,6 +29,7 @@ from daemon.protocol.worker import (
     TransferOver,
 )
 from daemon.supervisor.child import Child, ChildKeeper
+from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
@@ -83,6 +84,7 @@ class WorkerProcess(ChildKeeper):
         hooks: WorkerHooks,
         restarts: int = 5,
         spare: Spare | None = None,
+        early: EarlyWorker | None = None,
     ) -> None:
         super().__init__()
         self.instance = instance
@@ -95,6 +97,7 @@ class WorkerProcess(ChildKeeper):
         self._links: socket.socket | None = None  # where the worker gets its links from
         self._restarts = Restarts(restarts)
         self._spare = spare
+        self._early = early
         self._lives = 0
         self._watch = StepWatch()
         self._timer: asyncio.TimerHandle | None = None  # the next look at the oldest step
@@ -146,12 +149,13 @@ class WorkerProcess(ChildKeeper):
 
         None if `close` came while it was being started and could not end it.
         """
+        early = self._early.take(self._load.device) if self._early is not None else None
         spare = self._spare.take() if self._spare is not None else None
         if spare is not None:
             log.info("worker %s: the spare (pid %d) takes its place", self.name, spare.child.pid)
         # A spare has its imports behind it; but it may have been stopped since it was last asked.
         hears_s = LOAD_STALL_S if spare is None else HEARS_S
-        started = spare or await start_worker(self._load.device)
+        started = spare or early or await start_worker(self._load.device)
         if await self._kept(started.child, started.sock):
             return started, hears_s
         started.hang_up()

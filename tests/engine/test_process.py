@@ -111,6 +111,22 @@ def test_what_was_not_read_for_a_month_is_forgotten(tmp_path: Path) -> None:
     assert used.exists() and not unused.exists() and not old_numba.exists()
 
 
+def test_a_new_cache_has_what_the_installation_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Years ago; and what the cache has of the same name is its own."""
+    monkeypatch.setattr(daemon.engine.process, "INSTALLED", tmp_path / "installed")
+    entry(tmp_path / "installed" / "cpu-1", 24 * UNUSED_S)
+    entry(tmp_path / "installed" / "cpu-2", 24 * UNUSED_S)
+    own = entry(tmp_path / "cache" / "numba" / "cpu-2", 60.0, "own")
+    keep_compiled(tmp_path / "cache")
+    keep_compiled(tmp_path / "cache")
+    assert (tmp_path / "cache" / "numba" / "cpu-1" / "kernel.cubin").read_bytes() == b"code"
+    assert [one.name for one in own.iterdir()] == ["own"]
+    found = sorted(one.name for one in own.parent.iterdir() if one.is_dir())
+    assert found == ["cpu-1", "cpu-2"], "no halves are left"
+
+
 def test_a_folder_that_cannot_be_made_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     keep_compiled(tmp_path / "file")

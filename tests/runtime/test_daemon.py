@@ -25,6 +25,7 @@ from daemon.runtime import life
 from daemon.runtime.daemon import Daemon
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.workers import Workers
+from daemon.supervisor.early import EarlyWorker
 from tests.runtime.ends import SERVED, ApiEnd, House, generate, until
 
 
@@ -126,7 +127,10 @@ async def test_a_worker_that_is_given_up_is_said_to_load_no_more(
     specs = InstanceSpec("cpu", "mixed", "first"), InstanceSpec("cpu", "mixed", "second")
     pools = tuple(plan_pool(load().config, SERVED.shape, spec, Devices()) for spec in specs)
     model = msgspec.structs.replace(SERVED, instances=specs, pools=pools, cores=(cores, cores))
-    workers = Workers(status._parts, model, StartTimes(Path("none")), house.runtime, status)
+    workers = Workers(
+        *(status._parts, model, StartTimes(Path("none")), house.runtime, status),
+        EarlyWorker("cpu"),
+    )
     workers._loading(0, Loading("weights", 0.1))
     workers._lost(0, False)
     workers._hopeless(0, "no such file")

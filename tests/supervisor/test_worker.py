@@ -15,6 +15,7 @@ import pytest
 
 from daemon.engine.worker import EngineWorker
 from daemon.protocol.worker import Copied, Fallback, Load, Loading, Ready, Reply
+from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.spare import WORKER, Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.blocking import BlockingChannel
@@ -43,7 +44,13 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
 class Told:
     """All that a worker's supervisor told."""
 
-    def __init__(self, load: Load, restarts: int = 5, spare: Spare | None = None) -> None:
+    def __init__(
+        self,
+        load: Load,
+        restarts: int = 5,
+        spare: Spare | None = None,
+        early: EarlyWorker | None = None,
+    ) -> None:
         self.story: list[str] = []
         self.readies: list[Ready] = []
         self.replies: list[Reply] = []
@@ -53,7 +60,7 @@ class Told:
         hooks = WorkerHooks(
             self._loading, self._ready, self._reply, self._lost, self._hopeless, self._copied
         )
-        self.worker = WorkerProcess(4, "first", load, hooks, restarts, spare)
+        self.worker = WorkerProcess(4, "first", load, hooks, restarts, spare, early)
 
     def _tell(self, instance: int, word: str) -> None:
         assert instance == 4

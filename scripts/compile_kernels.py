@@ -1,0 +1,51 @@
+"""Compiles the CPU kernels that the embedded model is computed with, for this processor.
+
+An installation keeps them beside its packages, and new caches begin with them: the first start of
+a service compiles nothing. It is a whole start of a worker: that one works is seen, too.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+
+def main() -> int:
+    """Compile; 0 also where nothing can be: starts compile for themselves then."""
+    from daemon.engine.process import INSTALLED, keep_compiled, share_cores, stay_offline
+
+    os.environ["NUMBA_CACHE_DIR"] = str(INSTALLED)
+    stay_offline()
+    share_cores()
+    began_s = time.perf_counter()
+    with tempfile.TemporaryDirectory() as cache:
+        keep_compiled(Path(cache))
+        try:
+            _start(cache)
+        except Exception as error:  # noqa: BLE001 - whatever it is, serving will say it again
+            print(f"the kernels could not be compiled ahead: {error}", file=sys.stderr)
+            return 0
+    print(f"the kernels of this processor are compiled ({time.perf_counter() - began_s:.0f} s)")
+    return 0
+
+
+def _start(cache: str) -> None:
+    import torch
+
+    from daemon.config.schema import Config, DaemonConfig, InstanceSpec
+    from daemon.engine.start import start
+    from daemon.runtime.model import find_model
+
+    config = Config(instance=(InstanceSpec(device="cpu"),), daemon=DaemonConfig(cache=cache))
+    load = find_model(config).load(config, 0)
+    # A small pool: nothing is served.
+    load = msgspec.structs.replace(load, num_blocks=min(load.num_blocks, 256), num_host_blocks=0)
+    with torch.inference_mode():
+        start(load, lambda _stage, _share: None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

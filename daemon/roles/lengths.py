@@ -12,29 +12,29 @@ Answer = tuple[int, int]
 
 
 def likely_answers(
-    ended: Iterable[Answer], unended: Iterable[Answer], count: int
+    ended: Iterable[Answer], unended: Iterable[Answer], count: int, each: float = 1.0
 ) -> tuple[list[Answer], float]:
     """(`count` equally likely answers in order of length, the mean length).
 
-    What survives the longest that has ended goes on as if memoryless. At least one must have ended.
+    Each of `ended` stands for so many that have. What survives the longest of them goes on as if
+    memoryless. At least one must have ended.
     """
     lengths = [(tokens, 0, prompt) for prompt, tokens in ended]
-    num_ended, num_tokens = len(lengths), sum(tokens for tokens, _, _ in lengths)
-    lengths += [(tokens, 1, prompt) for prompt, tokens in unended]
-    num_tokens += sum(tokens for tokens, is_open, _ in lengths[num_ended:] if is_open)
-    lengths.sort()
-    at_risk, survival = len(lengths), 1.0
+    num_ended, drawn = each * len(lengths), each * sum(tokens for tokens, _, _ in lengths)
+    more = [(tokens, 1, prompt) for prompt, tokens in unended]
+    lengths = sorted(lengths + more)
+    excess = (drawn + sum(tokens for tokens, _, _ in more)) / num_ended
+    at_risk, survival = num_ended + len(more), 1.0
     steps: list[tuple[float, Answer]] = []  # (chance of no more tokens, of which answer)
     mean = 0.0
     for tokens, is_open, prompt in lengths:
         if not is_open:
-            died = survival / at_risk
+            died = min(survival, survival * each / at_risk)
             survival -= died
             mean += died * tokens
             steps.append((1.0 - survival, (prompt, tokens)))
-        at_risk -= 1
+        at_risk -= 1.0 if is_open else each
     prompt, longest = steps[-1][1]
-    excess = num_tokens / num_ended
     mean += survival * (longest + excess) if survival > _NONE else 0.0
     found, index = [], 0
     for number in range(count):
@@ -44,8 +44,8 @@ def likely_answers(
         if index < len(steps):
             found.append(steps[index][1])
         else:
-            more = -excess * math.log((1.0 - chance) / survival)
-            found.append((prompt, longest + round(more)))
+            beyond = -excess * math.log((1.0 - chance) / survival)
+            found.append((prompt, longest + round(beyond)))
     return found, mean
 
 

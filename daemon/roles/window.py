@@ -26,6 +26,8 @@ LEAST_CHANGE = 0.15
 LEAST_SAMPLES = 20
 LEAST_ARRIVALS = 10
 KEPT_SAMPLES = 256
+KEPT_ANSWERS = 1024
+"""More, since those that end first are the short ones, and the newest for a while the long ones."""
 LEAST_SETTLE_S, SETTLED = 60.0, 3.0
 """Answers that end are of all lengths after so long, or so many times as long as one stays."""
 SMOOTH = 0.02
@@ -60,7 +62,6 @@ class WindowState(msgspec.Struct, frozen=True, array_like=True):
     prompts: list[int]
     answers: list[Answer]
     own_ended: int
-    own_tokens: int
     stay_s: float
 
 
@@ -74,8 +75,8 @@ class LoadWindow:
         self._recent: deque[LoadBucket] = deque()
         self._open = LoadBucket()
         self._prompts: deque[int] = deque(maxlen=KEPT_SAMPLES)
-        self._answers: deque[Answer] = deque(maxlen=KEPT_SAMPLES)
-        self._own_ended = self._own_tokens = 0  # of answers to requests of the present load
+        self._answers: deque[Answer] = deque(maxlen=KEPT_ANSWERS)
+        self._own_ended = 0  # answers to requests of the present load
         self._stay_s = 0.0  # from an arrival to the end of the answer, smoothed
 
     @property
@@ -107,7 +108,6 @@ class LoadWindow:
             self._open.answer_squares += num_tokens * num_tokens
         if arrived_s >= self.since_s:
             self._own_ended += 1
-            self._own_tokens += num_tokens
             self._answers.append((num_prompt_tokens, num_tokens))
 
     def close(self, now: float) -> bool:
@@ -143,12 +143,8 @@ class LoadWindow:
         total = self._total()
         if not total.requests or not self._own_ended or total.span_s <= 0.0:
             return None
-        answers, mean = list(self._answers), 0.0
-        if self._own_ended <= len(answers):
-            answers, mean = likely_answers(answers, unended, KEPT_SAMPLES)
-        else:
-            drawn = sum(tokens for _, tokens in unended)
-            mean = (self._own_tokens + drawn) / self._own_ended
+        each = self._own_ended / len(self._answers)
+        answers, mean = likely_answers(self._answers, unended, KEPT_SAMPLES, each)
         return OfferedLoad(
             rate_rps=total.requests / total.span_s,
             prompts=tuple(self._prompts),
@@ -170,7 +166,6 @@ class LoadWindow:
             list(self._prompts),
             list(self._answers),
             self._own_ended,
-            self._own_tokens,
             self._stay_s,
         )
 
@@ -184,7 +179,7 @@ class LoadWindow:
         window._open = msgspec.structs.replace(state.open)
         window._prompts.extend(state.prompts)
         window._answers.extend(state.answers)
-        window._own_ended, window._own_tokens = state.own_ended, state.own_tokens
+        window._own_ended = state.own_ended
         window._stay_s = state.stay_s
         return window
 
@@ -192,7 +187,7 @@ class LoadWindow:
         """From now on it is another load."""
         self.since_s, self._edge_s = now, now + BUCKET_S
         self._before, self._open = LoadBucket(), LoadBucket()
-        self._own_ended = self._own_tokens = 0
+        self._own_ended = 0
         for one in (self._recent, self._prompts, self._answers):
             one.clear()
 

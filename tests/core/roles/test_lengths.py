@@ -65,3 +65,14 @@ def test_a_young_load_is_told_as_it_is(shape: str) -> None:
     short = np.mean([tokens for _, tokens in ended])
     assert short < 0.9 * true.mean()
     assert mean == pytest.approx(true.mean(), rel=0.1)
+
+
+@given(ANSWERS, ANSWERS, st.integers(2, 5))
+def test_one_may_stand_for_several(
+    ended: list[tuple[int, int]], unended: list[tuple[int, int]], each: int
+) -> None:
+    answers, mean = likely_answers(ended, unended, 16, each)
+    repeated, repeated_mean = likely_answers(ended * each, unended, 16)
+    assert mean == pytest.approx(repeated_mean)
+    pairs = zip(answers, repeated, strict=True)
+    assert sum(one[1] != other[1] for one, other in pairs) <= 1  # a chance on the very edge

@@ -135,6 +135,8 @@ class _Trial:
         """The straight decoder, or else the modules; with compiled steps if they are right."""
         finding = Finding(0.0, 0.0, "")
         for verdict in (TrialVerdict(True, True), TrialVerdict(False, True))[not fused :]:
+            if not verdict.fused and fused:
+                self._try_modules()
             made = self.made(verdict)
             if made.fused != verdict.fused:
                 continue  # of another shape: the modules come next
@@ -222,32 +224,43 @@ class _Trial:
         return narrow or self._products_round
 
     def _structure(self) -> bool:
-        """Whether the straight decoder computes what the model does. Raises ModelError where the
-        modules with our attention do not.
+        """Whether the straight decoder computes what the model does. Raises ModelError where
+        neither it does nor the modules with our attention.
 
         Where serving rounds, all is computed unrounded first: rounds hide faults of their size.
         """
-        if not self._rounds or not self._unrounded_fits:
+        if not self._unrounded_tells:
             return True
-        pool = self._wide_pool()
-        with wide.widened(self._model):
-            finding = self._unrounded(CausalModel(Modules(self._model)), self._waves, pool)
-        if finding.wrong:
-            raise ModelError(f"{self._name} would be answered wrongly: {finding}")
         tried = [one for wave in self._waves for one in wave.sequences]
         used = np.unique(np.concatenate([one.tokens for one in tried]))
         decoder = wide.wide_decoder(self._model, self._num_positions, torch.from_numpy(used))
-        if decoder is None:
-            return True
-        renamed = [script.renamed(wave, used) for wave in self._waves]
-        finding = self._unrounded(CausalModel(decoder), renamed, pool)
-        if finding.wrong:
+        if decoder is not None:
+            renamed = [script.renamed(wave, used) for wave in self._waves]
+            finding = self._unrounded(CausalModel(decoder), renamed)
+            if not finding.wrong:
+                return True
             log.warning(_WRONG, _in_words(TrialVerdict(True, True)), finding)
-        return not finding.wrong
+        self._try_modules()
+        return False
 
-    def _unrounded(self, made: CausalModel, waves: list[Wave], pool: TrialPool) -> Finding:
+    def _try_modules(self) -> None:
+        """Raise ModelError where the modules with our attention do not compute, unrounded, what the
+        model does.
+        """
+        if not self._unrounded_tells:
+            return
+        with wide.widened(self._model):
+            finding = self._unrounded(CausalModel(Modules(self._model)), self._waves)
+        if finding.wrong:
+            raise ModelError(f"{self._name} would be answered wrongly: {finding}")
+
+    @property
+    def _unrounded_tells(self) -> bool:
+        return self._rounds and self._unrounded_fits
+
+    def _unrounded(self, made: CausalModel, waves: list[Wave]) -> Finding:
         """The worst of what `made` computes in float32."""
-        found = []
+        found, pool = [], self._wide_pool()
         for wave, expected in zip(waves, self._expected, strict=True):
             parts = compute(made, wave, pool, lambda: self._tell("reference"))
             exact = [Expected(one.exact, None) for one in expected]

@@ -19,8 +19,9 @@ ENOUGH, FEW = 40, 15
 """So many requests tell a load; once LAST_S have passed, fewer do."""
 AGREED = 2
 """So many looks in a row must want the same kind of change."""
-MARGIN = 0.05
-"""Of attainment, what a split must gain over mixed, or over another split."""
+MARGIN, LEAST_MARGIN, OF_MISSES = 0.05, 0.02, 0.4
+"""Of attainment, what a split must gain over mixed, or over another split: so much, or less where
+it is a good part of what mixed misses. Forecasts of what nearly all keep err by little."""
 TIE = 0.01
 """A split that gains no more than that over mixed gives way to it."""
 FLOOR = 0.6
@@ -141,7 +142,8 @@ class Decider:
         late = self._may_be_late(present)
         expected = state.mixed.share if late else mixed.attainment
         here = next((one for one in forecasts if one.choice == present), mixed)
-        wanted, why = self._wanted(here, best, expected, MARGIN + cost)
+        margin = min(MARGIN, max(LEAST_MARGIN, OF_MISSES * (1.0 - expected)))
+        wanted, why = self._wanted(here, best, expected, margin + cost)
         if wanted == present:
             self._want("")
             state.is_settled |= now - state.since_s >= LAST_S

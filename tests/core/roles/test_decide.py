@@ -23,6 +23,12 @@ def test_a_split_must_be_better_by_a_margin() -> None:
     assert looked(0.80, 0.80) == MIXED
 
 
+def test_a_good_part_of_what_mixed_misses_is_enough() -> None:
+    assert looked(0.92, 0.96) == "1:3"
+    assert looked(0.92, 0.95) == MIXED
+    assert looked(0.97, 0.985) == MIXED, "0.02 at the least"
+
+
 def test_where_nothing_keeps_its_promises_they_are_mixed() -> None:
     assert looked(0.0, 0.5) == MIXED
     assert looked(0.0, 0.5, present="1:3") == MIXED

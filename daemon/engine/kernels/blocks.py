@@ -141,6 +141,34 @@ def q8_0(block, group, at, LEN: tl.constexpr):
 
 
 @triton.jit
+def q4_k(block, group, at, LEN: tl.constexpr):
+    """Scale, least number, 8 pairs of six bits for them, half bytes in pairs of groups."""
+    return _of_eight(block, group, _pair_nibble(block + 16, group, at, LEN))
+
+
+@triton.jit
+def q5_k(block, group, at, LEN: tl.constexpr):
+    """As Q4_K, with fifth bits in front of the half bytes: of each byte one for every group."""
+    fifth = ((tl.load(block + 16 + at) >> group.to(tl.uint8)) & 1) << 4
+    return _of_eight(block, group, _pair_nibble(block + 48, group, at, LEN) | fifth)
+
+
+@triton.jit
+def q6_k(block, group, at, LEN: tl.constexpr):
+    """Half bytes, pairs of bits above them, 16 signed scales, and theirs.
+
+    Of each eight groups the first four are low halves, the others high ones of the same 64 bytes;
+    their 32 bytes of pairs hold two groups at each of four places.
+    """
+    half, in_half = group // 8, group % 8
+    low = tl.load(block + half * 64 + in_half % 4 * LEN + at) >> (in_half // 4 * 4).to(tl.uint8)
+    pairs = tl.load(block + 128 + half * 32 + in_half % 2 * LEN + at)
+    high = (pairs >> (in_half // 2 * 2).to(tl.uint8)) & 3
+    number = ((low & 15) | (high << 4)).to(tl.float32) - 32
+    return (_half(block + 208) * _signed(block + 192 + group)) * number
+
+
+@triton.jit
 def int4(block, group, at, LEN: tl.constexpr):
     """Scale and zero as float32, half bytes."""
     return _grouped(block, _nibble(block + 8, at, LEN // 2).to(tl.float32))
@@ -180,9 +208,28 @@ def _nibble(packed, at, RUN: tl.constexpr):
 
 
 @triton.jit
+def _pair_nibble(packed, group, at, LEN: tl.constexpr):
+    """Half bytes of two groups share LEN bytes, the first has the low ones."""
+    return (tl.load(packed + group // 2 * LEN + at) >> (group % 2 * 4).to(tl.uint8)) & 15
+
+
+@triton.jit
 def _fifth(packed, at):
     """One of 32 bits, as 16 or nothing."""
     return ((tl.load(packed + at // 8) >> (at % 8).to(tl.uint8)) & 1) << 4
+
+
+@triton.jit
+def _of_eight(block, group, number):
+    """A group's scale and least number of six bits, in twelve bytes of eight groups' ones."""
+    four = group % 4
+    low, high = tl.load(block + 4 + four), tl.load(block + 8 + four)
+    mixed = tl.load(block + 12 + four)
+    first = group < 4
+    scale = tl.where(first, low & 63, (mixed & 15) | ((low >> 2) & 48))
+    least = tl.where(first, high & 63, (mixed >> 4) | ((high >> 2) & 48))
+    scaled = (_half(block) * scale.to(tl.float32)) * number.to(tl.float32)
+    return scaled - _half(block + 2) * least.to(tl.float32)
 
 
 @triton.jit
@@ -197,6 +244,9 @@ _NUMBERS = {
     "Q5_0": q5_0,
     "Q5_1": q5_1,
     "Q8_0": q8_0,
+    "Q4_K": q4_k,
+    "Q5_K": q5_k,
+    "Q6_K": q6_k,
     "int4": int4,
     "int8": int8,
     "fp8": fp8,

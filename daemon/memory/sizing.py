@@ -23,6 +23,8 @@ SCALE_BYTES = 4
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
+GPU_PANEL_BYTES = 128 << 20
+"""Of a quantised weight's rows, as many as a GPU unpacks at a time."""
 KEEP_BOTH_BYTES = 2 << 30
 """Up to so many bytes of weights, a CPU keeps plain copies beside those packed for its products."""
 

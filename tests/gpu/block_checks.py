@@ -73,7 +73,7 @@ def _unpack_checks(form: WeightFormat, seed: int, device: str) -> Iterator[Check
             guarded = torch.full((rows + 2, columns), torch.nan, dtype=dtype, device=device)
             unpack_rows(form, data, guarded[1:-1])
             wrong += _different(guarded[1:-1], _rounded(expected, dtype))
-            wrong += int((~guarded[::rows + 1].isnan()).sum())
+            wrong += int((~guarded[:: rows + 1].isnan()).sum())
         picked = torch.tensor([rows - 1, 0, rows // 2, 0, rows - 1], device=device)
         out = torch.empty(len(picked), columns, device=device)
         wrong += _different(unpack_rows(form, data, out, picked), expected[picked])

@@ -96,6 +96,8 @@ def _summed(
         used = (row < rows)[:, None, None] & (column < in_features)[None, :, :]
         cells = states_ptr + row[:, None, None] * in_features + column[None, :, :]
         state = tl.load(cells, mask=used, other=0.0).to(tl.float32)
+        # Rounded as wherever weights are unpacked: a text must not depend on who runs beside it.
+        weight = weight.to(states_ptr.dtype.element_ty).to(tl.float32)
         acc += weight[None, :, :, :] * state[:, None, :, :]
     total = tl.sum(tl.sum(acc, 3), 2)
     if bias_ptr is not None:
@@ -115,7 +117,6 @@ def _multiplied(
     PRODUCT: tl.constexpr,
 ):  # fmt: skip
     """A tile of y by tensor cores, transposed: the weight's rows are the many that they want."""
-    DEPTH: tl.constexpr = GROUPS * GROUP_LEN
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     split = tl.program_id(2)
@@ -129,10 +130,10 @@ def _multiplied(
     for begin in range(first, stop, GROUPS):
         inside = tl.minimum(begin + tl.arange(0, GROUPS), num_groups - 1)
         weight = tile(start, inside, NUMBERS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES)
-        column = (begin * GROUP_LEN + tl.arange(0, DEPTH))[None, :]
+        column = (begin * GROUP_LEN + tl.arange(0, GROUPS * GROUP_LEN))[None, :]
         used = (row < rows)[:, None] & (column < in_features)
         state = tl.load(states_ptr + column, mask=used, other=0.0)
-        weight = tl.reshape(weight.to(PRODUCT), [OUTPUTS, DEPTH])
+        weight = tl.reshape(weight.to(PRODUCT), [OUTPUTS, GROUPS * GROUP_LEN])
         acc = tl.dot(weight, tl.trans(state).to(PRODUCT), acc, input_precision="ieee")
     is_last = splits == 1
     if splits > 1:

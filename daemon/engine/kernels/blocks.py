@@ -25,7 +25,7 @@ from daemon.models.formats import WeightFormat
 _FP8_UNIT = tl.constexpr(256.0)
 """The bits of an fp8 number in their places of a float16 mean 1 / 256 of it."""
 _FP8_NAN = tl.constexpr(0x7F)
-_UNPACKED_ROWS = 8
+_UNPACKED_ROWS = 16
 _UNPACKED_COLUMNS = 256
 
 

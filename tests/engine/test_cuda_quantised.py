@@ -1,0 +1,95 @@
+"""Quantised models with the backend of a GPU, whose kernels Triton interprets."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemon.engine.convert import convert
+from daemon.models.embedded import ensure_converted
+from daemon.models.weights import count_weights
+from tests.engine.gguf_files import write
+from tests.engine.test_gguf import medium
+from tests.engine.test_quantised_models import CHECKPOINTS
+
+pytest.importorskip("triton")
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from daemon.engine.cuda.candidates import DeviceRoom
+from daemon.engine.cuda.products import choose_products
+from daemon.protocol.worker import Load
+from tests.engine.driver import Driver
+from tests.engine.test_products import FalseMeter
+from tests.engine.test_quantised_models import greedy, unpacked
+from tests.gpu.interpreted_engine import interpreted
+
+PROMPTS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8]
+folder, num_outputs, tiles = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32)
+expected = [greedy(unpacked(folder), prompt)[:num_outputs] for prompt in PROMPTS]
+with torch.inference_mode():
+    engine = interpreted(load)
+assert engine.model.fused and engine.model.compiled
+products = engine.model._forward.products()
+
+
+def text():
+    driver = Driver(8, list(range(32)))
+    rows = [driver.add(slot, prompt) for slot, prompt in enumerate(PROMPTS)]
+    work = [(one, one.num_prompt_tokens) for one in rows]
+    with torch.inference_mode():
+        for _ in range(num_outputs):
+            driver.take(work, engine.run(driver.plan(work)))
+            work = [(one, 1) for one in rows]
+    return [one.outputs for one in rows]
+
+
+assert text() == expected, "unpacked"
+for tile in tiles:
+    fastest = FalseMeter(lambda name, _: 0.5 if name.startswith(f"blocks {tile}") else 1.0)
+    chosen = choose_products(products, [2, 16], fastest, DeviceRoom(4, 99 << 10))
+    assert chosen and all(names[2].startswith("blocks") for names in chosen.values())
+    assert text() == expected, tile
+broken = FalseMeter(lambda *_: 1.0, broken=["unpacked"])
+choose_products(products, [1], broken, DeviceRoom(4, 99 << 10))
+assert text() == expected, "plain"
+print("equal", engine.model.weight_bytes)
+"""
+
+
+def equal_text(folder: Path, num_outputs: int, *tiles: str) -> int:
+    """The bytes of the model's weights, if it has its text in all ways to compute it: unpacked, in
+    tiles of ours, and plainly.
+    """
+    # A process of its own: Triton reads the variable when it is first imported.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), str(num_outputs), *tiles],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said, _, size_bytes = done.stdout.strip().partition(" ")
+    assert said == "equal", done.stderr
+    return int(size_bytes)
+
+
+@pytest.mark.parametrize("name", ["model-gptq-order", "model-awq"])
+def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(CHECKPOINTS / name, tmp_path / name)
+    (folder / "tokenizer.json").write_text("{}")
+    equal_text(folder, 3, "4x2", "64x16")
+
+
+def test_a_gguf_file_has_the_text_of_its_numbers_and_stays_in_its_blocks(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", medium)
+    folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
+    counted = count_weights(folder)
+    plain_bytes = 4 * (counted.num_params - counted.packed_params)
+    assert equal_text(folder, 2, "64x16") == counted.packed_bytes + plain_bytes

@@ -7,10 +7,15 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
+from daemon.engine.cuda.block_ways import UnpackedBlocks
+from daemon.engine.cuda.products import choose_products
+from daemon.engine.cuda.quantised import products
 from daemon.engine.kernels.block_products import BlockTile, block_product
 from daemon.engine.kernels.blocks import unpack_rows
 from daemon.engine.kernels.skinny import Scratch
+from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, WeightFormat
 from tests.engine.random_blocks import random_blocks
 
@@ -56,11 +61,51 @@ _SOME_FORMATS = ("Q4_0", "Q6_K", "int4/128", "fp8/32")
 
 
 def block_checks(device: str) -> Iterator[Check]:
-    """Every format, small and ragged."""
+    """Every format, small and ragged; on a GPU products as they are chosen too."""
     for seed, form in enumerate(IN_BLOCKS):
         yield from _unpack_checks(form, seed, device)
         for case in (*_ALL, *(_SOME if form.name in _SOME_FORMATS else ())):
             yield _product_check(form, case, seed, device)
+    yield _panel_check(FORMATS["Q4_1"], device)
+    if device.startswith("cuda"):
+        for form in IN_BLOCKS:
+            yield from _chosen_checks(form, device)
+
+
+def _panel_check(form: WeightFormat, device: str) -> Check:
+    """A weight that is unpacked a part at a time, the last of which is no whole panel."""
+    outputs, columns = 42, 3 * form.block_len
+    data = _guarded_blocks(form, outputs, columns, 3).to(device)
+    panel = torch.zeros(16 * columns * FP32.itemsize, dtype=torch.uint8, device=device)
+    states, bias = torch.randn(5, columns, device=device), torch.randn(outputs, device=device)
+    got = UnpackedBlocks(panel)(states, QuantisedWeight(form, data, columns), bias)
+    error = sum_error(got, states, unpack(form, data), bias)
+    return Check(f"blocks in panels {form.name}", error, LIMITS[FP32])
+
+
+def _chosen_checks(form: WeightFormat, device: str) -> Iterator[Check]:
+    """A layer of two weights as chosen here, eager and as a CUDA graph."""
+    shapes = (4096, 4096), (1024, 4096)
+    weights = [
+        QuantisedWeight(form, _guarded_blocks(form, *shape, seed).to(device), shape[1])
+        for seed, shape in enumerate(shapes)
+    ]
+    layer = QuantisedLinear(4096, 5120, None, weights)
+    product = products([layer], BF16)(layer)
+    choose_products([product], (1, 4, 16, 64))
+    numbers = torch.cat([weight.numbers() for weight in weights])
+    for count in (1, 3, 11, 16, 50, 64, 100):
+        states = torch.randn(count, 4096, dtype=BF16, device=device)
+        error = sum_error(product(states), states, numbers, None)
+        yield Check(f"blocks as chosen {form.name} {count}", error, LIMITS[BF16])
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = product(states)
+        states.normal_()
+        captured.fill_(torch.nan)
+        graph.replay()
+        error = sum_error(captured, states, numbers, None)
+        yield Check(f"blocks captured {form.name} {count}", error, LIMITS[BF16])
 
 
 def _unpack_checks(form: WeightFormat, seed: int, device: str) -> Iterator[Check]:

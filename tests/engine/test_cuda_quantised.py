@@ -7,10 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from daemon.engine.backend import torch_backend
 from daemon.engine.convert import convert
+from daemon.engine.loader import load_model
+from daemon.engine.resolve import shape_here
+from daemon.engine.start import assemble
+from daemon.engine.trial.wide import widened
 from daemon.models.embedded import ensure_converted
 from daemon.models.weights import count_weights
+from daemon.protocol.worker import Load
 from tests.engine.gguf_files import write
 from tests.engine.test_gguf import medium
 from tests.engine.test_quantised_models import CHECKPOINTS
@@ -85,6 +92,18 @@ def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> 
     folder = shutil.copytree(CHECKPOINTS / name, tmp_path / name)
     (folder / "tokenizer.json").write_text("{}")
     equal_text(folder, 3, "4x2", "64x16")
+
+
+def test_a_trial_passes_where_states_are_narrow(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", medium, "qwen2", tied=True)
+    folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
+    load = Load(str(folder), "cpu", "bfloat16", 8, 64, 2, 64, 16, cache=str(tmp_path / "trials"))
+    model, shape = load_model(folder, "bfloat16", torch.device("cpu")), shape_here(folder)
+    with torch.inference_mode(), widened(model):
+        assert model.get_input_embeddings()(torch.tensor([3])).dtype is torch.float32
+    with torch.inference_mode():
+        engine = assemble(model, shape, load, lambda *_: None, torch_backend())
+    assert engine.model.fused
 
 
 def test_a_gguf_file_has_the_text_of_its_numbers_and_stays_in_its_blocks(tmp_path: Path) -> None:

@@ -79,14 +79,14 @@ def product_figure(
     usable = [way for way in ways if meter.usable(way, *operands, first.plain)]
     times = {way.name: _seconds(way, group, states, meter) for way in usable}
     chosen = first.ways[rows]
-    library = first.library.name
+    library = first.default.name
     chosen_s, library_s = times[chosen.name], times[library]
     best = min(times, key=times.__getitem__)
     operations = PRODUCT_OPERATIONS * rows * first.out_features * first.in_features
     limit_s = max(first.size_bytes / limits.bytes_per_s, operations / limits.operations_per_s)
     bound = first.size_bytes / limits.bytes_per_s == limit_s
     work, unit = (first.size_bytes / 1e9, "GB/s") if bound else (operations / 1e12, "TFLOP/s")
-    kind = "" if first.library is LIBRARY else f" {first.kind}"
+    kind = "" if first.default is LIBRARY else f" {first.kind}"
     return Figure(
         f"product{kind} {rows} x {first.in_features} x {first.out_features}",
         work / chosen_s,

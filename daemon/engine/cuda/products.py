@@ -53,7 +53,7 @@ class Product(nn.Module):
 
     plain: Way = LIBRARY
     """What is right by definition."""
-    library: Way = LIBRARY
+    default: Way = LIBRARY
     """What serves every number of rows, and what others must beat."""
     max_rows = MAX_ROWS
     """From here on nothing else competes."""
@@ -98,7 +98,7 @@ class Product(nn.Module):
         """`states` [..., in_features] to [..., out_features]."""
         rows = states.numel() // self.in_features
         if rows >= len(self.ways) or not states.is_contiguous():
-            return self.library(states, self.held, self.bias)
+            return self.default(states, self.held, self.bias)
         flat = states.view(rows, self.in_features)
         product = self.ways[rows](flat, self.held, self.bias)
         return product.view(*states.shape[:-1], self.out_features)
@@ -187,8 +187,8 @@ def choose_products(
         for shape, group in groups.items():
             found = _choose(group, rows, meter, room, scratch, by_torch)
             for product in group:
-                product.ways = spread(found, group[0].library)
-                product.library = group[0].library
+                product.ways = spread(found, group[0].default)
+                product.default = group[0].default
             chosen[shape] = {count: way.name for count, way in found.items()}
     log.info(
         "products: %.1f s to compile, %.1f s to measure; %s",
@@ -197,9 +197,9 @@ def choose_products(
     return chosen
 
 
-def spread(found: Mapping[int, Way], library: Way = LIBRARY) -> tuple[Way, ...]:
+def spread(found: Mapping[int, Way], default: Way = LIBRARY) -> tuple[Way, ...]:
     """A way for each number of rows from 0 to the largest measured one; 0 is the library's."""
-    ways: list[Way] = [library]
+    ways: list[Way] = [default]
     for count in sorted(found):
         ways += [found[count]] * (count + 1 - len(ways))
     return tuple(ways)
@@ -251,8 +251,8 @@ def _choose(
         if count > first.max_rows:
             break
         states = first.new_states(count).normal_()
-        if first.library is not first.plain and not _usable(first.library, first, states, meter):
-            first.library = first.plain
+        if first.default is not first.plain and not _usable(first.default, first, states, meter):
+            first.default = first.plain
         ways = first.candidates(count, room, scratch)
         found[count] = _fastest(group, states, ways, meter, in_front(states, by_torch))
     return found

@@ -39,7 +39,7 @@ class BlockProduct(Product):
         library: Way,
     ) -> None:
         super().__init__(replace(weight, order=None), bias)
-        self.library = library
+        self.default = library
         self._order = weight.order
         self._dtype = dtype
 
@@ -70,7 +70,7 @@ class BlockProduct(Product):
 
     def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Way]:
         """See `Product`."""
-        return block_candidates(rows, self.held, self.library, room, scratch)
+        return block_candidates(rows, self.held, self.default, room, scratch)
 
     def can_be_measured(self, by_torch: ByTorch) -> bool:
         """See `Product`: whoever makes one trusts its kernels."""

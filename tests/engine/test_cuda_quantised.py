@@ -12,10 +12,14 @@ import torch
 from daemon.engine.backend import torch_backend
 from daemon.engine.convert import convert
 from daemon.engine.loader import load_model
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.resolve import shape_here
 from daemon.engine.start import assemble
 from daemon.engine.trial.wide import widened
+from daemon.memory.sizing import gpu_panel_bytes
 from daemon.models.embedded import ensure_converted
+from daemon.models.formats import FORMATS
 from daemon.models.weights import count_weights
 from daemon.protocol.worker import Load
 from tests.engine.gguf_files import write
@@ -23,6 +27,15 @@ from tests.engine.test_gguf import medium
 from tests.engine.test_quantised_models import CHECKPOINTS
 
 pytest.importorskip("triton")
+
+from daemon.engine.cuda.block_ways import (
+    MultipliedBlocks,
+    UnpackedBlocks,
+    block_candidates,
+    new_panel,
+)
+from daemon.engine.cuda.candidates import SCRATCH_CELLS, DeviceRoom, new_scratch
+from daemon.engine.cuda.quantised import BlockProduct, products
 
 PROGRAM = """
 import sys
@@ -80,6 +93,45 @@ def equal_text(folder: Path, num_outputs: int, *ways: str) -> int:
     said, _, size_bytes = done.stdout.strip().partition(" ")
     assert said == "equal", done.stderr
     return int(size_bytes)
+
+
+def weight(name: str, rows: int, columns: int) -> QuantisedWeight:
+    size_bytes = FORMATS[name].row_bytes(columns)
+    data = torch.empty((rows, size_bytes), dtype=torch.uint8, device="meta")
+    return QuantisedWeight(FORMATS[name], data, columns)
+
+
+def test_what_is_unpacked_has_room_for_the_largest_weight_or_a_part_of_it() -> None:
+    small, large = weight("Q4_K", 100, 512), weight("Q8_0", 128_256, 8192)
+    assert new_panel([small], torch.bfloat16).nbytes == 2 * 112 * 512
+    assert new_panel([small, large], torch.bfloat16).nbytes == gpu_panel_bytes(large.size_bytes)
+    wide = weight("Q4_0", 8, 1 << 24)
+    assert new_panel([small, wide], torch.bfloat16).nbytes == 2 * 16 * wide.columns
+
+
+def test_candidates_read_blocks_for_few_rows_and_fit_their_scratch() -> None:
+    meta, room = torch.device("meta"), DeviceRoom(84, 99 << 10)
+    scratch, large = new_scratch(meta), weight("Q4_K", 28_672, 4096)
+    default = UnpackedBlocks(new_panel([large], torch.bfloat16))
+    for rows in (1, 2, 3, 4, 5, 16, 33, 64):
+        ways = block_candidates(rows, large, default, room, scratch)
+        assert ways[0] is default and len({way.name for way in ways}) == len(ways) > 1
+        ours = [way for way in ways if isinstance(way, MultipliedBlocks)]
+        assert len(ours) == len(ways) - 1 and all(way.tile.rows >= rows for way in ours)
+        for way in ours:
+            along_rows, along_outputs = way.tile.count(rows, large.rows)
+            cells = along_rows * along_outputs * way.splits * way.tile.rows * way.tile.outputs
+            assert way.splits == 1 or cells <= SCRATCH_CELLS
+
+
+def test_a_layer_without_blocks_stays_as_it_is() -> None:
+    plain = QuantisedLinear(256, 8, None, [weight("F16", 8, 256)])
+    mixed = QuantisedLinear(256, 16, None, [weight("F16", 8, 256), weight("Q4_K", 8, 256)])
+    packed = QuantisedLinear(256, 8, None, [weight("Q4_K", 8, 256)])
+    made = products([plain, mixed, packed], torch.bfloat16)
+    assert made(plain) is plain and made(mixed) is mixed
+    assert isinstance(made(packed), BlockProduct)
+    assert products([plain], torch.bfloat16)(plain) is plain
 
 
 def test_a_checkpoint_has_the_text_of_its_numbers(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def product_figure(
     first, states = group[0], group[0].new_states(rows).normal_()
     ways = first.candidates(rows, room, new_scratch(states.device))
     operands = states, first.held, first.bias
-    usable = [way for way in ways if meter.usable(way, *operands, first.plain)]
+    usable = [way for way in ways if meter.usable(way, *operands, first.default)]
     times = {way.name: _seconds(way, group, states, meter) for way in usable}
     chosen = first.ways[rows]
     library = first.default.name

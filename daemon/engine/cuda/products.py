@@ -251,15 +251,13 @@ def _choose(
         if count > first.max_rows:
             break
         states = first.new_states(count).normal_()
-        if first.default is not first.plain and not _usable(first.default, first, states, meter):
-            first.default = first.plain
+        if not found and first.default is not first.plain:
+            operands = states, first.held, first.bias
+            if not meter.usable(first.default, *operands, first.plain):
+                first.default = first.plain
         ways = first.candidates(count, room, scratch)
         found[count] = _fastest(group, states, ways, meter, in_front(states, by_torch))
     return found
-
-
-def _usable(way: Way, product: Product, states: torch.Tensor, meter: Meter) -> bool:
-    return meter.usable(way, states, product.held, product.bias, product.plain)
 
 
 def _fastest(
@@ -271,7 +269,8 @@ def _fastest(
 ) -> Way:
     """Each way is timed once, the best of them again, in turns; the library wins near draws."""
     library, *others = ways
-    usable = [way for way in others if _usable(way, group[0], states, meter)]
+    operands = states, group[0].held, group[0].bias
+    usable = [way for way in others if meter.usable(way, *operands, library)]
     # The library is right by definition, even where its result has infinite numbers.
     queued = {way.name: calls(way, group, states, before) for way in (library, *usable)}
     once = {name: meter.seconds(called) for name, called in queued.items()}

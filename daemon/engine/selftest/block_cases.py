@@ -42,7 +42,7 @@ def try_blocks(bench: Bench) -> None:
         for count in rows:
             states = bench.normal(count, product.in_features)
             for way in product.candidates(count, room, scratch):
-                meter.usable(way, states, product.held, None, product.plain)
+                meter.usable(way, states, product.held, None, library)
 
 
 def _try_numbers(bench: Bench, name: str, columns: int) -> None:

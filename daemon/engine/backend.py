@@ -142,7 +142,6 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
 
 def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile) -> Backend:
     """Triton's kernels for states of type `dtype`, but for the families that torch computes."""
-    from daemon.engine.cuda import quantised
     from daemon.engine.cuda.attention import CudaAttention
     from daemon.engine.cuda.mixed_attention import mixed
     from daemon.engine.cuda.ops import TritonOps
@@ -156,8 +155,7 @@ def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile
     backend = Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch)
     if BLOCKS in by_torch:
         return backend
-    return replace(
-        backend,
-        products=lambda layers, _exact: quantised.products(layers, dtype),
-        unpack=quantised.unpack,
-    )
+    from daemon.engine.cuda.quantised import products
+    from daemon.engine.cuda.unpacking import unpack
+
+    return replace(backend, products=lambda layers, _exact: products(layers, dtype), unpack=unpack)

@@ -4,7 +4,7 @@ import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.cuda.attention import CudaAttention
-from daemon.engine.cuda.quantised import can_read, look_up
+from daemon.engine.cuda.unpacking import can_read, look_up
 from daemon.engine.families import ACTIVATION, BLOCKS, NONE, NORM, QKV, ByTorch
 from daemon.engine.kernels import add_norm, place, silu_mul
 from daemon.engine.ops import Angles, Heads, Norm, Ops

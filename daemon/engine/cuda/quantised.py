@@ -1,4 +1,4 @@
-"""Products and look-ups over quantised weights on a GPU, where they stay in their blocks."""
+"""Products over quantised weights on a GPU, where they stay in their blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,15 +14,13 @@ from daemon.engine.cuda.block_ways import (
 )
 from daemon.engine.cuda.candidates import DeviceRoom
 from daemon.engine.cuda.products import JoinedProduct, Product
+from daemon.engine.cuda.unpacking import can_read, unpack
 from daemon.engine.cuda.ways import Way
 from daemon.engine.decoder import Layer
 from daemon.engine.families import ByTorch
-from daemon.engine.kernels.blocks import unpack_rows
 from daemon.engine.kernels.skinny import Scratch
-from daemon.engine.quantised import unpack as by_torch_alone
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.models.formats import WeightFormat
 
 
 class BlockProduct(Product):
@@ -109,24 +107,3 @@ def products(
         return parts[0] if len(parts) == 1 else JoinedProduct(parts)
 
     return product
-
-
-def can_read(weight: QuantisedWeight) -> bool:
-    """Whether kernels read a weight: it is dense, and has blocks."""
-    return weight.format.block_len > 1 and weight.data.is_contiguous()
-
-
-def unpack(form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
-    """As `daemon.engine.quantised.unpack.unpack`, by our kernel where it can."""
-    if form.block_len == 1 or not data.is_contiguous():
-        return by_torch_alone.unpack(form, data)
-    columns = data.shape[1] // form.block_bytes * form.block_len
-    out = torch.empty(len(data), columns, dtype=torch.float32, device=data.device)
-    return unpack_rows(form, data, out)
-
-
-def look_up(weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
-    """float32 [T, K]: the rows of `tokens` int [T] of a weight that `can_read`, in its order."""
-    shape = len(tokens), weight.columns
-    out = torch.empty(shape, dtype=torch.float32, device=weight.data.device)
-    return unpack_rows(weight.format, weight.data, out, tokens)

@@ -10,10 +10,13 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from daemon.config.instances import shared_limits
 from daemon.config.load import load
 from daemon.config.pool import demand_of
-from daemon.memory.sizing import KV_DTYPES, PoolSize, Room, SizingError, size_pool
+from daemon.memory.sizing import KV_DTYPES, PoolSize, Room, SizingError, gpu_panel_bytes, size_pool
+from daemon.models.formats import FORMATS
 from daemon.models.shape import ModelShape
 
 PAGE = Path(__file__).parent.parent / "docs" / "sizing.md"
@@ -54,6 +57,15 @@ def _shape(
     )
 
 
+def quantised(model: ModelShape, shares: dict[str, float]) -> ModelShape:
+    """A model with these shares of its numbers in some formats; norms count too, they are few."""
+    forms = [(FORMATS[name], share) for name, share in shares.items()]
+    number_bytes = sum(share * form.block_bytes / form.block_len for form, share in forms)
+    return msgspec.structs.replace(
+        model, packed_params=model.num_params, packed_bytes=int(number_bytes * model.num_params)
+    )
+
+
 QWEN, LLAMA = 151_936, 128_256
 MODELS = {
     "SmolLM2-135M": _shape((30, 576, 9, 3, 64, 1536), 49_152, 8192, is_tied=True),
@@ -68,6 +80,20 @@ MODELS = {
     "Qwen3-32B": _shape((64, 5120, 64, 8, 128, 25_600), QWEN, 40_960, norms_heads=True),
     "Llama-3.1-70B": _shape((80, 8192, 64, 8, 128, 28_672), LLAMA, 131_072),
 }
+MORE_BITS = {
+    "Llama-3.1-8B": 0.19,
+    "Qwen3-14B": 0.18,
+    "Qwen3-32B": 0.16,
+    "Llama-3.1-70B": 0.15,
+}
+"""Share of the numbers that is in Q6_K in a file of Q4_K_M: the head, and in half of the layers
+values and the MLP's last matrix.
+"""
+QUANTISED = {
+    f"{name}, {kind}": quantised(MODELS[name], shares)
+    for name, more in MORE_BITS.items()
+    for kind, shares in (("Q4_K_M", {"Q4_K": 1 - more, "Q6_K": more}), ("Q8_0", {"Q8_0": 1.0}))
+}
 
 
 def pool(model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float) -> PoolSize | None:
@@ -76,6 +102,7 @@ def pool(model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float) -
     total_bytes = int(card_gib * 2**30)
     room = Room(
         weight_bytes=model.weight_bytes(model.dtype),
+        panel_bytes=gpu_panel_bytes(model.packed_bytes),
         total_bytes=total_bytes,
         free_bytes=total_bytes - int(in_use_gib * 2**30),
         is_cpu=False,
@@ -92,7 +119,7 @@ def table(kv_dtype: str, in_use_gib: float = IN_USE_GIB, each: int = EACH_TOKENS
     block_size, max_running = load().config.memory.block_size, load().config.scheduler.max_running
     yield "| Model | Weights | " + " | ".join(f"{card} GB" for card in CARDS_GIB) + " |"
     yield "|---|---:|" + "---:|" * len(CARDS_GIB)
-    for name, model in MODELS.items():
+    for name, model in (MODELS | QUANTISED).items():
         cells = []
         for card in CARDS_GIB:
             size = pool(model, card, kv_dtype, in_use_gib)

@@ -281,10 +281,7 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
 
 def _weights_in(shape: ModelShape, plan: PoolPlan) -> str:
     """How weights are held, where that is not what is computed in."""
-    packed = shape.packed_params > 0
-    if plan.room is not None and not plan.room.is_cpu:
-        return ", weights unpacked when they are loaded" if packed else ""
-    if packed:
+    if shape.packed_params:
         return f", {shape.packed_params / shape.num_params:.0%} of the weights in blocks as stored"
     return f", weights held in {plan.weight_dtype}" if plan.weight_dtype != plan.dtype else ""
 
@@ -333,11 +330,14 @@ def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
         yield f"  in use       {_mib(room.total_bytes - room.free_bytes)}"
         yield f"  runtime      {_mib(GPU_RUNTIME_BYTES)}"
     yield f"  weights      {_mib(room.weight_bytes)}"
+    if room.panel_bytes:
+        yield f"  unpacked     {_mib(room.panel_bytes)} of their numbers at a time"
     yield f"  activations  {_mib(size.activation_bytes)}"
     if room.is_cpu:
         how = "min(cpu_fraction * available, available - weights - activations)"
     else:
-        how = "utilization * total - in use - weights - activations - runtime"
+        panel = " - unpacked" if room.panel_bytes else ""
+        how = f"utilization * total - in use - weights{panel} - activations - runtime"
     yield f"  kv           {_mib(size.kv_bytes)} = {how}"
 
 

@@ -21,6 +21,7 @@ from daemon.memory.sizing import (
     activation_bytes,
     block_bytes,
     blocks_for,
+    gpu_panel_bytes,
 )
 
 LEAST_CAPABILITY = (8, 0)
@@ -140,7 +141,9 @@ def needs_of(config: Config, model: PooledModel) -> Needs:
     fp8 = demand.kv_dtype == "fp8"
     return Needs(
         weight_bytes=model.weight_bytes(dtype),
-        work_bytes=activation_bytes(model, demand) + GPU_RUNTIME_BYTES,
+        work_bytes=activation_bytes(model, demand)
+        + gpu_panel_bytes(model.packed_bytes)
+        + GPU_RUNTIME_BYTES,
         kv_bytes=asked_bytes or num_blocks * per_block,
         # As for a named device: a pool of a size that was asked for need only lie in free memory.
         utilization=1.0 if asked_bytes else config.memory.utilization,

@@ -18,6 +18,7 @@ from daemon.memory.sizing import (
     Shape,
     SizingError,
     cpu_copy_bytes,
+    gpu_panel_bytes,
     size_pool,
 )
 
@@ -38,7 +39,7 @@ class PooledModel(Shape, Protocol):
         """Bytes of the weights that stay in blocks."""
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded as `dtype`."""
+        """Bytes of the weights once loaded: those in blocks as they are, all others as `dtype`."""
 
     def plain_bytes(self, dtype: str) -> int:
         """Of these the bytes of weights that are not packed."""
@@ -111,10 +112,12 @@ def _device_pool(
     demand = demand_of(config, model, dtype, instance_limits(config, spec))
     held_as = weight_dtype(config, model.dtype)
     weight_bytes = model.weight_bytes(held_as)
-    if spec.device == "cpu":  # a GPU's are unpacked when they are loaded
-        plain_bytes = model.plain_bytes(held_as)
-        weight_bytes = model.packed_bytes + plain_bytes + cpu_copy_bytes(plain_bytes, held_as)
-    room = _room(config, spec.device, weight_bytes, devices)
+    panel_bytes = 0
+    if spec.device == "cpu":
+        weight_bytes += cpu_copy_bytes(model.plain_bytes(held_as), held_as)
+    else:
+        panel_bytes = gpu_panel_bytes(model.packed_bytes)
+    room = _room(config, spec.device, weight_bytes, panel_bytes, devices)
     if room is not None:
         size = size_pool(model, demand, room)
         _refuse_beyond(room, size)
@@ -169,7 +172,9 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:,.2f} GiB"
 
 
-def _room(config: Config, device: str, weight_bytes: int, devices: Devices) -> Room | None:
+def _room(
+    config: Config, device: str, weight_bytes: int, panel_bytes: int, devices: Devices
+) -> Room | None:
     """The device's memory; instances on one device share it evenly."""
     sharing = max(sum(spec.device == device for spec in config.instance), 1)
     if device == "cpu":
@@ -184,6 +189,7 @@ def _room(config: Config, device: str, weight_bytes: int, devices: Devices) -> R
         total, free = card.total_bytes, card.free_bytes
     return Room(
         weight_bytes=weight_bytes,
+        panel_bytes=panel_bytes,
         total_bytes=total // sharing,
         free_bytes=free // sharing,
         is_cpu=device == "cpu",

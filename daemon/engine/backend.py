@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,12 +12,12 @@ from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.decoder import Decoder, Layer
 from daemon.engine.families import (
     ALL,
+    BLOCKS,
     CAPTURED,
     DECODE,
     GRAPHS,
     NONE,
     PREFILL,
-    PRODUCTS,
     WRITE,
     ByTorch,
     Fallen,
@@ -71,7 +71,7 @@ def choose(
     compute later on.
     """
     if device.type == "cuda":
-        return torch_backend() if by_torch == ALL else _triton(by_torch, fallen)
+        return torch_backend() if by_torch == ALL else _triton(dtype, by_torch, fallen)
     if dtype is torch.float32:
         try:
             return _compiled()
@@ -126,23 +126,22 @@ def _compiled() -> Backend:
     )
 
 
-def _triton(by_torch: ByTorch, fallen: Fallen) -> Backend:
+def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
     from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture, padded_sizes
     from daemon.engine.cuda.products import choose_products
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
-        if PRODUCTS not in by_torch:
-            rows = padded_sizes(len(slots.block_table))
-            choose_products(forward.products(), rows, by_torch=by_torch)
+        rows = padded_sizes(len(slots.block_table))
+        choose_products(forward.products(), rows, by_torch=by_torch)
         if by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 
-    return triton_backend(by_torch, compile_steps)
+    return triton_backend(dtype, by_torch, compile_steps)
 
 
-def triton_backend(by_torch: ByTorch, compile_steps: Compile) -> Backend:
-    """Triton's kernels, but for the families that torch computes."""
+def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile) -> Backend:
+    """Triton's kernels for states of type `dtype`, but for the families that torch computes."""
     from daemon.engine.cuda.attention import CudaAttention
     from daemon.engine.cuda.mixed_attention import mixed
     from daemon.engine.cuda.ops import TritonOps
@@ -153,4 +152,10 @@ def triton_backend(by_torch: ByTorch, compile_steps: Compile) -> Backend:
         return CudaAttention.of(batch, cache)
 
     name = " ".join(["triton", *(f"-{family}" for family in sorted(by_torch))])
-    return Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch)
+    backend = Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch)
+    if BLOCKS in by_torch:
+        return backend
+    from daemon.engine.cuda.quantised import products
+    from daemon.engine.cuda.unpacking import unpack
+
+    return replace(backend, products=lambda layers, _exact: products(layers, dtype), unpack=unpack)

@@ -42,6 +42,11 @@ class QuantisedRows:
         self._dtype = dtype
         self._ops = ops
 
+    @property
+    def weights(self) -> list[QuantisedWeight]:
+        """The quantised weights that it holds, as layers have them."""
+        return [self.weight]
+
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
         return self._ops.look_up(self.weight, tokens).to(self._dtype)

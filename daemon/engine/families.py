@@ -9,6 +9,7 @@ WRITE = "write"
 DECODE = "decode"
 PREFILL = "prefill"
 PRODUCTS = "products"
+BLOCKS = "blocks"
 DRAW = "draw"
 EDIT = "edit"
 PACK = "pack"
@@ -23,6 +24,7 @@ FAMILIES = {
     DECODE: "attention of single tokens, its parts and their join",
     PREFILL: "attention of prompts",
     PRODUCTS: "matrix products of few rows",
+    BLOCKS: "quantised weights: their numbers, and products of few rows with them",
     DRAW: "draws of tokens",
     EDIT: "penalties, biases and grammars' masks on logits",
     PACK: "blocks packed for the host pool",

@@ -52,8 +52,7 @@ def load_model(
     opened = open_weights(folder, device, tell, computes_in, narrow, quantisation)
     with opened as (weights, packed):
         try:
-            # A GPU has no products over blocks yet: transformers takes their numbers.
-            places = {} if device.type == "cuda" else claimed(model_class, config, packed)
+            places = claimed(model_class, config, packed)
             model, told = with_layers(model_class, places).from_pretrained(
                 None,  # its files are not transformers' affair
                 config=config,

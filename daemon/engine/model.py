@@ -31,11 +31,13 @@ class CausalModel:
         """Bytes of all weights, packed copies included, shared ones counted once."""
         held = [one for one in self._forward.products() if isinstance(one, nn.Module)]
         tensors = [p for module in held for p in module.parameters(recurse=False)]
+        quantised: list[object] = [*held]
         if isinstance(self._forward, Decoder):
             tensors += self._forward.small_weights()
+            quantised.append(self._forward.embeddings)
         sizes = {tensor.data_ptr(): tensor.nbytes for tensor in tensors}
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
-        return sum(sizes.values()) + sum(packed) + quantised_bytes(held)
+        return sum(sizes.values()) + sum(packed) + quantised_bytes(quantised)
 
     def compile_steps(self, backend: Backend, cache: PagedKV, slots: Slots) -> None:
         """From now on compute decode steps as compiled programs, where there are any."""

@@ -4,7 +4,7 @@ block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
              in 8 bits head_dim + 4 instead of the last two: a byte each, and a float32 scale
 activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
            + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
-gpu: kv    = utilization * total - in use by others - weights - activation - runtime
+gpu: kv    = utilization * total - in use by others - weights - panel - activation - runtime
 cpu: kv    = min(cpu_fraction * available, available - weights - activation)
 blocks     = kv / block, at most what max_running sequences of max_len need
 """
@@ -23,6 +23,8 @@ SCALE_BYTES = 4
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
+GPU_PANEL_BYTES = 128 << 20
+"""Of a quantised weight's rows, as many as a GPU unpacks at a time."""
 KEEP_BOTH_BYTES = 2 << 30
 """Up to so many bytes of weights, a CPU keeps plain copies beside those packed for its products."""
 
@@ -77,6 +79,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """The device's memory, read before the weights are loaded unless weight_bytes is 0."""
 
     weight_bytes: int
+    panel_bytes: int = 0  # of numbers that a GPU unpacks of quantised weights
     total_bytes: int  # a GPU's; of a CPU unused
     free_bytes: int  # a GPU's free memory, or the machine's available RAM
     is_cpu: bool
@@ -120,6 +123,11 @@ def cpu_copy_bytes(weight_bytes: int, dtype: str) -> int:
     return weight_bytes if dtype == "float32" and weight_bytes <= KEEP_BOTH_BYTES else 0
 
 
+def gpu_panel_bytes(packed_bytes: int) -> int:
+    """Bytes for the numbers that a GPU unpacks, where so many bytes of weights are in blocks."""
+    return GPU_PANEL_BYTES if packed_bytes else 0
+
+
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """Blocks that hold so many tokens."""
     return -(-num_tokens // block_size)
@@ -151,7 +159,8 @@ def _kv_bytes(room: Room, activation: int) -> int:
         return min(int(room.cpu_fraction * room.free_bytes), rest)
     in_use = room.total_bytes - room.free_bytes
     usable = int(room.utilization * room.total_bytes)
-    return usable - in_use - room.weight_bytes - activation - GPU_RUNTIME_BYTES
+    held = room.weight_bytes + room.panel_bytes
+    return usable - in_use - held - activation - GPU_RUNTIME_BYTES
 
 
 def _refuse_useless(num_blocks: int, per_block: int, reason: str, demand: Demand) -> None:

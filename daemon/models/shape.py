@@ -31,8 +31,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded as `dtype`."""
-        return self.num_params * DTYPE_BYTES[dtype]
+        """Bytes of the weights once loaded: those in blocks as they are, all others as `dtype`."""
+        return self.packed_bytes + self.plain_bytes(dtype)
 
     def plain_bytes(self, dtype: str) -> int:
         """Of these the bytes of weights that are not packed."""

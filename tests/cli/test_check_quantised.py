@@ -5,11 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from daemon.cli.main import main
 from daemon.config import cuda
 from daemon.control import client
+from daemon.models.consistent import checked_shape
 from daemon.models.shape import read_json
+from tests.config.driver import LARGE, build_driver, pretend
 from tests.engine.checkpoints.read import HERE
 
 
@@ -38,6 +41,25 @@ def test_method_and_parameters_are_said(folder: Path, capsys: pytest.CaptureFixt
     assert "quantized by compressed-tensors, states stay as they are computed" in said
     assert "its scales for keys and values are not used" in said
     assert "92% of the weights in blocks as stored" in said
+
+
+def test_on_a_gpu_weights_stay_in_blocks_too(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pretend(monkeypatch, build_driver(tmp_path), LARGE)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    flags = ["--model", str(folder), "--instance", "cuda:0", "--json"]
+    assert main(["check", "--port", "0", *flags]) == 0
+    room = json.loads(capsys.readouterr().out)["instances"][0]["pool"]["room"]
+    shape = checked_shape(folder, tmp_path)
+    assert room["weight_bytes"] == shape.packed_bytes + shape.plain_bytes("bfloat16")
+    assert main(["check", "--port", "0", *flags[:-1]]) == 0
+    said = capsys.readouterr().out
+    assert "computes in  bfloat16, 92% of the weights in blocks as stored" in said
+    assert "unpacked          128.0 MiB of their numbers at a time" in said
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from daemon.config import pool
 from daemon.config.cuda import Card, Devices
+from daemon.config.find import needs_of
 from daemon.config.load import load
 from daemon.memory.sizing import SizingError
 from tests.config.shapes import LLAMA_3_8B
@@ -37,6 +39,22 @@ def test_a_cpu_computes_in_float32_with_weights_as_they_are() -> None:
     assert (cpu.weight_dtype, gpu.weight_dtype) == ("bfloat16", "bfloat16")
     (asked,) = plans(memory__kv_blocks=8, model__dtype="float16")
     assert (asked.dtype, asked.weight_dtype) == ("float32", "float16")
+
+
+def test_a_gpu_holds_quantised_weights_as_they_are_and_what_it_unpacks_of_them() -> None:
+    packed = msgspec.structs.replace(
+        LLAMA_3_8B, packed_params=7_000_000_000, packed_bytes=4_000_000_000
+    )
+    config = load(None, {"instance": devices("cuda:0")}).config
+    plan = pool.plan_pool(config, packed, config.instance[0], GPU_OF_80_GIB)
+    assert plan.room is not None
+    assert plan.room.weight_bytes == 4_000_000_000 + 2 * 1_000_000_000
+    assert plan.room.panel_bytes == 128 << 20
+    needs = needs_of(config, packed)
+    assert needs.weight_bytes == plan.room.weight_bytes
+    assert needs.work_bytes - needs_of(config, LLAMA_3_8B).work_bytes == 128 << 20
+    (plain,) = plans(instance=devices("cuda:0"))
+    assert plain.room is not None and plain.room.panel_bytes == 0
 
 
 def test_instances_on_one_device_share_its_memory() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from daemon.engine.kernels import activation, cache, decode, norm, prefill, qkv, sample
+from daemon.engine.kernels import activation, blocks, cache, decode, norm, prefill, qkv, sample
 from daemon.engine.selftest import child
 
 
@@ -57,6 +57,15 @@ def _wrong_row(write: Any) -> Any:
     return written
 
 
+def _wrong_number(unpack: Any) -> Any:
+    def unpacked(form: Any, data: Any, out: Any, rows: Any = None) -> Any:
+        unpack(form, data, out, rows)
+        out[-1, -1] += 1.0
+        return out
+
+    return unpacked
+
+
 def main() -> int:
     norm.add_norm = _raises
     activation._silu_mul = _NotCompiled()
@@ -65,6 +74,7 @@ def main() -> int:
     decode.paged_decode_attention = _hangs
     prefill.paged_prefill_attention = _faults
     sample.sample = _aborts
+    blocks.unpack_rows = _wrong_number(blocks.unpack_rows)
     return child.main()
 
 

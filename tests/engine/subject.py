@@ -17,6 +17,7 @@ SUBJECT = Subject(
     gated=48,
     vocab=193,
     products=((64, 32, False),),
+    quantised=(("Q4_K", 9, 256), ("fp8/32", 7, 96)),
     compress=True,
     longest=40,
 )

@@ -45,7 +45,7 @@ class FalseMeter:
         self.broken = broken
 
     def usable(
-        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self, way: Way, states: torch.Tensor, weight: Any, bias: Any, plain: Way = LIBRARY
     ) -> bool:
         return way.name not in self.broken
 

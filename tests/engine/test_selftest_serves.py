@@ -66,7 +66,7 @@ def test_a_gpu_s_backend_without_its_kernels_says_what_transformers_says(
         monkeypatch.setattr(module, kernel, None)
     with torch.inference_mode():
         load, model, shape = loaded(name, tmp_path / name)
-        backend = triton_backend(ALL, lambda *_: None)
+        backend = triton_backend(torch.float32, ALL, lambda *_: None)
         verdict = TrialVerdict(fused=name in FUSED, compiled=True)
         engine = assemble(model, shape, load, lambda *_: None, backend, verdict)
         assert engine.model.fused == (name in FUSED) and not engine.model.compiled
@@ -82,7 +82,7 @@ def test_a_gpu_s_backend_without_its_kernels_says_what_transformers_says(
 
 def test_all_kernels_or_none_have_names_that_a_trial_tells_apart() -> None:
     names = {
-        triton_backend(some, lambda *_: None).name
+        triton_backend(torch.float32, some, lambda *_: None).name
         for some in (NONE, frozenset({"norm"}), frozenset({"qkv"}), ALL)
     }
     assert len(names) == 4

@@ -12,7 +12,7 @@ from daemon.engine.cuda.graphs import DecodeGraphs, Work
 from daemon.engine.families import NONE, ByTorch
 from daemon.engine.forward import Forward
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.loader import load_model
+from daemon.engine.loader import load_model, torch_dtype
 from daemon.engine.resolve import shape_here
 from daemon.engine.slots import Slots
 from daemon.engine.start import assemble
@@ -27,13 +27,13 @@ def interpreted(load: Load, by_torch: ByTorch = NONE) -> Engine:
     model = load_model(folder, load.dtype, torch.device(load.device))
     shape = shape_here(folder)
     verdict = TrialVerdict(fused=True, compiled=True)  # a trial takes minutes
-    backend = interpreted_backend(by_torch)
+    backend = interpreted_backend(torch_dtype(load.dtype), by_torch)
     return assemble(model, shape, load, lambda _stage, _done: None, backend, verdict)
 
 
-def interpreted_backend(by_torch: ByTorch = NONE) -> Backend:
+def interpreted_backend(dtype: torch.dtype, by_torch: ByTorch = NONE) -> Backend:
     """A GPU's backend for a CPU."""
-    return triton_backend(by_torch, _graphs)
+    return triton_backend(dtype, by_torch, _graphs)
 
 
 def _graphs(forward: Forward, cache: PagedKV, slots: Slots) -> DecodeGraphs:

@@ -6,6 +6,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.families import FAMILIES
 from daemon.engine.selftest.run import run
 from daemon.engine.selftest.subject import Subject
+from daemon.models.formats import FORMATS
 
 _PRODUCTS = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
 
@@ -27,6 +28,7 @@ def selftest_checks(device: str) -> Iterator[Check]:
         gated=14_336,
         vocab=128_256,
         products=tuple((*sizes, False) for sizes in _PRODUCTS),
+        quantised=tuple((name, 4096, 4096) for name, form in FORMATS.items() if form.block_len > 1),
         compress=True,
         most_rows=64,
     )

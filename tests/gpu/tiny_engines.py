@@ -81,7 +81,10 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
     """
     device, verdict = torch.device(load.device), None
     if triton.knobs.runtime.interpret:
-        backend, verdict = interpreted_backend(), TrialVerdict(fused=True, compiled=True)
+        backend, verdict = (
+            interpreted_backend(torch_dtype(load.dtype)),
+            TrialVerdict(fused=True, compiled=True),
+        )
     else:
         backend = choose(device, torch_dtype(load.dtype))
     if not captured:

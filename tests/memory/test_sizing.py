@@ -15,6 +15,7 @@ from daemon.memory.sizing import (
     SizingError,
     activation_bytes,
     block_bytes,
+    gpu_panel_bytes,
     size_pool,
 )
 
@@ -60,6 +61,15 @@ def test_a_gpu_gives_what_utilization_leaves() -> None:
     room = int(0.9 * 80 * GIB) - 1 * GIB - 16 * GIB - activation - GPU_RUNTIME_BYTES
     assert (pool.kv_bytes, pool.num_blocks, pool.reason) == (room, room // (2 << 20), "memory")
     assert pool.max_len == 8192
+
+
+def test_a_gpu_keeps_room_for_numbers_that_it_unpacks() -> None:
+    assert (gpu_panel_bytes(0), gpu_panel_bytes(1)) == (0, 128 << 20)
+    packed = msgspec.structs.replace(GPU, panel_bytes=gpu_panel_bytes(4 * GIB))
+    taken = (
+        size_pool(LLAMA_3_8B, DEMAND, GPU).kv_bytes - size_pool(LLAMA_3_8B, DEMAND, packed).kv_bytes
+    )
+    assert taken == 128 << 20
 
 
 def test_a_cpu_gives_its_fraction_and_never_what_the_weights_need() -> None:

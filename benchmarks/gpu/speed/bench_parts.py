@@ -82,6 +82,12 @@ def _products(job: Job) -> Iterator[Figure]:
     return product_figures(job.device, job.tiny, job.limits)
 
 
+def _blocks(job: Job) -> Iterator[Figure]:
+    from benchmarks.gpu.speed.block_speed import block_figures
+
+    return block_figures(job.device, job.tiny, job.limits)
+
+
 def _kernels(job: Job) -> Iterator[Figure]:
     from benchmarks.gpu.speed.kernel_speed import kernel_figures
 
@@ -102,6 +108,7 @@ PARTS = {
     "peer": Part(_peer, 90.0),
     "sampler": Part(_sampler, 30.0, ("msgspec",)),
     "products": Part(_products, 40.0),
+    "blocks": Part(_blocks, 60.0),
     "ops": Part(_ops, 30.0, ("msgspec",)),
     "kernels": Part(_kernels, 45.0, ()),
 }

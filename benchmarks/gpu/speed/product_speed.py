@@ -14,7 +14,7 @@ from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
 from daemon.engine.cuda.products import Product, calls, choose_products, in_front
 from daemon.engine.cuda.ways import Way
-from tests.gpu.product_checks import SHAPES_8B, limit, relative_error
+from tests.gpu.product_checks import SHAPES_8B
 
 _RUNS = 3
 _WEIGHTS_BYTES = 512 << 20
@@ -41,12 +41,8 @@ def product_figures(device: str, tiny: bool, limits: Limits) -> Iterator[Figure]
     """
     sizes = TINY if tiny else FULL
     place = torch.device(device)
-    room = (
-        DeviceRoom.of(place)
-        if place.type == "cuda"
-        else DeviceRoom(processors=1, shared_bytes=232_448)
-    )
-    meter = CudaMeter() if place.type == "cuda" else HostMeter()
+    room = room_of(place)
+    meter = meter_on(place)
     products = {shape: _layers(shape, sizes, place) for shape in sizes.shapes}
     if place.type == "cuda":
         firsts = [group[0] for group in products.values()]
@@ -57,33 +53,46 @@ def product_figures(device: str, tiny: bool, limits: Limits) -> Iterator[Figure]
         yield Figure("choose_products, kernels compiled", choose_s, "s")
         for group in products.values():
             for rows in sizes.rows:
-                yield _figure(group, rows, meter, room, limits)
+                yield product_figure(group, rows, meter, room, limits)
             yield _overlap(group, sizes.rows[0], meter, room, limits)
 
 
-def _figure(
-    group: list[Product], rows: int, meter: Meter, room: DeviceRoom, limits: Limits
+def room_of(place: torch.device) -> DeviceRoom:
+    """What a device offers; a CPU passes for a small one."""
+    if place.type == "cuda":
+        return DeviceRoom.of(place)
+    return DeviceRoom(processors=1, shared_bytes=232_448)
+
+
+def meter_on(place: torch.device) -> Meter:
+    """What measures there."""
+    return CudaMeter() if place.type == "cuda" else HostMeter()
+
+
+def product_figure(
+    group: Sequence[Product], rows: int, meter: Meter, room: DeviceRoom, limits: Limits
 ) -> Figure:
     """The chosen way's rate against what binds: reading the weight, or arithmetic."""
-    first, scratch = group[0], new_scratch(group[0].weight.device)
-    out_features, in_features = first.weight.shape
-    states = torch.randn(rows, in_features, device=first.weight.device).to(first.weight.dtype)
-    ways = candidates(rows, out_features, in_features, room, scratch)
-    usable = [way for way in ways if meter.usable(way, states, first.weight, first.bias)]
+    first, states = group[0], group[0].new_states(rows).normal_()
+    ways = first.candidates(rows, room, new_scratch(states.device))
+    operands = states, first.held, first.bias
+    usable = [way for way in ways if meter.usable(way, *operands, first.default)]
     times = {way.name: _seconds(way, group, states, meter) for way in usable}
     chosen = first.ways[rows]
-    chosen_s, library_s = times[chosen.name], times[LIBRARY.name]
+    library = first.default.name
+    chosen_s, library_s = times[chosen.name], times[library]
     best = min(times, key=times.__getitem__)
-    operations = PRODUCT_OPERATIONS * rows * out_features * in_features
-    limit_s = max(first.weight.nbytes / limits.bytes_per_s, operations / limits.operations_per_s)
-    bound = first.weight.nbytes / limits.bytes_per_s == limit_s
-    work, unit = (first.weight.nbytes / 1e9, "GB/s") if bound else (operations / 1e12, "TFLOP/s")
+    operations = PRODUCT_OPERATIONS * rows * first.out_features * first.in_features
+    limit_s = max(first.size_bytes / limits.bytes_per_s, operations / limits.operations_per_s)
+    bound = first.size_bytes / limits.bytes_per_s == limit_s
+    work, unit = (first.size_bytes / 1e9, "GB/s") if bound else (operations / 1e12, "TFLOP/s")
+    kind = "" if first.default is LIBRARY else f" {first.kind}"
     return Figure(
-        f"product {rows} x {in_features} x {out_features}",
+        f"product{kind} {rows} x {first.in_features} x {first.out_features}",
         work / chosen_s,
         unit,
         work / limit_s,
-        f"{chosen.name}; cublas {100 * limit_s / library_s:.1f} %, best {best}",
+        f"{chosen.name}; {library} {100 * limit_s / library_s:.1f} %, best {best}",
         raw={f"{name}_s": seconds for name, seconds in times.items()},
     )
 
@@ -112,12 +121,12 @@ def _overlap(
 
 def _seconds(
     way: Way,
-    group: list[Product],
+    group: Sequence[Product],
     states: torch.Tensor,
     meter: Meter,
     before: Callable[[], object] | None = None,
 ) -> float:
-    queued = calls(way, group, states, before)
+    queued = calls(way, list(group), states, before)
     return statistics.median(meter.seconds(queued) for _ in range(_RUNS))
 
 
@@ -129,15 +138,8 @@ def _layers(shape: tuple[int, int], sizes: Sizes, place: torch.device) -> list[P
     return [Product(torch.nn.Parameter(one, requires_grad=False), None) for one in weights]
 
 
-class HostMeter:
+class HostMeter(CudaMeter):
     """A `Meter` for the CPU, where kernels are interpreted: to test, not to learn speeds from."""
-
-    def usable(
-        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> bool:
-        """See `Meter`."""
-        got = way(states, weight, bias)
-        return relative_error(got, states, weight, bias) <= limit(states.dtype)
 
     def seconds(self, calls: Sequence[ProductCall]) -> float:
         """See `Meter`; one call speaks for all."""

@@ -5,10 +5,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import torch
 import triton
 
-from daemon.engine.cuda.candidates import ALIGNED, DeviceRoom, candidates
+from daemon.engine.cuda.block_ways import MultipliedBlocks
+from daemon.engine.cuda.candidates import ALIGNED, DeviceRoom
 from daemon.engine.cuda.ways import Strips, Tiles
 from daemon.engine.kernels.skinny import Scratch
 
@@ -26,21 +26,22 @@ def compile_all(
     made: set[Hashable] = set()
     with ThreadPoolExecutor(threads) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
         for product in products:
-            weight, bias = product.weight, product.bias
-            out_features, in_features = weight.shape
-            for count in rows:
-                states = weight.new_empty((count, in_features))
-                for way in candidates(count, out_features, in_features, room, scratch):
-                    if isinstance(way, Strips | Tiles):
-                        key = (_kernel(way, weight), bias is None, weight.dtype)
+            weight, bias = product.held, product.bias
+            for count in (count for count in rows if count <= product.max_rows):
+                states = product.new_states(count)
+                for way in product.candidates(count, room, scratch):
+                    if isinstance(way, Strips | Tiles | MultipliedBlocks):
+                        key = (_kernel(way, weight), bias is None, product.kind)
                         if key not in made:
                             made.add(key)
                             way(states, weight, bias, compile_only=True)
 
 
-def _kernel(way: Strips | Tiles, weight: torch.Tensor) -> Hashable:
+def _kernel(way: Strips | Tiles | MultipliedBlocks, weight: Any) -> Hashable:
     """Two ways with the same key need the same kernel."""
     out_features, in_features = weight.shape
+    if isinstance(way, MultipliedBlocks):
+        return way.tile, *(size % ALIGNED for size in (*weight.shape, weight.data.shape[1]))
     if isinstance(way, Strips):
         return way.strip, in_features, out_features % ALIGNED
     return way.tile, in_features % way.tile.depth == 0, out_features % ALIGNED

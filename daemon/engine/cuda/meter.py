@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from triton.errors import TritonError
@@ -14,7 +14,8 @@ from daemon.engine.cuda.ways import Library, Way
 log = logging.getLogger(__name__)
 
 TOLERANCE = 0.02
-"""Largest difference from the library's result, relative to the largest number of that."""
+"""Largest difference from the plain result, relative to the largest number of that."""
+_LIBRARY = Library()
 _SLEEP_CYCLES = 50_000
 """For each call; twice as many as soon as they do not suffice for the host to queue one."""
 _LONGEST_SLEEP_CYCLES = 10_000_000
@@ -27,7 +28,7 @@ class ProductCall:
 
     way: Way
     states: torch.Tensor
-    weight: torch.Tensor
+    weight: Any
     bias: torch.Tensor | None
     before: Callable[[], object] | None = None
 
@@ -42,9 +43,14 @@ class Meter(Protocol):
     """What `choose_products` asks of a device."""
 
     def usable(
-        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self,
+        way: Way,
+        states: torch.Tensor,
+        weight: Any,
+        bias: torch.Tensor | None,
+        plain: Way = _LIBRARY,
     ) -> bool:
-        """Whether a way runs here and computes the product; afterwards it is warm."""
+        """Whether a way runs here and computes what `plain` does; afterwards it is warm."""
 
     def seconds(self, calls: Sequence[ProductCall]) -> float:
         """The time that each of several calls takes, one after another."""
@@ -58,10 +64,15 @@ class CudaMeter:
         self._awake = False
 
     def usable(
-        self, way: Way, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self,
+        way: Way,
+        states: torch.Tensor,
+        weight: Any,
+        bias: torch.Tensor | None,
+        plain: Way = _LIBRARY,
     ) -> bool:
         """See `Meter`; waits for the device."""
-        expected = Library()(states, weight, bias)
+        expected = plain(states, weight, bias)
         try:
             # In place: of logits of many rows there may not be room for many copies.
             difference = way(states, weight, bias).sub_(expected).abs_().max()

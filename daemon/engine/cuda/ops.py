@@ -4,9 +4,11 @@ import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.cuda.attention import CudaAttention
-from daemon.engine.families import ACTIVATION, NONE, NORM, QKV, ByTorch
+from daemon.engine.cuda.unpacking import can_read, look_up
+from daemon.engine.families import ACTIVATION, BLOCKS, NONE, NORM, QKV, ByTorch
 from daemon.engine.kernels import add_norm, place, silu_mul
 from daemon.engine.ops import Angles, Heads, Norm, Ops
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class TritonOps(Ops):
@@ -14,6 +16,12 @@ class TritonOps(Ops):
 
     def __init__(self, by_torch: ByTorch = NONE) -> None:
         self._by_torch = by_torch
+
+    def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        if BLOCKS in self._by_torch or weight.order is not None or not can_read(weight):
+            return super().look_up(weight, tokens)
+        return look_up(weight, tokens)
 
     def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
         """See `Ops`."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,10 +23,11 @@ from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, DeviceRoom, candida
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
 from daemon.engine.cuda.ways import Way
-from daemon.engine.families import NONE, NORM, ByTorch
+from daemon.engine.families import NONE, NORM, PRODUCTS, ByTorch
 from daemon.engine.kernels import add_norm
 from daemon.engine.kernels.skinny import Scratch
 from daemon.engine.kernels.tiles import power_of_2
+from daemon.engine.quantised.weight import QuantisedWeight
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +51,85 @@ class Product(nn.Module):
     here, so CUDA graphs can hold it; all products of a process belong on one stream.
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    plain: Way = LIBRARY
+    """What is right by definition."""
+    default: Way = LIBRARY
+    """What serves every number of rows, and what others must beat."""
+    max_rows = MAX_ROWS
+    """From here on nothing else competes."""
+
+    def __init__(self, weight: Any, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.weight = weight
+        self.held = weight  # what ways read
         self.bias = bias
         self.out_features, self.in_features = weight.shape
         self.ways: tuple[Way, ...] = ()
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The numbers [out_features, in_features]."""
+        held: torch.Tensor = self.held
+        return held
+
+    @property
+    def kind(self) -> str:
+        """How the weight's numbers are held."""
+        return str(self.held.dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the weight."""
+        return int(self.held.nbytes)
+
+    def new_states(self, rows: int) -> torch.Tensor:
+        """Room for so many rows, as ways take them."""
+        weight = self.held
+        return torch.empty((rows, self.in_features), dtype=weight.dtype, device=weight.device)
+
+    def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Way]:
+        """Ways worth measuring for so many rows, the library's first."""
+        return candidates(rows, self.out_features, self.in_features, room, scratch)
+
+    def can_be_measured(self, by_torch: ByTorch) -> bool:
+        """Whether there is anything to choose from."""
+        return PRODUCTS not in by_torch and bool(self.held.is_contiguous())
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [..., in_features] to [..., out_features]."""
         rows = states.numel() // self.in_features
         if rows >= len(self.ways) or not states.is_contiguous():
-            return LIBRARY(states, self.weight, self.bias)
+            return self.default(states, self.held, self.bias)
         flat = states.view(rows, self.in_features)
-        product = self.ways[rows](flat, self.weight, self.bias)
+        product = self.ways[rows](flat, self.held, self.bias)
         return product.view(*states.shape[:-1], self.out_features)
 
     # Nothing hooks into these layers, and looking for hooks takes the host's time.
+    __call__ = forward
+
+
+class JoinedProduct(nn.Module):
+    """Products of the same states, whose results stand beside each other."""
+
+    def __init__(self, parts: Sequence[Product]) -> None:
+        super().__init__()
+        self.parts = tuple(parts)
+        self.in_features = parts[0].in_features
+        self.out_features = sum(part.out_features for part in parts)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The numbers [out_features, in_features]; a copy."""
+        return torch.cat([part.weight for part in self.parts])
+
+    @property
+    def weights(self) -> list[QuantisedWeight]:
+        """Those that are quantised."""
+        return [one for part in self.parts for one in getattr(part, "weights", ())]
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [..., in_features] to [..., out_features]."""
+        return torch.cat([part(states) for part in self.parts], -1)
+
     __call__ = forward
 
 
@@ -76,13 +140,13 @@ class ProductShape:
     out_features: int
     in_features: int
     has_bias: bool
-    dtype: str
+    kind: str  # of the weight
 
     @staticmethod
     def of(product: Product) -> "ProductShape":
         """The shape of a product."""
         sizes = product.out_features, product.in_features
-        return ProductShape(*sizes, product.bias is not None, str(product.weight.dtype))
+        return ProductShape(*sizes, product.bias is not None, product.kind)
 
 
 Choice = dict[ProductShape, dict[int, str]]
@@ -98,18 +162,18 @@ def choose_products(
 ) -> Choice:
     """Measure how each shape is best computed for each number of rows, and note it in `products`.
 
-    What is no `Product` is left alone. Measured are the powers of two that hold `rows`; numbers in
-    between are computed as the next larger one is, those above `MAX_ROWS` by the library. `meter`
-    and `room` are the device's own unless given. No kernel of the families `by_torch` is called but
-    those of products. Takes about a second for a model of 8B, and more
-    the first time, when kernels are compiled.
+    What is no `Product`, nor made of some, is left alone. Measured are the powers of two that hold
+    `rows`; numbers in between are computed as the next larger one is, those above a product's
+    `max_rows` by the library. `meter` and `room` are the device's own unless given. No kernel of
+    the families `by_torch` is called. Takes about a second for a model of 8B, and more the first
+    time, when kernels are compiled.
     """
     began_s = time.perf_counter()
-    groups = _groups(products)
+    groups = _groups(products, by_torch)
     rows = sorted({power_of_2(count) for count in rows if 0 < count <= MAX_ROWS})
     if not groups or not rows:
         return {}
-    device = next(iter(groups.values()))[0].weight.device
+    device = next(iter(groups.values()))[0].new_states(0).device
     room = DeviceRoom.of(device) if room is None else room
     scratch = new_scratch(device)
     chosen: Choice = {}
@@ -123,7 +187,8 @@ def choose_products(
         for shape, group in groups.items():
             found = _choose(group, rows, meter, room, scratch, by_torch)
             for product in group:
-                product.ways = spread(found)
+                product.ways = spread(found, group[0].default)
+                product.default = group[0].default
             chosen[shape] = {count: way.name for count, way in found.items()}
     log.info(
         "products: %.1f s to compile, %.1f s to measure; %s",
@@ -132,9 +197,9 @@ def choose_products(
     return chosen
 
 
-def spread(found: Mapping[int, Way]) -> tuple[Way, ...]:
+def spread(found: Mapping[int, Way], default: Way = LIBRARY) -> tuple[Way, ...]:
     """A way for each number of rows from 0 to the largest measured one; 0 is the library's."""
-    ways: list[Way] = [LIBRARY]
+    ways: list[Way] = [default]
     for count in sorted(found):
         ways += [found[count]] * (count + 1 - len(ways))
     return tuple(ways)
@@ -160,11 +225,12 @@ def _range(counts: list[int]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
 
 
-def _groups(products: Iterable[object]) -> dict[ProductShape, list[Product]]:
+def _groups(products: Iterable[object], by_torch: ByTorch) -> dict[ProductShape, list[Product]]:
     groups: dict[ProductShape, list[Product]] = {}
     for product in products:
-        if isinstance(product, Product) and product.weight.is_contiguous():
-            groups.setdefault(ProductShape.of(product), []).append(product)
+        for part in product.parts if isinstance(product, JoinedProduct) else (product,):
+            if isinstance(part, Product) and part.can_be_measured(by_torch):
+                groups.setdefault(ProductShape.of(part), []).append(part)
     return groups
 
 
@@ -176,13 +242,20 @@ def _choose(
     scratch: Scratch,
     by_torch: ByTorch,
 ) -> dict[int, Way]:
-    """The fastest way for each number of rows."""
-    weight = group[0].weight
-    out_features, in_features = weight.shape
+    """The fastest way for each number of rows. Where not even the library computes the product,
+    what is plain takes its place.
+    """
+    first = group[0]
     found: dict[int, Way] = {}
     for count in rows:
-        states = torch.randn((count, in_features), dtype=weight.dtype, device=weight.device)
-        ways = candidates(count, out_features, in_features, room, scratch)
+        if count > first.max_rows:
+            break
+        states = first.new_states(count).normal_()
+        if not found and first.default is not first.plain:
+            operands = states, first.held, first.bias
+            if not meter.usable(first.default, *operands, first.plain):
+                first.default = first.plain
+        ways = first.candidates(count, room, scratch)
         found[count] = _fastest(group, states, ways, meter, in_front(states, by_torch))
     return found
 
@@ -195,18 +268,18 @@ def _fastest(
     before: Callable[[], object],
 ) -> Way:
     """Each way is timed once, the best of them again, in turns; the library wins near draws."""
-    first = group[0]
-    others = [way for way in ways if way != LIBRARY]
-    usable = [way for way in others if meter.usable(way, states, first.weight, first.bias)]
+    library, *others = ways
+    operands = states, group[0].held, group[0].bias
+    usable = [way for way in others if meter.usable(way, *operands, library)]
     # The library is right by definition, even where its result has infinite numbers.
-    queued = {way.name: calls(way, group, states, before) for way in (LIBRARY, *usable)}
+    queued = {way.name: calls(way, group, states, before) for way in (library, *usable)}
     once = {name: meter.seconds(called) for name, called in queued.items()}
     usable.sort(key=lambda way: once[way.name])
-    finalists = [LIBRARY, *usable[:_FINALISTS]]
+    finalists = [library, *usable[:_FINALISTS]]
     runs = [[meter.seconds(queued[way.name]) for way in finalists] for _ in range(_FINAL_RUNS)]
     times = [median(column) for column in zip(*runs, strict=True)]
     best = min(range(len(finalists)), key=times.__getitem__)
-    return finalists[best] if times[best] < WORTH * times[0] else LIBRARY
+    return finalists[best] if times[best] < WORTH * times[0] else library
 
 
 def in_front(states: torch.Tensor, by_torch: ByTorch = NONE) -> Callable[[], object]:
@@ -225,10 +298,10 @@ def calls(
     before: Callable[[], object] | None = None,
 ) -> list[ProductCall]:
     """Calls that find no weight in the device's cache, where the layers are large enough."""
-    size = group[0].weight.nbytes
+    size = group[0].size_bytes
     taken = group[: min(_MAX_CALLS, -(-_ROTATED_BYTES // size))]
     count = max(len(taken), min(_MAX_CALLS, -(-_RUN_BYTES // size)))
     return [
-        ProductCall(way, states, product.weight, product.bias, before)
+        ProductCall(way, states, product.held, product.bias, before)
         for product in islice(cycle(taken), count)
     ]

@@ -1,7 +1,7 @@
 """The ways to compute a matrix product on a GPU, among which measurement chooses."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import linear
@@ -10,14 +10,17 @@ from daemon.engine.kernels.skinny import Scratch, Strip, Tile, strip_product, ti
 
 
 class Way(Protocol):
-    """Computes states [T, in_features] times weight [out_features, in_features]^T, plus bias."""
+    """Computes states [T, in_features] times weight [out_features, in_features]^T, plus bias.
+
+    The weight is a tensor, or a `QuantisedWeight` whose columns are in the states' order.
+    """
 
     @property
     def name(self) -> str:
         """What the log calls it."""
 
     def __call__(
-        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self, states: torch.Tensor, weight: Any, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """The product, [T, out_features]."""
 

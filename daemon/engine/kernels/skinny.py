@@ -100,7 +100,7 @@ def strip_product(
     """
     rows, in_features = states.shape
     depth = power_of_2(in_features)
-    run = _runner(_strip, (-(-len(weight) // strip.outputs),), compile_only)
+    run = runner(_strip, (-(-len(weight) // strip.outputs),), compile_only)
     run(
         states, weight, bias, out, rows, len(weight), in_features,
         ROWS=strip.rows, OUTPUTS=strip.outputs, DEPTH=depth, EVEN=depth == in_features,
@@ -125,28 +125,31 @@ def tiled_product(
     computed, only the kernel is made.
     """
     rows, in_features = states.shape
-    run = _runner(_tiled, (*tile.count(rows, len(weight)), splits), compile_only)
+    run = runner(_tiled, (*tile.count(rows, len(weight)), splits), compile_only)
     run(
         states, weight, bias, out, scratch.partial, scratch.counters,
         rows, len(weight), in_features, splits,
         ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth,
-        EVEN=in_features % tile.depth == 0, PRODUCT=_product_type(states.dtype),
+        EVEN=in_features % tile.depth == 0, PRODUCT=product_type(states.dtype),
         LINES=power_of_2(-(-(tile.stages - 1) * tile.depth // _LINE.value)), EARLY=tile.early,
         num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
     )  # fmt: skip
     return out
 
 
-def _runner(kernel: Any, grid: tuple[int, ...], compile_only: bool) -> Callable[..., object]:
+def runner(kernel: Any, grid: tuple[int, ...], compile_only: bool) -> Callable[..., object]:
+    """What launches a kernel, or only makes it."""
+
     def make(*arguments: object, **constants: object) -> object:
         return kernel.warmup(*arguments, grid=grid, **constants)
 
     return make if compile_only else kernel[grid]
 
 
-def _product_type(dtype: torch.dtype) -> tl.dtype:
+def product_type(dtype: torch.dtype) -> tl.dtype:
+    """In which type operands of `dtype` are multiplied."""
     # Triton's interpreter multiplies the bits of bfloat16 as integers.
-    if triton.knobs.runtime.interpret:
+    if triton.knobs.runtime.interpret or dtype == torch.float32:
         return tl.float32
     return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
 
@@ -224,7 +227,7 @@ def _tiled(
         states += DEPTH
     is_last = splits == 1
     if splits > 1:
-        acc, is_last = _add_parts(acc, partial_ptr, counters_ptr, split, splits, OUTPUTS, ROWS)
+        acc, is_last = add_parts(acc, partial_ptr, counters_ptr, split, splits, OUTPUTS, ROWS)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + column, mask=column < out_features, other=0.0)
         acc += bias.to(tl.float32)[:, None]
@@ -242,7 +245,7 @@ def _fetch(pointers):
 
 
 @triton.jit
-def _add_parts(
+def add_parts(
     acc, partial_ptr, counters_ptr, split, splits, OUTPUTS: tl.constexpr, ROWS: tl.constexpr
 ):
     """Leave a part of a tile's sum; whoever comes last gets all of it, and True."""

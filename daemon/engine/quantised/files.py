@@ -51,8 +51,12 @@ class GgufWeights:
         self._path = linked_file(folder, index) if index else None
         tensors = index.tensors if index else ()
         self.size_bytes = sum(one.size_bytes for one in tensors)
+        # A GPU has more ways to multiply with plain numbers of two bytes.
+        blocks_alone = device.type == "cuda" and dtype in _NARROW
         self.packed: Packed = {
-            one.name: partial(self._weight, one) for one in tensors if one.packed
+            one.name: partial(self._weight, one)
+            for one in tensors
+            if one.packed and not (blocks_alone and one.format in PLAIN)
         }
         self.plain = {
             one.name: PlainNumbers(partial(self._weight, one), one.shape, dtype) for one in tensors

@@ -31,6 +31,11 @@ class QuantisedWeight:
         return len(self.data)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """[N, K], as that of a plain weight."""
+        return self.rows, self.columns
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that it holds."""
         return self.data.nbytes + (0 if self.order is None else self.order.nbytes)

@@ -14,6 +14,7 @@ from daemon.config.paths import default_cache
 from daemon.engine.families import ALL, FAMILIES, NONE, ByTorch, Fallen
 from daemon.engine.fuse import MERGED
 from daemon.engine.quantise import KV_DTYPES, kv_fault
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.selftest import kept
 from daemon.engine.selftest.kept import CardStack, Verdict
 from daemon.engine.selftest.run import CHILD, SelfTestError, Tell, run
@@ -127,6 +128,7 @@ def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
         gated=gated if isinstance(gated, int) else 4 * shape.hidden_size,
         vocab=shape.vocab_size,
         products=_products(model),
+        quantised=_quantised(model),
         compress=load.compress,
         most_rows=min(load.max_slots, _ROWS),
     )
@@ -136,6 +138,14 @@ def _rotary_dim(model: Any, shape: ModelShape) -> int:
     """Of a head, how many numbers turn; all of them where no module says so."""
     speeds = getattr(getattr(model.base_model, "rotary_emb", None), "inv_freq", None)
     return shape.head_dim if speeds is None else 2 * len(speeds)
+
+
+def _quantised(model: Any) -> tuple[tuple[str, int, int], ...]:
+    """Formats and sizes of all weights that stay in blocks."""
+    held = [weight for _, layer in quantised_layers(model) for weight in layer.weights]
+    return tuple(
+        sorted({(one.format.name, *one.shape) for one in held if one.format.block_len > 1})
+    )
 
 
 def _products(model: Any) -> tuple[tuple[int, int, bool], ...]:

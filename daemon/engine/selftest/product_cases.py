@@ -9,9 +9,9 @@ from daemon.engine.cuda.products import Product
 from daemon.engine.kernels.tiles import power_of_2
 from daemon.engine.selftest.bench import Bench
 
-_MOST_OUTPUTS = 32_768
+MOST_OUTPUTS = 32_768
 """A vocabulary's own width is no other kernel, and would take a gigabyte."""
-_INTERPRETED = DeviceRoom(processors=4, shared_bytes=99 << 10)
+INTERPRETED = DeviceRoom(processors=4, shared_bytes=99 << 10)
 _INTERPRETED_ROWS = 2
 
 
@@ -21,7 +21,7 @@ def try_products(bench: Bench) -> None:
     So what is sought here is what would end that process: a fault, or a kernel without an end.
     """
     on_gpu = bench.device.type == "cuda"
-    room = DeviceRoom.of(bench.device) if on_gpu else _INTERPRETED
+    room = DeviceRoom.of(bench.device) if on_gpu else INTERPRETED
     most = min(MAX_ROWS, bench.subject.most_rows) if on_gpu else _INTERPRETED_ROWS
     rows = sorted({power_of_2(count) for count in range(1, most + 1)})
     scratch, meter = new_scratch(bench.device), CudaMeter()
@@ -42,7 +42,7 @@ def _shapes(bench: Bench) -> list[tuple[int, int, bool]]:
         return []
     found = set()
     for out_features, in_features, bias in bench.subject.products:
-        narrowed = min(out_features, _MOST_OUTPUTS + out_features % 16)
+        narrowed = min(out_features, MOST_OUTPUTS + out_features % 16)
         found.add((narrowed, in_features, bias))
     return sorted(found)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from daemon.engine.families import FAMILIES, GRAPHS, PRODUCTS
+from daemon.engine.families import BLOCKS, FAMILIES, GRAPHS, PRODUCTS
 from daemon.engine.selftest.lines import LineReader
 from daemon.engine.selftest.messages import Imported, Late, Request, Tried, Trying, Untried
 from daemon.engine.selftest.subject import Subject
 
 CHILD = (sys.executable, "-m", "daemon.engine.selftest.child")
-DEADLINES_S = {**dict.fromkeys(FAMILIES, 60.0), PRODUCTS: 200.0, GRAPHS: 120.0}
+DEADLINES_S = {**dict.fromkeys(FAMILIES, 60.0), PRODUCTS: 200.0, BLOCKS: 200.0, GRAPHS: 120.0}
 """For a family: compiling its kernels takes seconds on a busy machine, those of products a minute.
 Each is below what a loading worker may say nothing for."""
 _SLACK_S = 30.0

@@ -20,6 +20,7 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gated: int  # width between a gated MLP's products
     vocab: int
     products: tuple[tuple[int, int, bool], ...]  # out_features, in_features, whether there is bias
+    quantised: tuple[tuple[str, int, int], ...] = ()  # weights: format, rows, columns
     compress: bool = False  # blocks are packed for the host pool
     most_rows: int = 1  # sequences of a step
     longest: int = 1500  # tokens of the longest context that is tried

@@ -9,6 +9,7 @@ import torch
 
 from daemon.engine.families import (
     ACTIVATION,
+    BLOCKS,
     CAPTURED,
     DECODE,
     DRAW,
@@ -34,6 +35,7 @@ _CASES = {
     DECODE: "attention_cases.try_decode",
     PREFILL: "attention_cases.try_prefill",
     PRODUCTS: "product_cases.try_products",
+    BLOCKS: "block_cases.try_blocks",
     DRAW: "sampling_cases.try_draws",
     EDIT: "sampling_cases.try_edits",
     PACK: "row_cases.try_packing",

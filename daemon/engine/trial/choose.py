@@ -75,7 +75,9 @@ class _Trial:
         linears = [layer for layer in layers if isinstance(layer, QuantisedLinear)]
         quantised = pool.backend.products(linears, load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
-        self._unpack = wide.Remembering(pool.backend.unpack, KEEP_BOTH_BYTES)
+        # A GPU unpacks anew as fast, and the pool has its memory already.
+        most_bytes = 0 if pool.cache.raw.is_cuda else KEEP_BOTH_BYTES
+        self._unpack = wide.Remembering(pool.backend.unpack, most_bytes)
         for layer in layers:
             is_linear = isinstance(layer, QuantisedLinear)
             layer.unpack = self._unpack if is_linear else pool.backend.unpack

@@ -17,7 +17,7 @@ from daemon.engine.decoder import Decoder, Layer
 from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.fuse import fuse
 from daemon.engine.ops import Norm, Ops
-from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedLinear
+from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
 from daemon.engine.quantised.weight import Unpack
 from daemon.models.formats import WeightFormat
 
@@ -32,6 +32,8 @@ def widened(model: nn.Module) -> Iterator[None]:
     parents = {child: parent for parent in model.modules() for child in parent.children()}
     try:
         for module in model.modules():
+            if isinstance(module, QuantisedEmbedding):
+                undo.append(module.register_forward_hook(_widen_output).remove)
             narrow = [one for one in module.parameters(recurse=False) if _narrow(one)]
             if not narrow:
                 continue

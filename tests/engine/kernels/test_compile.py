@@ -4,12 +4,19 @@ import pytest
 import torch
 
 from tests.gpu.compiled.attention_compile_checks import attention_compile_checks
+from tests.gpu.compiled.block_compile_checks import block_compile_checks
 from tests.gpu.compiled.compile_checks import PARTS, checks_of
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_is_there(part: str) -> None:
     assert callable(checks_of(part))
+
+
+def test_products_over_quantised_weights_build_fit_and_are_there_ahead() -> None:
+    checks = list(block_compile_checks((86,), ("Q4_K",), (1, 16)))
+    assert len(checks) >= 14
+    assert not [check.line() for check in checks if not check.ok]
 
 
 def test_attention_builds_fits_and_compiles_once() -> None:

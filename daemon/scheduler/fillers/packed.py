@@ -27,6 +27,14 @@ LOOK_AT = 128
 MOST_AT_ONCE = 64
 """Answers that begin in one step."""
 
+SPACED = 0.7
+"""Of the mean distance between ends, what one that begins should keep from those of others. Who end
+together are at their largest together, and leave the memory empty together."""
+
+MOST_PASSES = 16
+"""So often the first may be passed by who keep their distance. From then on it goes as soon as it
+has room, and only those pass that do not hold it up."""
+
 
 class PackedByPeak(Ordered):
     """Lends all that is not needed yet."""
@@ -38,6 +46,7 @@ class PackedByPeak(Ordered):
         self._known: Int32 = int32()  # of those that have slots, while prompts are asked in
         self._left: Int32 = int32()
         self._num_spare: int | None = None  # blocks, beside those that had slots before
+        self._passed = -1, 0  # the first one, and how often it was passed
 
     def begin(self, waiting: Slots, now: float) -> Slots:
         """Those of these slots whose answers fit beside all that have begun, until they end."""
@@ -76,8 +85,8 @@ class PackedByPeak(Ordered):
     # Prompts
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
-        """Admit prompts whose answers have room beside all that have slots. Where the first one has
-        not, those behind it that are done before it would have; so it waits no longer.
+        """Admit prompts whose answers have room beside all that have slots: in order, but for those
+        that would end beside others.
         """
         if self.slots.full:
             self.admission.predicted_room.settle()
@@ -123,14 +132,33 @@ class PackedByPeak(Ordered):
         if self._num_spare is None:
             self._num_spare = self.num_spare(order)
         peak, room = FuturePeak(self._known, self._left), self._room(num_beside, self._num_spare)
-        if peak.fits(int32([own_known]), int32([own_left]), room)[0]:
-            return first
-        wait = peak.wait(own_known, own_left, room)
         known, likely = self.waiting.columns(LOOK_AT)
         padding = self.admission.order.lengths.padding(LIKELY_SHARE)
         left = np.ceil((likely - known) * padding).astype(np.int32)
-        fits = peak.fits(known, left, room) & (left <= wait)
-        return self._with_lengths(self.waiting.at(int(fits.argmax()))) if fits.any() else None
+        left[0] = own_left
+        fits = peak.fits(known, left, room)
+        if not self._may_be_passed(first[0]):
+            if fits[0]:
+                return first
+            fits &= left <= peak.wait(own_known, own_left, room)
+        if not fits.any():
+            return None
+        distance = np.where(fits, peak.distance(left), -1)
+        spaced = distance >= SPACED * max(peak.num_steps, own_left) / num_beside
+        place = int(spaced.argmax() if spaced.any() else distance.argmax())
+        if place:
+            self._passed = first[0].id, self._num_passes(first[0]) + 1
+        return self._with_lengths(self.waiting.at(place))
+
+    def _may_be_passed(self, first: Sequence) -> bool:
+        """Whether others may begin before the first, and so hold it up; not one that has begun, and
+        pauses.
+        """
+        return not first.num_output_tokens and self._num_passes(first) < MOST_PASSES
+
+    def _num_passes(self, first: Sequence) -> int:
+        passed, num_passes = self._passed
+        return num_passes if passed == first.id else 0
 
     # Answers that have begun
 

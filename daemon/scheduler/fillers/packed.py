@@ -159,7 +159,7 @@ class PackedByPeak(Ordered):
             return None  # there is not even room for one token more each
         peak = self._future_peak()
         padding = self.admission.order.lengths.padding(LIKELY_SHARE)
-        left = np.ceil((likely - known) * padding).astype(np.int32)
+        left = np.maximum(np.ceil((likely - known) * padding), 1.0).astype(np.int32)
         left[0] = own_left
         fits = peak.fits(known, left, room)
         if not self._may_be_passed(first[0]):

@@ -135,8 +135,8 @@ def compare(workload: WorkloadSpec, options: argparse.Namespace) -> None:
 
 # Capacity
 
-REQUESTS = {"sharegpt": 1200, "skew": 1200, "alpaca": 5000, "bookcorpus": 400}
-"""About 25 times those that run together: what still runs at the last arrival counts as unserved,
+REQUESTS = {"sharegpt": 4800, "skew": 4800, "alpaca": 20000, "bookcorpus": 1600}
+"""About 100 times those that run together: what still runs at the last arrival counts as unserved,
 and would be the limit where there are fewer."""
 
 STRIDE = 1.2

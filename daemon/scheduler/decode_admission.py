@@ -54,6 +54,8 @@ class DecodeAdmission:
         """Whether the blocks are there that the rule asks for, where a sequence would find so many
         of its own, those that `matched` in the cache among them.
         """
+        if self._rule == GREEDY:
+            return True
         room = self.room(self._order.slots.order(), kv)
         return room is None or kv.num_lacking(matched, room.num_needed(sequence, num_reusable)) <= 0
 

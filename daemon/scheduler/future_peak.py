@@ -14,6 +14,8 @@ from daemon.wire.columns import Bools, Int32
 
 Int64 = npt.NDArray[np.int64]
 
+_FAR = 1 << 40
+
 
 class FuturePeak:
     """Of sequences that have `known` tokens and end after `left` steps each; int [K], left >= 1."""
@@ -62,7 +64,14 @@ class FuturePeak:
         fitting: Bools = self.with_each(known, left) <= room
         return fitting
 
+    def distance(self, left: Int32) -> Int64:
+        """Steps between each of these ends and the nearest of theirs; [N]."""
+        place = self._left.searchsorted(left)
+        ends = np.concatenate([[-_FAR], self._left, [_FAR]])
+        nearest: Int64 = np.minimum(left - ends[place], ends[place + 1] - left)
+        return nearest
+
     @property
     def num_steps(self) -> int:
-        """Steps until the peak; 0 where there is none."""
-        return int(self._left[self._at_ends.argmax()]) if self._left.size else 0
+        """Steps until the last of them ends."""
+        return int(self._left[-1]) if self._left.size else 0

@@ -1,6 +1,7 @@
 """How long answers turned out to be: learned from those that ended, by kind."""
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
@@ -46,7 +47,7 @@ class LengthKind:
 
     def __init__(self) -> None:
         self.answers: deque[tuple[float, bool]] = deque(maxlen=WINDOW)  # (length, was cut)
-        self._sorted: list[float] = []  # their lengths
+        self._sorted = array("d")  # their lengths
         self._table: IndexTable | None = None
         self._num_fresh = 0
 
@@ -87,7 +88,7 @@ class LengthKind:
         """What `state` was written of."""
         ended = cls()
         ended.answers.extend(state.answers)
-        ended._sorted = sorted(length for length, _ in state.answers)
+        ended._sorted = array("d", sorted(length for length, _ in state.answers))
         ended._num_fresh, ended._table = state.num_fresh, state.table
         return ended
 

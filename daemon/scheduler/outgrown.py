@@ -49,9 +49,9 @@ def outgrown(lengths: Sequence[float], share: float) -> Outgrown:
     ratios = np.array(lengths) / kept
     over = np.maximum(ratios - 1.0, 0.0)
     squares = over * over
-    steps = float(ratios.mean())
+    steps = float(np.add.reduce(ratios)) / num
     return Outgrown(
-        float(squares.mean()) / (2.0 * steps),
-        float((squares * over).mean()) / (3.0 * steps),
+        float(np.add.reduce(squares)) / num / (2.0 * steps),
+        float(np.add.reduce(squares * over)) / num / (3.0 * steps),
         float(over[min(num - 1, int(NEARLY_ALL * num))]),
     )

@@ -9,7 +9,7 @@ SAFE_SHARE = 0.8
 """What is kept for one answer alone is padded to the length that so many like it do not exceed.
 More is memory that is seldom used; less makes more answers outgrow what was kept for them."""
 
-LIKELY_SHARE = 0.6
+LIKELY_SHARE = 0.5
 """The same where many answers use what is kept for all of them: some end early, others late."""
 
 _NO_SLOTS = np.zeros(0, np.intp)

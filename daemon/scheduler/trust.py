@@ -1,7 +1,7 @@
 """Trust in the predictor: for which prompts its predictions are followed."""
 
 from collections import deque
-from statistics import fmean
+from math import fsum
 
 import msgspec
 
@@ -50,15 +50,20 @@ class OrderVerdict:
     @property
     def share(self) -> float:
         """The mean of the votes, of which there is at least one."""
-        return fmean(self.votes)
+        return fsum(self.votes) / len(self.votes)
 
     def observe(self, pair: Pair) -> None:
         """An answer ended."""
-        agree = [_agree(pair, other) for other in self.latest if _tells(pair, other)]
+        told, true = pair
+        agree = [
+            (told < other_told) == (true < other_true)
+            for other_told, other_true in self.latest
+            if true != other_true and (told > other_told * CLAIM or other_told > told * CLAIM)
+        ]  # of pairs that were predicted to differ by enough, and do
         self.latest.append(pair)
         if not agree:
             return
-        self.votes.append(fmean(agree))
+        self.votes.append(sum(agree) / len(agree))
         if self.full:
             self.holds = self.share >= (LOST_BELOW if self.holds else REGAINED_FROM)
 
@@ -131,13 +136,3 @@ class PredictorTrust:
         share, latest = state
         one = VerdictState(-1, share >= LOST_BELOW, [share] * WINDOW, latest)
         return cls.restored([one])
-
-
-def _tells(one: Pair, other: Pair) -> bool:
-    """Whether one of them was predicted to be longer by enough, and one was longer."""
-    low, high = sorted((one[0], other[0]))
-    return high > low * CLAIM and one[1] != other[1]
-
-
-def _agree(one: Pair, other: Pair) -> bool:
-    return (one[0] < other[0]) == (one[1] < other[1])

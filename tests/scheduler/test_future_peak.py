@@ -29,6 +29,13 @@ def test_it_is_the_most_of_all_steps(
     assert of_each.tolist() == expected
     at_ends = [int(known.sum() + left.sum()) + sum(one) for one in waiting]
     assert all(of_each <= at_ends), "packed answers are let in by their ends where these fit"
+    ends = [one[1] for one in running]
+    distance = peak.distance(int32([one[1] for one in waiting])).tolist()
+    if running:
+        assert distance == [min(abs(end - one[1]) for end in ends) for one in waiting]
+        assert peak.num_steps == max(ends)
+    else:
+        assert peak.num_steps == 0 and all(one > 1 << 31 for one in distance)
 
 
 def test_a_lodger_ends_before_its_host_needs_the_room() -> None:

@@ -145,6 +145,6 @@ def test_the_padding_is_what_predictions_were_wrong_by() -> None:
     assert lengths.padded(answer(100, 0, predicted=100), 125, 0.5) == 138, "of those left"
     assert lengths.padded(answer(100, 0, predicted=100), 149, 0.5) == 298, "none was longer"
     kind = lengths._kinds[(-1, 7)]
-    assert kind._sorted == sorted(length for length, _ in kind.answers)
+    assert list(kind._sorted) == sorted(length for length, _ in kind.answers)
     again = SeenLengths.restored(lengths.state())
     assert again._kinds[(-1, 7)]._sorted == kind._sorted

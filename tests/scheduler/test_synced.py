@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from daemon.core.actions import Started
 from daemon.core.view import snapshot
 from daemon.scheduler.fillers.ordered import best_fit
 from daemon.scheduler.padded_ends import PaddedEnds
@@ -13,8 +14,11 @@ from tests.core.driver import Driver, configured
 BLOCK = 4
 
 
-def driver_of(policy: str, num_blocks: int, **changes: object) -> tuple[Driver, Scheduler]:
-    driver = Driver(configured(policy, prefix_cache=False, **changes), num_blocks)
+def driver_of(
+    policy: str, num_blocks: int, step_s: float = 0.001, **changes: object
+) -> tuple[Driver, Scheduler]:
+    config = configured(policy, prefix_cache=False, **changes)  # type: ignore[arg-type]
+    driver = Driver(config, num_blocks, step_s)
     return driver, driver.core.instances[0].scheduler
 
 
@@ -251,6 +255,50 @@ def test_packed_answers_that_are_late_leave_for_those_in_time() -> None:
     assert {on_time, late} <= driver.ended.keys()
     preempted = [one.id for one in driver.core.ended if one.preemptions]
     assert preempted == [late]
+
+
+def _started_beside_two(most_passes: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Who starts beside two that end together: 0 would end with them, the others before."""
+    monkeypatch.setattr("daemon.scheduler.fillers.packed.MOST_PASSES", most_passes)
+    driver, _ = driver_of("synced", 80)
+    for _ in range(2):
+        arrive(driver, 8, 96)
+    for _ in range(10):
+        driver.answer()
+    waiting = [arrive(driver, 8, length) for length in (96, 60, 30, 45)]
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+    started = [one.sequence for made in driver.actions for one in made if isinstance(one, Started)]
+    return [waiting.index(one) for one in started[2:]]
+
+
+def test_packed_answers_keep_their_ends_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them have room; who would end beside others comes last."""
+    assert _started_beside_two(16, monkeypatch) == [1, 2, 3, 0]
+
+
+def test_the_first_is_not_passed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _started_beside_two(1, monkeypatch) == [1, 0, 2, 3]
+    assert _started_beside_two(0, monkeypatch) == [0, 1, 2, 3]
+
+
+def test_one_that_had_to_leave_is_the_first_to_come_back() -> None:
+    """Though it is due later than others that wait."""
+    driver, scheduler = driver_of("synced", 36, step_s=1.0)
+    arrive(driver, 8, 96)
+    driver.answer()
+    late = arrive(driver, 8, 90, told=24)
+    others = []
+    while driver.core.sequences[late].preemptions == 0:
+        driver.answer()
+        if driver.num_outputs(late) == 24:
+            others = [arrive(driver, 8, 8) for _ in range(12)]
+    assert set(others) & driver.alive.keys()
+    assert scheduler.waiting.first.id == late
+    driver.settle()
+    assert late in driver.ended
+    driver.check_nothing_left()
 
 
 @pytest.mark.parametrize("policy", ["sarathi", "gittins"])

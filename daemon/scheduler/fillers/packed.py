@@ -15,7 +15,7 @@ from daemon.scheduler.padded_ends import LIKELY_SHARE
 from daemon.scheduler.step import StepBuilder
 from daemon.sequence import Sequence
 from daemon.story import What
-from daemon.wire.columns import Int32, Slots, int32
+from daemon.wire.columns import ONE, Slots, int32
 
 LEAD_STEPS = 3
 """One that is late leaves so many steps before its blocks are needed: until then the steps that
@@ -27,6 +27,14 @@ LOOK_AT = 128
 MOST_AT_ONCE = 64
 """Answers that begin in one step."""
 
+SPACED = 0.7
+"""Of the mean distance between ends, what one that begins should keep from those of others. Who end
+together are at their largest together, and leave the memory empty together."""
+
+MOST_PASSES = 16
+"""So often the first may be passed by who keep their distance. From then on it goes as soon as it
+has room, and only those pass that do not hold it up."""
+
 
 class PackedByPeak(Ordered):
     """Lends all that is not needed yet."""
@@ -35,9 +43,14 @@ class PackedByPeak(Ordered):
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        self._known: Int32 = int32()  # of those that have slots, while prompts are asked in
-        self._left: Int32 = int32()
+        self._num_looked_at = -1  # whose ends are known: all that go on
+        # While prompts are asked in: those that had slots before, those that got one, as
+        # (known tokens, left), and the tokens of all of them, now and at their ends.
+        self._before: Slots = np.zeros(0, np.intp)
+        self._joined: list[tuple[int, int]] = []
+        self._num_known = self._at_ends = 0
         self._num_spare: int | None = None  # blocks, beside those that had slots before
+        self._passed = -1, 0  # the first one, and how often it was passed
 
     def begin(self, waiting: Slots, now: float) -> Slots:
         """Those of these slots whose answers fit beside all that have begun, until they end."""
@@ -76,21 +89,17 @@ class PackedByPeak(Ordered):
     # Prompts
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
-        """Admit prompts whose answers have room beside all that have slots. Where the first one has
-        not, those behind it that are done before it would have; so it waits no longer.
+        """Admit prompts whose answers have room beside all that have slots: in order, but for those
+        that would end beside others.
         """
         if self.slots.full:
             self.admission.predicted_room.settle()
             return
         if not (self.waiting and step.room > 0):
             return
-        order = self.slots.order()
-        self.ends.renew(order)
-        self._num_spare = None
-        self._known = self.slots.known[order]
-        self._left = np.maximum(self.ends.of(order) - self._known, 1)
+        self._look_at_all()
         while self.waiting and step.room > 0 and not self.slots.full:
-            found = self._next(order)
+            found = self._next()
             if found is None:
                 self.admission.predicted_room.settle()
                 return
@@ -99,8 +108,30 @@ class PackedByPeak(Ordered):
                 return
             kv = self.admission.kv
             kv.reservations.reserve(sequence.slot, int(kv.table.held[sequence.slot]))
-            self._known = np.concatenate([self._known, int32([known])])
-            self._left = np.concatenate([self._left, int32([left])])
+            self._joined.append((known, left))
+            self._num_known += known
+            self._at_ends += known + left
+
+    def _look_at_all(self) -> None:
+        order = self.slots.order()
+        if order.size != self._num_looked_at:
+            self.ends.renew(order)
+        known = self.slots.known[order]
+        ends = np.maximum(self.ends.of(order), known + ONE)
+        self._num_known, self._at_ends = int(np.add.reduce(known)), int(np.add.reduce(ends))
+        self._before = order
+        self._joined.clear()
+        self._num_spare = None
+
+    def _future_peak(self) -> FuturePeak:
+        """Of all that have slots."""
+        known = self.slots.known[self._before]
+        left = np.maximum(self.ends.of(self._before) - known, ONE)
+        if self._joined:
+            joined = int32(self._joined)
+            known = np.concatenate([known, joined[:, 0]])
+            left = np.concatenate([left, joined[:, 1]])
+        return FuturePeak(known, left)
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
         """Who is asked in has room already, with its answer."""
@@ -112,25 +143,48 @@ class PackedByPeak(Ordered):
         left = self.admission.order.lengths.padded(sequence, age, LIKELY_SHARE) - age
         return sequence, sequence.num_known_tokens, left
 
-    def _next(self, order: Slots) -> tuple[Sequence, int, int] | None:
-        """Who is asked in next, with its lengths; `order` had slots before this step's prompts."""
+    def _next(self) -> tuple[Sequence, int, int] | None:
+        """Who is asked in next, with its lengths."""
         first = self._with_lengths(self.waiting.first)
         _, own_known, own_left = first
-        num_beside = self._known.size + 1
-        at_ends = int(np.add.reduce(self._known) + np.add.reduce(self._left)) + own_known + own_left
+        num_beside = self._before.size + len(self._joined) + 1
+        at_ends = self._at_ends + own_known + own_left
         if num_beside == 1 or at_ends <= self._room(num_beside, self.most_spare):
             return first  # no peak is higher than all their ends together
         if self._num_spare is None:
-            self._num_spare = self.num_spare(order)
-        peak, room = FuturePeak(self._known, self._left), self._room(num_beside, self._num_spare)
-        if peak.fits(int32([own_known]), int32([own_left]), room)[0]:
-            return first
-        wait = peak.wait(own_known, own_left, room)
+            self._num_spare = self.num_spare(self._before)
+        room = self._room(num_beside, self._num_spare)
         known, likely = self.waiting.columns(LOOK_AT)
+        if self._num_known + num_beside + int(known.min()) > room:
+            return None  # there is not even room for one token more each
+        peak = self._future_peak()
         padding = self.admission.order.lengths.padding(LIKELY_SHARE)
-        left = np.ceil((likely - known) * padding).astype(np.int32)
-        fits = peak.fits(known, left, room) & (left <= wait)
-        return self._with_lengths(self.waiting.at(int(fits.argmax()))) if fits.any() else None
+        left = np.maximum(np.ceil((likely - known) * padding), 1.0).astype(np.int32)
+        left[0] = own_left
+        fits = peak.fits(known, left, room)
+        if not self._may_be_passed(first[0]):
+            if fits[0]:
+                return first
+            fits &= left <= peak.wait(own_known, own_left, room)
+        if not fits.any():
+            return None
+        distance = np.where(fits, peak.distance(left), -1)
+        spaced = distance >= SPACED * max(peak.num_steps, own_left) / num_beside
+        place = int(spaced.argmax() if spaced.any() else distance.argmax())
+        if not place:
+            return first
+        self._passed = first[0].id, self._num_passes(first[0]) + 1
+        return self._with_lengths(self.waiting.at(place))
+
+    def _may_be_passed(self, first: Sequence) -> bool:
+        """Whether others may begin before the first, and so hold it up; not one that has begun, and
+        pauses.
+        """
+        return not first.num_output_tokens and self._num_passes(first) < MOST_PASSES
+
+    def _num_passes(self, first: Sequence) -> int:
+        passed, num_passes = self._passed
+        return num_passes if passed == first.id else 0
 
     # Answers that have begun
 
@@ -144,7 +198,9 @@ class PackedByPeak(Ordered):
             short = kv.needing_block(slots, self.slots.computed[slots])
             if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
                 slots = self._without_late(slots, now)
-        return self.grow(slots, now)
+        slots = self.grow(slots, now)
+        self._num_looked_at = slots.size
+        return slots
 
     def is_settled(self) -> bool:
         """Also where, with no vacant slot, each that goes on could have a block: who is late need

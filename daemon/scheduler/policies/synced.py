@@ -79,6 +79,12 @@ class Synced(SyncedSdo):
     meaning = "deadlines first; memory is lent until it is needed"
     filler = PACKED
 
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """The same, but one that has begun and pauses is due already."""
+        if sequence.num_output_tokens:
+            return float(math.floor(sequence.arrived_s / DUE_RANGE_S) * MOST_RANGES)
+        return super().rank(sequence, step_time)
+
 
 def expected_due_s(sequence: Sequence, step_time: StepTimeModel) -> float:
     """When a sequence is due, with an answer of the predicted length."""

@@ -198,7 +198,7 @@ class Instance:
         expected_s = 0.0 if answer.work.chunks else self.step_time.predict_s(answer.work)
         if expected_s > 0.0:
             ratio = (now - self.step_began_s) / expected_s
-            self.scheduler.drafting.common.timed(answer.drafts[0] > 0, ratio)
+            self.scheduler.drafting.record.timed(answer.drafts[0] > 0, ratio)
 
     def reckon_due(self) -> None:
         """Reckon when its next step should be planned: at once, late in the running step, or never.

@@ -33,7 +33,7 @@ _KEPT_TIME, _BACK_OF_TIME = 0.9, 0.01
 each step without."""
 
 
-class Common:
+class DraftRecord:
     """What is known of all rows together: how likely their drafts are accepted, and what steps with
     drafts take beside others, beyond what their tokens do.
     """

@@ -11,7 +11,7 @@ import numpy as np
 
 from daemon.batch import MOST_BESIDE_DRAFTS
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.draft_policy import Chance, Common, allot, first_chance, may_pay
+from daemon.scheduler.draft_policy import Chance, DraftRecord, allot, first_chance, may_pay
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.wire.columns import Int32, Slots, int32
 
@@ -36,7 +36,7 @@ class Drafting:
         self._table = admission.slots
         self._rows: dict[int, _Row] = {}  # by slot
         self._granted: list[int] = []  # slots
-        self.common = Common()
+        self.record = DraftRecord()
         self.same_until: tuple[int, ...] = ()  # as the worker said
 
     @property
@@ -61,7 +61,7 @@ class Drafting:
         """Forget everything: the worker is another one."""
         self._rows.clear()
         self._granted.clear()
-        self.common = Common()
+        self.record = DraftRecord()
 
     def answered(self, flown: InFlightStep, counts: Int32, offers: Int32) -> tuple[int, int, int]:
         """Learn from a step, and decide on the next one by its `offers` [R]; empty: none.
@@ -81,7 +81,7 @@ class Drafting:
             row = self._rows.get(int(flown.slots[index]))
             if row is not None and row.epoch == flown.epochs[index]:
                 row.chance.learn(int(flown.drafts[index]), int(accepted[index]))
-            self.common.learn(int(flown.drafts[index]), int(accepted[index]))
+            self.record.learn(int(flown.drafts[index]), int(accepted[index]))
         return drafting.size, int(flown.drafts.sum()), int(accepted[drafting].sum())
 
     def _decide(self, flown: InFlightStep, offers: Int32) -> None:
@@ -94,7 +94,7 @@ class Drafting:
             row = self._rows.get(slot)
             if row is None or row.epoch != table.epoch[slot]:
                 row = self._rows[slot] = _Row(
-                    int(table.epoch[slot]), first_chance(self.common.share)
+                    int(table.epoch[slot]), first_chance(self.record.share)
                 )
             row.delivered = int(table.delivered[slot])
             rows.append((slot, row))
@@ -103,7 +103,7 @@ class Drafting:
             return
         chances = [row.chance.share for _, row in rows]
         most = self.room(table.num_running)
-        granted = allot(chances, asked, table.num_running, *self._times(), most, self.common.factor)
+        granted = allot(chances, asked, table.num_running, *self._times(), most, self.record.factor)
         for (slot, row), offer, count in zip(rows, asked, granted, strict=True):
             row.granted = count
             if count:

@@ -11,7 +11,7 @@ from daemon.scheduler.draft_policy import (
     LEAST_GAIN,
     MOST_CHANCE,
     Chance,
-    Common,
+    DraftRecord,
     allot,
     first_chance,
     may_pay,
@@ -114,29 +114,29 @@ def test_what_was_behind_a_miss_was_not_tried() -> None:
 
 
 def test_a_new_row_begins_with_the_chance_of_all() -> None:
-    common = Common()
-    assert common.share == 0.5
+    record = DraftRecord()
+    assert record.share == 0.5
     for _ in range(20):
-        common.learn(2, 0)
-    few = common.share
+        record.learn(2, 0)
+    few = record.share
     assert few < 0.1
     assert sum(allot([few], [2], 1, STEP_S, 0.2 * STEP_S, 99)) == 0
     for _ in range(60):
-        common.learn(8, 8)
-    assert common.share > 0.9
+        record.learn(8, 8)
+    assert record.share > 0.9
 
 
 def test_what_steps_with_drafts_really_take_is_reckoned_with() -> None:
     """They are planned when the step before has answered; others are ahead of it."""
-    common = Common()
+    record = DraftRecord()
     for _ in range(40):
-        common.timed(False, 1.1)
-        common.timed(True, 1.4)
-    assert 1.15 < common.factor < 1.3
+        record.timed(False, 1.1)
+        record.timed(True, 1.4)
+    assert 1.15 < record.factor < 1.3
     asked = [0.3], [2], 1, STEP_S, DRAFT_S, 99
-    assert sum(allot(*asked)) and not sum(allot(*asked, common.factor))
+    assert sum(allot(*asked)) and not sum(allot(*asked, record.factor))
     for _ in range(200):
-        common.timed(False, 1.1)
-    assert common.factor < 1.05, "they are tried again"
-    common.timed(True, 1000.0)
-    assert common.factor < 1.2, "one slow step says little"
+        record.timed(False, 1.1)
+    assert record.factor < 1.05, "they are tried again"
+    record.timed(True, 1000.0)
+    assert record.factor < 1.2, "one slow step says little"

@@ -48,13 +48,14 @@ class Switched:
 
 
 @pytest.fixture
-def switched(tmp_path: Path) -> Iterator[Switched]:
-    slow = {TEST_MODE: "1", VARIABLE: f"worker.poison:1:{POISON},worker.slow:1:2"}
-    one = Switched(tmp_path, **slow)
+def switched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Switched]:
+    """Its parameter: what goes wrong on purpose."""
+    one = Switched(tmp_path, **{TEST_MODE: "1", VARIABLE: request.param})
     with one.daemon:
         yield one
 
 
+@pytest.mark.parametrize("switched", ["worker.slow:1:2"], indirect=True)
 async def test_texts_stay_the_same_while_sequences_give_way(switched: Switched) -> None:
     daemon, plain = switched.daemon, []
     for asked in ASKED:
@@ -75,8 +76,9 @@ async def test_texts_stay_the_same_while_sequences_give_way(switched: Switched) 
     assert seen.instances[0].kv_free == NUM_BLOCKS and seen.instances[0].host_held == 0
 
 
+@pytest.mark.parametrize("switched", [f"worker.poison:1:{POISON},worker.slow:1:10"], indirect=True)
 async def test_texts_stay_the_same_where_a_worker_dies_in_their_midst(switched: Switched) -> None:
-    daemon, asked = switched.daemon, ASKED[3:7]
+    daemon, asked = switched.daemon, GREEDY[:4]
     plain = await switched.texts(asked)
     switched.draft()
     model = daemon.model()["id"]

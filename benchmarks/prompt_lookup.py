@@ -1,10 +1,11 @@
 """Prompt lookup, on and off: tokens a second of answers that copy, and of those that do not.
 
-Two daemons of this checkout serve the embedded model on this machine's CPU, one drafts and one does
-not; both live through the whole run, and only one is asked at a time. Each round asks every task of
-both, who is first in turn. An answer that copies is one to a request to repeat a text, or to change
-a word of some code; one that does not is a chat's, sampled. All are greedy but the chats, which
-have seeds, so the text must be the same, and is compared.
+One daemon of this checkout serves the embedded model on this machine's CPU, and is told by reading
+its configuration again to draft or not to: two daemons may choose other ways for the same products.
+Each round asks every task both ways, which is first in turn; no prefix is cached. An answer that
+copies is one to a request to repeat a text, or to change a word of some code; one that does not is
+a chat's, sampled. All are greedy but the chats, which have seeds, so the text must be the same, and
+is compared.
 
     python -m benchmarks.prompt_lookup [--rounds 3] [--streams 1 8] [--tokens 160] [--out FILE]
 """
@@ -25,9 +26,11 @@ from typing import Any
 
 from benchmarks.live import daemon
 from benchmarks.peers.machine import describe, vectors
+from daemon.control.client import reload
 
 READY_S = 180.0
 NAME = "lookup"
+CONFIG = "llmd.toml"
 
 TEXTS = (
     "The harbour at Ullstad was built in three stages. The oldest quay, of granite, dates from "
@@ -144,7 +147,7 @@ class Asked:
 
 def ask(url: str, task: Task, number: int, round_: int, num_tokens: int) -> tuple[str, int]:
     """One answer and its tokens."""
-    # A head of its own, so that no prefix is cached from the rounds before.
+    # A head of its own, so that rounds differ.
     prompt = f"[{round_}.{number}]\n{task.prompt(number)}"
     body = {
         "model": NAME,
@@ -183,6 +186,12 @@ def counted(folder: Path) -> dict[str, int]:
     return {name: counters[name] for name in _COUNTS}
 
 
+def write(folder: Path, way: str) -> None:
+    """The configuration that the daemon reads next."""
+    on = "true" if way == "on" else "false"
+    (folder / CONFIG).write_text(f"[scheduler]\nprompt_lookup = {on}\n")
+
+
 def wait_for(url: str) -> None:
     """Until a daemon serves."""
     deadline_s = time.monotonic() + READY_S
@@ -215,18 +224,17 @@ def main() -> None:
     tasks = [task for task in TASKS if task.name in options.tasks]
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        urls, folders = {}, {}
-        for way in ("on", "off"):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmd-lookup-")))
-            switch = f"scheduler.prompt_lookup={'true' if way == 'on' else 'false'}"
-            flags = ["--set", switch, "--set", f'model.name="{NAME}"', *options.flags.split()]
-            urls[way], folders[way] = stack.enter_context(daemon(flags, folder)), folder
-            wait_for(urls[way])
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmd-lookup-")))
+        write(folder, "off")
+        flags = ["--config", str(folder / CONFIG), "--set", f'model.name="{NAME}"']
+        flags += ["--set", "scheduler.prefix_cache=false", *options.flags.split()]
+        url = stack.enter_context(daemon(flags, folder))
+        wait_for(url)
         heads = "".join(f"{head:>22}" for head in ("off, tokens/s", "on, tokens/s", "on/off"))
         print(f"{'task':<14}{'streams':>8}{heads}{'drafted':>9}{'accepted':>9}  text")
         for streams in options.streams:
             for task in tasks:
-                rows.append(compared(task, streams, urls, folders, options))
+                rows.append(compared(task, streams, url, folder, options))
     if options.out is not None:
         options.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 
@@ -234,17 +242,19 @@ def main() -> None:
 def compared(
     task: Task,
     streams: int,
-    urls: Mapping[str, str],
-    folders: Mapping[str, Path],
+    url: str,
+    folder: Path,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """A task's rounds of both ways, and its line."""
     found: dict[str, list[Asked]] = {"on": [], "off": []}
-    before = counted(folders["on"])
+    before = counted(folder)
     for number in range(options.rounds):
         for way in ("on", "off") if number % 2 else ("off", "on"):
-            found[way].append(measured(urls[way], task, streams, number, options.tokens))
-    after = counted(folders["on"])
+            write(folder, way)
+            reload(folder / "llmd.sock", READY_S)
+            found[way].append(measured(url, task, streams, number, options.tokens))
+    after = counted(folder)
     pairs = list(zip(found["on"], found["off"], strict=True))
     ratios = [on.tokens_s / off.tokens_s for on, off in pairs]
     different = sum(a != b for on, off in pairs for a, b in zip(on.texts, off.texts, strict=True))

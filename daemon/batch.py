@@ -10,6 +10,11 @@ from daemon.wire.columns import Column, int32
 
 _NONE = msgspec.field(default_factory=int32)
 
+MOST_BESIDE_DRAFTS = 32
+"""Tokens of a step that has drafts, these among them. Beyond so many single tokens step times go by
+other laws than those that were measured (a CPU's programs end there), and looking for drafts takes
+time of its own for each row."""
+
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The plan of one step: B rows, in order; changes to the block table come first.

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from daemon.protocol.control import Snapshot
+from daemon.protocol.control import Counters, Snapshot
 from tui.format import count, duration, latency, percent, printable, rate, share
 from tui.lines import Lines
 from tui.palette import ink
-from tui.rates import Rates, paused
+from tui.rates import Rates, drafted, paused
 
 
 class Sign(NamedTuple):
@@ -89,6 +89,12 @@ def _spread(left: Text, right: list[Text], width: int) -> Text:
     return left.append_text(joined)
 
 
+def _drafts(counters: Counters) -> str:
+    """Tokens of each step in which a sequence drafted, and the share of drafts accepted."""
+    accepted, tokens = drafted(counters)
+    return f"{tokens:.1f} a step, {percent(accepted).strip()}"
+
+
 def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
     counters = snapshot.counters
     cached = share(counters.cached_tokens, counters.prompt_tokens)
@@ -100,6 +106,7 @@ def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
         (rate(rates.output_tokens_per_s), "tok/s", ink.main),
         (latency(rates.ttft_s), "TTFT", ink.info),
         (latency(rates.tpot_s), "TPOT", ink.good),
+        *([(_drafts(counters), "drafts", ink.good)] if counters.drafts else []),
         *([(latency(rates.pause_s), "pause", ink.warn)] if paused(counters)[0] else []),
         (rate(rates.prompt_tokens_per_s), "prompt tok/s", ink.text),
         (percent(cached).strip(), "prefix hits", ink.text),

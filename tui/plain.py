@@ -20,7 +20,7 @@ from tui.format import (
 from tui.instances import gpu_words
 from tui.moves import TURN, flip_line, in_flight, transfer_line
 from tui.queues import has_queues, level_counts
-from tui.rates import paused
+from tui.rates import drafted, paused
 from tui.reserved import loan_words, peak_words, queue_words
 from tui.sequences import predicted
 from tui.story import cause_word
@@ -92,6 +92,10 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
     if counters.preemptions:
         swaps = f"{count(counters.swaps_out)} swapped out, {count(counters.swaps_in)} back in"
         pairs.append(("preempted", f"{count(counters.preemptions)} times; {swaps}"))
+    if counters.drafts:
+        share_of, tokens = drafted(counters)
+        of = f"{count(counters.accepted_tokens)} of {count(counters.draft_tokens)} accepted"
+        pairs.append(("drafts", f"{of} ({percent(share_of).strip()}), {tokens:.1f} tokens a step"))
     num_pauses, paused_s = paused(counters)
     if num_pauses:
         mean = latency(paused_s / num_pauses)

@@ -117,6 +117,14 @@ def paused(counters: Counters) -> tuple[int, float]:
     return sum(one.count for one in counters.pauses), sum(one.sum_s for one in counters.pauses)
 
 
+def drafted(counters: Counters) -> tuple[float, float]:
+    """The share of drafted tokens that were accepted, and the tokens that a sequence got in each
+    step in which it drafted; since the start.
+    """
+    accepted = share(counters.accepted_tokens, counters.draft_tokens)
+    return accepted, 1.0 + share(counters.accepted_tokens, counters.drafts)
+
+
 def rates_between(old: Moment, new: Moment) -> Rates:
     """The rates from `old` to `new`; empty if the daemon was restarted or no time went by."""
     elapsed_s = new.time_s - old.time_s

@@ -72,6 +72,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     token_s: float = 0.0  # what one prompt token more adds to a step
     forward_tokens: int = 0  # its target forward size, where the policy asks for it
     row_s: float = 0.0  # what one decoded token more adds to a step; 0: unknown
+    same_until: tuple[int, ...] = ()  # tokens of a step behind which a token's numbers are others
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):

@@ -137,6 +137,7 @@ class Instance:
         step_time = StepTimeModel(said.step_s, said.token_s, first_row_s=said.row_s)
         host = said.num_host_blocks, said.copy_block_s
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
+        self.scheduler.drafting.same_until = said.same_until
         self.scheduler.limits = replace(self.scheduler.limits, forward_tokens=self._size(said))
         self.reckon_due()
 
@@ -186,10 +187,18 @@ class Instance:
         answer = self.scheduler.complete(event.step, event.reasons, event.counts, event.offers)
         if answer is not None:
             if answer.work.num_tokens:
+                self._note_time(answer, event.now)
                 self.step_time.observe(answer.work, event.elapsed_s)
             self.step_began_s = event.now
             self.reckon_due()
         return answer
+
+    def _note_time(self, answer: Answer, now: float) -> None:
+        """Tell what decides on drafts how long a step of decodes took from plan to answer."""
+        expected_s = 0.0 if answer.work.chunks else self.step_time.predict_s(answer.work)
+        if expected_s > 0.0:
+            ratio = (now - self.step_began_s) / expected_s
+            self.scheduler.drafting.record.timed(answer.drafts[0] > 0, ratio)
 
     def reckon_due(self) -> None:
         """Reckon when its next step should be planned: at once, late in the running step, or never.

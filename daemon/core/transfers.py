@@ -314,7 +314,8 @@ class Transfers:
             self._taint(one)
 
     def _taint(self, transfer: OpenTransfer) -> None:
-        self._forget_coming(transfer)
+        if transfer.target_pool is not None:  # else it has landed, and others may bring the same
+            self._forget_coming(transfer)
         transfer.digests = []
 
     def _forget_coming(self, transfer: OpenTransfer) -> None:

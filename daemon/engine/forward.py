@@ -38,7 +38,9 @@ class Differing(Protocol):
     """A matrix product whose numbers depend on how many tokens are computed together."""
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether those of so many tokens are those of others, but for the order of sums."""
+        """Whether a token among so many gets the same numbers as among others: its answer is the
+        same one.
+        """
 
 
 class Programs(Protocol):

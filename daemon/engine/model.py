@@ -58,11 +58,15 @@ class CausalModel:
         return self._programs is not None and self._programs.takes(batch)
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether a step of so many tokens gives the same logits as one of others, but for the
-        order of sums.
+        """Whether a token of a step of so many gets the same logits as in one of others: where
+        states are rounded to the bit, else but for the order of sums.
         """
         differing = (one for one in self._forward.products() if isinstance(one, Differing))
         return count == other or all(one.alike(count, other) for one in differing)
+
+    def same_until(self, most: int) -> tuple[int, ...]:
+        """The numbers of tokens, below `most`, behind which a step's logits are others."""
+        return tuple(count for count in range(1, most) if not self.alike(count, count + 1))
 
     def prepare(self) -> bool:
         """Compile one more program while nobody waits; False where there is none left."""

@@ -65,8 +65,9 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
 
 def _row_s(engine: Engine, start: int, room: int, step_s: float) -> float:
     """What a drafted token adds to a decode step that takes `step_s`; as a decoded one does."""
-    count = min(_DRAFTS, room - start - 1)
-    if count <= 0:
+    most = min(_DRAFTS, room - start - 1)
+    count = next((one for one in range(most, 0, -1) if engine.model.alike(1, 1 + one)), 0)
+    if count == 0:
         return 0.0
     plan = _plan(start, 1, int32(), (), ())
     drafts = msgspec.structs.replace(plan.batch, drafts=int32([count]))

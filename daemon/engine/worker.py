@@ -22,6 +22,7 @@ import time
 from typing import TYPE_CHECKING
 
 from daemon import logs
+from daemon.batch import MOST_BESIDE_DRAFTS
 from daemon.config.paths import default_cache
 from daemon.engine.answers import AnswersBeside, AnswersHere
 from daemon.engine.compile_watch import CompileWatch
@@ -147,6 +148,7 @@ class EngineWorker:
                 token_s=token_s,
                 forward_tokens=forward_tokens,
                 row_s=row_s,
+                same_until=engine.model.same_until(MOST_BESIDE_DRAFTS),
             )
         )
         return engine

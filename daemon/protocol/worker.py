@@ -124,6 +124,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     token_s: float = 0.0  # what one prompt token more adds to a step, measured
     forward_tokens: int = 0  # the target forward size, measured if it was asked for
     row_s: float = 0.0  # what one decoded token more adds to a step, measured; 0: it was not
+    same_until: tuple[int, ...] = ()  # tokens of a step behind which a token's numbers are others
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

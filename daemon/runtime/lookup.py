@@ -12,12 +12,14 @@ from daemon.protocol.worker import Reply
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.wire.columns import Int32, int32
 
-MOST_TOKENS = 15
+MOST_TOKENS = 14
 """Of a draft."""
 LEAST_MATCH = 2
 """Tokens that must stand there as they do at the end: one alone says too little of what follows."""
 MOST_MATCH = 8
 """Where the longest match is looked for no further."""
+GROWTH = 2
+"""Tokens of a draft for each token of the match but one."""
 
 _NONE = int32()
 
@@ -25,23 +27,24 @@ _NONE = int32()
 def draft(tokens: Int32, most: int = MOST_TOKENS) -> Int32:
     """At most so many tokens that may follow `tokens` [N]; none where their end is new.
 
-    They are what followed the longest stretch that the end repeats, the latest of such stretches.
+    They are what followed the longest stretch that the end repeats, the latest of such stretches;
+    few where it is short, which happens in any text, and more as a quote goes on.
     """
     last = tokens.size - 1
     if last < LEAST_MATCH or most <= 0:
         return _NONE
     (ends,) = (tokens[:last] == tokens[last]).nonzero()  # where such a stretch may end
-    found = ends[:0]
+    found, num_alike = ends[:0], 0
     for length in range(1, MOST_MATCH + 1):
         if not ends.size:
             break
         if length >= LEAST_MATCH:
-            found = ends
+            found, num_alike = ends, length
         ends = ends[ends >= length]
         ends = ends[tokens[ends - length] == tokens[last - length]]
     if not found.size:
         return _NONE
-    first = int(found[-1]) + 1
+    first, most = int(found[-1]) + 1, min(most, GROWTH * (num_alike - 1))
     follows = tokens[first : first + most]
     if follows.size == most or follows.size == 0:
         return follows

@@ -162,6 +162,7 @@ class Runtime:
                 ready.token_s,
                 ready.forward_tokens,
                 ready.row_s,
+                ready.same_until,
             )
         )
         self.links.ready(instance)

@@ -5,18 +5,15 @@ none of the scheduler's affair. Drafts of a row are behind its newest token, so 
 is planned when no other is in flight, and none is planned before it has answered.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from daemon.batch import MOST_BESIDE_DRAFTS
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.draft_policy import Chance, allot, may_pay
+from daemon.scheduler.draft_policy import Chance, DraftRecord, allot, first_chance, may_pay
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.wire.columns import Int32, Slots, int32
-
-MOST_ROWS = 32
-"""Of a step, drafts included. Beyond so many single tokens step times go by other laws than those
-that were measured (a CPU's programs end there), and looking takes time of its own for each row."""
 
 _NO_DRAFTS = int32()
 
@@ -26,7 +23,7 @@ class _Row:
     """What is known of the sequence in a slot."""
 
     epoch: int
-    chance: Chance = field(default_factory=Chance)
+    chance: Chance
     delivered: int = 0  # its tokens when drafts were offered
     granted: int = 0  # drafts for its next step
 
@@ -39,6 +36,8 @@ class Drafting:
         self._table = admission.slots
         self._rows: dict[int, _Row] = {}  # by slot
         self._granted: list[int] = []  # slots
+        self.record = DraftRecord()
+        self.same_until: tuple[int, ...] = ()  # as the worker said
 
     @property
     def wants(self) -> bool:
@@ -49,12 +48,20 @@ class Drafting:
     def looks(self) -> bool:
         """Whether it is worth looking for drafts beside all that run."""
         num_rows = self._table.num_running
-        return 0 < num_rows <= MOST_ROWS and may_pay(num_rows, *self._times())
+        return num_rows > 0 and self.room(num_rows) > 0 and may_pay(num_rows, *self._times())
+
+    def room(self, num_tokens: int) -> int:
+        """How many drafts a step of so many tokens has room for: where its own tokens get other
+        numbers beside more, their answers might be others.
+        """
+        ends = (count for count in self.same_until if count >= num_tokens)
+        return min(next(ends, MOST_BESIDE_DRAFTS), MOST_BESIDE_DRAFTS) - num_tokens
 
     def reset(self) -> None:
         """Forget everything: the worker is another one."""
         self._rows.clear()
         self._granted.clear()
+        self.record = DraftRecord()
 
     def answered(self, flown: InFlightStep, counts: Int32, offers: Int32) -> tuple[int, int, int]:
         """Learn from a step, and decide on the next one by its `offers` [R]; empty: none.
@@ -74,6 +81,7 @@ class Drafting:
             row = self._rows.get(int(flown.slots[index]))
             if row is not None and row.epoch == flown.epochs[index]:
                 row.chance.learn(int(flown.drafts[index]), int(accepted[index]))
+            self.record.learn(int(flown.drafts[index]), int(accepted[index]))
         return drafting.size, int(flown.drafts.sum()), int(accepted[drafting].sum())
 
     def _decide(self, flown: InFlightStep, offers: Int32) -> None:
@@ -85,21 +93,23 @@ class Drafting:
         ):
             row = self._rows.get(slot)
             if row is None or row.epoch != table.epoch[slot]:
-                row = self._rows[slot] = _Row(int(table.epoch[slot]))
+                row = self._rows[slot] = _Row(
+                    int(table.epoch[slot]), first_chance(self.record.share)
+                )
             row.delivered = int(table.delivered[slot])
             rows.append((slot, row))
             asked.append(offer)
         if not rows:
             return
         chances = [row.chance.share for _, row in rows]
-        most = MOST_ROWS - table.num_running
-        granted = allot(chances, asked, table.num_running, *self._times(), most)
-        for (slot, row), count in zip(rows, granted, strict=True):
+        most = self.room(table.num_running)
+        granted = allot(chances, asked, table.num_running, *self._times(), most, self.record.factor)
+        for (slot, row), offer, count in zip(rows, asked, granted, strict=True):
             row.granted = count
             if count:
                 self._granted.append(slot)
             else:
-                row.chance.wait()
+                row.chance.wait(offer)
 
     def _times(self) -> tuple[float, float]:
         """(time of a step of all that run, what one draft adds to it)."""
@@ -110,11 +120,12 @@ class Drafting:
         draft_s = row_s + context_s * context / max(1, order.size)
         return step_time.decode_s(order.size, context), draft_s
 
-    def take(self, slots: Slots, budget: int) -> Int32:
-        """The drafts of each row [B] of the plan that is made now, as far as `budget`, limits and
-        blocks allow; empty: none. Nobody gives way for them.
+    def take(self, slots: Slots, num_tokens: int, budget: int) -> Int32:
+        """The drafts of each row [B] of the plan of so many tokens that is made now, as far as
+        `budget`, limits and blocks allow; empty: none. Nobody gives way for them.
         """
         table, kv = self._table, self._admission.kv
+        budget = min(budget, self.room(num_tokens))
         granted = set(self._granted)
         self._granted.clear()
         drafts = np.zeros(slots.size, np.int32)

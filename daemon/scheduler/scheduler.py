@@ -320,7 +320,9 @@ class Scheduler:
         """Make the plan of these rows, and count its tokens as computed; drafts are not yet."""
         self._repeats.forget()
         table = self.slots
-        drafts = self.drafting.take(slots, most_drafts) if most_drafts > 0 else None
+        drafts = None
+        if most_drafts > 0:
+            drafts = self.drafting.take(slots, int(counts.sum()), most_drafts)
         starts = table.computed[slots]
         ends = starts + counts
         known = table.known[slots]

@@ -7,6 +7,7 @@ import msgspec
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
+from tests.core import drafting
 from tests.core.driver import Driver, configured
 
 ROLES = list(Role)
@@ -40,14 +41,18 @@ def begin(chance: random.Random) -> tuple[Driver, int]:
     return driver, num_blocks
 
 
-def step(driver: Driver, num_blocks: int, chance: random.Random) -> None:
-    """One thing happens."""
+def step(
+    driver: Driver, num_blocks: int, chance: random.Random, drafts: random.Random | None = None
+) -> None:
+    """One thing happens. `drafts`: rows draft, and it says how many tokens."""
     num, what = len(driver.config.instances), chance.random()
     instance = chance.randrange(num)
     alive = sorted(driver.alive)
     if what < 0.12 and len(alive) < 12:
         prompt = [chance.randrange(3) for _ in range(chance.randint(1, 30))]
         driver.arrive(prompt, chance.randint(1, 14), chance.choice([1, 1, 1, 3]))
+    elif what < 0.5 and drafts is not None:
+        drafting.answer(driver, instance, drafts.choice)
     elif what < 0.5:
         driver.answer(instance)
     elif what < 0.56:
@@ -99,12 +104,13 @@ def revive(driver: Driver, num_blocks: int) -> None:
     driver.link_all()
 
 
-def live(seed: int, num_events: int = 400) -> Driver:
+def live(seed: int, num_events: int = 400, drafts: bool = False) -> Driver:
     """A whole life; everything ends, and nothing is left. Raises AssertionError."""
     chance = random.Random(seed)
+    drawn = random.Random(f"drafts {seed}") if drafts else None
     driver, num_blocks = begin(chance)
     for _ in range(num_events):
-        step(driver, num_blocks, chance)
+        step(driver, num_blocks, chance, drawn)
     revive(driver, num_blocks)
     for instance in range(len(driver.config.instances)):
         driver.resume_one(instance)

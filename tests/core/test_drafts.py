@@ -6,6 +6,7 @@ import pytest
 
 from daemon.core.core import Core
 from daemon.scheduler.policies import POLICIES
+from tests.core import drafting
 from tests.core.driver import Driver, configured
 from tests.soak import tries
 
@@ -22,14 +23,8 @@ def lively(policy: str, swap: str, seed: int) -> Driver:
             prompt = [chance.randrange(2) for _ in range(chance.randint(1, 30))]
             driver.arrive(prompt, chance.randint(1, 30), chance.choice([1, 1, 2]))
         for instance in range(instances):
-            pending = driver.workers[instance].pending
-            drafted = bool(pending and pending[0].batch.drafts.size)
-            driver.answer(
-                instance,
-                stops=frozenset({chance.randrange(12)}),
-                counts=tuple(chance.choice([0, 1, 3, 4]) for _ in range(6)) if drafted else (),
-                offers=tuple(chance.choice([0, 0, 2, 5]) for _ in range(6)),
-            )
+            stops = frozenset({chance.randrange(12)})
+            drafting.answer(driver, instance, chance.choice, stops)
         what = chance.random()
         if what < 0.4:
             driver.tick()
@@ -40,7 +35,7 @@ def lively(policy: str, swap: str, seed: int) -> Driver:
         elif what < 0.83 and driver.alive:
             driver.finish(chance.choice(sorted(driver.alive)))
         elif what < 0.85:
-            driver.lose(0)
+            driver.lose(0, blamed=chance.random() < 0.5)
             driver.ready(0, 24)
     driver.settle()
     driver.check_nothing_left()

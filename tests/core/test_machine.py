@@ -1,5 +1,6 @@
 """A random client, random workers, and the Core between them."""
 
+import random
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
+from tests.core import drafting
 from tests.core.driver import Driver, configured
 from tests.soak import SOAK, tries
 
@@ -126,13 +128,25 @@ class CoreMachine(RuleBasedStateMachine):
         stops=st.frozensets(st.integers(0, 5), max_size=1),
         fails=st.integers(0, 40),
         times=st.integers(1, 6),
+        drafts=st.none() | st.randoms(use_true_random=False),
     )
-    def answer(self, index: int, stops: frozenset[int], fails: int, times: int) -> None:
+    def answer(
+        self,
+        index: int,
+        stops: frozenset[int],
+        fails: int,
+        times: int,
+        drafts: random.Random | None,
+    ) -> None:
         for _ in range(times):
             busy = [i for i, worker in self.driver.workers.items() if worker.pending]
             if busy:
-                failing = frozenset({fails} if fails < 6 else ())
-                self.driver.answer(self._pick(busy, index), stops, failing)
+                ends = stops, frozenset({fails} if fails < 6 else ())
+                one = self._pick(busy, index)
+                if drafts is None:
+                    self.driver.answer(one, *ends)
+                else:
+                    drafting.answer(self.driver, one, drafts.choice, *ends)
 
     @rule(index=indices)
     def copied(self, index: int) -> None:

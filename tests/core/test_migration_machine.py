@@ -3,6 +3,8 @@
 The Driver checks both ledgers after every event, and every token against the truth.
 """
 
+import random
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,7 @@ from daemon.handoff import HANDOFF_MODES
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
+from tests.core import drafting
 from tests.core.driver import Driver, configured
 from tests.core.test_machine import indices, prompts
 from tests.soak import SOAK, tries
@@ -85,13 +88,21 @@ class MigrationMachine(RuleBasedStateMachine):
     def arrive(self, prompt: list[int], max_tokens: int, n: int) -> None:
         self.driver.arrive(prompt[:36], max_tokens, n)
 
-    @rule(index=indices, times=st.integers(1, 5), fails=st.integers(0, 60))
-    def answer(self, index: int, times: int, fails: int) -> None:
+    @rule(
+        index=indices,
+        times=st.integers(1, 5),
+        fails=st.integers(0, 60),
+        drafts=st.none() | st.randoms(use_true_random=False),
+    )
+    def answer(self, index: int, times: int, fails: int, drafts: random.Random | None) -> None:
         for _ in range(times):
             busy = [i for i, worker in self.driver.workers.items() if worker.pending]
             if busy:
-                failing = frozenset({fails} if fails < 4 else ())
-                self.driver.answer(busy[index % len(busy)], fails=failing)
+                one, failing = busy[index % len(busy)], frozenset({fails} if fails < 4 else ())
+                if drafts is None:
+                    self.driver.answer(one, fails=failing)
+                else:
+                    drafting.answer(self.driver, one, drafts.choice, fails=failing)
 
     @rule(index=indices)
     def copied(self, index: int) -> None:

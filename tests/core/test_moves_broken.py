@@ -4,7 +4,7 @@ from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
 from daemon.request import sequence_id
 from daemon.role import Role
-from tests.core.test_migration import PROMPT, home, run_until_tokens, two
+from tests.core.test_migration import PROMPT, home, run_until_tokens, sends, two
 
 
 def test_one_whose_link_is_gone_when_its_turn_comes_is_computed_again() -> None:
@@ -83,3 +83,21 @@ def test_a_restored_core_knows_how_long_links_take() -> None:
     links, again = (one.migration.transfers.links for one in (driver.core, core))
     assert links.time(0, 1).predict_s(5) > 0.0
     assert again.time(0, 1).predict_s(5) == links.time(0, 1).predict_s(5)
+
+
+def test_one_that_fails_forgets_no_blocks_that_another_sends() -> None:
+    """Its own have arrived, all wrong; the other's are the same and still on their way."""
+    driver = two()
+    request = driver.arrive(PROMPT, 12, n=2)
+    first, second = sequence_id(request, 0), sequence_id(request, 1)
+    while driver.num_outputs(second) < 2:
+        driver.answer(0)
+    driver.move(first, 1)
+    (sent,) = sends(driver)
+    driver.land(sent.transfer, 1, 0)
+    driver.move(second, 1)
+    assert [one.digests for one in driver.core.migration.transfers] != [[], []]
+    driver.answer(0, fails=frozenset({0}))
+    assert first not in driver.alive and second in driver.alive
+    driver.settle()
+    driver.check_nothing_left()

@@ -14,9 +14,9 @@ LENDS_A_SLOT = 1207
 
 
 @cache
-def lived(seed: int) -> tuple[Counters, int]:
+def lived(seed: int, drafts: bool = False) -> tuple[Counters, int]:
     """What a short life counted, and how many transfers went at once."""
-    driver = live(seed, 250)
+    driver = live(seed, 250, drafts)
     return driver.core.counters, sum(one.at_once for one in sends(driver))
 
 
@@ -24,6 +24,18 @@ def lived(seed: int) -> tuple[Counters, int]:
 def test_a_life_with_many_moves_ends_well(seed: int) -> None:
     counters, _ = lived(seed)
     assert counters.finished
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_life_with_many_moves_ends_well_where_rows_draft(seed: int) -> None:
+    counters, _ = lived(seed, drafts=True)
+    assert counters.finished
+
+
+def test_workers_die_where_rows_draft() -> None:
+    counters = [lived(seed, drafts=True)[0] for seed in SEEDS]
+    assert sum(one.accepted_tokens for one in counters) > 40
+    assert sum(one.worker_deaths for one in counters) > 10
 
 
 def test_these_lives_have_what_they_are_for() -> None:
@@ -38,4 +50,4 @@ def test_these_lives_have_what_they_are_for() -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", range(1000, 2500))
 def test_many_more_lives_end_well(seed: int) -> None:
-    live(seed, 400)
+    live(seed, 400, drafts=seed % 3 == 0)

@@ -39,18 +39,27 @@ def seed_striking_at(visit: int) -> int:
     raise AssertionError
 
 
+async def all_running(daemon: LiveDaemon, asked: list[asyncio.Task[str]]) -> None:
+    """Wait until all of them run at once. Raises AssertionError where one has ended before."""
+    while daemon.snapshot().running < len(asked):
+        assert not any(one.done() for one in asked), "an answer ended before all had begun"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("lookup", [False, True])
 async def test_answers_are_whole_where_requests_kill_processes_and_the_disk_is_full(
-    tmp_path: Path,
+    tmp_path: Path, lookup: bool
 ) -> None:
+    """Steps are slow, so that answers that repeat themselves and are drafted go on long enough."""
     crash = seed_striking_at(2 * len(ASKED) + 1)
-    sites = f"worker.poison:1:{POISON},journal.full:0.5:2,api.crash:0.5:{crash}"
+    sites = f"worker.poison:1:{POISON},journal.full:0.5:2,api.crash:0.5:{crash},worker.slow:1:3"
     flags = ["--model", str(tiny_folder(tmp_path / "tiny"))]
+    flags += ["--set", f"scheduler.prompt_lookup={str(lookup).lower()}"]
     with LiveDaemon(*flags, env={TEST_MODE: "1", VARIABLE: sites}) as daemon:
         model = daemon.model()["id"]
         expected = [await text_of(daemon.url, model, **asked) for asked in ASKED]
         neighbours = [asyncio.create_task(text_of(daemon.url, model, **a)) for a in ASKED]
-        while daemon.snapshot().running < len(ASKED):
-            await asyncio.sleep(0.01)
+        await all_running(daemon, neighbours)
         status, answer = await answered(daemon, prompt=[5, POISON, 6], max_tokens=5)
         assert (status, answer["error"]["message"]) == (500, DEADLY)
         assert await asyncio.gather(*neighbours) == expected
@@ -58,6 +67,7 @@ async def test_answers_are_whole_where_requests_kill_processes_and_the_disk_is_f
         assert seen.counters.worker_deaths == 2
         assert (seen.counters.failed, seen.counters.finished) == (1, 2 * len(ASKED))
         assert seen.instances[0].kv_held == seen.instances[0].kv_fenced == 0
+        assert (seen.counters.accepted_tokens > 0) is lookup
         with pytest.raises(aiohttp.ClientError):
             await text_of(daemon.url, model, **ASKED[0])
         daemon.wait_ready()

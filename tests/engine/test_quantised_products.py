@@ -1,5 +1,6 @@
 """Products with weights in blocks on the CPU, in every way, and unpacking bit for bit."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -15,7 +16,16 @@ from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, look_up
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import EXACT, PANELS, ROUNDED, SIZES, ProductWay, ProductWays, always
+from daemon.engine.cpu.ways import (
+    EXACT,
+    PANELS,
+    ROUNDED,
+    SIZES,
+    ProductWay,
+    ProductWays,
+    always,
+    key,
+)
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
@@ -190,6 +200,25 @@ def test_calls_of_a_program(team: Team) -> None:
         assert torch.equal(output, second(first(states)))
     panel = QuantisedProduct(weights, None, team, always(weights, ProductWay.FLOAT32_PANEL))
     assert panel.calls(states, inner) is None
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_token_gets_the_same_numbers_wherever_ways_are_alike(team: Team, name: str) -> None:
+    """To the bit, if but one other product rounds states: the next one might round up or down."""
+    weight, states = random_weight(name, 70, 512), torch.randn(16, 512)
+    found: dict[tuple[ProductWay, int], torch.Tensor] = {}
+    for count in (1, 2, 4, 8, 16):
+        for way in {*possible(weight, count, True), *possible(weight, count, False)} - PANELS:
+            product = QuantisedProduct([weight], None, team, always([weight], way))
+            found[way, count] = product(states[:count])
+    other = {("Q8_0", 32): (ProductWay.ROUNDED_SINGLY,) * len(SIZES)}
+    for (way, count), (second, more) in itertools.combinations(found, 2):
+        if count == more:
+            continue
+        ways = {key(weight): [way if size <= count else second for size in SIZES]}
+        same = torch.equal(found[way, count], found[second, more][:count])
+        assert ProductWays(ways | other).alike(weight, count, more) == same
+        assert ProductWays(ways).alike(weight, count, more) == (same or {way, second} <= EXACT)
 
 
 def test_the_choice(team: Team) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from daemon.engine.kv_cache import PagedKV
+from daemon.engine.model import CausalModel
 from daemon.engine.slots import Slots
 from daemon.engine.step import Engine
 from daemon.engine.warm_up import measure_size, warm_up
@@ -25,6 +26,7 @@ class Noted:
         self._engine = engine
         self.cache: PagedKV = engine.cache
         self.slots: Slots = engine.slots
+        self.model: CausalModel = engine.model
         self.counts: list[int] = []
         self.replies: list[Reply] = []
 

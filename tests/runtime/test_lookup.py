@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from daemon.protocol.worker import Reply
 from daemon.request import sequence_id
-from daemon.runtime.lookup import LEAST_MATCH, MOST_MATCH, MOST_TOKENS, draft, offers
+from daemon.runtime.lookup import GROWTH, LEAST_MATCH, MOST_MATCH, MOST_TOKENS, draft, offers
 from daemon.runtime.token_store import TokenStore
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.wire.columns import int32
@@ -19,7 +19,7 @@ def naive(tokens: list[int], most: int) -> list[int]:
     for length in range(min(MOST_MATCH, len(tokens) - 1), LEAST_MATCH - 1, -1):
         for end in range(len(tokens) - 2, length - 2, -1):
             if tokens[end - length + 1 : end + 1] == tokens[-length:]:
-                period = tokens[end + 1 :]
+                period, most = tokens[end + 1 :], min(most, GROWTH * (length - 1))
                 return [period[i % len(period)] for i in range(most)]
     return []
 
@@ -32,9 +32,12 @@ def test_it_is_the_longest_and_latest_stretch(tokens: list[int], most: int) -> N
 
 def test_a_quote_goes_on_as_its_source() -> None:
     source = list(range(100, 140))
-    assert draft(int32([*source, 7, *source[5:8]])).tolist() == source[8 : 8 + MOST_TOKENS]
+    for length, count in ((2, 2), (3, 4), (8, MOST_TOKENS), (20, MOST_TOKENS)):
+        found = draft(int32([*source, 7, *source[5 : 5 + length]])).tolist()
+        assert found == [*source, 7, 105, 106][5 + length :][:count]
     assert draft(int32([*source, 7, 105])).size == 0, "one token alone says too little"
-    assert draft(int32([9, 9, 9])).tolist() == [9] * MOST_TOKENS
+    assert draft(int32([9, 9, 9])).tolist() == [9] * 2
+    assert draft(int32([9] * 9)).tolist() == [9] * MOST_TOKENS
     assert draft(int32()).size == draft(int32([1])).size == draft(int32([1, 1])).size == 0
 
 
@@ -55,7 +58,7 @@ def test_offers_are_behind_what_each_row_drew() -> None:
     counts = int32([2, 1, 2, 1])
     reply = Reply(1, int32([2, 3, 9, 2, 3, 8]), reasons, 0.0, 0.0, counts=counts)
     found = offers(store, flown(*ids), reply)
-    assert found.tolist() == [MOST_TOKENS, 0, 0, 0], "new, bound by a grammar, and not known"
+    assert found.tolist() == [4, 0, 0, 0], "new, bound by a grammar, and not known"
     store.append(np.array([ids[0]] * 2), int32([2, 3]))
     assert store.drafted(ids[0], 8, 3).tolist() == [4, 5, 1]
     with pytest.raises(LookupError, match="nobody drafted 2 tokens at 7"):

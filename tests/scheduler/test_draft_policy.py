@@ -1,12 +1,21 @@
 """Drafts where they bring tokens: by how sure they are, how many rows run, and what one takes."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.scheduler.draft_policy import LEAST_GAIN, MOST_CHANCE, Chance, allot, may_pay
+from daemon.scheduler.draft_policy import (
+    LEAST_GAIN,
+    MOST_CHANCE,
+    Chance,
+    DraftRecord,
+    allot,
+    first_chance,
+    may_pay,
+)
 
 STEP_S, DRAFT_S = 0.020, 0.001
 
@@ -72,8 +81,17 @@ def test_what_a_step_has_no_time_for_is_not_offered() -> None:
     assert not may_pay(4, 0.0, 0.0), "no step was timed"
 
 
+def waits_of(chance: Chance, offer: int) -> int:
+    """The steps without drafts until it is as likely as one in four again."""
+    one, waits = replace(chance), 0
+    while one.share < 0.25:
+        one.wait(offer)
+        waits += 1
+    return waits
+
+
 def test_acceptance_is_learned_and_forgotten() -> None:
-    chance = Chance()
+    chance = first_chance(0.5)
     assert chance.share == 0.5
     for _ in range(20):
         chance.learn(8, 8)
@@ -84,15 +102,41 @@ def test_acceptance_is_learned_and_forgotten() -> None:
     for _ in range(30):
         chance.learn(2, 0)
     assert chance.share < 0.01
-    waits = 0
-    while chance.share < 0.4:
-        chance.wait()
-        waits += 1
-    assert 20 < waits < 100, "it is tried again"
+    waits = {offer: waits_of(chance, offer) for offer in (2, 14)}
+    assert 8 < waits[14] < 30 < waits[2] < 120, "it is tried again, sooner where it seems to quote"
 
 
 def test_what_was_behind_a_miss_was_not_tried() -> None:
-    one, other = Chance(), Chance()
+    one, other = first_chance(0.5), first_chance(0.5)
     one.learn(8, 2)
     other.learn(3, 2)
     assert one.share == other.share
+
+
+def test_a_new_row_begins_with_the_chance_of_all() -> None:
+    record = DraftRecord()
+    assert record.share == 0.5
+    for _ in range(20):
+        record.learn(2, 0)
+    few = record.share
+    assert few < 0.1
+    assert sum(allot([few], [2], 1, STEP_S, 0.2 * STEP_S, 99)) == 0
+    for _ in range(60):
+        record.learn(8, 8)
+    assert record.share > 0.9
+
+
+def test_what_steps_with_drafts_really_take_is_reckoned_with() -> None:
+    """They are planned when the step before has answered; others are ahead of it."""
+    record = DraftRecord()
+    for _ in range(40):
+        record.timed(False, 1.1)
+        record.timed(True, 1.4)
+    assert 1.15 < record.factor < 1.3
+    asked = [0.3], [2], 1, STEP_S, DRAFT_S, 99
+    assert sum(allot(*asked)) and not sum(allot(*asked, record.factor))
+    for _ in range(200):
+        record.timed(False, 1.1)
+    assert record.factor < 1.05, "they are tried again"
+    record.timed(True, 1000.0)
+    assert record.factor < 1.2, "one slow step says little"

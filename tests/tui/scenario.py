@@ -219,6 +219,12 @@ def moving(step: int, num_instances: int = 2) -> Snapshot:
     )
 
 
+def drafting(busy: Snapshot) -> Snapshot:
+    """The same where rows draft from their own tokens."""
+    counted = {"drafts": 120, "draft_tokens": 400, "accepted_tokens": 300}
+    return msgspec.structs.replace(busy, counters=msgspec.structs.replace(busy.counters, **counted))
+
+
 PLACES = ("gpu", "gpu", "both", "gpu", "moving", "host")
 RATE_OUT, RATE_IN = 3, 2  # blocks swapped each half second
 

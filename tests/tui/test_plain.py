@@ -42,6 +42,13 @@ def test_levels_swapping_and_predictions_are_in_the_frame() -> None:
     assert second[-8:] == ["106/256", "100!", "2", "both", "96", "12", "1", "0"]
 
 
+def test_drafts_are_in_the_frame() -> None:
+    busy = scenario.snapshot(20)
+    assert "  drafts " not in frame(busy)
+    text = frame(scenario.drafting(busy))
+    assert "  drafts      300 of 400 accepted (75 %), 3.5 tokens a step\n" in text
+
+
 def test_gpus_that_can_be_asked_are_in_the_frame() -> None:
     text = frame(scenario.with_gpus(scenario.snapshot(20)))
     card = "NVIDIA Fake 9000, 21.0 GiB of 24.0 GiB, 72 of 250 W, 61 °C, 37 % busy"

@@ -130,6 +130,13 @@ async def test_the_mouse_over_the_map_asks_whose_block_it_is() -> None:
         assert not blocks.hovered()
 
 
+async def test_the_header_tells_of_drafts() -> None:
+    async with watching(scenario.swapping(10)) as top:
+        assert "drafts" not in await top.picture()
+        await top.tell(scenario.drafting(scenario.swapping(12)))
+        assert "3.5 a step, 75 % drafts" in await top.picture()
+
+
 async def test_the_palette_reaches_everything(tmp_path: Path) -> None:
     place = tmp_path / "llmd" / "top.json"
     async with watching(scenario.swapping(10), settings=place) as top:

@@ -97,7 +97,7 @@ class QuantisedProduct(nn.Module):
         return all(self._ways.of(weight, count) not in PANELS for weight in self.weights)
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether T tokens get the same numbers as others, but for the order of sums."""
+        """Whether a token among T gets the same numbers as among others; see `ProductWays`."""
         return all(self._ways.alike(weight, count, other) for weight in self.weights)
 
     def calls(self, states: torch.Tensor, output: torch.Tensor) -> list[Call] | None:

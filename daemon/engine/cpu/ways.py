@@ -31,6 +31,8 @@ ROUNDED = frozenset(
 )
 EXACT = frozenset({ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER, ProductWay.FLOAT32_PANEL})
 """Ways whose results differ from each other's by the order of sums only."""
+SIDE_BY_SIDE = frozenset({ProductWay.ROUNDED_TOGETHER, ProductWay.ROUNDED_BY_MATRICES})
+"""Ways that give a token the same numbers, to the bit."""
 
 
 class ProductWays:
@@ -40,17 +42,29 @@ class ProductWays:
         self.chosen = chosen
 
     def alike(self, weight: QuantisedWeight, count: int, other: int) -> bool:
-        """Whether products of so many tokens differ from those of others by the order of sums only.
+        """Whether a token gets the same numbers among so many as among others: to the bit, or but
+        for the order of sums where nothing rounds states.
 
-        It is what a token's logits may differ by when other tokens are computed beside it.
+        Where something does, what differs in a last bit is rounded up here and down there, and
+        soon differs by as much as rounding changes.
         """
         one, two = self.of(weight, count), self.of(weight, other)
-        return one is two or {one, two} <= EXACT or {one, two} <= ROUNDED
+        if (one is two and one not in PANELS) or {one, two} <= SIDE_BY_SIDE:
+            return True
+        return {one, two} <= EXACT and self._is_exact(count) and self._is_exact(other)
+
+    def _is_exact(self, count: int) -> bool:
+        """Whether nothing rounds states of T tokens."""
+        return all(ways[_index(count)] in EXACT for ways in self.chosen.values())
 
     def of(self, weight: QuantisedWeight, count: int) -> ProductWay:
         """The way for T tokens. Raises KeyError for a weight that nothing was chosen for."""
-        index = min(bisect_left(SIZES, count), len(SIZES) - 1)
-        return self.chosen[key(weight)][index]
+        return self.chosen[key(weight)][_index(count)]
+
+
+def _index(count: int) -> int:
+    """Where the ways of T tokens stand."""
+    return min(bisect_left(SIZES, count), len(SIZES) - 1)
 
 
 def key(weight: QuantisedWeight) -> Key:

@@ -49,6 +49,7 @@ def pool_of(
     total_bytes = profile.device.memory_bytes * count
     demand = Demand(
         dtype=model.dtype,
+        kv_dtype=model.kv_dtype,
         block_size=block_size,
         max_running=max_running,
         max_len=model.context_len,

@@ -48,12 +48,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="perplexity", description=__doc__)
     parser.add_argument("--tokens", type=int, default=512, help="of each of eight prompts")
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 8, 64], help="tokens of each")
+    parser.add_argument("--kinds", nargs="*", choices=WEIGHT_KINDS, default=WEIGHT_KINDS)
     arguments = parser.parse_args()
     embedded = model_folder("", default_cache())
     prompts = _prompts(embedded, arguments.tokens)
     with tempfile.TemporaryDirectory() as name:
         folders = {"as it is": embedded, "bfloat16": _plain(embedded, Path(name) / "bfloat16")}
-        for kind in WEIGHT_KINDS:
+        for kind in arguments.kinds:
             folders[kind] = Path(name) / kind
             requantise(folders["bfloat16"], folders[kind], kind, lambda _share: None)
         plain: dict[int, float] = {}

@@ -76,8 +76,6 @@ def _threads(load: Load) -> int:
 def _model(served: ServedModel, load: Load) -> ModelSpec:
     shape = msgspec.structs.asdict(served.shape)
     known = {field: shape[field] for field in ModelSpec.__struct_fields__ if field in shape}
-    if load.device != "cpu":  # a GPU's are unpacked when they are loaded
-        known |= {"packed_params": 0, "packed_bytes": 0}
     kv_dtype = load.kv_dtype or "auto"
     return ModelSpec(**{**known, "name": served.name, "dtype": load.dtype, "kv_dtype": kv_dtype})
 

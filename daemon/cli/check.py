@@ -39,12 +39,13 @@ from daemon.models.consistent import checked_shape
 from daemon.models.embedded import (
     converted_folder,
     embedded_gguf,
-    is_converted,
     is_gguf,
     model_folder,
 )
 from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.kept_folder import is_converted
 from daemon.models.quantisation import read_quantisation
+from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
@@ -136,7 +137,7 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         if not convert and _needs_conversion(config):
             return
         found.folder = _folder(config)
-        found.shape = checked_shape(found.folder, cache_folder(config))
+        found.shape = _as_served(found.folder, config)
         found.sampling = default_sampling(config.model.generation_config, found.folder)
     except (ModelError, OSError) as error:
         found.cannot(told(error))
@@ -156,6 +157,8 @@ def print_text(found: Checked) -> None:
         print("\n".join(values(found.loaded, found.served)))
     if found.folder is not None and found.shape is not None:
         print("\n" + "\n".join(model_lines(found.folder, found.shape)))
+        if found.loaded is not None and found.loaded.config.model.quantize != NONE:
+            print(_rounding_line(found.loaded.config.model.quantize, found.shape))
         print(f"  default sampling: {found.sampling}")
     if lines := list(found.served.lines()):
         print("\n" + "\n".join(lines))
@@ -242,6 +245,15 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
         f"context {shape.context_len} tokens"
     )
     yield from _quantisation_lines(folder)
+
+
+def _rounding_line(kind: str, shape: ModelShape) -> str:
+    """What model.quantize makes of the weights."""
+    share = shape.packed_params / shape.num_params
+    return (
+        f"  quantized to {kind} when it is first served: {share:.0%} of the weights in "
+        f"{_mib(shape.packed_bytes).strip()} of blocks, kept in the cache folder"
+    )
 
 
 def _quantisation_lines(folder: Path) -> Iterator[str]:
@@ -351,12 +363,20 @@ def _number_bytes(demand: Demand) -> str:
 def _folder(config: Config) -> Path:
     """The model's folder, converting a GGUF file the first time, as `serve` would."""
     path, cache = config.model.path, cache_folder(config)
+    if config.model.quantize != NONE:
+        return plain_folder(path, config.model.quantize, cache)
     source = _needs_conversion(config)
     if source is None:
         return model_folder(path, cache)
     print(f"llmd: converting {source.name}, once", file=sys.stderr)
     with progress() as told:
         return model_folder(path, cache, told=lambda share: told(share, 1.0, "converting"))
+
+
+def _as_served(folder: Path, config: Config) -> ModelShape:
+    """The model's shape, its weights as they will be held: nothing is rounded yet."""
+    shape, kind = checked_shape(folder, cache_folder(config)), config.model.quantize
+    return shape if kind == NONE else quantised_shape(shape, planned(folder, kind))
 
 
 def _needs_conversion(config: Config) -> Path | None:

@@ -14,7 +14,7 @@ from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
 from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.printed import add_printing, asks_for_all
 from daemon.cli.words import FILE, Parser, offer
-from daemon.config.checks import DTYPES
+from daemon.config.checks import DTYPES, QUANTIZE
 from daemon.config.load import flatten, parse_value
 from daemon.config.schema import Config
 from daemon.config.unknown import ONE_MODEL
@@ -40,6 +40,10 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
     (
+        *("--quantize", "model.quantize", str, "KIND"),
+        *(f"round plain weights, once, to blocks: {', '.join(QUANTIZE)}", ""),
+    ),
+    (
         *("--generation-config", "model.generation_config", str, "auto|llmd|FOLDER"),
         *("default sampling: the model's own, neutral, or that of a folder's file", ""),
     ),
@@ -61,6 +65,7 @@ _OFFERED: dict[str, Sequence[str] | str] = {
     "scheduler.placement": tuple(PLACEMENTS),
     "predict.kind": LIVE,
     "model.dtype": DTYPES,
+    "model.quantize": QUANTIZE,
 }
 """What completion offers for the values of keys."""
 

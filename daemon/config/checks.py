@@ -19,7 +19,7 @@ from daemon.config.keys import key_faults
 from daemon.config.schema import Config, InstanceSpec
 from daemon.length_models.lengths import VECTOR_KINDS, live_fault
 from daemon.logs import FORMATS
-from daemon.memory.sizing import KV_DTYPES
+from daemon.memory.sizing import KV_DTYPES, WEIGHT_KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
@@ -28,6 +28,7 @@ from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZE = ("none", *WEIGHT_KINDS)
 KERNELS = ("auto", "torch")
 POWER = ("auto", "on", "off")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -121,6 +122,7 @@ def _paths(config: Config) -> Iterator[Fault]:
 def _choices(config: Config) -> Iterator[Fault]:
     for key, choices in (
         ("model.dtype", DTYPES),
+        ("model.quantize", QUANTIZE),
         ("memory.kv_dtype", KV_DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
         ("scheduler.placement", tuple(PLACEMENTS)),

@@ -10,7 +10,9 @@ from daemon.cost.curve import Curve, Surface
 from daemon.memory.sizing import DTYPE_BYTES
 
 
-class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelSpec(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The model's shape. `daemon.memory.sizing.Shape` is a part of it."""
 
     name: str
@@ -22,11 +24,14 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     vocab_size: int
     context_len: int  # tokens
     num_params: int
-    dtype: str  # of weights and KV cache
+    dtype: str  # of weights that are not packed, and of the KV cache
+    packed_params: int = 0  # in blocks, which they stay in
+    packed_bytes: int = 0  # of these blocks
+    kv_dtype: str = "auto"  # of the KV cache: auto (as `dtype`) | int8 | fp8
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded as `dtype`."""
-        return self.num_params * DTYPE_BYTES[dtype]
+        """Bytes of the weights, of those that are not packed as `dtype`."""
+        return self.packed_bytes + (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]
 
 
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -43,7 +43,7 @@ def load_model(
     check_folder(folder, resolved_of(config))
     register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
-    model_class = _class_of(config)
+    model_class = class_of(config)
     narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
     quantisation = read_quantisation(folder, config.to_dict())
     if quantisation is not None and hasattr(config, "quantization_config"):
@@ -116,7 +116,7 @@ def _belongs(folder: Path, model: nn.Module, name: str) -> bool:
     return owner not in (model, model.base_model) and not isinstance(owner, nn.ModuleList)
 
 
-def _class_of(config: Any) -> Any:
+def class_of(config: Any) -> Any:
     """transformers' causal language model for a configuration. Raises ModelError."""
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if not isinstance(found, type) or not issubclass(found, PreTrainedModel):

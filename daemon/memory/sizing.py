@@ -16,6 +16,8 @@ import msgspec
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 KV_DTYPES = ("auto", "int8", "fp8")
 """How a KV cache holds its numbers: as the instance computes, or in 8 bits with scales."""
+WEIGHT_KINDS = ("int8", "int4", "fp8")
+"""What plain weights can be rounded to, in groups that share a scale."""
 FP8_CAPABILITY = (8, 9)
 """The compute capability from which on a GPU rounds to fp8 (Ada, Hopper)."""
 SCALE_BYTES = 4

@@ -1,30 +1,21 @@
 """The embedded model, and where the folders are kept that are made of GGUF files.
 
 Conversion takes a while and its own process; it happens once for each file's content: the folder's
-name carries a hash of it, so that a second checkout or environment converts nothing. A lock keeps
-two starts apart, and a rename makes the result appear whole or not at all.
+name carries a hash of it, so that a second checkout or environment converts nothing.
 """
 
-import contextlib
-import fcntl
 import importlib.util
 import logging
-import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from daemon.models.content import content_digest
-from daemon.models.gguf_index import INDEX, link
+from daemon.models.gguf_index import link
 from daemon.models.hub import hub_folder, hub_name
+from daemon.models.kept_folder import Told, make_once, run_maker
 from daemon.models.shape import ModelError
-from daemon.models.weights import safetensors_header, weight_files
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +26,6 @@ CONVERTER_VERSION = 5
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 
-Told = Callable[[float], None]
-"""Told which share of a conversion is done, 0..1."""
 Convert = Callable[[Path, Path, Told], None]
 
 
@@ -61,28 +50,6 @@ def converted_folder(gguf: Path, cache: Path) -> Path:
     name = f"{content_digest(gguf.absolute(), cache)}-v{CONVERTER_VERSION}"
     there = sorted(folder.glob(f"[!.]*-{name}"))
     return there[0] if there else folder / f"{gguf.stem}-{name}"
-
-
-def is_converted(folder: Path) -> bool:
-    """Whether a conversion is all there: what empties caches may take single files, and a machine
-    that loses its power the ends of new ones.
-    """
-    texts = [folder / name for name in ("config.json", "tokenizer.json", INDEX)]
-    try:
-        return all(text.stat().st_size for text in texts) and all(
-            path.stat().st_size >= _size_bytes(path) for path in weight_files(folder)
-        )
-    except (OSError, ModelError):
-        return False
-
-
-def _size_bytes(path: Path) -> int:
-    """Of a safetensors file, by its header. Raises ModelError."""
-    tensors, first = safetensors_header(path)
-    try:
-        return first + max((one["data_offsets"][1] for one in tensors.values()), default=0)
-    except (TypeError, LookupError):
-        raise ModelError(f"{path} is not a safetensors file") from None
 
 
 def former_folders(cache: Path) -> list[Path]:
@@ -125,14 +92,8 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> P
     """
     target = converted_folder(gguf, cache)
     try:
-        if is_converted(target):
-            link(target, gguf)
-            return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(f".{target.name}.lock")):
-            if not is_converted(target):
-                _convert_to(target, gguf, convert, told)
-                _tell_former(cache)
+        if make_once(target, lambda partial: convert(gguf, partial, told)):
+            _tell_former(cache)
         link(target, gguf)
     except OSError as error:
         raise ModelError(
@@ -140,19 +101,6 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> P
             "daemon.cache may name another folder"
         ) from None
     return target
-
-
-def _convert_to(target: Path, gguf: Path, convert: Convert, told: Told) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
-    try:
-        convert(gguf, partial, told)
-        if target.exists():
-            log.warning("%s was not whole: it was converted again", target)
-            shutil.rmtree(target)
-        os.rename(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _tell_former(cache: Path) -> None:
@@ -164,29 +112,6 @@ def _tell_former(cache: Path) -> None:
 
 def run_converter(gguf: Path, folder: Path, told: Told) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
-    command = [sys.executable, "-m", "daemon.engine.convert", str(gguf), str(folder)]
-    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with (
-        tempfile.TemporaryFile("w+") as said,
-        subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=said, text=True) as child,
-    ):
-        assert child.stdout is not None
-        try:
-            for line in child.stdout:
-                with contextlib.suppress(ValueError):  # a library's own words
-                    told(float(line))
-        except BaseException:
-            child.kill()
-            raise
-        if child.wait():
-            said.seek(0)
-            last = said.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-            raise ModelError(f"{gguf} could not be converted into {folder.parent}: {last[0]}")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an advisory lock; the kernel gives it back if this process dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    fault = run_maker(["daemon.engine.convert", str(gguf), str(folder)], told)
+    if fault:
+        raise ModelError(f"{gguf} could not be converted into {folder.parent}: {fault}")

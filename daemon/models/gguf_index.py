@@ -1,14 +1,16 @@
-"""The index of a GGUF file: which tensor lies where, under the names that the model has for it.
+"""The index of a file of blocks: which tensor lies where, under the names that a model has for it.
 
-It is made when a file is first seen. A folder that was made of one has it beside its configuration
-and tokenizer, and a link to the file: weights are read from where they are. Only tensors whose
-numbers the model wants in another shape or with other values are in a safetensors file of the
-folder.
+That of a GGUF file is made when the file is first seen. A folder that was made of one has it beside
+its configuration and tokenizer, and a link to the file: weights are read from where they are. Only
+tensors whose numbers the model wants in another shape or with other values are in a safetensors
+file of the folder. A folder that llmd quantised has a file of its own, and an index of the same
+kind.
 """
 
 import contextlib
 import os
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -17,7 +19,11 @@ import numpy.typing as npt
 from daemon.models.formats import FORMATS, PLAIN
 from daemon.models.shape import ModelError
 
-INDEX, LINK = "gguf.json", "model.gguf"
+INDEX = "gguf.json"
+LINK: Final = "model.gguf"
+OWN_INDEX = "blocks.json"
+OWN_FILE: Final = "model.blocks"
+"""Of a folder that llmd quantised."""
 
 
 class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,17 +49,22 @@ class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return len(self.shape) == 2 and PLAIN.get(self.format) != "float32"
 
 
-class GgufIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All tensors of a GGUF file that a model wants as they are."""
+class GgufIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """All tensors of a file that a model wants as they are."""
 
     size_bytes: int  # of the file
     computed: bool  # whether some tensors are in the folder's own safetensors file
     tensors: tuple[IndexedTensor, ...]
+    file: Literal["model.gguf", "model.blocks"] = LINK
 
 
 def read_index(folder: Path) -> GgufIndex | None:
-    """The index of a folder; None where it was made of no GGUF file. Raises ModelError."""
+    """The index of a folder; None where no weights of its are in a file of blocks. Raises
+    ModelError.
+    """
     path = folder / INDEX
+    if not path.exists():
+        path = folder / OWN_INDEX
     try:
         index = msgspec.json.decode(path.read_bytes(), type=GgufIndex)
     except FileNotFoundError:
@@ -61,7 +72,7 @@ def read_index(folder: Path) -> GgufIndex | None:
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ModelError(f"{path} is no index of a GGUF file: {error}") from None
+        raise ModelError(f"{path} is no index of a file of blocks: {error}") from None
     unknown = {one.format for one in index.tensors} - set(FORMATS)
     if unknown:
         raise ModelError(f"{path} names unknown formats: {', '.join(sorted(unknown))}")
@@ -69,8 +80,8 @@ def read_index(folder: Path) -> GgufIndex | None:
 
 
 def linked_file(folder: Path, index: GgufIndex) -> Path:
-    """The GGUF file itself. Raises ModelError where it is not the one that was indexed."""
-    path = folder / LINK
+    """The file itself. Raises ModelError where it is not the one that was indexed."""
+    path = folder / index.file
     try:
         size_bytes = path.stat().st_size
     except OSError as error:

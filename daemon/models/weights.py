@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from daemon.models.gguf_index import read_index
+from daemon.models.gguf_index import GgufIndex, read_index
 from daemon.models.packed import PackedLayer, TensorHeader, packed_layers, tensors_aside
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError, read_json
@@ -68,16 +68,27 @@ class WeightCount(NamedTuple):
 def count_weights(folder: Path, quantisation: Quantisation | None = None) -> WeightCount:
     """The parameters of a folder, by its headers. Raises ModelError."""
     index = read_index(folder)
-    packed = [one for one in index.tensors if one.packed] if index else []
+    kept = count_indexed(index) if index else WeightCount(0, 0, 0)
     layers = folder_layers(folder, quantisation)
-    in_blocks = sum(math.prod(one.shape) for one in packed)
-    in_blocks += sum(one.rows * one.columns for one in layers.values())
-    size_bytes = sum(one.size_bytes for one in packed)
-    size_bytes += sum(one.size_bytes for one in layers.values())
-    shapes = weight_shapes(folder)
-    aside = tensors_aside(layers, shapes) | {one.name for one in packed}
-    plain = sum(math.prod(sides) for name, sides in shapes.items() if name not in aside)
-    return WeightCount(plain + in_blocks, in_blocks, size_bytes)
+    in_blocks = sum(one.rows * one.columns for one in layers.values())
+    headers = weight_headers(folder)
+    aside = tensors_aside(layers, headers)
+    plain = sum(math.prod(one.shape) for name, one in headers.items() if name not in aside)
+    return WeightCount(
+        kept.num_params + plain + in_blocks,
+        kept.packed_params + in_blocks,
+        kept.packed_bytes + sum(one.size_bytes for one in layers.values()),
+    )
+
+
+def count_indexed(index: GgufIndex) -> WeightCount:
+    """The parameters in a file of blocks."""
+    packed = [one for one in index.tensors if one.packed]
+    return WeightCount(
+        sum(math.prod(one.shape) for one in index.tensors),
+        sum(math.prod(one.shape) for one in packed),
+        sum(one.size_bytes for one in packed),
+    )
 
 
 def _header(path: Path, tensor: Any) -> TensorHeader:

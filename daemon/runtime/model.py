@@ -19,9 +19,11 @@ from daemon.core.events import Configured, InstanceConfig
 from daemon.core.limits import InstanceLimits, says_budget, says_chunk
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
-from daemon.models.embedded import EMBEDDED_NAME, Told, is_gguf, model_folder
+from daemon.models.embedded import EMBEDDED_NAME, is_gguf
 from daemon.models.generation import DefaultSampling, default_sampling
 from daemon.models.hub import hub_name
+from daemon.models.kept_folder import Told
+from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
@@ -133,7 +135,7 @@ def find_model(
 ) -> ServedModel:
     """The configured model, converted and checked, and the instances that serve it; blocks.
 
-    `told` hears of the conversion.
+    `told` hears of the conversion, or of rounding its weights.
 
     Raises DeviceError before anything is converted, ModelError, SizingError.
     """
@@ -141,8 +143,12 @@ def find_model(
     devices = ask_for(named)
     check_devices(named, devices)
     cache = cache_folder(config)
-    folder = model_folder(config.model.path, cache, told=told)
-    shape = checked_shape(folder, cache, ask)
+    kind = config.model.quantize
+    source = plain_folder(config.model.path, kind, cache, told)
+    shape = checked_shape(source, cache, ask)
+    folder = ensure_quantised(source, kind, cache, told)
+    if folder != source:
+        shape = checked_shape(folder, cache, ask)
     found, devices = _found(config, shape, devices)
     in_place = bool(found.why_cpu and devices.cards)
     for line in found.lines():

@@ -14,6 +14,7 @@ from daemon.models.consistent import checked_shape
 from daemon.models.shape import read_json
 from tests.config.driver import LARGE, build_driver, pretend
 from tests.engine.checkpoints.read import HERE
+from tests.supervisor.model_folder import write_llama
 
 
 @pytest.fixture
@@ -60,6 +61,29 @@ def test_on_a_gpu_weights_stay_in_blocks_too(
     said = capsys.readouterr().out
     assert "computes in  bfloat16, 92% of the weights in blocks as stored" in said
     assert "unpacked          128.0 MiB of their numbers at a time" in said
+
+
+def test_the_bytes_of_blocks_are_told_before_they_are_made(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    write_llama(folder)
+    cache = folder.parent / "cache"
+    words = ["check", "--port", "0", "--model", str(folder), "--quantize", "int4", "--json"]
+    assert main([*words, "--set", f"daemon.cache='{cache}'"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Rows of 64 in blocks of int4/64 (40 bytes); of 96 three blocks of int4/32 (24 each); the
+    # embedding and the head int8/64 (72); three norms of float32, which a CPU holds twice.
+    layers = (64 + 32 + 32 + 64 + 96 + 96) * 40 + 64 * 3 * 24
+    in_blocks = layers + 2 * 193 * 72
+    assert found["model"]["packed_bytes"] == in_blocks
+    assert found["model"]["packed_params"] == found["model"]["num_params"] - 3 * 64
+    room = found["instances"][0]["pool"]["room"]
+    assert room["weight_bytes"] == in_blocks + 2 * 3 * 64 * 4
+    assert not (cache / "models").exists()
+    assert main(["check", "--port", "0", "--quantize", "int4"]) == 1
+    assert "the embedded model is a GGUF file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def test_every_flag_reaches_its_value() -> None:
     flags = given(
         *("serve", "--host", "::1", "--port", "0", "--socket", "/run/x.sock", "--model", "/m"),
         *("--policy", "orca", "--kv-blocks", "64", "--dtype", "bfloat16"),
+        *("--quantize", "int4"),
         *("--max-batch-tokens", "256", "--prefill-chunk", "64"),
         *("--instance", "cpu:mixed", "cuda:1", "--instance", "cuda:0:mixed"),
         *("--set", "daemon.drain_s=1.5", "--set", "server.cors_origins=['http://a']"),
@@ -34,6 +35,7 @@ def test_every_flag_reaches_its_value() -> None:
     assert [spec.device for spec in config.instance] == ["cpu", "cuda:1", "cuda:0"]
     assert [spec.name for spec in config.instance] == ["cpu", "cuda1", "cuda0"]
     assert (config.model.dtype, config.daemon.drain_s) == ("bfloat16", 1.5)
+    assert config.model.quantize == "int4"
     assert config.server.cors_origins == ("http://a",)
 
 

@@ -73,6 +73,7 @@ COMPLETED = [
     ),
     ("serve --predictor r", {"retrieval", "ranges"}),
     ("serve --dtype b", {"bfloat16"}),
+    ("serve --quantize i", {"int8", "int4"}),
     ("serve --instance cu", {f"cuda:{number}" for number in range(8)}),
     ("serve --set scheduler.pol", {"scheduler.policy="}),
     ("serve --config W/a", {"W/a.toml"}),

@@ -97,6 +97,7 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[daemon]\ndrain_s = nan", "daemon.drain_s: must be at least 0"),
         ("[daemon]\nlog_format = 'xml'", "daemon.log_format: must be one of auto, text, json"),
         ("[model]\ndtype = 'int8'", "model.dtype: must be one of auto"),
+        ("[model]\nquantize = 'int2'", "model.quantize: must be one of none, int8, int4, fp8"),
         ("[scheduler]\nprefill_chunk = 513", "must not exceed scheduler.max_batch_tokens = 512"),
         ("[scheduler]\nplacement = 'any'", "scheduler.placement: must be one of least_loaded"),
         ("[predict]\nkind = 'guess'", "predict.kind: must be one of none, mean, features"),

@@ -16,6 +16,7 @@ from daemon.engine.resolve import resolve_here, shape_here
 from daemon.models import embedded
 from daemon.models.content import content_digest
 from daemon.models.gguf_index import GgufIndex
+from daemon.models.kept_folder import Told
 from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError
@@ -267,7 +268,7 @@ def test_a_conversion_that_lost_something_is_made_anew(tmp_path: Path, name: str
     gguf, num_calls = tmp_path / "model.gguf", 0
     gguf.write_bytes(b"GGUF")
 
-    def convert(_source: Path, target: Path, _told: embedded.Told) -> None:
+    def convert(_source: Path, target: Path, _told: Told) -> None:
         nonlocal num_calls
         num_calls += 1
         write_conversion(target)
@@ -297,7 +298,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     gguf.write_bytes(b"GGUF")
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path, _told: embedded.Told) -> None:
+    def convert(source: Path, target: Path, _told: Told) -> None:
         calls.append(source)
         write_conversion(target)
 
@@ -320,7 +321,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
 def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path, _told: embedded.Told) -> None:
+    def convert(source: Path, target: Path, _told: Told) -> None:
         calls.append(source)
         write_conversion(target)
 

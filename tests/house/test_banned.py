@@ -12,6 +12,7 @@ CALLS = {"eval", "exec", "torch.load", "os.system", "os.popen", "yaml.load", "__
 PRINTING = (
     "daemon/cli/",
     "daemon/engine/convert.py",
+    "daemon/engine/requantise.py",
     "daemon/engine/resolve.py",
     "tui/app.py",
     "tui/plain.py",

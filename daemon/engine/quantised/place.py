@@ -1,6 +1,6 @@
 """Puts quantised weights into a model: layers are replaced before transformers loads the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from daemon.models.shape import ModelError
 _TAKES = (nn.Linear, nn.Embedding)
 
 
-def claimed(model_class: Any, config: Any, packed: Packed) -> dict[str, str]:
-    """Layers of a model that take a packed weight, each with the name of the weight.
+def claimed(model_class: Any, config: Any, packed: Collection[str]) -> dict[str, str]:
+    """Layers of a model that take a packed weight of these names, each with the name of the weight.
 
     A layer whose own is not there takes that of the layer that it is tied to.
     """

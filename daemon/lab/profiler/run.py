@@ -76,7 +76,8 @@ def _threads(load: Load) -> int:
 def _model(served: ServedModel, load: Load) -> ModelSpec:
     shape = msgspec.structs.asdict(served.shape)
     known = {field: shape[field] for field in ModelSpec.__struct_fields__ if field in shape}
-    return ModelSpec(**{**known, "name": served.name, "dtype": load.dtype})
+    kv_dtype = load.kv_dtype or "auto"
+    return ModelSpec(**{**known, "name": served.name, "dtype": load.dtype, "kv_dtype": kv_dtype})
 
 
 def _device(served: ServedModel, load: Load, measured: Measurements) -> DeviceSpec:

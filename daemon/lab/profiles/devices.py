@@ -42,6 +42,15 @@ _ALL = (
         idle_w=75.0,
         power_w=700.0,
     ),
+    DeviceSpec(  # no NVLink: siblings copy through host memory
+        name="l40s",
+        memory_bytes=46_068 * _MIB,
+        flops=362e12,
+        bandwidth_bytes_per_s=864e9,
+        host_link=LinkSpec(25e9, 10e-6),
+        idle_w=35.0,
+        power_w=350.0,
+    ),
 )
 DEVICES = {device.name: device for device in _ALL}
 

@@ -8,13 +8,16 @@ import msgspec
 from daemon.cost.profile import Profile
 from daemon.files import TABLE_BYTES, read_whole, write_whole
 from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.packed import WEIGHT_BITS, packed, with_narrow_cache
 from daemon.lab.profiles.pipeline import staged
 from daemon.nearest import unknown
 
 _FOLDER = Path(__file__).parent
 _SUFFIX = ".json"
 _BETWEEN_NUMBERS = re.compile(rb"(?<=[0-9,\[])\s*\n\s*(?=[-0-9\]])")
-_PIPELINE = re.compile(r"(?P<whole>.+)-pp(?P<stages>[1-9][0-9]*)$")
+_DERIVED = re.compile(
+    rf"(?:-(?P<weights>{'|'.join(WEIGHT_BITS)}))?(?P<cache>-kv8)?(?:-pp(?P<stages>[1-9][0-9]*))?"
+)
 
 
 def names() -> tuple[str, ...]:
@@ -25,20 +28,29 @@ def names() -> tuple[str, ...]:
 def load_profile(name_or_path: str) -> Profile:
     """A shipped profile by name, or the one in a file.
 
-    A shipped name with `-ppN` behind it is cut into N pipeline stages. What ends in .json or holds
-    a slash is a path. Raises ProfileError.
+    Behind a shipped name may stand, in this order, a format of `WEIGHT_BITS` for its weights,
+    `-kv8` for keys and values in 8 bits, and `-ppN`: cut into N pipeline stages. What ends in .json
+    or holds a slash is a path. Raises ProfileError.
     """
     if name_or_path.endswith(_SUFFIX) or "/" in name_or_path:
         return _read(Path(name_or_path))
     shipped = names()
     if name_or_path in shipped:
         return _read(_FOLDER / f"{name_or_path}{_SUFFIX}")
-    found = _PIPELINE.match(name_or_path)
-    if found and found["whole"] in shipped:
-        whole = _read(_FOLDER / f"{found['whole']}{_SUFFIX}")
-        stages = int(found["stages"])
-        return whole if stages == 1 else staged(whole, stages)
+    for whole in sorted(filter(name_or_path.startswith, shipped), key=len, reverse=True):
+        found = _DERIVED.fullmatch(name_or_path.removeprefix(whole))
+        if found:
+            return _derived(_read(_FOLDER / f"{whole}{_SUFFIX}"), found)
     raise ProfileError(unknown("profile", name_or_path, shipped, most=3))
+
+
+def _derived(profile: Profile, said: re.Match[str]) -> Profile:
+    if said["weights"]:
+        profile = packed(profile, said["weights"])
+    if said["cache"]:
+        profile = with_narrow_cache(profile)
+    stages = int(said["stages"] or 1)
+    return profile if stages == 1 else staged(profile, stages)
 
 
 def save_profile(profile: Profile, path: Path) -> None:

@@ -14,6 +14,7 @@ from daemon.cost.profile import Profile
 from daemon.lab.profiles.importers import IMPORTERS
 from daemon.lab.profiles.importers.splitwise import FILE, power_of
 from daemon.lab.profiles.load import save_profile
+from daemon.lab.profiles.packed import packed
 from daemon.lab.profiles.roofline import scaled_to
 
 _MEASURED = (
@@ -24,6 +25,8 @@ _MEASURED = (
     *(("aiconfigurator", "llama-2-70b", "h200", tp) for tp in (2, 4)),
 )
 _OPERATORS_WITH_POWER = tuple(("llama-2-70b", "a100-80g", tp) for tp in (2, 4, 8))
+_ON_SMALL_CARDS = 2
+"""Two cards of 48 GB hold the same model in 4 bits."""
 _ALSO_SCALED = (("llama-3-8b", 1), ("opt-13b", 1), ("opt-66b", 2))
 
 
@@ -35,7 +38,10 @@ def made(data: Path) -> Iterator[Profile]:
         profile = IMPORTERS["vidur"](data / "vidur", model, device, tp)
         note = "power: Splitwise (ISCA 2024), its simulator's table for A100 and H100; MIT"
         power = power_of(data / "splitwise" / FILE, model, tp)
-        yield replace(profile, power=power, source=(*profile.source, note))
+        profile = replace(profile, power=power, source=(*profile.source, note))
+        yield profile
+        if tp == _ON_SMALL_CARDS:
+            yield packed(scaled_to(profile, "l40s"), "int4")
     for model, tp in _ALSO_SCALED:
         profile = IMPORTERS["aiconfigurator"](data / "aiconfigurator", model, "h200", tp)
         yield profile

@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 from daemon.core.limits import InstanceLimits
 from daemon.cost.profile import Profile
 from daemon.lab.simulator.scenario import InstanceGroup, ScenarioError
-from daemon.memory.sizing import GPU_RUNTIME_BYTES, Demand, PoolSize, Room, SizingError, size_pool
+from daemon.memory.sizing import (
+    GPU_RUNTIME_BYTES,
+    Demand,
+    PoolSize,
+    Room,
+    SizingError,
+    gpu_panel_bytes,
+    size_pool,
+)
 
 MOST_HOST_POOLS = 32
 """A host pool of more device pools would never fill."""
@@ -49,6 +57,7 @@ def pool_of(
     total_bytes = profile.device.memory_bytes * count
     demand = Demand(
         dtype=model.dtype,
+        kv_dtype=model.kv_dtype,
         block_size=block_size,
         max_running=max_running,
         max_len=model.context_len,
@@ -60,6 +69,7 @@ def pool_of(
         total_bytes=total_bytes,
         free_bytes=total_bytes - (count - 1) * GPU_RUNTIME_BYTES,
         is_cpu=profile.device.is_cpu,
+        panel_bytes=0 if profile.device.is_cpu else count * gpu_panel_bytes(model.packed_bytes),
     )
     try:
         return size_pool(model, demand, room)

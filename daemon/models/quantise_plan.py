@@ -1,0 +1,60 @@
+"""Which of a model's tensors become blocks of which format, and where in a file each lies.
+
+Rows are cut into groups, each with a scale and a zero of its own: `int4`, `int8` or `fp8` with
+groups of 128 where rows are whole ones, else of 64 or 32. What has no whole groups, and all that
+multiplies no states (norms, biases, positions), stays as it is stored.
+
+The embedding and the head take 8-bit integers in every kind. A head's errors reach the logits
+straight, and in 4 bits they are the largest of all layers'; in 8 bits both cost half of what they
+do in two bytes, and no text changes by them.
+"""
+
+from collections.abc import Collection, Mapping
+
+from daemon.models.formats import FORMATS, PLAIN, group_size
+from daemon.models.gguf_index import OWN_FILE, GgufIndex, IndexedTensor
+from daemon.models.packed import TensorHeader
+
+GROUP = 128
+"""Numbers of a row that share a scale, where rows are whole groups."""
+WIDE = "int8"
+"""What the embedding and the head become."""
+_ALIGNMENT_BYTES = 64
+
+
+def planned_index(
+    headers: Mapping[str, TensorHeader],
+    linear: Collection[str],
+    wide: Collection[str],
+    kind: str,
+) -> GgufIndex:
+    """The index of a file with all tensors of `headers` that a file of blocks can hold.
+
+    `linear`: names of weights of linear layers, which become `kind`; `wide`: of the embedding and
+    the head.
+    """
+    tensors, start = list[IndexedTensor](), 0
+    for name, header in headers.items():
+        if header.dtype not in PLAIN or not header.shape or 0 in header.shape:
+            continue
+        becomes = WIDE if name in wide else kind if name in linear else ""
+        form = _block_format(becomes, header.shape) or header.dtype
+        one = IndexedTensor(name, form, header.shape, start)
+        tensors.append(one)
+        start += -(-one.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return GgufIndex(start, len(tensors) < len(headers), tuple(tensors), OWN_FILE)
+
+
+def is_quantised(tensor: IndexedTensor) -> bool:
+    """Whether a plan brings a tensor into blocks."""
+    return FORMATS[tensor.format].block_len > 1
+
+
+def _block_format(kind: str, shape: tuple[int, ...]) -> str:
+    """The format for a weight of a shape; empty where it stays as it is."""
+    if not kind or len(shape) != 2:
+        return ""
+    try:
+        return f"{kind}/{group_size(shape[1], GROUP)}"
+    except ValueError:
+        return ""

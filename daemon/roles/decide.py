@@ -28,6 +28,10 @@ FLOOR = 0.6
 """No split is worth a change that keeps fewer promises."""
 MEASURED = 40
 """So many answers tell how a choice does."""
+EXPECTED = 100
+"""For so many answers counts what was expected of mixed, beside those that were measured: few have
+ended when a split is chosen, and the first of them came when the load was young.
+"""
 POOR = 0.9
 """Where fewer are kept, a late change may come: what was expected of mixed was not so."""
 WORSE = 0.03
@@ -153,7 +157,7 @@ class Decider:
             return Decided(present, self._words(present, forecasts, f"{wanted} is thought of"))
         state.had_late |= state.is_settled
         state.is_settled, state.changed_s = True, now
-        state.expected = mixed.attainment
+        state.expected = expected
         state.split = KeptCount()
         self._want("")
         return Decided(wanted, self._words(wanted, forecasts, why))
@@ -182,7 +186,8 @@ class Decider:
         state = self.state
         if present == MIXED or not state.split.tells:
             return None
-        expected = state.mixed.share if state.mixed.tells else state.expected
+        told = state.mixed.kept + EXPECTED * state.expected
+        expected = told / (state.mixed.num + EXPECTED)
         share, num = state.split.share, state.split.num
         error = math.sqrt(share * (1.0 - share) / num)
         if share + 1.5 * error >= expected - WORSE:

@@ -96,6 +96,19 @@ def test_a_split_that_does_as_well_as_mixed_was_to_stays() -> None:
     assert decider.look(80.0, "1:3", forecasts).choice == "1:3"
 
 
+def test_a_few_answers_of_a_young_load_do_not_say_what_mixed_would_keep() -> None:
+    decider = Decider()
+    decider.begin(0.0)
+    forecasts = [told(MIXED, 0.8), told("1:3", 0.95)]
+    ended(decider, MEASURED, MEASURED, MIXED, 10.0)
+    decider.look(30.0, MIXED, forecasts)
+    assert decider.look(35.0, MIXED, forecasts).choice == "1:3"
+    ended(decider, 2 * MEASURED, MEASURED * 17 // 10, "1:3")
+    assert decider.look(80.0, "1:3", forecasts).choice == "1:3"
+    ended(decider, 400, 300, "1:3")
+    assert decider.look(90.0, "1:3", forecasts).choice == MIXED
+
+
 def test_what_came_before_the_change_is_not_counted_for_it() -> None:
     decider = chosen_split()
     ended(decider, MEASURED, 0, "1:3", arrived_s=36.0)

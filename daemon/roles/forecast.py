@@ -11,7 +11,7 @@ import msgspec
 
 from daemon.promised import Promised
 from daemon.roles.load import OfferedLoad
-from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting
+from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting, waiting_for_room
 from daemon.scheduler.step import LEAST_SHARE
 
 BENT = (1.0, 0.5, LEAST_SHARE)
@@ -132,8 +132,10 @@ def _together(
         return ttft, (max(freely[0], bounded), freely[1])
 
     if not fleet.bends:
-        return _told(split, load, fleet, drawn, *with_chunks(1.0))
-    return _told(split, load, fleet, drawn, *_bent([with_chunks(share) for share in BENT]))
+        return _told(split, load, fleet, promised, drawn, *with_chunks(1.0))
+    return _told(
+        split, load, fleet, promised, drawn, *_bent([with_chunks(share) for share in BENT])
+    )
 
 
 def _bent(found: list[tuple[Kept, Kept]]) -> tuple[Kept, Kept]:
@@ -162,7 +164,7 @@ def _apart(
         return _hopeless(split)
     handoff = _handoff(fleet, sum(prompts) / len(prompts), line.chance, drawn.step_s)
     tpot = _tpot(load, drawn, 0.0, handoff, promised.tpot_s)
-    return _told(split, load, fleet, drawn, ttft, tpot)
+    return _told(split, load, fleet, promised, drawn, ttft, tpot)
 
 
 def _handoff(fleet: Fleet, prompt_tokens: float, queued: float, step_s: float) -> Handoff:
@@ -229,14 +231,21 @@ def _told(
     split: Split,
     load: OfferedLoad,
     fleet: Fleet,
+    promised: Promised,
     drawn: Drawing,
     ttft: Kept,
     tpot: Kept,
 ) -> Forecast:
-    """With what memory allows: who finds no room waits, and keeps neither promise."""
+    """With what memory allows: who finds no room waits for it, before the first token where prompts
+    are computed beside, else before the next one.
+    """
     each = load.drawn_context
     places = split.decode * min(fleet.kv_tokens / each, float(fleet.max_running))
-    fits = below(places, drawn.num, drawn.deviation) if drawn.num < places else 0.0
+    room = waiting_for_room(places, drawn.num, load.answer_tokens * drawn.step_s)
+    left_s = promised.ttft_s - ttft[1]
+    if not split.together:
+        left_s = (promised.tpot_s - tpot[1]) * max(0.0, load.answer_tokens - 1.0)
+    fits = room.within(left_s)
     kv_share = min(9.99, drawn.num * each / (split.decode * fleet.kv_tokens))
     attainment = ttft[0] * tpot[0] * fits
     return Forecast(str(split), attainment, ttft[0], tpot[0], ttft[1], tpot[1], kv_share)

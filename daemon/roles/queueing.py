@@ -49,6 +49,20 @@ def waiting(rate: float, work_s: float, work_squares: float, servers: int = 1) -
     return Waiting(erlang_c(servers, offered), work_squares / (2.0 * work_s) / (servers - offered))
 
 
+def waiting_for_room(places: float, num: float, stay_s: float) -> Waiting:
+    """Where so many stay for `stay_s` each, on average, of whom `places` find room: Halfin and
+    Whitt's approximation of Erlang's formula, in closed form for thousands of places.
+    """
+    if num >= places:
+        return Waiting(1.0, math.inf)
+    if num <= 0.0:
+        return Waiting(0.0, 0.0)
+    beta = (places - num) / math.sqrt(num)
+    density = math.exp(-beta * beta / 2.0) / math.sqrt(2.0 * math.pi)
+    chance = density / (density + beta * below(beta, 0.0, 1.0))
+    return Waiting(chance, stay_s / (places - num))
+
+
 class Drawing(msgspec.Struct, frozen=True):
     """Answers that are drawn together, a token each in every step, in a state that lasts.
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.roles.queueing import Waiting, below, drawing, erlang_c, waiting
+from daemon.roles.queueing import (
+    Waiting,
+    below,
+    drawing,
+    erlang_c,
+    waiting,
+    waiting_for_room,
+)
 
 
 def test_one_server_with_equal_jobs() -> None:
@@ -71,3 +78,12 @@ def test_the_normal_share() -> None:
     assert below(1.0, 1.0, 0.5) == pytest.approx(0.5)
     assert below(2.0, 1.0, 0.5) == pytest.approx(0.97725, abs=1e-4)
     assert (below(1.0, 0.9, 0.0), below(0.9, 1.0, 0.0), below(1.0, math.inf, 1.0)) == (1.0, 0.0, 0)
+
+
+def test_waits_for_room_are_erlang_s_to_a_hundredth() -> None:
+    for places, num in ((20, 12.0), (60, 50.0), (200, 190.0), (2000, 1950.0)):
+        found = waiting_for_room(places, num, 10.0)
+        assert found.chance == pytest.approx(erlang_c(places, num), abs=0.02)
+        assert found.mean_s == pytest.approx(10.0 / (places - num))
+    assert waiting_for_room(20, 20.0, 10.0).mean_s == math.inf
+    assert waiting_for_room(20, 0.0, 10.0) == Waiting(0.0, 0.0)

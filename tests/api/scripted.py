@@ -179,7 +179,7 @@ class ScriptedRuntime:
         """What came so far of one kind of message."""
         return [message for message in self.received if isinstance(message, kind)]
 
-    async def until(self, kind: type, count: int = 1, timeout_s: float = 5.0) -> list[Any]:
+    async def until(self, kind: type, count: int = 1, timeout_s: float = 20.0) -> list[Any]:
         """Wait for so many messages of a kind."""
         async with asyncio.timeout(timeout_s):
             while len(self.of(kind)) < count:

@@ -34,7 +34,7 @@ def num_descriptors(runtime: ScriptedRuntime) -> int:
 
 async def quiet(runtime: ScriptedRuntime) -> None:
     """Wait until the script feeds nothing."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while runtime.num_running:
             await asyncio.sleep(0.01)
 

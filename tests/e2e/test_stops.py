@@ -55,12 +55,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("model") / "tiny")
 
 
+def is_told(daemon: LiveDaemon) -> bool:
+    """Whether its worker has been told what to load."""
+    return "instance cpu" in daemon.text()
+
+
 def test_while_a_worker_loads_and_all_of_its_processes_are_stopped(folder: Path) -> None:
     daemon = LiveDaemon("--model", str(folder), env=REAL)
 
     def all_stopped() -> bool:
+        # The worker is there before: its model is looked at meanwhile, by a process that may not
+        # have asked yet to die with its parent.
         children = daemon.children()
-        if {"daemon.api", "daemon.engine.worker"} - set(children):
+        if children.keys() != {"daemon.api", "daemon.engine.worker"} or not is_told(daemon):
             return False
         for pid in children.values():
             os.kill(pid, signal.SIGSTOP)

@@ -165,7 +165,7 @@ def test_the_scenarios_are_hard_enough() -> None:
     """Among them are preemption, swaps, refusal, deaths, pipelines, handoffs, shared prefixes."""
     plans, runs = zip(*map(ran, range(FEWEST)), strict=True)
     logs = [one.requests for one in runs]
-    assert sum(one.swaps > 0 for one in runs) >= 4
+    assert sum(one.swaps > 0 for one in runs) >= 3
     assert sum(bool(log.recomputed_tokens.any()) for log in logs) >= 5
     assert sum(bool(log.preemptions.any()) for log in logs) >= 10
     assert sum(bool((log.outcome == Outcome.REJECTED).any()) for log in logs) >= 2

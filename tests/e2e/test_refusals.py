@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.tiny import tiny_folder
 
@@ -22,7 +23,8 @@ def rival(daemon: LiveDaemon, folder: Path) -> subprocess.CompletedProcess[str]:
 
 async def test_a_rival_is_refused_and_a_leaving_daemon_takes_nothing(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    with LiveDaemon("--model", str(folder)) as daemon:
+    slow = {TEST_MODE: "1", VARIABLE: "worker.slow:1:5"}  # answers go on while it is told to stop
+    with LiveDaemon("--model", str(folder), env=slow) as daemon:
         done = await asyncio.to_thread(rival, daemon, folder)
         assert done.returncode == 1
         holder = f"another daemon (process {daemon.process.pid}) holds {daemon.socket}.lock"

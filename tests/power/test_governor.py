@@ -261,7 +261,7 @@ def test_of_any_card_and_load(plan: list[tuple[float, float, float, int, bool]])
 
 
 def settled(governor: PowerGovernor, card: MadeUpCard) -> None:
-    card.run(governor, 800)
+    card.run(governor, 2400)  # the search goes down step by step, with rests between
     newest = [watts for _, watts in card.caps[-300:]]
     for begin in range(len(newest) - 60):
         minute = newest[begin : begin + 60]

@@ -1,6 +1,5 @@
 """What arrives, in the few numbers that a choice of roles depends on."""
 
-import math
 from functools import cached_property
 
 import msgspec
@@ -16,7 +15,7 @@ class OfferedLoad(msgspec.Struct, frozen=True, dict=True):
 
     rate_rps: float  # requests a second
     prompts: tuple[int, ...]  # tokens, cached ones included
-    answers: tuple[int, ...]  # tokens of answers that have ended; empty: unknown
+    answers: tuple[int, ...]  # tokens; see `likely_answers`
     answer_tokens: float  # the mean, of those that have not ended too
     answered: tuple[int, ...] = ()  # tokens of the prompts of `answers`; empty: as all prompts
     answers_per_request: float = 1.0
@@ -45,9 +44,7 @@ class OfferedLoad(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def lengths(self) -> tuple[float, ...]:
-        """Answers' lengths with the right mean; as if memoryless where few have ended."""
-        if len(self.answers) < _FEW:
-            return tuple(self.answer_tokens * one for one in _MEMORYLESS)
+        """Answers' lengths with the right mean."""
         scale = self.answer_tokens * len(self.answers) / max(1, sum(self.answers))
         return tuple(max(1.0, scale * one) for one in self.answers)
 
@@ -63,7 +60,7 @@ class OfferedLoad(msgspec.Struct, frozen=True, dict=True):
     @property
     def _drawn_prompt(self) -> float:
         """Tokens of a row's prompt, on average over steps."""
-        if not self.answered or len(self.answers) < _FEW:
+        if not self.answered:
             return self.prompt_tokens
         pairs = zip(self.answered, self.answers, strict=True)
         return sum(prompt * answer for prompt, answer in pairs) / sum(self.answers)
@@ -75,8 +72,3 @@ def _thinned(values: tuple[float, ...]) -> tuple[float, ...]:
         return values
     ordered = sorted(values)
     return tuple(ordered[int((i + 0.5) * len(ordered) / COUNTED)] for i in range(COUNTED))
-
-
-_FEW = 20
-_MEMORYLESS = tuple(-math.log(1.0 - (index + 0.5) / 32) for index in range(32))
-"""Lengths at equal steps of an exponential distribution whose mean is 1."""

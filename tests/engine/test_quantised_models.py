@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from daemon.engine.loader import load_model
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.start import start
+from daemon.engine.step import Engine
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver
 
@@ -42,14 +43,8 @@ def greedy(model: Any, prompt: list[int]) -> list[int]:
     return tokens[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(CHECKPOINTS / name, tmp_path / name)
-    (folder / "tokenizer.json").write_text("{}")
-    load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(tmp_path / "cache"))
-    with torch.inference_mode():
-        engine, *_ = start(load, lambda _stage, _done: None)
-    assert engine.model.fused and engine.model.compiled
+def check_greedy_text(engine: Engine, folder: Path) -> None:
+    """An engine of a folder draws what transformers does with the numbers of its weights."""
     driver = Driver(8, list(range(32)))
     prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8]]
     running = [driver.add(slot, prompt) for slot, prompt in enumerate(prompts)]
@@ -60,3 +55,14 @@ def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> 
             work = [(one, 1) for one in running]
     reference = unpacked(folder)
     assert [one.outputs for one in running] == [greedy(reference, prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_checkpoint_has_the_text_of_its_numbers(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(CHECKPOINTS / name, tmp_path / name)
+    (folder / "tokenizer.json").write_text("{}")
+    load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(tmp_path / "cache"))
+    with torch.inference_mode():
+        engine, *_ = start(load, lambda _stage, _done: None)
+    assert engine.model.fused and engine.model.compiled
+    check_greedy_text(engine, folder)

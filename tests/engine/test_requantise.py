@@ -30,8 +30,7 @@ from daemon.models.shape import ModelError
 from daemon.models.weights import count_weights
 from daemon.protocol.worker import Load
 from daemon.runtime.model import find_model
-from tests.engine.driver import Driver
-from tests.engine.test_quantised_models import NUM_OUTPUTS, greedy, unpacked
+from tests.engine.test_quantised_models import check_greedy_text
 from tests.supervisor.model_folder import write_llama
 
 KINDS = ("int8", "int4", "fp8")
@@ -97,16 +96,7 @@ def test_its_greedy_text_is_that_of_its_numbers(made: tuple[str, Path], cache: P
     told = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(cache), exact=True)
     with torch.inference_mode():
         engine, *_ = start(told, lambda _stage, _done: None)
-    driver = Driver(8, list(range(32)))
-    prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8]]
-    running = [driver.add(slot, prompt) for slot, prompt in enumerate(prompts)]
-    work = [(one, one.num_prompt_tokens) for one in running]
-    with torch.inference_mode():
-        for _ in range(NUM_OUTPUTS):
-            driver.take(work, engine.run(driver.plan(work)))
-            work = [(one, 1) for one in running]
-    reference = unpacked(folder)
-    assert [one.outputs for one in running] == [greedy(reference, prompt) for prompt in prompts]
+    check_greedy_text(engine, folder)
 
 
 def test_the_daemon_serves_it_and_its_pool_leaves_room_for_the_blocks(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from daemon.promised import Promised
 from daemon.roles.forecast import Costs, Fleet, Split, forecast
+from daemon.roles.lengths import likely_answers
 from daemon.roles.load import OfferedLoad
 
 COSTS = Costs(0.020, 0.001, 0.0, 0.0005, 0.0)
@@ -92,8 +93,9 @@ def test_what_is_cached_is_not_computed() -> None:
     assert cached.ttft_kept > 0.99
 
 
-def test_without_answers_that_ended_lengths_are_as_if_memoryless() -> None:
-    made = OfferedLoad(1.0, EQUAL, (), 100.0)
+def test_where_one_has_ended_lengths_are_as_if_memoryless() -> None:
+    answers, mean = likely_answers([(100, 1)], [(100, 1)] * 99, 256)
+    made = OfferedLoad(1.0, EQUAL, tuple(tokens for _, tokens in answers), mean)
     lengths = made.lengths
     assert sum(lengths) / len(lengths) == pytest.approx(100.0, rel=0.03)
     assert made.drawn_context == pytest.approx(200.0, rel=0.1), "100 of the prompt, E[n^2] / 2 E[n]"

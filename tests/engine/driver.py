@@ -60,7 +60,7 @@ class Driver:
         """A sequence that left takes a slot again; its blocks come back from the host pool."""
         running = self.add(slot, gone.tokens, gone.sampling)
         running.num_computed = gone.num_computed
-        self._grow(running, gone.num_computed)
+        self.grow(running, gone.num_computed)
         self.ins += zip(places, running.blocks, strict=True)
         return running
 
@@ -76,7 +76,7 @@ class Driver:
         rows = []
         for running, count in work:
             start, end = running.num_computed, running.num_computed + count
-            self._grow(running, end + len(drafts[len(rows)] if drafts else ()))
+            self.grow(running, end + len(drafts[len(rows)] if drafts else ()))
             known = start < running.num_prompt_tokens
             if known:
                 inputs += running.tokens[start:end]
@@ -125,7 +125,8 @@ class Driver:
                 running.reasons += [0] * (len(drawn) - 1) + [next(reasons)]
         assert next(tokens, None) is next(counts, None) is next(reasons, None) is None
 
-    def _grow(self, running: Running, num_tokens: int) -> None:
+    def grow(self, running: Running, num_tokens: int) -> None:
+        """Give a sequence blocks for so many tokens in all."""
         while len(running.blocks) * self.block_size < num_tokens:
             block = self.free_blocks.pop()
             self.table.append((running.slot, len(running.blocks), block))

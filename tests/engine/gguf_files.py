@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCAB_SIZE, CONTEXT_LEN = 256, 512, 4, 2, 2, 300, 256
-HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128}
+HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128, "gemma3": 64}
 
 Choose = Callable[[str], str]
 """From the name of a tensor to its format."""
@@ -25,23 +25,27 @@ def write(
     architecture: str = "llama",
     tied: bool = False,
     rope_factors: np.ndarray | None = None,
+    heads: tuple[int, int] = (HEADS, KV_HEADS),
 ) -> Path:
-    """A file whose matrices have the formats that `choose` says."""
+    """A file whose matrices have the formats that `choose` says; `heads`: of queries and keys."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_block_count(LAYERS)
     writer.add_context_length(CONTEXT_LEN)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
+    writer.add_head_count(heads[0])
+    writer.add_head_count_kv(heads[1])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(1e4)
     writer.add_rope_dimension_count(HEAD_DIMS[architecture])
     writer.add_vocab_size(VOCAB_SIZE)
+    if architecture == "gemma3":
+        writer.add_key_length(HEAD_DIMS[architecture])
+        writer.add_sliding_window(CONTEXT_LEN)
     _add_tokenizer(writer)
     rng = np.random.default_rng(len(architecture) + tied)
-    for name, shape in _tensors(architecture, tied):
+    for name, shape in _tensors(architecture, tied, heads):
         _add(writer, name, shape, choose(name), rng)
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors)
@@ -64,7 +68,9 @@ def unpacked(path: Path) -> Any:
     ).eval()
 
 
-def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]:
+def _tensors(
+    architecture: str, tied: bool, heads: tuple[int, int]
+) -> list[tuple[str, tuple[int, ...]]]:
     found: list[tuple[str, tuple[int, ...]]] = [
         ("token_embd.weight", (VOCAB_SIZE, WIDTH)),
         ("output_norm.weight", (WIDTH,)),
@@ -72,7 +78,7 @@ def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]
     if not tied:
         found.append(("output.weight", (VOCAB_SIZE, WIDTH)))
     head_dim = HEAD_DIMS[architecture]
-    rows = {"attn_q": HEADS * head_dim, "attn_k": KV_HEADS * head_dim}
+    rows = {"attn_q": heads[0] * head_dim, "attn_k": heads[1] * head_dim}
     rows["attn_v"] = rows["attn_k"]
     for layer in range(LAYERS):
         for name, count in rows.items():
@@ -80,16 +86,19 @@ def _tensors(architecture: str, tied: bool) -> list[tuple[str, tuple[int, ...]]]
             if architecture == "qwen2":
                 found.append((f"blk.{layer}.{name}.bias", (count,)))
         found += [
-            (f"blk.{layer}.attn_output.weight", (WIDTH, HEADS * head_dim)),
+            (f"blk.{layer}.attn_output.weight", (WIDTH, heads[0] * head_dim)),
             (f"blk.{layer}.ffn_gate.weight", (INNER, WIDTH)),
             (f"blk.{layer}.ffn_up.weight", (INNER, WIDTH)),
             (f"blk.{layer}.ffn_down.weight", (WIDTH, INNER)),
             (f"blk.{layer}.attn_norm.weight", (WIDTH,)),
             (f"blk.{layer}.ffn_norm.weight", (WIDTH,)),
         ]
-        if architecture == "qwen3":
+        if architecture in ("qwen3", "gemma3"):
             norms = ("attn_q_norm", "attn_k_norm")
             found += [(f"blk.{layer}.{name}.weight", (head_dim,)) for name in norms]
+        if architecture == "gemma3":
+            norms = ("post_attention_norm", "post_ffw_norm")
+            found += [(f"blk.{layer}.{name}.weight", (WIDTH,)) for name in norms]
     return found
 
 

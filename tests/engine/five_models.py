@@ -1,0 +1,252 @@
+"""Five small models in every format of quantised weights that is served, with random numbers.
+
+GGUF files are written by gguf. Checkpoints are bytes of any value in the layouts of their tools:
+that these mean what the tools read of them is shown by `tests/engine/test_checkpoints.py`. What
+`model.quantize` makes is made of a plain folder.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from daemon.engine.convert import convert
+from daemon.engine.requantise import requantise
+from daemon.models.embedded import ensure_converted
+from tests.engine import gguf_files
+from tests.engine.test_quantised_models import unpacked
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": gguf_files.VOCAB_SIZE,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": gguf_files.CONTEXT_LEN,
+    "initializer_range": 0.15,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+
+
+class Model(NamedTuple):
+    """One of the five: as a configuration of transformers, and as a GGUF file's."""
+
+    config: PreTrainedConfig
+    architecture: str
+    tied: bool
+    heads: tuple[int, int]
+
+
+def _model(kind: Any, architecture: str, tied: bool, heads: tuple[int, int], **own: Any) -> Model:
+    numbers = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1]}
+    config = kind(**_COMMON, **numbers, tie_word_embeddings=tied, **own)
+    return Model(config, architecture, tied, heads)
+
+
+MODELS = {
+    "llama, grouped queries": _model(LlamaConfig, "llama", False, (4, 2), head_dim=32),
+    "llama, tied, one key head": _model(LlamaConfig, "llama", True, (8, 1), head_dim=16),
+    "qwen2, biases": _model(Qwen2Config, "qwen2", False, (4, 4), use_sliding_window=False),
+    "qwen3, norms of queries": _model(Qwen3Config, "qwen3", True, (4, 2), head_dim=64),
+    "gemma": _model(GemmaConfig, "gemma3", True, (4, 1), head_dim=32),
+}
+
+GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M")
+OWN = ("int8", "int4", "fp8")  # of model.quantize
+
+_CHANCE = np.random.default_rng(5)
+_Tensors = dict[str, torch.Tensor]
+_Pack = Callable[[int, int], _Tensors]
+"""Of the rows and columns of a layer what is stored of it."""
+_GROUP = 32
+
+
+def _words(*shape: int, low: int = 0, span: int = 0xFFFFFFFF) -> torch.Tensor:
+    """int32 of any bits within `span`, above `low`."""
+    drawn = _CHANCE.integers(0, 2**32, shape, np.uint32) & np.uint32(span)
+    return torch.from_numpy((drawn + np.uint32(low)).view(np.int32))
+
+
+def _scales(*shape: int, size: float = 0.02) -> torch.Tensor:
+    return torch.from_numpy(_CHANCE.uniform(size / 2, size, shape).astype(np.float32))
+
+
+def _zeros(*shape: int, lowest: int = 7) -> torch.Tensor:
+    """Half bytes of two values each, near the middle."""
+    return _words(*shape, low=0x11111111 * lowest, span=0x11111111)
+
+
+def _awq(rows: int, columns: int) -> _Tensors:
+    groups = columns // _GROUP
+    return {
+        "qweight": _words(columns, rows // 8),
+        "qzeros": _zeros(groups, rows // 8),
+        "scales": _scales(groups, rows).half(),
+    }
+
+
+def _gptq(rows: int, columns: int) -> _Tensors:
+    groups = columns // _GROUP
+    order = _CHANCE.permutation(columns) // _GROUP
+    return {
+        "qweight": _words(columns // 8, rows),
+        "qzeros": _zeros(groups, rows // 8, lowest=6),
+        "scales": _scales(groups, rows).half(),
+        "g_idx": torch.from_numpy(order.astype(np.int32)),
+    }
+
+
+def _gptq_8(rows: int, columns: int) -> _Tensors:
+    return {
+        "qweight": _words(columns // 4, rows),
+        "qzeros": _words(1, rows // 4, low=0x7E7E7E7E, span=0x01010101),
+        "scales": _scales(1, rows, size=1e-3).half(),
+        "g_idx": torch.zeros(columns, dtype=torch.int32),
+    }
+
+
+def _packed(rows: int, columns: int) -> _Tensors:
+    groups = columns // _GROUP
+    return {
+        "weight_packed": _words(rows, columns // 8),
+        "weight_scale": _scales(rows, groups).bfloat16(),
+        "weight_shape": torch.tensor([rows, columns]),
+        "weight_zero_point": _zeros(rows // 8, groups),
+    }
+
+
+def _int8(rows: int, columns: int) -> _Tensors:
+    numbers = _CHANCE.integers(-127, 128, (rows, columns), np.int8)
+    scales = _scales(rows, 1, size=1e-3).bfloat16()
+    return {"weight": torch.from_numpy(numbers), "weight_scale": scales}
+
+
+def _fp8_rows(rows: int, columns: int) -> _Tensors:
+    return {"weight": _e4m3(rows, columns), "weight_scale": _scales(rows, 1, size=5e-3).bfloat16()}
+
+
+def _fp8_blocks(rows: int, columns: int) -> _Tensors:
+    scales = _scales(-(-rows // _GROUP), -(-columns // _GROUP), size=5e-3)
+    return {"weight": _e4m3(rows, columns), "weight_scale_inv": scales}
+
+
+def _e4m3(rows: int, columns: int) -> torch.Tensor:
+    numbers = torch.from_numpy(_CHANCE.normal(0, 30, (rows, columns)))
+    return numbers.clamp(-448, 448).to(torch.float8_e4m3fn)
+
+
+def _compressed(form: str, weights: dict[str, Any], rounds_to: str = "") -> dict[str, Any]:
+    states = {"num_bits": 8, "type": rounds_to, "strategy": "token", "dynamic": True}
+    given = states if rounds_to else None
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": given}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        "quantization_status": "compressed",
+    }
+
+
+def _gptq_said(bits: int, group: int, act_order: bool) -> dict[str, Any]:
+    said = {"bits": bits, "group_size": group, "desc_act": act_order, "sym": False}
+    return {**said, "lm_head": False, "quant_method": "gptq", "checkpoint_format": "gptq"}
+
+
+_ROWS = {"num_bits": 8, "strategy": "channel"}
+_GROUPS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": _GROUP}
+_AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm"}
+_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+CHECKPOINTS: dict[str, tuple[dict[str, Any], _Pack]] = {
+    "AWQ": ({**_AWQ, "group_size": _GROUP}, _awq),
+    "GPTQ, in an order": (_gptq_said(4, _GROUP, act_order=True), _gptq),
+    "GPTQ, 8 bits": (_gptq_said(8, -1, act_order=False), _gptq_8),
+    "W4A16": (_compressed("pack-quantized", {**_GROUPS, "symmetric": False}), _packed),
+    "W8A8": (_compressed("int-quantized", {**_ROWS, "type": "int"}, "int"), _int8),
+    "FP8, rows": (_compressed("float-quantized", {**_ROWS, "type": "float"}, "float"), _fp8_rows),
+    "FP8, blocks": ({**_FP8, "weight_block_size": [_GROUP, _GROUP]}, _fp8_blocks),
+}
+FORMS = (*GGUF, *CHECKPOINTS, *OWN)
+
+
+def write(name: str, form: str, folder: Path) -> tuple[Path, Any]:
+    """A model's folder as a worker loads it, and transformers' own model of the same numbers."""
+    model = MODELS[name]
+    if form in GGUF:
+        return _gguf(model, form, folder)
+    made = folder / "model"
+    if form in OWN:
+        plain = save_plain(_random(model.config), folder / "plain")
+        requantise(plain, made, form, lambda _share: None)
+    else:
+        _checkpoint(model, form, made)
+    return made, unpacked(made)
+
+
+def save_plain(model: Any, folder: Path) -> Path:
+    """A folder of plain weights in float32."""
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def _gguf(model: Model, form: str, folder: Path) -> tuple[Path, Any]:
+    def medium(name: str) -> str:
+        more = "attn_v" in name or "ffn_down" in name or name == "output.weight"
+        return "Q6_K" if more else "Q4_K"
+
+    choose = medium if form == "Q4_K_M" else lambda _name: form
+    shape = model.architecture, model.tied
+    path = gguf_files.write(folder / "tiny.gguf", choose, *shape, heads=model.heads)
+    made = ensure_converted(path, folder / "cache", convert, lambda _share: None)
+    return made, gguf_files.unpacked(path)
+
+
+def _random(config: PreTrainedConfig) -> Any:
+    """A model whose norms and biases say something too."""
+    torch.manual_seed(len(str(config)))
+    loader: Any = AutoModelForCausalLM
+    model = loader.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.normal_(0.0 if "bias" in name else parameter.mean().item(), 0.2)
+    return model
+
+
+def _checkpoint(model: Model, form: str, folder: Path) -> None:
+    said, pack = CHECKPOINTS[form]
+    plain = _random(model.config)
+    layers = {
+        name: layer
+        for name, layer in plain.named_modules()
+        if type(layer) is nn.Linear and name != "lm_head"
+    }
+    tensors = {
+        name: tensor.detach().bfloat16()
+        for name, tensor in plain.named_parameters()
+        if name.removesuffix(".weight") not in layers
+    }
+    for name, layer in layers.items():
+        stored = pack(layer.out_features, layer.in_features)
+        tensors |= {f"{name}.{what}": one.contiguous() for what, one in stored.items()}
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = {**plain.config.to_dict(), "quantization_config": said, "dtype": "bfloat16"}
+    config["architectures"] = [type(plain).__name__]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")

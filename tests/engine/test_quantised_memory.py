@@ -108,3 +108,14 @@ def test_the_text_is_that_of_the_same_numbers_unpacked(
     texts = in_short_memory(folder, quick)
     plain = undisturbed(save_plain(reference, tmp_path / "unpacked"), quick)
     same_but_for_near_ties(reference, texts, plain)
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+@pytest.mark.parametrize("form", ["Q4_K_M", "AWQ", "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_8_bit_keys_and_values_give_one_text_whatever_happens(
+    name: str, form: str, kv_dtype: str, quick: dict[str, str], tmp_path: Path
+) -> None:
+    folder, _ = write(name, form, tmp_path)
+    texts = in_short_memory(folder, quick, kv_dtype=kv_dtype)
+    assert texts == undisturbed(folder, quick, kv_dtype=kv_dtype)

@@ -19,8 +19,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from daemon.config.paths import default_cache
 from daemon.engine.loader import class_of
-from daemon.engine.process import stay_offline
+from daemon.engine.process import keep_compiled, stay_offline
 from daemon.engine.quantised.nearest import nearest_blocks
 from daemon.engine.quantised.place import claimed
 from daemon.engine.resolve import read_config
@@ -140,6 +141,7 @@ def main() -> int:
         return 2
     die_with_parent()
     stay_offline()
+    keep_compiled(default_cache())
     kind, source, *target = sys.argv[1], *map(Path, sys.argv[2:])
     try:
         if target:

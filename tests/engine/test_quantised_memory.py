@@ -8,6 +8,7 @@ printed.
 """
 
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ LENGTHS = (37, 20, 5, 12, 31, 3, 17, 26)
 QUICK = (("llama, grouped queries", "Q4_K_M"), ("qwen2, biases", "GPTQ, in an order"))
 MUST_HAPPEN = [(0, way) for way in (RECOMPUTED, SWAPPED, SENT, SENT_SWAPPED)]
 MUST_HAPPEN += [(1, way) for way in (RECOMPUTED, SWAPPED)]
-_SIZES = {"block_size": 8, "max_slots": NUM_SLOTS, "num_host_blocks": NUM_PLACES}
+_SIZES: dict[str, Any] = {"block_size": 8, "max_slots": NUM_SLOTS, "num_host_blocks": NUM_PLACES}
 
 
 def prompts() -> list[list[int]]:
@@ -110,9 +111,15 @@ def test_the_text_is_that_of_the_same_numbers_unpacked(
     same_but_for_near_ties(reference, texts, plain)
 
 
-@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
-@pytest.mark.parametrize("form", ["Q4_K_M", "AWQ", "int8"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "form", "kv_dtype"),
+    [
+        pytest.param(name, form, kv_dtype, marks=() if case == 0 else pytest.mark.soak)
+        for case, (form, name, kv_dtype) in enumerate(
+            product(("int8", "Q4_K_M", "AWQ"), MODELS, ("int8", "fp8"))
+        )
+    ],
+)
 def test_8_bit_keys_and_values_give_one_text_whatever_happens(
     name: str, form: str, kv_dtype: str, quick: dict[str, str], tmp_path: Path
 ) -> None:

@@ -41,6 +41,12 @@ class Parser(argparse.ArgumentParser):
         """Tell it, and end with status 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Unlike argparse, which takes a reader that hung up for one that has read all."""
+        stream = file or sys.stderr
+        if message and stream is not None:
+            stream.write(message)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, after a look at the flags: it would name a wrong one last, behind those
         that lack, and knows no better one.

@@ -9,6 +9,7 @@ import faulthandler
 import gc
 import importlib
 import json
+import logging
 import os
 import select
 import signal
@@ -58,6 +59,7 @@ def _live(joined: socket.socket, module: Any) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     status: int = module.serve(fd, links_fd, orders["spare"])
+    logging.shutdown()  # as a worker does before it leaves
     return status
 
 

@@ -68,84 +68,87 @@ MODELS = {
 GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M")
 OWN = ("int8", "int4", "fp8")  # of model.quantize
 
-_CHANCE = np.random.default_rng(5)
+_Chance = np.random.Generator
 _Tensors = dict[str, torch.Tensor]
-_Pack = Callable[[int, int], _Tensors]
+_Pack = Callable[[_Chance, int, int], _Tensors]
 """Of the rows and columns of a layer what is stored of it."""
 _GROUP = 32
 
 
-def _words(*shape: int, low: int = 0, span: int = 0xFFFFFFFF) -> torch.Tensor:
+def _words(chance: _Chance, *shape: int, low: int = 0, span: int = 0xFFFFFFFF) -> torch.Tensor:
     """int32 of any bits within `span`, above `low`."""
-    drawn = _CHANCE.integers(0, 2**32, shape, np.uint32) & np.uint32(span)
+    drawn = chance.integers(0, 2**32, shape, np.uint32) & np.uint32(span)
     return torch.from_numpy((drawn + np.uint32(low)).view(np.int32))
 
 
-def _scales(*shape: int, size: float = 0.02) -> torch.Tensor:
-    return torch.from_numpy(_CHANCE.uniform(size / 2, size, shape).astype(np.float32))
+def _scales(chance: _Chance, *shape: int, size: float = 0.04) -> torch.Tensor:
+    return torch.from_numpy(chance.uniform(size / 2, size, shape).astype(np.float32))
 
 
-def _zeros(*shape: int, lowest: int = 7) -> torch.Tensor:
+def _zeros(chance: _Chance, *shape: int, lowest: int = 7) -> torch.Tensor:
     """Half bytes of two values each, near the middle."""
-    return _words(*shape, low=0x11111111 * lowest, span=0x11111111)
+    return _words(chance, *shape, low=0x11111111 * lowest, span=0x11111111)
 
 
-def _awq(rows: int, columns: int) -> _Tensors:
+def _awq(chance: _Chance, rows: int, columns: int) -> _Tensors:
     groups = columns // _GROUP
     return {
-        "qweight": _words(columns, rows // 8),
-        "qzeros": _zeros(groups, rows // 8),
-        "scales": _scales(groups, rows).half(),
+        "qweight": _words(chance, columns, rows // 8),
+        "qzeros": _zeros(chance, groups, rows // 8),
+        "scales": _scales(chance, groups, rows).half(),
     }
 
 
-def _gptq(rows: int, columns: int) -> _Tensors:
+def _gptq(chance: _Chance, rows: int, columns: int) -> _Tensors:
     groups = columns // _GROUP
-    order = _CHANCE.permutation(columns) // _GROUP
+    order = chance.permutation(columns) // _GROUP
     return {
-        "qweight": _words(columns // 8, rows),
-        "qzeros": _zeros(groups, rows // 8, lowest=6),
-        "scales": _scales(groups, rows).half(),
+        "qweight": _words(chance, columns // 8, rows),
+        "qzeros": _zeros(chance, groups, rows // 8, lowest=6),
+        "scales": _scales(chance, groups, rows).half(),
         "g_idx": torch.from_numpy(order.astype(np.int32)),
     }
 
 
-def _gptq_8(rows: int, columns: int) -> _Tensors:
+def _gptq_8(chance: _Chance, rows: int, columns: int) -> _Tensors:
     return {
-        "qweight": _words(columns // 4, rows),
-        "qzeros": _words(1, rows // 4, low=0x7E7E7E7E, span=0x01010101),
-        "scales": _scales(1, rows, size=1e-3).half(),
+        "qweight": _words(chance, columns // 4, rows),
+        "qzeros": _words(chance, 1, rows // 4, low=0x7E7E7E7E, span=0x01010101),
+        "scales": _scales(chance, 1, rows, size=2.5e-3).half(),
         "g_idx": torch.zeros(columns, dtype=torch.int32),
     }
 
 
-def _packed(rows: int, columns: int) -> _Tensors:
+def _packed(chance: _Chance, rows: int, columns: int) -> _Tensors:
     groups = columns // _GROUP
     return {
-        "weight_packed": _words(rows, columns // 8),
-        "weight_scale": _scales(rows, groups).bfloat16(),
+        "weight_packed": _words(chance, rows, columns // 8),
+        "weight_scale": _scales(chance, rows, groups).bfloat16(),
         "weight_shape": torch.tensor([rows, columns]),
-        "weight_zero_point": _zeros(rows // 8, groups),
+        "weight_zero_point": _zeros(chance, rows // 8, groups),
     }
 
 
-def _int8(rows: int, columns: int) -> _Tensors:
-    numbers = _CHANCE.integers(-127, 128, (rows, columns), np.int8)
-    scales = _scales(rows, 1, size=1e-3).bfloat16()
+def _int8(chance: _Chance, rows: int, columns: int) -> _Tensors:
+    numbers = chance.integers(-127, 128, (rows, columns), np.int8)
+    scales = _scales(chance, rows, 1, size=2.5e-3).bfloat16()
     return {"weight": torch.from_numpy(numbers), "weight_scale": scales}
 
 
-def _fp8_rows(rows: int, columns: int) -> _Tensors:
-    return {"weight": _e4m3(rows, columns), "weight_scale": _scales(rows, 1, size=5e-3).bfloat16()}
+def _fp8_rows(chance: _Chance, rows: int, columns: int) -> _Tensors:
+    return {
+        "weight": _e4m3(chance, rows, columns),
+        "weight_scale": _scales(chance, rows, 1, size=6e-3).bfloat16(),
+    }
 
 
-def _fp8_blocks(rows: int, columns: int) -> _Tensors:
-    scales = _scales(-(-rows // _GROUP), -(-columns // _GROUP), size=5e-3)
-    return {"weight": _e4m3(rows, columns), "weight_scale_inv": scales}
+def _fp8_blocks(chance: _Chance, rows: int, columns: int) -> _Tensors:
+    scales = _scales(chance, -(-rows // _GROUP), -(-columns // _GROUP), size=6e-3)
+    return {"weight": _e4m3(chance, rows, columns), "weight_scale_inv": scales}
 
 
-def _e4m3(rows: int, columns: int) -> torch.Tensor:
-    numbers = torch.from_numpy(_CHANCE.normal(0, 30, (rows, columns)))
+def _e4m3(chance: _Chance, rows: int, columns: int) -> torch.Tensor:
+    numbers = torch.from_numpy(chance.normal(0, 30, (rows, columns)))
     return numbers.clamp(-448, 448).to(torch.float8_e4m3fn)
 
 
@@ -230,6 +233,7 @@ def _random(config: PreTrainedConfig) -> Any:
 
 def _checkpoint(model: Model, form: str, folder: Path) -> None:
     said, pack = CHECKPOINTS[form]
+    chance = np.random.default_rng(len(form))
     plain = _random(model.config)
     layers = {
         name: layer
@@ -242,7 +246,7 @@ def _checkpoint(model: Model, form: str, folder: Path) -> None:
         if name.removesuffix(".weight") not in layers
     }
     for name, layer in layers.items():
-        stored = pack(layer.out_features, layer.in_features)
+        stored = pack(chance, layer.out_features, layer.in_features)
         tensors |= {f"{name}.{what}": one.contiguous() for what, one in stored.items()}
     folder.mkdir(parents=True)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})

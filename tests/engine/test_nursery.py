@@ -18,8 +18,11 @@ def serve(_fd: int, _links_fd: int, _spare: bool) -> int:
 
 def test_the_last_lines_of_a_fork_are_written(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with nursery(tmp_path, __name__) as quick, log.open("wb") as stderr:
-        with WorkerProcess(stderr=stderr, **quick) as worker:
-            assert worker.exit_status() == 3
+    with (
+        nursery(tmp_path, __name__) as quick,
+        log.open("wb") as stderr,
+        WorkerProcess(stderr=stderr, **quick) as worker,
+    ):
+        assert worker.exit_status() == 3
     lines = log.read_text().splitlines()
     assert len(lines) == NUM_LINES and lines[-1].endswith(f"line {NUM_LINES - 1}")

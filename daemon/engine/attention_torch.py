@@ -131,19 +131,20 @@ def attend_causally(
 
     `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d].
     """
-    groups = query.shape[1] // keys.shape[1]
-    if groups > 1:
-        keys, values = (states.repeat_interleave(groups, 1) for states in (keys, values))
-    query, keys, values = (states.transpose(0, 1).unsqueeze(0) for states in (query, keys, values))
+    count, heads, head_dim = query.shape
+    # Query heads that share a key head read it where it lies: nothing is repeated.
+    grouped = query.unflatten(1, (keys.shape[1], -1)).permute(1, 2, 0, 3)
+    shape = grouped.shape[0], grouped.shape[1], len(keys), head_dim
+    keys, values = (states.transpose(0, 1)[:, None].expand(shape) for states in (keys, values))
     mask = causal_bias(query, start) if start else None
     attended = scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
+        grouped, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
     )
-    return attended[0].transpose(0, 1)
+    return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
 
 
 def causal_bias(query: torch.Tensor, start: int) -> torch.Tensor:
-    """What hides later tokens from `query` [1, heads, count, d]: [count, start + count]."""
-    count = query.shape[2]
+    """What hides later tokens from `query` [count, heads, d]: [count, start + count]."""
+    count = len(query)
     bias = torch.full((count, start + count), -torch.inf, dtype=query.dtype, device=query.device)
     return bias.triu_(start + 1)

@@ -67,10 +67,8 @@ class Decoder:
         paged: PagedAttention,
     ) -> torch.Tensor:
         """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
-        states, added = self._through_layers(tokens, positions, paged)
-        if len(wanted) < len(tokens):
-            states, added = states[wanted], added if added is None else added[wanted]
-        return self.ops.norm(states, added, self.norm)
+        some = wanted if len(wanted) < len(tokens) else None
+        return self.ops.norm(*self._through_layers(tokens, positions, paged, some), self.norm)
 
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
@@ -79,9 +77,17 @@ class Decoder:
         return self.ops.norm(*self._through_layers(tokens, positions, paged), self.norm)
 
     def _through_layers(
-        self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        paged: PagedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The residual [T, width] behind the last layer, and what is still to be added to it."""
+        """The residual [T, width] behind the last layer, and what is still to be added to it.
+
+        With `wanted` of these tokens alone, [R, width]: once the last layer has written its keys
+        and values, nobody reads the others.
+        """
         states = self.embeddings(tokens)
         angles = self.rotary.angles(positions)
         added = None
@@ -89,6 +95,10 @@ class Decoder:
             normed = self.ops.norm(states, added, layer.input_norm)
             projected = layer.query_key_value(normed)
             attended = self.ops.attend(paged, index, projected, layer.heads, angles)
+            if wanted is not None and index + 1 == len(self.layers):
+                states, attended = states[wanted], attended[wanted]
+                if not len(wanted):
+                    return states, None
             normed = self.ops.norm(states, layer.output(attended), layer.mlp_norm)
             added = layer.down(self.ops.silu_mul(layer.gate_up(normed)))
         return states, added

@@ -45,7 +45,10 @@ def rows_of(plan: Plan, slots: Slots, alike: Callable[[int, int], bool]) -> Plan
         raise ValueError(
             f"the plan brings {plan.drafts.size} drafts where there are {drafts.sum()}"
         )
-    if not alike(batch.num_tokens - plan.drafts.size, batch.num_tokens):
+    # All layers compute the tokens, but for the end of the last one and the head: sampled ones.
+    sampled = int(np.count_nonzero(batch.samples))
+    counts = batch.num_tokens - plan.drafts.size, sampled
+    if not all(alike(count, count + plan.drafts.size) for count in counts):
         return PlannedRows(msgspec.structs.replace(batch, drafts=int32()), plan.inputs)
     rows = np.repeat(np.arange(drafts.size), drafts + 1)
     firsts = np.cumsum(drafts + 1) - (drafts + 1)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.engine.drafts import kept_of
+from daemon.engine.drafts import kept_of, rows_of
 from daemon.engine.model import CausalModel
 from daemon.engine.sampler import Drafted
 from daemon.engine.start import start
@@ -215,3 +215,19 @@ def test_what_a_plan_may_not_say(engines: Callable[[str, str], Engine]) -> None:
     one = plans.add(0, [3] * 9, GREEDY)
     with pytest.raises(ValueError, match="2 drafts where there are 2"):
         engine.run(plans.plan([(one, 9)], [[4, 4]]))
+
+
+def test_drafts_look_at_the_tokens_and_at_the_sampled_ones(
+    engines: Callable[[str, str], Engine],
+) -> None:
+    slots = engines("llama", "").slots
+    plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+    decoding = plans.add(0, [3, 4, 5], GREEDY)
+    decoding.num_computed = 2
+    chunk = plans.add(1, list(range(2, 22)), GREEDY)
+    plan = plans.plan([(decoding, 1), (chunk, 9)], [[6, 7], []])
+    assert rows_of(plan, slots, lambda _count, _other: True).drafted is not None
+    for differing in ((10, 12), (1, 3)):
+        rows = rows_of(plan, slots, lambda *counts, bad=differing: counts != bad)
+        assert rows.drafted is None
+        assert rows.batch.num_tokens == 10

@@ -32,18 +32,23 @@ class StateBuffers:
 
     def states(self, count: int, width: int) -> torch.Tensor:
         """float32 [T, K] for states in another order."""
-        return self._buffer("states", count, width, 0, 4 * width).view(torch.float32)
+        buffer = self._buffer("states", 4 * count * width, width, 0)
+        return buffer.view(torch.float32).view(count, width)
 
     def records(self, count: int, width: int, lanes: int) -> torch.Tensor:
         """Bytes for rounded states."""
         size_bytes = calls.record_bytes(count, width, lanes)
-        return self._buffer("records", 1, width, lanes, size_bytes)
+        return self._buffer("records", size_bytes, width, lanes)
 
-    def _buffer(self, name: str, count: int, width: int, lanes: int, row: int) -> torch.Tensor:
-        key = name, count * row, width, lanes
+    def _buffer(self, name: str, size_bytes: int, width: int, lanes: int) -> torch.Tensor:
+        key = name, size_bytes, width, lanes
         if key not in self._buffers:
-            # Zeros: lanes of no token are computed too, and odd numbers there may be slow.
-            self._buffers[key] = torch.zeros(count, row, dtype=torch.uint8)
+            buffer = torch.empty(size_bytes, dtype=torch.uint8)
+            if lanes:
+                # Lanes of no token are in the last record; they are computed too, and odd numbers
+                # there may be slow.
+                buffer[-calls.record_bytes(1, width, lanes) :] = 0
+            self._buffers[key] = buffer
         return self._buffers[key]
 
 

@@ -45,7 +45,7 @@ def record_bytes(count: int, columns: int, lanes: int) -> int:
 
 
 def rounded(states: torch.Tensor, records: torch.Tensor, lanes: int) -> Call:
-    """Rounds `states` [T, K], dense, into `records`, `record_bytes` long, zeros at first."""
+    """Rounds `states` [T, K], dense, into `records`: `record_bytes`, of the last zeros at first."""
     address = rounded_kernels.rounded().address
     count, width = states.shape
     return count, BY_ADDRESS, address, states.data_ptr(), width, records.data_ptr(), lanes

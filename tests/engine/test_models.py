@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from daemon.engine.resolve import resolve_here, shape_here
 from daemon.models import embedded
 from daemon.models.content import content_digest
 from daemon.models.gguf_index import GgufIndex
-from daemon.models.kept_folder import Told
+from daemon.models.kept_folder import Told, is_converted
 from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError
@@ -316,6 +317,44 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     assert len(set(found)) == 1 and (found[0] / "config.json").exists()
     gguf.write_bytes(b"GGU2")
     assert embedded.converted_folder(gguf, tmp_path / "cache") != found[0]
+
+
+def test_a_new_cache_begins_with_what_the_installation_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the embedded model alone; what is not whole, or of another content, is converted."""
+    gguf, installed = tmp_path / "embedded.gguf", tmp_path / "installed"
+    gguf.write_bytes(b"GGUF")
+    monkeypatch.setattr(embedded, "embedded_gguf", lambda: gguf)
+    monkeypatch.setattr(embedded, "INSTALLED", installed)
+    calls: list[Path] = []
+
+    def convert(source: Path, target: Path, _told: Told) -> None:
+        calls.append(source)
+        write_conversion(target)
+
+    def found(cache: str) -> Path:
+        return embedded.model_folder("", tmp_path / cache, convert)
+
+    whole = found("first")
+    (tmp_path / "first" / "configurations").mkdir()
+    (tmp_path / "first" / "configurations" / "key.json").write_text("{}")
+    embedded.keep_installed(tmp_path / "first")
+    assert found("second").name == whole.name and calls == [gguf], "it was copied"
+    assert (tmp_path / "second" / "configurations" / "key.json").read_text() == "{}"
+    assert not list((tmp_path / "second" / "models").glob(".*.[0-9]*")), "no halves are left"
+    (installed / "models" / whole.name / "tokenizer.json").unlink()
+    assert is_converted(found("third")) and len(calls) == 2
+    gguf.write_bytes(b"GGU2")
+    found("fourth")
+    assert len(calls) == 3
+    shutil.rmtree(installed)
+    installed.write_text("no folder")
+    found("fifth")
+    assert len(calls) == 4
+    (other := tmp_path / "other.gguf").write_bytes(b"GGUF of another")
+    embedded.model_folder(str(other), tmp_path / "sixth", convert)
+    assert len(calls) == 5
 
 
 def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:

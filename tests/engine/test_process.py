@@ -141,6 +141,7 @@ def test_another_checkout_of_the_same_code_compiles_nothing(tmp_path: Path) -> N
         package = tmp_path / checkout / "daemon" / "engine"
         (package / "cpu").mkdir(parents=True)
         shutil.copy(engine / "process.py", package)
+        shutil.copy(engine.parent / "files.py", package.parent)
         shutil.copy(engine / "cpu" / "compiled.py", package / "cpu")
         (package / "cpu" / "kernels.py").write_text(KERNELS)
         (package / "cpu" / "team.py").write_text(helpers)  # kernels take functions from it

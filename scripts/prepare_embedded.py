@@ -1,7 +1,8 @@
-"""Compiles the CPU kernels that the embedded model is computed with, for this processor.
+"""Prepares the embedded model for this processor: its conversion, and the kernels that compute it.
 
 An installation keeps them beside its packages, and new caches begin with them: the first start of
-a service compiles nothing. It is a whole start of a worker: that one works is seen, too.
+a service converts and compiles nothing. It is a whole start of a worker: that one works is seen,
+too. What a trial said is not kept: each cache has its own.
 """
 
 import os
@@ -14,8 +15,9 @@ import msgspec
 
 
 def main() -> int:
-    """Compile; 0 also where nothing can be: starts compile for themselves then."""
+    """Prepare it; 0 also where that cannot be: starts do it for themselves then."""
     from daemon.engine.process import INSTALLED, keep_compiled, share_cores, stay_offline
+    from daemon.models.embedded import keep_installed
 
     os.environ["NUMBA_CACHE_DIR"] = str(INSTALLED)
     stay_offline()
@@ -25,10 +27,12 @@ def main() -> int:
         keep_compiled(Path(cache))
         try:
             _start(cache)
+            keep_installed(Path(cache))
         except Exception as error:  # noqa: BLE001 - whatever it is, serving will say it again
-            print(f"the kernels could not be compiled ahead: {error}", file=sys.stderr)
+            print(f"the embedded model could not be prepared: {error}", file=sys.stderr)
             return 0
-    print(f"the kernels of this processor are compiled ({time.perf_counter() - began_s:.0f} s)")
+    took_s = time.perf_counter() - began_s
+    print(f"the embedded model and this processor's kernels are prepared ({took_s:.0f} s)")
     return 0
 
 

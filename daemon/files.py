@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,19 +74,23 @@ def raise_descriptor_limit() -> int:
 
 def copy_missing(source: Path, folder: Path) -> None:
     """Copy the entries of `source`, where there is such a folder, that `folder` lacks: each whole,
-    or not at all. Links stay links; the times are those of the copy. Raises OSError.
+    or not at all. Links stay links; times and modes are those of the copy. What begins with a dot
+    is a lock or a half, and stays. Raises OSError.
     """
     for entry in source.iterdir() if source.is_dir() else ():
         target = folder / entry.name
-        if target.exists():
+        if entry.name.startswith(".") or target.exists():
             continue
         folder.mkdir(parents=True, exist_ok=True)
         if not entry.is_dir():
             write_whole(target, entry.read_bytes())
             continue
-        half = folder / f".{entry.name}.{os.getpid()}"
+        half = Path(tempfile.mkdtemp(dir=folder, prefix=f".{entry.name}."))
         try:
-            shutil.copytree(entry, half, symlinks=True, copy_function=shutil.copyfile)
+            shutil.copytree(
+                entry, half, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True
+            )
+            half.chmod(0o755)  # of an installation that nobody may write to
             half.rename(target)
         except OSError:
             if not target.exists():  # else another process was faster

@@ -17,7 +17,7 @@ import msgspec
 def main() -> int:
     """Prepare it; 0 also where that cannot be: starts do it for themselves then."""
     from daemon.engine.process import INSTALLED, keep_compiled, share_cores, stay_offline
-    from daemon.models.embedded import keep_installed
+    from daemon.models.embedded import forget_installed, keep_installed
 
     os.environ["NUMBA_CACHE_DIR"] = str(INSTALLED)
     stay_offline()
@@ -25,6 +25,7 @@ def main() -> int:
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as cache:
         keep_compiled(Path(cache))
+        forget_installed()
         try:
             _start(cache)
             keep_installed(Path(cache))

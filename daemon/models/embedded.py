@@ -107,12 +107,15 @@ def begin_with_installed(cache: Path) -> None:
             copy_missing(INSTALLED / name, cache / name)
 
 
-def keep_installed(cache: Path) -> None:
-    """Keep what this cache has of the embedded model for caches to come, in the place of what was
-    kept before. Raises OSError.
-    """
+def forget_installed() -> None:
+    """Forget what was kept: what an installation makes, it makes anew."""
     for name in MADE:
         shutil.rmtree(INSTALLED / name, ignore_errors=True)
+
+
+def keep_installed(cache: Path) -> None:
+    """Keep what this cache has of the embedded model for caches to come. Raises OSError."""
+    for name in MADE:
         copy_missing(cache / name, INSTALLED / name)
 
 

@@ -342,7 +342,12 @@ def test_a_new_cache_begins_with_what_the_installation_made(
     embedded.keep_installed(tmp_path / "first")
     assert found("second").name == whole.name and calls == [gguf], "it was copied"
     assert (tmp_path / "second" / "configurations" / "key.json").read_text() == "{}"
-    assert not list((tmp_path / "second" / "models").glob(".*.[0-9]*")), "no halves are left"
+    assert [one.name for one in (installed / "models").iterdir()] == [whole.name], "no lock"
+    (installed / "models" / whole.name).chmod(0o555)
+    assert (found("read-only").stat().st_mode & 0o777) == 0o755
+    (installed / "models" / whole.name).chmod(0o755)
+    left = {one.name for one in (tmp_path / "second" / "models").iterdir()}
+    assert left == {whole.name}, "no halves are left"
     (installed / "models" / whole.name / "tokenizer.json").unlink()
     assert is_converted(found("third")) and len(calls) == 2
     gguf.write_bytes(b"GGU2")

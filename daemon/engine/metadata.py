@@ -45,7 +45,7 @@ def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -
     positions = batch.starts[rows] + (np.arange(len(rows)) - row_offsets[rows])
     used = int(positions.max(initial=0)) // block_size + 1
     tables = block_table[batch.slots, :used]
-    sampled = np.flatnonzero(batch.samples)
+    sampled = batch.samples.nonzero()[0]
     return FlatBatch(
         tokens=tokens,
         own_tokens=row_offsets[own],
@@ -58,8 +58,8 @@ def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -
         starts=batch.starts,
         counts=batch.counts,
         block_tables=tables,
-        single_rows=np.flatnonzero(batch.counts == 1),
-        chunk_rows=np.flatnonzero(batch.counts != 1),
+        single_rows=(batch.counts == 1).nonzero()[0],
+        chunk_rows=(batch.counts != 1).nonzero()[0],
         sampled_tokens=ends[sampled] - 1,
         sampled_slots=batch.slots[sampled],
         sampled_positions=(batch.starts + batch.counts)[sampled].astype(np.int64),
@@ -100,7 +100,7 @@ def _tokens(batch: Batch, inputs: Column, rows: Int64) -> tuple[Int64, Int64]:
     fed = batch.fed[rows].astype(bool)
     if int(fed.sum()) != len(inputs):
         raise ValueError(f"the plan feeds {int(fed.sum())} tokens but brings {len(inputs)}")
-    own = np.flatnonzero(batch.fed == 0)
+    own = (batch.fed == 0).nonzero()[0]
     if (batch.counts[own] != 1).any():
         raise ValueError("a row that is not fed computes exactly one token")
     tokens[fed] = inputs

@@ -1,5 +1,6 @@
 """How the blocks of each format lie in memory, as vector code reads them."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
@@ -48,6 +49,10 @@ class _Four(Block):
     def scales(self) -> Value:
         return self.half_at(0)
 
+    @classmethod
+    def scales_behind(cls, blocks: Sequence[Block]) -> Value:
+        return _halves_behind(blocks, 0)
+
     def codes(self, chunk: int) -> Value:
         return self.spread(self.bytes_at(self.packed_at, 16))
 
@@ -56,11 +61,16 @@ class _FourLeast(_Four):
     """Q4_1: a scale, a minimum, 16 bytes."""
 
     zero = 0
+    own_offsets = True
     packed_at = 4
 
     @cached_property
     def least(self) -> Value:
         return self.half_at(2)
+
+    @classmethod
+    def offsets_behind(cls, blocks: Sequence[Block]) -> Value:
+        return _halves_behind(blocks, 2)
 
 
 class _Five(_Four):
@@ -83,11 +93,16 @@ class _FiveLeast(_Five):
     """Q5_1: a scale, a minimum, 32 high bits, 16 bytes."""
 
     zero = 0
+    own_offsets = True
     packed_at = 8
 
     @cached_property
     def least(self) -> Value:
         return self.half_at(2)
+
+    @classmethod
+    def offsets_behind(cls, blocks: Sequence[Block]) -> Value:
+        return _halves_behind(blocks, 2)
 
 
 class _Eight(_Four):
@@ -107,6 +122,7 @@ class _FourK(Block):
     Of each 32 bytes first all low halves, then all high ones.
     """
 
+    own_offsets = True
     packed_at = 16
 
     @cached_property
@@ -174,6 +190,7 @@ class _SixK(Block):
 class _Group(Block):
     """A scale and a zero, float32 each, and bytes: int8."""
 
+    own_offsets = True
     code_bits = 8
 
     @cached_property
@@ -233,6 +250,12 @@ class _GroupOfFloats(_Group):
         bits = self.builder.select(missing, self.writer.number(kind, 0x7E00), bits)
         floats = self.writer.halves(bits)
         return self.builder.fmul(floats, self.writer.number(floats.type, 256.0))
+
+
+def _halves_behind(blocks: Sequence[Block], offset: int) -> Value:
+    """float32 lanes of the float16 at an offset of each block: all are converted at once."""
+    writer = blocks[0].writer
+    return writer.halves(writer.joined([block.half_bits_at(offset) for block in blocks]))
 
 
 _KINDS: dict[str, type[Block]] = {

@@ -1,10 +1,13 @@
 """How vector code reads the blocks of every format, 32 numbers at a time.
 
 A block's numbers are worth scale * (code - zero), or scale * code + least: `codes` are bytes
-without a sign, as products of integers take them; `floats` are the numbers themselves, bit for bit
-those of `daemon.engine.quantised.unpack`.
+without a sign; `floats` are the numbers themselves, bit for bit those of
+`daemon.engine.quantised.unpack`. Products of integers take `factors`: the codes, or codes of 8 bits
+less 128 where the processor multiplies those faster (`Factors`).
 """
 
+from collections.abc import Sequence
+from enum import Enum
 from functools import cached_property
 
 from daemon.engine.cpu.vectors import FLOAT, I8, I16, I32, Value, Writer, lanes
@@ -14,6 +17,15 @@ CHUNK_LEN = 32
 """Numbers that are read together; a format without blocks is read as if these were one."""
 HALF_CHUNK = 16
 """Numbers of a vector of float32."""
+_HALF_RANGE = 128
+
+
+class Factors(Enum):
+    """What an integer product multiplies the rounded states with."""
+
+    NARROW = "bytes below 128"
+    WIDE = "bytes without a sign"
+    SIGNED = "bytes with a sign: codes less 128"
 
 
 class Block:
@@ -23,6 +35,8 @@ class Block:
     """What is taken off each code; formats with a zero or minimum of their own have 0 here."""
     rounds = True
     """Whether its numbers are codes with a scale, so that integers may be multiplied."""
+    own_offsets = False
+    """Whether each scale has a zero or a minimum of its own."""
     code_bits = 6
     """Bits of a code, at most."""
     scale_len = CHUNK_LEN
@@ -44,9 +58,34 @@ class Block:
         """Numbers of a block."""
         return form.block_len
 
+    @classmethod
+    def kind_of_factors(cls, writer: Writer) -> Factors:
+        """What products take on this processor.
+
+        AVX2 multiplies bytes without a sign by bytes with one, and sums pairs in 16 bits, where
+        only magnitudes up to 128 fit; what adds fours in 32 bits takes whole bytes.
+        """
+        if cls.code_bits < 8:
+            return Factors.NARROW
+        adds_fours = writer.has("avx512vnni") or writer.has("avxvnni")
+        return Factors.SIGNED if writer.has("avx2") and not adds_fours else Factors.WIDE
+
+    @classmethod
+    def zero_of_factors(cls, writer: Writer) -> int:
+        """What is taken off each factor, the same for all blocks."""
+        signed = cls.kind_of_factors(writer) is Factors.SIGNED
+        return cls.zero - _HALF_RANGE if signed else cls.zero
+
     def codes(self, chunk: int) -> Value:
         """<32 x i8>: codes without a sign."""
         raise NotImplementedError
+
+    def factors(self, chunk: int) -> Value:
+        """<32 x i8>: what products take, see `kind_of_factors`."""
+        codes = self.codes(chunk)
+        if self.kind_of_factors(self.writer) is not Factors.SIGNED:
+            return codes
+        return self.builder.xor(codes, self.writer.number(codes.type, -_HALF_RANGE))
 
     @cached_property
     def scales(self) -> Value:
@@ -65,6 +104,29 @@ class Block:
             return self.least
         zero = self.writer.number(self.scales.type, -float(self.zero))
         return self.builder.fmul(self.scales, zero)
+
+    @cached_property
+    def offsets_of_factors(self) -> Value:
+        """float32 lanes like `scales`: a number is scale * factor + offset."""
+        shift = self.zero_of_factors(self.writer) - self.zero
+        if not self.own_offsets:
+            zero = self.writer.number(self.scales.type, -float(self.zero + shift))
+            return self.builder.fmul(self.scales, zero)
+        if not shift:
+            return self.offsets
+        return self.writer.muladd(
+            self.scales, self.writer.number(self.scales.type, -float(shift)), self.offsets
+        )
+
+    @classmethod
+    def scales_behind(cls, blocks: Sequence["Block"]) -> Value:
+        """The scales of blocks, one behind the other."""
+        return blocks[0].writer.joined([block.scales for block in blocks])
+
+    @classmethod
+    def offsets_behind(cls, blocks: Sequence["Block"]) -> Value:
+        """The offsets of blocks' factors, one behind the other."""
+        return blocks[0].writer.joined([block.offsets_of_factors for block in blocks])
 
     def floats(self, chunk: int) -> list[Value]:
         """The numbers of a chunk: two of <16 x float>."""
@@ -95,7 +157,11 @@ class Block:
 
     def half_at(self, offset: int) -> Value:
         """<1 x float> of the float16 at an offset."""
-        return self.writer.halves(self.writer.load(lanes(I16, 1), self.address, offset))
+        return self.writer.halves(self.half_bits_at(offset))
+
+    def half_bits_at(self, offset: int) -> Value:
+        """<1 x i16>: the bits of the float16 at an offset."""
+        return self.writer.load(lanes(I16, 1), self.address, offset)
 
     def low(self, packed: Value) -> Value:
         """The low four bits of bytes."""

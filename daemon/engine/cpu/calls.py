@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from daemon.engine.cpu import kernels
-from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE
+from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE, COLUMNS_IN_TURN
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv_cache import PagedKV
@@ -116,13 +116,23 @@ def silu_mul(states: torch.Tensor, output: torch.Tensor) -> Call:
 
 
 def linear(
-    weight: torch.Tensor, bias: torch.Tensor | None, states: torch.Tensor, output: torch.Tensor
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    states: torch.Tensor,
+    output: torch.Tensor,
+    in_turn: bool = False,
 ) -> Call:
-    """`output` [T, N] of `states` [T, K] and `weight` [N, K], all dense."""
+    """`output` [T, N] of `states` [T, K] and `weight` [N, K], all dense.
+
+    `in_turn`: column by column, of one token.
+    """
     num_columns, width = weight.shape
+    opcode, at_once = (
+        (kernels.IN_TURN, COLUMNS_IN_TURN) if in_turn else (kernels.LINEAR, COLUMNS_AT_ONCE)
+    )
     return (
-        -(-num_columns // COLUMNS_AT_ONCE),
-        kernels.LINEAR,
+        -(-num_columns // at_once),
+        opcode,
         weight.data_ptr(),
         0 if bias is None else bias.data_ptr(),
         states.data_ptr(),

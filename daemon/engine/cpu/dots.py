@@ -22,6 +22,7 @@ TILE = 4
 """Columns, and tokens, of one tile of a product."""
 
 _LANES = 16
+_FEW_LANES = 8
 _VECTOR = lanes(FLOAT, _LANES)
 _VECTOR_BYTES = 64
 _LINE_BYTES = 64
@@ -74,7 +75,9 @@ def dot_floats(
         _, places, ahead, count, states_at, sums_at = values
         rows_at = [writer.load(I64, places, 8 * column) for column in range(TILE)]
         zero = writer.number(_VECTOR, 0.0)
-        totals = [writer.variable(zero) for _ in range(2 * TILE)]
+        # A sum for each half of a chunk, where the processor's registers hold as many.
+        sums = 2 if writer.has("avx512f") else 1
+        totals = [[writer.variable(zero) for _ in range(sums)] for _ in range(TILE)]
         size_bytes, length = kind.size_bytes(form_here), kind.length(form_here)
         with writer.loop(count) as index:
             at = writer.step(states_at, index, 4 * length)
@@ -87,10 +90,11 @@ def dot_floats(
                 numbers = [writer.load(_VECTOR, at, offset) for offset in offsets]
                 for column, block in enumerate(blocks):
                     for half, part in enumerate(block.floats(chunk)):
-                        writer.add_to(totals[2 * column + half], part, numbers[half])
-        for column in range(TILE):
-            low, high = (builder.load(totals[2 * column + half]) for half in range(2))
-            writer.store(writer.total(builder.fadd(low, high)), sums_at, 4 * column)
+                        writer.add_to(totals[column][half % sums], part, numbers[half])
+        for column, places in enumerate(totals):
+            loaded = [builder.load(place) for place in places]
+            whole = builder.fadd(*loaded) if sums > 1 else loaded[0]
+            writer.store(writer.total(whole), sums_at, 4 * column)
         return context.get_dummy_value()
 
     integers = (types.int64,) * 5
@@ -154,23 +158,34 @@ def tile_floats(_typing: Any, rows: Any, row_len: Any, states: Any, count: Any, 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         writer = Writer(context, builder)
         rows_at, row_len, places, count, sums_at = values
-        zero = writer.number(_VECTOR, 0.0)
-        totals = [[writer.variable(zero) for _ in range(TILE)] for _ in range(TILE)]
         columns = [writer.number(I64, 4 * column) for column in range(TILE)]
-        rows_at = [builder.add(rows_at, builder.mul(row_len, column)) for column in columns]
-        states_at = [writer.load(I64, places, 8 * token) for token in range(TILE)]
-        with writer.loop(builder.udiv(count, writer.number(I64, _LANES))) as index:
-            shift = builder.mul(index, writer.number(I64, _VECTOR_BYTES))
-            weights = [writer.load(_VECTOR, builder.add(row, shift)) for row in rows_at]
-            for token, row in enumerate(states_at):
-                numbers = writer.load(_VECTOR, builder.add(row, shift))
-                for column, weight in enumerate(weights):
-                    writer.add_to(totals[token][column], numbers, weight)
-        for token in range(TILE):
-            for column in range(TILE):
-                offset = 4 * (TILE * token + column)
-                total = writer.total(builder.load(totals[token][column]))
-                writer.store(total, sums_at, offset)
+        rows = [builder.add(rows_at, builder.mul(row_len, column)) for column in columns]
+        tokens = [writer.load(I64, places, 8 * token) for token in range(TILE)]
+        # All sums in registers: sixteen of 64 bytes, or eight of 32.
+        wide = writer.has("avx512f")
+        together, num_lanes = (TILE, _LANES) if wide else (TILE // 2, _FEW_LANES)
+        for first in range(0, TILE, together):
+            at = writer.at(sums_at, 4 * TILE * first)
+            _tile(writer, rows, tokens[first : first + together], count, num_lanes, at)
         return context.get_dummy_value()
 
     return types.void(*(types.int64,) * 5), generate
+
+
+def _tile(
+    writer: Writer, rows: list[Value], tokens: list[Value], count: Value, num_lanes: int, at: Value
+) -> None:
+    """float32 [tokens, TILE] at an address: products of tokens' states and rows of numbers."""
+    builder, vector = writer.builder, lanes(FLOAT, num_lanes)
+    zero = writer.number(vector, 0.0)
+    totals = [[writer.variable(zero) for _ in rows] for _ in tokens]
+    with writer.loop(builder.udiv(count, writer.number(I64, num_lanes))) as index:
+        shift = builder.mul(index, writer.number(I64, 4 * num_lanes))
+        weights = [writer.load(vector, builder.add(row, shift)) for row in rows]
+        for token, row in enumerate(tokens):
+            numbers = writer.load(vector, builder.add(row, shift))
+            for column, weight in enumerate(weights):
+                writer.add_to(totals[token][column], numbers, weight)
+    for token, places in enumerate(totals):
+        for column, place in enumerate(places):
+            writer.store(writer.total(builder.load(place)), at, 4 * (TILE * token + column))

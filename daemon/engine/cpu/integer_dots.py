@@ -15,9 +15,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from daemon.engine.cpu.block_kinds import reader
-from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
+from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block, Factors
 from daemon.engine.cpu.dots import TILE, fetch_lines, form_of
-from daemon.engine.cpu.vectors import FLOAT, I8, I16, I32, I64, Value, Writer, lanes
+from daemon.engine.cpu.vectors import BIT, FLOAT, I8, I16, I32, I64, Value, Writer, lanes
 
 LEAST = 2.0**-100
 """Smaller numbers are rounded to nothing."""
@@ -28,57 +28,50 @@ _ROUNDER_BITS = 0x4B400000
 _FEW_LANES = 8  # 32 bytes, of which four by four are summed
 
 
-def dot_bytes(writer: Writer, total: Value, codes: Value, signed: Value, narrow: bool) -> Value:
+def dot_bytes(writer: Writer, total: Value, factors: Value, signed: Value, kind: Factors) -> Value:
     """`total` <n x i32> plus the sums of each four products of <4n x i8>.
 
-    `codes` have no sign; `narrow`: they are below 128.
+    `signed` are rounded states, of -127 to 127.
     """
     builder, count = writer.builder, total.type.count
     if writer.has("avx512vnni") and count in {8, 16}:
-        words = [builder.bitcast(one, total.type) for one in (codes, signed)]
+        words = [builder.bitcast(one, total.type) for one in (factors, signed)]
         return writer.call(f"llvm.x86.avx512.vpdpbusd.{32 * count}", total.type, total, *words)
     if count > _FEW_LANES:
         halves = []
         for first in (0, count // 2):
-            some, others = (writer.part(one, 4 * first, 2 * count) for one in (codes, signed))
+            some, others = (writer.part(one, 4 * first, 2 * count) for one in (factors, signed))
             here = writer.part(total, first, count // 2)
-            halves.append(dot_bytes(writer, here, some, others, narrow))
+            halves.append(dot_bytes(writer, here, some, others, kind))
         return writer.concat(*halves)
     if writer.has("avxvnni"):
-        words = [builder.bitcast(one, total.type) for one in (codes, signed)]
+        words = [builder.bitcast(one, total.type) for one in (factors, signed)]
         return writer.call("llvm.x86.avx512.vpdpbusd.256", total.type, total, *words)
     if writer.has("avx2"):
-        return builder.add(total, _by_pairs(writer, codes, signed, narrow))
-    return builder.add(total, _plainly(writer, codes, signed))
+        return builder.add(total, _by_pairs(writer, factors, signed, kind))
+    return builder.add(total, _plainly(writer, factors, signed))
 
 
-def _by_pairs(writer: Writer, codes: Value, signed: Value, narrow: bool) -> Value:
+def _by_pairs(writer: Writer, factors: Value, signed: Value, kind: Factors) -> Value:
     """<8 x i32> by the instruction that adds pairs of products in 16 bits, and saturates there."""
-    builder, pairs_kind, sums_kind = writer.builder, lanes(I16, 16), lanes(I32, 8)
-    low = codes if narrow else builder.and_(codes, writer.number(codes.type, 127))
-    pairs = writer.call("llvm.x86.avx2.pmadd.ub.sw", pairs_kind, low, signed)
+    pairs_kind, sums_kind = lanes(I16, 16), lanes(I32, 8)
+    if kind is Factors.SIGNED:
+        # It takes one side without a sign: magnitudes, and the sign goes over to the states.
+        signed = writer.call("llvm.x86.avx2.psign.b", signed.type, signed, factors)
+        never = writer.number(BIT, 0)
+        factors = writer.call("llvm.abs.v32i8", factors.type, factors, never)
+    pairs = writer.call("llvm.x86.avx2.pmadd.ub.sw", pairs_kind, factors, signed)
     ones = writer.number(pairs_kind, 1)
-    sums = writer.call("llvm.x86.avx2.pmadd.wd", sums_kind, pairs, ones)
-    if narrow:
-        return sums
-    high = builder.lshr(codes, writer.number(codes.type, 7))
-    pairs = writer.call("llvm.x86.avx2.pmadd.ub.sw", pairs_kind, high, signed)
-    more = writer.call("llvm.x86.avx2.pmadd.wd", sums_kind, pairs, writer.number(pairs_kind, 128))
-    return builder.add(sums, more)
+    return writer.call("llvm.x86.avx2.pmadd.wd", sums_kind, pairs, ones)
 
 
-def _plainly(writer: Writer, codes: Value, signed: Value) -> Value:
-    builder, count = writer.builder, codes.type.count
+def _plainly(writer: Writer, factors: Value, signed: Value) -> Value:
+    builder, count = writer.builder, factors.type.count
     wide = lanes(I16, count)
-    products = builder.mul(builder.zext(codes, wide), builder.sext(signed, wide))
+    products = builder.mul(builder.zext(factors, wide), builder.sext(signed, wide))
     products = builder.sext(products, lanes(I32, count))
     parts = [writer.pick(products, range(first, count, 4)) for first in range(4)]
     return builder.add(builder.add(*parts[:2]), builder.add(*parts[2:]))
-
-
-def narrow(kind: type[Block]) -> bool:
-    """Whether codes are below 128."""
-    return kind.code_bits < 8
 
 
 @intrinsic
@@ -143,9 +136,9 @@ def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
 def unpack_codes(
     _typing: Any, form: Any, blocks: Any, num_blocks: Any, ahead: Any, codes: Any, scales: Any
 ) -> Any:
-    """Codes of some blocks of a row, and of each scale the scale and offset. For numba code.
+    """Factors of some blocks of a row, and of each scale the scale and offset. For numba code.
 
-    Addresses of uint8 and of float32 pairs; the bytes that lie `ahead` of the blocks are fetched.
+    Addresses of bytes and of float32 pairs; the bytes that lie `ahead` of the blocks are fetched.
     """
     form_here = form_of(form)
     kind = reader(form_here)
@@ -160,11 +153,11 @@ def unpack_codes(
             block: Block = kind(writer, form_here, here)
             fetch_lines(writer, builder.add(here, ahead), size_bytes)
             mixed = [one // 2 + one % 2 * num_scales for one in range(2 * num_scales)]
-            both = writer.pick(block.scales, mixed, block.offsets)
+            both = writer.pick(block.scales, mixed, block.offsets_of_factors)
             writer.store(both, writer.step(scales_at, index, 8 * num_scales))
             at = writer.step(codes_at, index, length)
             for chunk in range(length // CHUNK_LEN):
-                writer.store(block.codes(chunk), at, CHUNK_LEN * chunk)
+                writer.store(block.factors(chunk), at, CHUNK_LEN * chunk)
         return context.get_dummy_value()
 
     return types.void(form, *(types.int64,) * 5), generate
@@ -243,6 +236,7 @@ def tile_codes(
         writer = Writer(context, builder)
         _, _, codes_at, pairs_at, row_len, states_at, width, start, count, sums_at = values
         vector, integers = lanes(FLOAT, tokens), lanes(I32, tokens)
+        factors = kind.kind_of_factors(writer)
         record = Record(writer, tokens, states_at, width, start)
         columns = [builder.mul(row_len, writer.number(I64, index)) for index in range(TILE)]
         rows_at = [builder.add(codes_at, column) for column in columns]
@@ -270,7 +264,7 @@ def tile_codes(
                     for column, row in enumerate(rows):
                         four = writer.splat(writer.load(I32, row, 4 * word), tokens)
                         four = builder.bitcast(four, signed.type)
-                        dots[column] = dot_bytes(writer, dots[column], four, signed, narrow(kind))
+                        dots[column] = dot_bytes(writer, dots[column], four, signed, factors)
                 for total, some, pair in zip(totals, dots, pairs, strict=True):
                     add_scaled(writer, total, some, scale, added[run], writer.at(pair, 8 * run))
         for column, total in enumerate(totals):

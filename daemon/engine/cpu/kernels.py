@@ -12,7 +12,7 @@ import numpy as np
 from numba import cfunc, types
 
 from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
-from daemon.engine.cpu.kernels_linear import linear_item
+from daemon.engine.cpu.kernels_linear import in_turn_item, linear_item
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.numeric import exp as _exp
 from daemon.engine.cpu.numeric import inner as _inner
@@ -29,6 +29,7 @@ from daemon.engine.cpu.team import (
 
 LINEAR, NORM, ROTATE, STORE, ATTEND, SILU_MUL = range(6)
 STORE_INT8, STORE_FP8, ATTEND_INT8, ATTEND_FP8 = range(6, 10)
+IN_TURN = 10
 """The opcodes."""
 
 BY_ADDRESS = 32
@@ -208,6 +209,8 @@ def _do_item(a, item):
     opcode = a[3]
     if opcode == LINEAR:
         linear_item(a, item)
+    elif opcode == IN_TURN:
+        in_turn_item(a, item)
     elif opcode == NORM:
         _norm_item(a, item)
     elif opcode == ROTATE:

@@ -1,4 +1,4 @@
-"""The CPU kernel of matrix products of a few tokens, over float32 weights."""
+"""The CPU kernels of matrix products of a few tokens, over float32 weights."""
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
 # mypy: ignore-errors
@@ -10,6 +10,9 @@ from daemon.engine.cpu.team import float_pointer, prefetch
 
 COLUMNS_AT_ONCE = 32
 """Output columns in one item of a product."""
+
+COLUMNS_IN_TURN = 64
+"""The same where columns are read one after another."""
 
 
 @inner
@@ -103,3 +106,26 @@ def linear_item(a, item):
         for token in range(num_tokens):
             for column in range(first, last):
                 output[token * num_columns + column] += bias[column]
+
+
+@item
+def in_turn_item(a, item):
+    """The same of one token, column by column.
+
+    The weights are read as they lie in memory: some processors then fetch ahead best themselves.
+    Arguments as of `linear_item`; items are of `COLUMNS_IN_TURN`.
+    """
+    width = a[8]
+    first = item * COLUMNS_IN_TURN
+    last = min(first + COLUMNS_IN_TURN, a[9])
+    x, output = float_pointer(a[6]), float_pointer(a[10])
+    for column in range(first, last):
+        w = float_pointer(a[4] + 4 * column * width)
+        total = np.float32(0.0)
+        for k in range(width):
+            total += x[k] * w[k]
+        output[column] = total
+    if a[5] != 0:
+        bias = float_pointer(a[5])
+        for column in range(first, last):
+            output[column] += bias[column]

@@ -9,8 +9,9 @@ import torch
 
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
+from daemon.engine.cpu.choose_linear import reads_in_turn
 from daemon.engine.cpu.quantised import QuantisedProduct
-from daemon.engine.cpu.team import CALL_WIDTH, Call, Team
+from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
@@ -47,7 +48,8 @@ class DecodePrograms:
         count = len(batch.tokens)
         program = self._programs.get(count)
         if program is None:
-            program = _Program(count, self._decoder, self._cache, self._constants)
+            in_turn = count == 1 and self._reads_in_turn()
+            program = _Program(count, self._decoder, self._cache, self._constants, in_turn)
             self._programs[count] = program
         program.prepare(self._slots.inputs(batch), batch)
         self._team.run_program(program.table)
@@ -56,6 +58,12 @@ class DecodePrograms:
     def prepare(self) -> bool:
         """A program is written in no time."""
         return False
+
+    def _reads_in_turn(self) -> bool:
+        """Whether plain weights are read column by column for one sequence: measured once."""
+        layers = (one for one in self._decoder.products() if isinstance(one, PackedLinear))
+        plain = [layer.plain for layer in layers if layer.plain is not None]
+        return bool(plain) and reads_in_turn(plain, self._team)
 
 
 def possible(decoder: Decoder) -> bool:
@@ -81,8 +89,16 @@ def _is_called(product: Layer, count: int) -> bool:
 class _Program:
     """The calls for one number of sequences, and the buffers that they name."""
 
-    def __init__(self, count: int, decoder: Decoder, cache: PagedKV, constants: Constants) -> None:
+    def __init__(
+        self,
+        count: int,
+        decoder: Decoder,
+        cache: PagedKV,
+        constants: Constants,
+        in_turn: bool,
+    ) -> None:
         width = decoder.embeddings.width
+        self._in_turn = in_turn
         self._decoder = decoder
         self._cache = cache
         self._constants = constants
@@ -94,9 +110,7 @@ class _Program:
         self._buffers: dict[str, torch.Tensor] = {}
         self._attended: list[int] = []
         self.logits, listed = self._write()
-        self.table = np.zeros((len(listed), CALL_WIDTH), np.int64)
-        for row, call in zip(self.table, listed, strict=True):
-            row[2 : 2 + len(call)] = call
+        self.table = table_of(listed)
 
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
         """Fill the buffers for one step of `tokens` int64 [T]."""
@@ -159,7 +173,8 @@ class _Program:
             listed += product.calls(states, output) or ()
         else:
             assert product.plain is not None
-            listed.append(calls.linear(product.plain, product.bias, states, output))
+            plain = product.plain
+            listed.append(calls.linear(plain, product.bias, states, output, self._in_turn))
         return output
 
     def _norm(

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
 from daemon.engine.cpu.dots import TILE, fetch_lines, form_of
-from daemon.engine.cpu.integer_dots import dot_bytes, narrow
+from daemon.engine.cpu.integer_dots import dot_bytes
 from daemon.engine.cpu.vectors import FLOAT, I8, I32, I64, Value, Writer, lanes
 from daemon.models.formats import WeightFormat
 
@@ -77,6 +77,10 @@ class _Dots:
         # Wide vectors have fewer places to be computed in: spreading many scales takes them all.
         many_scales = self._kind.length(form) == _LONG_LEN and self._kind.scale_len == CHUNK_LEN
         self._wide = writer.has("avx512vnni") and not many_scales
+        self._factors = self._kind.kind_of_factors(writer)
+        own = self._kind.own_offsets
+        self._zero = 0 if own else self._kind.zero_of_factors(writer)
+        self._offset = own or self._zero != 0
         count = 2 * _LANES if self._wide else _LANES
         zero = writer.number(lanes(FLOAT, count), 0.0)
         self._dots = [writer.variable(zero) for _ in range(TILE)]
@@ -87,7 +91,7 @@ class _Dots:
         length, size_bytes = self._kind.length(self._form), self._kind.size_bytes(self._form)
         num_scales = together * length // self._kind.scale_len
         zero = self._writer.number(lanes(FLOAT, num_scales), 0.0)
-        others = [self._writer.variable(zero) for _ in range(TILE)]
+        others = [self._writer.variable(zero) for _ in range(TILE if self._offset else 0)]
         with self._writer.loop(count) as turn:
             index = self._writer.step(first, turn, together)
             columns = []
@@ -98,7 +102,7 @@ class _Dots:
                 offsets = (size_bytes * block for block in range(together))
                 columns.append([self._block(self._writer.at(here, at)) for at in offsets])
             self._add(index, columns, others)
-        for places, other in zip(self._others, others, strict=True):
+        for places, other in zip(self._others, others, strict=False):
             places.append(other)
 
     def totals(self) -> list[Value]:
@@ -108,10 +112,8 @@ class _Dots:
             total = self._writer.total(self._builder.load(dots))
             for other in others:
                 more = self._writer.total(self._builder.load(other))
-                if self._kind.zero:
-                    more = self._builder.fmul(
-                        more, self._writer.number(FLOAT, -float(self._kind.zero))
-                    )
+                if self._zero:
+                    more = self._builder.fmul(more, self._writer.number(FLOAT, -float(self._zero)))
                 total = self._builder.fadd(total, more)
             found.append(total)
         return found
@@ -126,14 +128,14 @@ class _Dots:
         scales, sums = self._scales_of(index, chunks)
         codes = self._writer.step(self._codes, index, length)
         worths = []
-        for blocks, other in zip(columns, others, strict=True):
-            of_row = self._joined([block.scales for block in blocks])
+        for row, blocks in enumerate(columns):
+            of_row = self._kind.scales_behind(blocks)
             worths.append(self._builder.fmul(of_row, scales))
-            # A zero that is the same for all is multiplied with once, at the end.
-            added = of_row
-            if not self._kind.zero:
-                added = self._joined([block.offsets for block in blocks])
-            self._writer.add_to(other, added, sums)
+            if self._offset:
+                # A zero that is the same for all is multiplied with once, at the end.
+                own = self._kind.own_offsets
+                added = self._kind.offsets_behind(blocks) if own else of_row
+                self._writer.add_to(others[row], added, sums)
         # Where each fifth bit lies elsewhere, it is put to whole chunks.
         if self._wide and len(columns[0]) == _SHORT_BLOCKS and self._kind.code_bits != 5:
             self._add_short(codes, columns, worths)
@@ -144,10 +146,10 @@ class _Dots:
             signed = self._writer.load(kind, codes, CHUNK_LEN * chunk)
             for blocks, worth, total in zip(columns, worths, self._dots, strict=True):
                 both = [
-                    blocks[one // of_block].codes(one % of_block)
+                    blocks[one // of_block].factors(one % of_block)
                     for one in range(chunk, chunk + step)
                 ]
-                self._add_chunks(chunk, self._joined(both), signed, worth, total)
+                self._add_chunks(chunk, self._writer.joined(both), signed, worth, total)
 
     def _add_short(self, codes: Value, columns: list[list[Block]], worths: list[Value]) -> None:
         """Add blocks of one chunk: their first halves side by side, and their second halves."""
@@ -161,10 +163,10 @@ class _Dots:
         of_lanes = [lane // (HALF_CHUNK // 4) for lane in range(2 * _LANES)]
         for blocks, worth, total in zip(columns, worths, self._dots, strict=True):
             dots = writer.number(lanes(I32, 2 * _LANES), 0)
-            whole = [block.codes(0) for block in blocks]
+            whole = [block.factors(0) for block in blocks]
             for half, states in enumerate(signed):
                 parts = [writer.part(one, HALF_CHUNK * half, HALF_CHUNK) for one in whole]
-                dots = dot_bytes(writer, dots, self._joined(parts), states, narrow(self._kind))
+                dots = dot_bytes(writer, dots, self._writer.joined(parts), states, self._factors)
             by = writer.pick(worth, of_lanes)
             writer.add_to(total, self._builder.sitofp(dots, by.type), by)
 
@@ -173,7 +175,7 @@ class _Dots:
     ) -> None:
         count = codes.type.count // 4
         nothing = self._writer.number(lanes(I32, count), 0)
-        dots = dot_bytes(self._writer, nothing, codes, signed, narrow(self._kind))
+        dots = dot_bytes(self._writer, nothing, codes, signed, self._factors)
         numbers = range(CHUNK_LEN * chunk, CHUNK_LEN * chunk + 4 * count, 4)
         by = self._writer.pick(worth, [number // self._kind.scale_len for number in numbers])
         floats = self._builder.sitofp(dots, by.type)
@@ -181,12 +183,6 @@ class _Dots:
             empty = self._writer.number(by.type, 0.0)
             floats, by = (self._writer.concat(one, empty) for one in (floats, by))
         self._writer.add_to(total, floats, by)
-
-    def _joined(self, parts: list[Value]) -> Value:
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self._writer.concat(one, other) for one, other in pairs]
-        return parts[0]
 
     def _scales_of(self, index: Value, count: int) -> tuple[Value, Value]:
         """Scales and sums of the token for so many chunks: a lane for each scale of the weights."""

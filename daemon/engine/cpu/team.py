@@ -155,6 +155,14 @@ def call_item(_typing: Any, _function: Any, _arguments: Any, _item: Any) -> Any:
     return types.void(*arguments), generate
 
 
+def table_of(calls: Sequence[Call]) -> npt.NDArray[np.int64]:
+    """The program [calls, CALL_WIDTH] of some calls."""
+    table = np.zeros((len(calls), CALL_WIDTH), np.int64)
+    for row, call in zip(table, calls, strict=True):
+        row[2 : 2 + len(call)] = call
+    return table
+
+
 def _libgomp() -> ctypes.CDLL:
     """The libgomp that torch loaded; OSError where torch came with another OpenMP."""
     bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))

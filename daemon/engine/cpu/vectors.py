@@ -111,6 +111,13 @@ class Writer:
         """The lanes of two vectors of one type behind each other."""
         return self.pick(one, range(2 * one.type.count), other)
 
+    def joined(self, parts: Sequence[Value]) -> Value:
+        """The lanes of one, two, four or more vectors of one type behind each other."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.concat(one, other) for one, other in pairs]
+        return parts[0]
+
     def lane(self, vector: Value, index: int) -> Value:
         """One lane as a scalar."""
         return self.builder.extract_element(vector, self.number(I32, index))

@@ -18,14 +18,15 @@ def choose(logits: torch.Tensor, params: Params, positions: Positions) -> torch.
     a finite number (their token is 0).
     """
     best, tokens = logits.max(-1)
-    broken = ~best.isfinite()
-    tokens[broken] = 0
-    drawing = np.flatnonzero((params["inverse"] > 0) & ~broken.numpy())
+    broken = (~best.isfinite()).numpy()
+    if broken.any():
+        tokens[torch.from_numpy(broken)] = 0
+    drawing = ((params["inverse"] > 0) & ~broken).nonzero()[0]
     if len(drawing):
         index = torch.from_numpy(drawing)
         uniform = uniforms(params["seed"][drawing], positions[drawing])
         tokens[index] = _drawn(logits, best, index, params[drawing], uniform)
-    return torch.stack((tokens, broken.long()))
+    return torch.stack((tokens, torch.from_numpy(broken.astype(np.int64))))
 
 
 def _drawn(

@@ -33,4 +33,4 @@ class Drawn:
         """The draw on the host. Only once the device is done with what `sample` queued."""
         tokens, broken = self._copy.numpy()
         logprobs = None if self._scores is None else self._scores.read()
-        return Draws(tokens.astype(np.int32), logprobs, np.flatnonzero(broken))
+        return Draws(tokens.astype(np.int32), logprobs, broken.nonzero()[0])

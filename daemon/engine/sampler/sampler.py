@@ -82,14 +82,14 @@ class Sampler:
         """
         seats, places = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
         params = self._columns.rows(seats)
-        rows = np.flatnonzero(params["edited"])
+        rows = params["edited"].nonzero()[0]
         changed = rows if allowed is None else np.union1d(rows, allowed.rows)
-        expected = None if drafted is None else drafted.expected[rows]
-        at = np.searchsorted(changed, rows)
-        edited = Edited(at, rows, seats[rows], places[rows], expected)
         if not len(changed):
             chosen = self._means.choose(logits, params, places)
         else:
+            expected = None if drafted is None else drafted.expected[rows]
+            at = np.searchsorted(changed, rows)
+            edited = Edited(at, rows, seats[rows], places[rows], expected)
             chosen = self._choose(logits, params, places, changed, edited, allowed)
         kept = None
         if drafted is not None:  # here the host waits

@@ -24,3 +24,8 @@ class RotaryTable:
     def angles(self, positions: torch.Tensor) -> Angles:
         """Of tokens at `positions` int64 [T]."""
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+
+    def fill(self, angles: Angles, positions: torch.Tensor) -> None:
+        """Put those of tokens at `positions` int64 [T] to where others were."""
+        for table, part in zip((self._cos, self._sin), angles, strict=True):
+            torch.index_select(table, 0, positions, out=part)

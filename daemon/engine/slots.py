@@ -86,5 +86,6 @@ class Slots:
 
         Before `min_tokens` outputs exist the sampler draws no end token, so none is seen here.
         """
-        stopped = self.are_ends(slots, tokens)
-        return np.where(stopped, FinishReason.STOP, FinishReason.NONE).astype(np.uint8)
+        reasons = np.full(len(slots), FinishReason.NONE, np.uint8)
+        reasons[self.are_ends(slots, tokens)] = FinishReason.STOP
+        return reasons

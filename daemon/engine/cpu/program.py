@@ -114,10 +114,8 @@ class _Program:
 
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
         """Fill the buffers for one step of `tokens` int64 [T]."""
-        positions = torch.from_numpy(batch.positions)
         self._states.copy_(self._decoder.embeddings(tokens))
-        for angles, turns in zip(self._angles, self._decoder.rotary.angles(positions), strict=True):
-            angles.copy_(turns)
+        self._decoder.rotary.fill(self._angles, torch.from_numpy(batch.positions))
         self._blocks[:] = batch.blocks
         self._offsets[:] = batch.offsets
         self._lens[:] = batch.starts + 1

@@ -20,6 +20,9 @@ from daemon.models.formats import WeightFormat
 PANEL_BYTES = 2**21
 """Bytes that are unpacked for one product of torch's."""
 
+_HERE_NUMBERS = 16 * 1024
+"""Up to so many numbers are looked up faster by the calling thread alone."""
+
 _PANEL_TYPES = {ProductWay.FLOAT32_PANEL: torch.float32, ProductWay.BFLOAT16_PANEL: torch.bfloat16}
 _NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
 
@@ -232,5 +235,6 @@ def look_up(weight: QuantisedWeight, indices: torch.Tensor, team: Team) -> torch
     output = torch.empty(len(indices), weight.columns)
     if len(indices):
         rows = range(len(indices))
-        team.run(calls.unpacked(weight, rows, output, indices.contiguous()))
+        run = team.run_here if output.numel() <= _HERE_NUMBERS else team.run
+        run(calls.unpacked(weight, rows, output, indices.contiguous()))
     return output

@@ -1,4 +1,4 @@
-"""The draw of a whole batch in plain torch, for a CPU. It looks at values: a GPU would wait."""
+"""The draw of a whole batch on a CPU. It looks at values: a GPU would wait."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,19 @@ def choose(logits: torch.Tensor, params: Params, positions: Positions) -> torch.
     Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is not
     a finite number (their token is 0).
     """
-    best, tokens = logits.max(-1)
-    broken = (~best.isfinite()).numpy()
-    if broken.any():
-        tokens[torch.from_numpy(broken)] = 0
+    # Of one number after another torch's own `max` takes ten times as long.
+    numbers = logits.float().numpy()
+    tokens = numbers.argmax(-1)
+    best = numbers[np.arange(len(numbers)), tokens]
+    broken = ~np.isfinite(best)
+    tokens[broken] = 0
     drawing = ((params["inverse"] > 0) & ~broken).nonzero()[0]
     if len(drawing):
         index = torch.from_numpy(drawing)
         uniform = uniforms(params["seed"][drawing], positions[drawing])
-        tokens[index] = _drawn(logits, best, index, params[drawing], uniform)
-    return torch.stack((tokens, torch.from_numpy(broken.astype(np.int64))))
+        drawn = _drawn(logits, torch.from_numpy(best), index, params[drawing], uniform)
+        tokens[drawing] = drawn.numpy()
+    return torch.from_numpy(np.stack((tokens, broken)))
 
 
 def _drawn(

@@ -1,5 +1,7 @@
 """The compiled kernels compute what plain torch does."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,9 @@ from torch.nn.functional import linear, rms_norm
 
 from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.backend import choose, torch_backend
-from daemon.engine.cpu import calls
+from daemon.engine.cpu import calls, choose_linear, kernels
 from daemon.engine.cpu.kernels import run_program
-from daemon.engine.cpu.team import CALL_WIDTH, Team
+from daemon.engine.cpu.team import Team, table_of
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
@@ -61,6 +63,10 @@ def test_products(count: int, columns: int, biased: bool) -> None:
     Team(run_program).run(calls.linear(weight, bias, states, output))
     expected = linear(states, weight, bias)
     assert close(output, expected)
+    if count == 1:
+        output.fill_(torch.nan)
+        Team(run_program).run(calls.linear(weight, bias, states, output, in_turn=True))
+        assert close(output, expected)
     for keep_plain in (False, True):
         with torch.inference_mode():
             product = PackedLinear(weight, bias, keep_plain)(states.unsqueeze(0))[0]
@@ -71,10 +77,12 @@ def test_a_program_s_calls_wait_for_each_other() -> None:
     team = Team(run_program)
     weights = [torch.randn(256, 256) / 16 for _ in range(20)]
     states = [torch.randn(3, 256), *(torch.empty(3, 256) for _ in weights)]
-    table = np.zeros((len(weights), CALL_WIDTH), np.int64)
-    for index, weight in enumerate(weights):
-        call = calls.linear(weight, None, states[index], states[index + 1])
-        table[index, 2 : 2 + len(call)] = call
+    table = table_of(
+        [
+            calls.linear(weight, None, states[index], states[index + 1])
+            for index, weight in enumerate(weights)
+        ]
+    )
     expected = states[0]
     for weight in weights:
         expected = linear(expected, weight)
@@ -82,6 +90,25 @@ def test_a_program_s_calls_wait_for_each_other() -> None:
         states[-1].zero_()
         team.run_program(table)
         assert close(states[-1], expected)
+
+
+def test_weights_are_read_in_turn_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    team, weights = Team(run_program), [torch.randn(70, 64), torch.randn(64, 37)]
+    now_s = 0.0
+
+    def run_program_of(seconds: dict[int, float]) -> Callable[[np.ndarray], None]:
+        def run(table: np.ndarray) -> None:
+            nonlocal now_s
+            now_s += seconds[int(table[0, 3])]
+            Team.run_program(team, table)
+
+        return run
+
+    monkeypatch.setattr(choose_linear.time, "perf_counter", lambda: now_s)
+    for in_turn_s, faster in ((0.5, True), (2.0, False)):
+        seconds = {kernels.IN_TURN: in_turn_s, kernels.LINEAR: 1.0}
+        monkeypatch.setattr(team, "run_program", run_program_of(seconds))
+        assert choose_linear.reads_in_turn(weights, team) is faster
 
 
 @pytest.mark.parametrize("heads", [(4, 2, 16), (6, 6, 64), (9, 3, 64), (8, 1, 80), (4, 4, 128)])

@@ -242,7 +242,7 @@ def choose_specs(args: argparse.Namespace, prepared: Prepared, form: Format) -> 
     if not args.without_llmd:
         if args.llmd is None:
             sys.exit("llmd is not installed; name it with --llmd or use --without-llmd")
-        specs.append(llmd_spec(args.llmd, args.llmd_args, args.llmd_files))
+        specs.append(llmd_spec(args.llmd.absolute(), args.llmd_args, args.llmd_files))
     specs += [spec for spec in PEERS if not args.servers or spec.name in args.servers]
     chosen = []
     for spec in specs:

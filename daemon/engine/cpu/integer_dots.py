@@ -249,11 +249,8 @@ def tile_codes(
             for column in range(TILE)
         ]
         with writer.loop(builder.udiv(count, writer.number(I64, CHUNK_LEN))) as index:
-            codes, scale, added = (
-                record.codes(index),
-                record.scales(index),
-                record.sums(index, runs),
-            )
+            codes, scale = record.codes(index), record.scales(index)
+            added = record.sums(index, runs)
             rows = [writer.step(row, index, CHUNK_LEN) for row in rows_at]
             pairs = [writer.step(pair, index, 8 * runs) for pair in pairs_at]
             words = CHUNK_LEN // 4 // runs

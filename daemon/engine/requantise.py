@@ -29,7 +29,7 @@ from daemon.engine.stored import LoadMeter, Stored, read_exactly, stored_tensors
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.formats import FORMATS, WeightFormat
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, GgufIndex, IndexedTensor
-from daemon.models.quantise_plan import is_quantised, planned_index
+from daemon.models.quantise_plan import VALUES, is_quantised, planned_index
 from daemon.models.quantised_folder import beside_weights
 from daemon.models.shape import ModelError
 from daemon.models.weights import weight_files, weight_headers
@@ -49,7 +49,9 @@ def plan(source: Path, kind: str) -> GgufIndex:
         model: Any = model_class(config)
     modules = dict(model.named_modules())
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    wide = {weight for name, weight in places.items() if modules[name] in ends}
+    wide = {
+        weight for name, weight in places.items() if modules[name] in ends or name.endswith(VALUES)
+    }
     linear = {weight for name, weight in places.items() if type(modules[name]) is nn.Linear}
     index = planned_index(headers, linear, wide, kind)
     if not any(is_quantised(one) for one in index.tensors):

@@ -4,9 +4,10 @@ Rows are cut into groups, each with a scale and a zero of its own: `int4`, `int8
 groups of 128 where rows are whole ones, else of 64 or 32. What has no whole groups, and all that
 multiplies no states (norms, biases, positions), stays as it is stored.
 
-The embedding and the head take 8-bit integers in every kind. A head's errors reach the logits
-straight, and in 4 bits they are the largest of all layers'; in 8 bits both cost half of what they
-do in two bytes, and no text changes by them.
+The embedding, the head and what makes values take 8-bit integers in every kind. A head's errors
+reach the logits straight, and in 4 bits they are the largest of all layers'; in 8 bits both ends
+cost half of what they do in two bytes, and no text changes by them. Values are the part of
+attention that nothing evens out, and with shared heads a small one.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +19,9 @@ from daemon.models.packed import TensorHeader
 GROUP = 128
 """Numbers of a row that share a scale, where rows are whole groups."""
 WIDE = "int8"
-"""What the embedding and the head become."""
+"""What the embedding, the head and layers of values become."""
+VALUES = ".v_proj"
+"""How names of layers end that make values."""
 _ALIGNMENT_BYTES = 64
 
 
@@ -30,8 +33,8 @@ def planned_index(
 ) -> GgufIndex:
     """The index of a file with all tensors of `headers` that a file of blocks can hold.
 
-    `linear`: names of weights of linear layers, which become `kind`; `wide`: of the embedding and
-    the head.
+    `linear`: names of weights of linear layers, which become `kind`; `wide`: of those that
+    take 8 bits.
     """
     tensors, start = list[IndexedTensor](), 0
     for name, header in headers.items():

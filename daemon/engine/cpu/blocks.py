@@ -99,24 +99,22 @@ class Block:
 
     @cached_property
     def offsets(self) -> Value:
-        """float32 lanes like `scales`: a number is scale * code + offset."""
-        if self.least is not None:
-            return self.least
-        zero = self.writer.number(self.scales.type, -float(self.zero))
-        return self.builder.fmul(self.scales, zero)
+        """float32 lanes like `scales`: a number is scale * code + offset; of `own_offsets`."""
+        return self.least
 
     @cached_property
     def offsets_of_factors(self) -> Value:
         """float32 lanes like `scales`: a number is scale * factor + offset."""
-        shift = self.zero_of_factors(self.writer) - self.zero
+        zero = self.zero_of_factors(self.writer)
         if not self.own_offsets:
-            zero = self.writer.number(self.scales.type, -float(self.zero + shift))
-            return self.builder.fmul(self.scales, zero)
-        if not shift:
+            return self.builder.fmul(self.scales, self._in_lanes(-zero))
+        if zero == self.zero:
             return self.offsets
-        return self.writer.muladd(
-            self.scales, self.writer.number(self.scales.type, -float(shift)), self.offsets
-        )
+        return self.writer.muladd(self.scales, self._in_lanes(self.zero - zero), self.offsets)
+
+    def _in_lanes(self, number: int) -> Value:
+        """A number in each lane of scales."""
+        return self.writer.number(self.scales.type, float(number))
 
     @classmethod
     def scales_behind(cls, blocks: Sequence["Block"]) -> Value:

@@ -5,12 +5,9 @@ import torch
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
-from daemon.engine.cpu.team import Call, Team
+from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
 from daemon.engine.ops import Norm, Ops
 from daemon.engine.quantised.weight import QuantisedWeight
-
-_HERE_ELEMENTS = 16 * 1024
-"""Up to so many elements the calling thread is faster alone."""
 
 
 class CpuOps(Ops):
@@ -49,5 +46,5 @@ class CpuOps(Ops):
         return output
 
     def _run(self, elements: int, call: Call) -> None:
-        run = self._team.run_here if elements <= _HERE_ELEMENTS else self._team.run
+        run = self._team.run_here if elements <= HERE_ELEMENTS else self._team.run
         run(call)

@@ -11,7 +11,7 @@ from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
-from daemon.engine.cpu.team import Call, Team
+from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
 from daemon.engine.cpu.ways import PANELS, ProductWay, ProductWays
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
@@ -19,9 +19,6 @@ from daemon.models.formats import WeightFormat
 
 PANEL_BYTES = 2**21
 """Bytes that are unpacked for one product of torch's."""
-
-_HERE_NUMBERS = 16 * 1024
-"""Up to so many numbers are looked up faster by the calling thread alone."""
 
 _PANEL_TYPES = {ProductWay.FLOAT32_PANEL: torch.float32, ProductWay.BFLOAT16_PANEL: torch.bfloat16}
 _NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
@@ -235,6 +232,6 @@ def look_up(weight: QuantisedWeight, indices: torch.Tensor, team: Team) -> torch
     output = torch.empty(len(indices), weight.columns)
     if len(indices):
         rows = range(len(indices))
-        run = team.run_here if output.numel() <= _HERE_NUMBERS else team.run
+        run = team.run_here if output.numel() <= HERE_ELEMENTS else team.run
         run(calls.unpacked(weight, rows, output, indices.contiguous()))
     return output

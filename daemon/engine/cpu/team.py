@@ -27,6 +27,9 @@ Call = tuple[int, ...]
 CALL_WIDTH = 20
 """Columns of a program: items taken, items done, then a `Call`."""
 
+HERE_ELEMENTS = 16 * 1024
+"""Up to so many elements of a small call the calling thread is faster alone."""
+
 _Row = ctypes.c_int64 * CALL_WIDTH
 _Program = ctypes.c_int64 * 2
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

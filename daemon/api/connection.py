@@ -165,7 +165,11 @@ class Connection(web.RequestHandler):
         return response
 
     def _await_headers(self) -> None:
-        self._silent = self._clock.call_later(self._header_timeout_s, self._too_slow)
+        self._silent = self._clock.call_later(self._header_timeout_s, self._hear_once_more)
+
+    def _hear_once_more(self) -> None:
+        """What came while this process was busy is read before a client is called slow."""
+        self._silent = self._clock.call_later(_A_MOMENT_S, self._too_slow)
 
     def _too_slow(self) -> None:
         self._silent = None

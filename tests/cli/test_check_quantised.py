@@ -74,9 +74,10 @@ def test_the_bytes_of_blocks_are_told_before_they_are_made(
     assert main([*words, "--set", f"daemon.cache='{cache}'"]) == 0
     found = json.loads(capsys.readouterr().out)
     # Rows of 64 in blocks of int4/64 (40 bytes); of 96 three blocks of int4/32 (24 each); the
-    # embedding and the head int8/64 (72); three norms of float32, which a CPU holds twice.
-    layers = (64 + 32 + 32 + 64 + 96 + 96) * 40 + 64 * 3 * 24
-    in_blocks = layers + 2 * 193 * 72
+    # embedding, the head and the 32 rows of values int8/64 (72); three norms of float32, which a
+    # CPU holds twice.
+    layers = (64 + 32 + 64 + 96 + 96) * 40 + 64 * 3 * 24
+    in_blocks = layers + (2 * 193 + 32) * 72
     assert found["model"]["packed_bytes"] == in_blocks
     assert found["model"]["packed_params"] == found["model"]["num_params"] - 3 * 64
     room = found["instances"][0]["pool"]["room"]

@@ -102,8 +102,8 @@ class _Dots:
                 offsets = (size_bytes * block for block in range(together))
                 columns.append([self._block(self._writer.at(here, at)) for at in offsets])
             self._add(index, columns, others)
-        for places, other in zip(self._others, others, strict=False):
-            places.append(other)
+        for row, other in enumerate(others):
+            self._others[row].append(other)
 
     def totals(self) -> list[Value]:
         """The sums of the rows."""

@@ -14,7 +14,7 @@ kept beyond a limit, errors upwards cost no memory here, as they do where answer
 What was allocated and written of the KV, and who gave way, is what each daemon's journal replays.
 
     python -m benchmarks.scheduling_live [--rounds 4] [--requests 100] [--load 1.1] [--out FILE]
-    python -m benchmarks.scheduling_live --ways lending [--load 0]
+    python -m benchmarks.scheduling_live --ways lending|ablations [--load 0]
 """
 
 import argparse
@@ -63,6 +63,15 @@ LENDING = (
 )
 """Those that show what memory does that is lent until it is needed."""
 
+ABLATIONS = (
+    BASE,
+    Row(Way("static", RECOMPUTE)),
+    Row(Way("orca", RECOMPUTE)),
+    Row(Way("vllm", RECOMPUTE)),
+    *(Row(Way(f"synced{part}", predictor=TRUE)) for part in ("-d", "-sd", "-sdo", "-nested", "")),
+)
+"""What each part of `synced` does, beside the policies that it is compared with."""
+
 
 def name_of(row: Row) -> str:
     """As flags and the table have it."""
@@ -72,7 +81,7 @@ def name_of(row: Row) -> str:
 WAYS = {
     name_of(row): row
     for row in (
-        Row(Way("vllm", RECOMPUTE)),
+        *ABLATIONS,
         *LENDING,
         Row(Way("mlfq")),
         Row(Way("mlfq", "reactive")),
@@ -86,7 +95,10 @@ WAYS = {
     )
 }
 USUAL = "sarathi,mlfq,speculative,gittins"
-GROUPS = {"lending": ",".join(map(name_of, LENDING))}
+GROUPS = {
+    "lending": ",".join(map(name_of, LENDING)),
+    "ablations": ",".join(map(name_of, ABLATIONS)),
+}
 """Ways that are compared often, by a name for all of them."""
 
 MEASURES = {

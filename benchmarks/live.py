@@ -61,7 +61,7 @@ def started(flags: Sequence[str], folder: Path) -> Iterator[Started]:
             process.wait(60)
 
 
-def bench(url: str, spec: WorkloadSpec, max_len: int) -> Measured:
+def bench(url: str, spec: WorkloadSpec, max_len: int, api_key: str = "") -> Measured:
     """Clients' view of a workload; waits for the daemon first."""
     deadline_s = time.monotonic() + READY_S
     while subprocess.run(
@@ -70,4 +70,4 @@ def bench(url: str, spec: WorkloadSpec, max_len: int) -> Measured:
         if time.monotonic() > deadline_s:
             raise SystemExit(f"{url} does not answer")
         time.sleep(0.2)
-    return asyncio.run(measure(BenchSpec(url=url, max_len=max_len), spec))
+    return asyncio.run(measure(BenchSpec(url=url, max_len=max_len, api_key=api_key), spec))

@@ -12,9 +12,11 @@ Clients ask for as many tokens as they get. Only `srtf` orders by that: it is th
 others are told nothing or, with `noisy:SIGMA`, the truth with lognormal error. Since no room is
 kept beyond a limit, errors upwards cost no memory here, as they do where answers end by themselves.
 What was allocated and written of the KV, and who gave way, is what each daemon's journal replays.
+All requests are of one key; which share of the answers kept the deadlines of its class (EcoServe,
+section 4) is what the daemon's metrics count.
 
     python -m benchmarks.scheduling_live [--rounds 4] [--requests 100] [--load 1.1] [--out FILE]
-    python -m benchmarks.scheduling_live --ways lending|ablations [--load 0]
+    python -m benchmarks.scheduling_live --ways lending|ablations [--load 0] [--slo-scale 5]
 """
 
 import argparse
@@ -22,16 +24,20 @@ import json
 import statistics
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.lending import Row
 from benchmarks.live import bench, daemon
 from benchmarks.peers.machine import describe, vectors
 from benchmarks.scheduling import NOISY, Way
+from daemon.config.keys import hash_of, new_key
 from daemon.journal.records import FILE_NAME
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
@@ -83,6 +89,8 @@ WAYS = {
     for row in (
         *ABLATIONS,
         *LENDING,
+        Row(Way("synced")),
+        Row(Way("synced", "reactive", NEAR)),
         Row(Way("mlfq")),
         Row(Way("mlfq", "reactive")),
         Row(Way("mlfq", "recompute")),
@@ -110,8 +118,9 @@ MEASURES = {
     "TBT": "tbt_s.mean",
     "P99 gap": "longest_gap_s.p99",
     "longest": "longest_gap_s.max",
+    "kept": "slo_attainment",
 }
-"""What clients saw, as a report has it, by column."""
+"""What clients saw, as a report has it, and the deadlines that were kept, by column."""
 
 MEMORY = {
     "allocated": "kv_allocated_fraction",
@@ -121,22 +130,56 @@ MEMORY = {
 }
 """What the daemon's journal tells beside that; preempted: after the first token."""
 
+DEADLINES = "llmd:deadlines_total"
+
 Found = Mapping[str, list[Report]]  # by way, a report for each round
 
 
-def measured(row: Row, spec: WorkloadSpec, kv_blocks: int) -> Report:
-    """What clients of a fresh daemon saw, and what its journal tells beside that."""
+class Asked(NamedTuple):
+    """What all ways have alike."""
+
+    kv_blocks: int
+    slo_scale: float  # of the clients' key
+
+
+def measured(row: Row, spec: WorkloadSpec, asked: Asked) -> Report:
+    """What clients of a fresh daemon saw, and what its metrics and its journal tell beside that."""
     way = row.way
-    flags = ["--policy", way.policy, "--kv-blocks", str(kv_blocks), "--predictor", way.predictor]
-    flags += ["--set", f"model.max_len={MAX_LEN}", "--set", "scheduler.prefix_cache=false"]
+    flags = ["--policy", way.policy, "--predictor", way.predictor]
+    flags += ["--kv-blocks", str(asked.kv_blocks), "--set", f"model.max_len={MAX_LEN}"]
+    flags += ["--set", "scheduler.prefix_cache=false"]
     flags += ["--set", f'scheduler.decode_admission="{row.rule}"']
     if way.swap:
         flags += ["--set", f'memory.swap="{way.swap}"']
     with tempfile.TemporaryDirectory(prefix="llmd-live-") as name:
-        with daemon(flags, Path(name)) as url:
-            seen = bench(url, spec, MAX_LEN).report
-        run = replayed(read_incident(Path(name) / FILE_NAME))
-    return with_memory(seen, run)
+        folder, key = Path(name), new_key()
+        section = f'[[key]]\nname = "clients"\nhash = "{hash_of(key)}"\n'
+        (folder / "llmd.toml").write_text(f"{section}slo_scale = {asked.slo_scale}\n")
+        with daemon(["--config", str(folder / "llmd.toml"), *flags], folder) as url:
+            seen = bench(url, spec, MAX_LEN, key).report
+            kept = deadlines_kept(url, key, seen.finished) if asked.slo_scale else None
+        run = replayed(read_incident(folder / FILE_NAME))
+    return with_memory(msgspec.structs.replace(seen, slo_attainment=kept), run)
+
+
+def deadlines_kept(url: str, key: str, answers: int) -> float:
+    """The share of so many answers that kept their deadline, once all have been counted."""
+    kept = missed = 0.0
+    while kept + missed < answers:
+        time.sleep(0.2)
+        kept, missed = (metric(url, key, DEADLINES, how) for how in ("kept", "missed"))
+    return kept / answers
+
+
+def metric(url: str, key: str, name: str, outcome: str) -> float:
+    """A counter's value, added up over other labels."""
+    request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = (sample for family in families for sample in family.samples)
+    return sum(
+        one.value for one in samples if one.name == name and one.labels["outcome"] == outcome
+    )
 
 
 def with_memory(seen: Report, run: RunLog) -> Report:
@@ -152,9 +195,9 @@ def at_once(requests: int, seed: int) -> WorkloadSpec:
     return WorkloadSpec(name=WORKLOAD, requests=requests, arrivals="closed", seed=seed)
 
 
-def closed_rate(requests: int, kv_blocks: int) -> float:
+def closed_rate(requests: int, asked: Asked) -> float:
     """Requests/s of `sarathi` where all are there at once."""
-    return measured(BASE, at_once(requests, 7), kv_blocks).throughput_rps
+    return measured(BASE, at_once(requests, 7), asked).throughput_rps
 
 
 def arriving(requests: int, rate: float, seed: int) -> WorkloadSpec:
@@ -165,14 +208,14 @@ def arriving(requests: int, rate: float, seed: int) -> WorkloadSpec:
 
 
 def rounds(
-    ways: Mapping[str, Row], specs: Sequence[WorkloadSpec], kv_blocks: int
+    ways: Mapping[str, Row], specs: Sequence[WorkloadSpec], asked: Asked
 ) -> dict[str, list[Report]]:
     """Every way once in each round."""
     found: dict[str, list[Report]] = {name: [] for name in ways}
     for number, spec in enumerate(specs):
         for name, row in ways.items():
             begin_s = time.monotonic()
-            found[name].append(measured(row, spec, kv_blocks))
+            found[name].append(measured(row, spec, asked))
             took_s = time.monotonic() - begin_s
             print(f"round {number + 1}, {name}: {took_s:.0f} s with the start", flush=True)
     return found
@@ -182,6 +225,11 @@ def value(report: Report, path: str) -> float:
     """A measure of a report; NaN where no request has it."""
     found = attrgetter(path)(report)
     return float("nan") if found is None else float(found)
+
+
+def ratio(report: Report, base: Report, path: str) -> float:
+    """A measure in units of another run's; NaN where that is nothing."""
+    return value(report, path) / (value(base, path) or float("nan"))
 
 
 def table(found: Found) -> Iterator[str]:
@@ -197,7 +245,7 @@ def table(found: Found) -> Iterator[str]:
             continue
         bases = found[BASE.name]
         ratios = (
-            spread([value(a, path) / value(b, path) for a, b in zip(reports, bases, strict=True)])
+            spread([ratio(a, b, path) for a, b in zip(reports, bases, strict=True)])
             for path in MEASURES.values()
         )
         yield line("  of sarathi", ratios)
@@ -233,6 +281,8 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=1.1, help=told)
     parser.add_argument("--rate", type=float, help="requests/s; default: --load of sarathi's")
     parser.add_argument("--kv-blocks", type=int, default=32, help="default: %(default)s")
+    told = "deadlines: so many times what an answer takes alone; 0: none; default: %(default)s"
+    parser.add_argument("--slo-scale", type=float, default=5.0, help=told)
     told = f"default: %(default)s; there are {', '.join((*GROUPS, *WAYS))}"
     parser.add_argument("--ways", default=USUAL, help=told)
     parser.add_argument("--seed", type=int, default=0, help="of round 1; default: %(default)s")
@@ -242,19 +292,20 @@ def main() -> None:
         chosen = chosen_ways(options.ways)
     except ValueError as error:
         parser.error(str(error))
+    asked = Asked(options.kv_blocks, options.slo_scale)
     machine = {**describe(), "vectors": vectors()}
     print(", ".join(f"{key} {one}" for key, one in machine.items()))
     seeds = range(options.seed, options.seed + options.rounds)
     rate = options.rate
     if rate is None and options.load:
-        rate = options.load * closed_rate(options.requests, options.kv_blocks)
+        rate = options.load * closed_rate(options.requests, asked)
     if rate is None:
         specs = [at_once(options.requests, seed) for seed in seeds]
         print("all at once", flush=True)
     else:
         specs = [arriving(options.requests, rate, seed) for seed in seeds]
         print(f"{rate:.2f} requests/s", flush=True)
-    found = rounds(chosen, specs, options.kv_blocks)
+    found = rounds(chosen, specs, asked)
     print("\n".join(table(found)))
     if options.out is not None:
         figures = {
@@ -264,8 +315,8 @@ def main() -> None:
             }
             for name, reports in found.items()
         }
-        asked = {"rate": rate, "requests": options.requests, "kv_blocks": options.kv_blocks}
-        text = json.dumps({"machine": machine, **asked, "ways": figures}, indent=1)
+        setting = {"rate": rate, "requests": options.requests, **asked._asdict()}
+        text = json.dumps({"machine": machine, **setting, "ways": figures}, indent=1)
         options.out.write_text(text + "\n", encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from benchmarks.scheduling_live import (
     WAYS,
     arriving,
     chosen_ways,
+    ratio,
     table,
     with_memory,
 )
@@ -46,14 +47,24 @@ def test_a_way_is_compared_with_sarathi_round_by_round(simulated: tuple[Report, 
     report, _ = simulated
     longer = msgspec.structs.replace(report.jct_s, mean=2.0)
     longest = msgspec.structs.replace(report.jct_s, mean=4.0)
-    rounds = [msgspec.structs.replace(report, jct_s=one) for one in (longer, longest)]
-    twice = [msgspec.structs.replace(report, jct_s=longest) for _ in rounds]
+    kept = msgspec.structs.replace(report, slo_attainment=0.5)
+    rounds = [msgspec.structs.replace(kept, jct_s=one) for one in (longer, longest)]
+    twice = [msgspec.structs.replace(kept, jct_s=longest) for _ in rounds]
     lines = list(table({BASE.name: rounds, "gittins": twice}))
     header, base, way, ratios, memory, *of_memory = lines
     assert "3 (2-4)" in base and "4 (4-4)" in way and header.split()[-1] == "failed"
     end = header.index(" JCT") + len(" JCT")
     assert ratios[:end].endswith(" 1.5 (1-2)") and ratios.count("1 (1-1)") == len(MEASURES) - 1
     assert memory.split() == ["memory", *MEMORY] and len(of_memory) == 2
+
+
+def test_nothing_to_compare_with_has_no_ratio(simulated: tuple[Report, RunLog]) -> None:
+    report, _ = simulated
+    none_kept = msgspec.structs.replace(report, slo_attainment=0.0)
+    kept = msgspec.structs.replace(report, slo_attainment=0.5)
+    assert math.isnan(ratio(kept, none_kept, "slo_attainment"))
+    assert math.isnan(ratio(kept, report, "slo_attainment"))
+    assert ratio(none_kept, kept, "slo_attainment") == 0.0
 
 
 def test_what_clients_do_not_see_comes_from_the_log(simulated: tuple[Report, RunLog]) -> None:

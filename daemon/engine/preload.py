@@ -8,6 +8,8 @@ import importlib
 import os
 import threading
 
+from daemon.engine.left_out import leave_out
+
 COMMON = ("daemon.engine.handoff.links", "daemon.engine.start", "daemon.engine.warm_up")
 OF_KIND = {
     "cpu": ("daemon.engine.cpu.program", "daemon.engine.cpu.kernels"),
@@ -28,6 +30,7 @@ def preload(kind: str) -> None:
 
     What is missing for this kind alone is not missed here: `backend.choose` says so.
     """
+    leave_out()
     for module in COMMON:
         importlib.import_module(module)
     with contextlib.suppress(ImportError, OSError, RuntimeError):

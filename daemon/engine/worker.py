@@ -27,7 +27,7 @@ from daemon.config.paths import default_cache
 from daemon.engine.answers import AnswersBeside, AnswersHere
 from daemon.engine.compile_watch import CompileWatch
 from daemon.engine.preload import KINDS, preload, preload_idly
-from daemon.engine.process import keep_compiled, share_cores, stay_offline
+from daemon.engine.process import give_back, keep_compiled, share_cores, stay_offline
 from daemon.models.shape import ModelError
 from daemon.protocol.worker import (
     Compiling,
@@ -135,6 +135,7 @@ class EngineWorker:
         # What was loaded lives as long as the process: collections need not look at it again.
         gc.collect()
         gc.freeze()
+        give_back()
         self._send(
             Ready(
                 num_blocks=engine.cache.num_blocks,

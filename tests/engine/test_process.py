@@ -33,6 +33,22 @@ for thread in (0, before, started()):
 print(json.dumps(masks))
 """
 
+FREED = """
+import json
+from pathlib import Path
+from daemon.engine.process import give_back
+
+def held_mb():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon:")).split()[1]) / 1000
+
+pieces = [bytes(10_000) for _ in range(10_000)]
+del pieces[:-1]  # the last one keeps the heap from shrinking
+before_mb = held_mb()
+give_back()
+print(json.dumps([before_mb, held_mb()]))
+"""
+
 VARIABLES = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
 LOCATORS = "NUMBA_CACHE_LOCATOR_CLASSES"
 
@@ -87,6 +103,12 @@ def test_cpus_that_are_gone_are_no_reason_to_end(caplog: pytest.LogCaptureFixtur
     assert "is not kept on cpus [1000]" in caplog.text
     keep_to(())
     assert os.sched_getaffinity(0) == before
+
+
+def test_what_is_freed_below_something_in_use_is_given_back() -> None:
+    found = subprocess.run([sys.executable, "-c", FREED], capture_output=True, check=True)
+    before_mb, after_mb = json.loads(found.stdout)
+    assert before_mb > 100.0 and after_mb < before_mb - 80.0
 
 
 def test_both_compilers_keep_theirs_below_the_cache(tmp_path: Path) -> None:

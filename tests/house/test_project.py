@@ -1,6 +1,7 @@
 """The project's metadata: version floors, pins, suites with a stated budget."""
 
 import re
+import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 
@@ -15,6 +16,18 @@ from tests.run_suites import BUDGETS_S, LANES, TESTS, suites
 
 FLOORS = {"aiohttp": "3.14.1", "transformers": "5.17", "textual": "8"}
 """Versions below which a fault that matters here is known."""
+
+AT_THE_ROOT = {
+    ".gitignore",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "constraints.txt",
+    "pyproject.toml",
+}
+"""All else is in a folder."""
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -77,3 +90,10 @@ def test_every_suite_has_a_stated_budget_and_is_a_package() -> None:
 def test_the_budgets_leave_room_under_eight_minutes() -> None:
     assert sum(BUDGETS_S.values()) / LANES <= 340
     assert max(BUDGETS_S.values()) <= 450
+
+
+def test_nothing_strays_to_the_root() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    assert {name for name in listed.stdout.splitlines() if "/" not in name} == AT_THE_ROOT

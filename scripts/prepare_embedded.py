@@ -1,8 +1,9 @@
-"""Prepares the embedded model for this processor: its conversion, and the kernels that compute it.
+"""Prepares the embedded model for this processor: its conversion, the kernels that compute it, and
+its trial.
 
 An installation keeps them beside its packages, and new caches begin with them: the first start of
-a service converts and compiles nothing. It is a whole start of a worker: that one works is seen,
-too. What a trial said is not kept: each cache has its own.
+a service converts, compiles and tries nothing. It is a whole start of a worker, of the instance
+that `make run` has: what its trial said holds for this processor, these versions and this code.
 """
 
 import os
@@ -46,8 +47,7 @@ def _start(cache: str) -> None:
 
     config = Config(instance=(InstanceSpec(device="cpu"),), daemon=DaemonConfig(cache=cache))
     load = find_model(config).load(config, 0)
-    # A small pool: nothing is served.
-    load = msgspec.structs.replace(load, num_blocks=min(load.num_blocks, 256), num_host_blocks=0)
+    load = msgspec.structs.replace(load, num_host_blocks=0)  # nobody is swapped
     with torch.inference_mode():
         start(load, lambda _stage, _share: None)
 

@@ -31,8 +31,8 @@ CONVERTER_VERSION = 5
 INSTALLED = Path(sys.prefix) / "share" / "llmd"
 """Where `scripts/prepare_embedded.py` keeps what it made of the embedded model at installation."""
 
-MADE = "models", "configurations"
-"""The folders of a cache that hold it."""
+MADE = "models", "configurations", "trials"
+"""The folders of a cache that hold it, and what its trial said."""
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 

@@ -101,11 +101,13 @@ def test_a_new_cache_begins_with_what_the_installation_made(
         return embedded.model_folder("", tmp_path / cache, convert)
 
     whole = found("first")
-    (tmp_path / "first" / "configurations").mkdir()
-    (tmp_path / "first" / "configurations" / "key.json").write_text("{}")
+    for name in ("configurations", "trials"):
+        (tmp_path / "first" / name).mkdir()
+        (tmp_path / "first" / name / "key.json").write_text("{}")
     embedded.keep_installed(tmp_path / "first")
     assert found("second").name == whole.name and calls == [gguf], "it was copied"
-    assert (tmp_path / "second" / "configurations" / "key.json").read_text() == "{}"
+    for name in ("configurations", "trials"):
+        assert (tmp_path / "second" / name / "key.json").read_text() == "{}"
     assert [one.name for one in (installed / "models").iterdir()] == [whole.name], "no lock"
     (installed / "models" / whole.name).chmod(0o555)
     assert (found("read-only").stat().st_mode & 0o777) == 0o755

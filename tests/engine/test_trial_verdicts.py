@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from daemon.engine.trial import script
+from daemon.engine.trial import kept, script
 from daemon.engine.trial.script import TrialRoom
 from tests.engine.tries import COMMON, SERVED, Tries, save
 
@@ -73,6 +73,15 @@ def test_a_verdict_holds_for_what_was_tried(
 ) -> None:
     tries.engine(llama)
     tries.engine(llama, **changes)
+    assert tries.tried and len(tries.kept) == 2
+
+
+def test_a_verdict_holds_for_one_processor(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries.engine(llama)
+    monkeypatch.setattr(kept, "processor", lambda: "of another machine")
+    tries.engine(llama)
     assert tries.tried and len(tries.kept) == 2
 
 

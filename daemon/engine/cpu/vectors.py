@@ -42,6 +42,11 @@ def _features(context: Any) -> set[str]:
     return set(context.codegen().magic_tuple()[2].split(","))
 
 
+def target() -> str:
+    """The processor that numba compiles for: its kind, name and features, as LLVM has them."""
+    return " ".join(cpu_target.target_context.codegen().magic_tuple())
+
+
 def target_has(feature: str) -> bool:
     """Whether the processor that numba compiles for has a feature of LLVM's name."""
     return f"+{feature}" in _features(cpu_target.target_context)

@@ -78,5 +78,16 @@ def _path(folder: Path, key: str) -> Path:
 def _device(name: str) -> str:
     device = torch.device(name)
     if device.type != "cuda":
-        return f"{device.type} {torch.backends.cpu.get_cpu_capability()}"
+        return f"{device.type} {torch.backends.cpu.get_cpu_capability()} {processor()}"
     return f"cuda {torch.cuda.get_device_name(device)} {torch.version.cuda}"
+
+
+def processor() -> str:
+    """What kernels are compiled for: a cache may have come from another machine. Empty where there
+    is no compiler.
+    """
+    with contextlib.suppress(ImportError, OSError, RuntimeError):
+        from daemon.engine.cpu.vectors import target
+
+        return target()
+    return ""

@@ -37,6 +37,7 @@ from daemon.memory.sizing import (
 )
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import (
+    begin_with_installed,
     converted_folder,
     embedded_gguf,
     is_gguf,
@@ -381,10 +382,13 @@ def _as_served(folder: Path, config: Config) -> ModelShape:
 
 def _needs_conversion(config: Config) -> Path | None:
     """The GGUF file that nobody has converted yet, if the model is one. Raises ModelError."""
-    source = Path(config.model.path).expanduser() if config.model.path else embedded_gguf()
+    path, cache = config.model.path, cache_folder(config)
+    source = Path(path).expanduser() if path else embedded_gguf()
     if not is_gguf(source) or not source.is_file():
         return None
-    return None if is_converted(converted_folder(source, cache_folder(config))) else source
+    if not path:
+        begin_with_installed(cache)
+    return None if is_converted(converted_folder(source, cache)) else source
 
 
 def _foreign_owners() -> str:

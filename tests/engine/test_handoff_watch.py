@@ -1,15 +1,18 @@
 """Which layers a `Sender` is told of: those of a step as a whole, computed with its own rows."""
 
+import inspect
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
+import pytest
 import torch
 
 from daemon.engine.backend import Backend, torch_backend
-from daemon.engine.handoff.watch import watched
+from daemon.engine.handoff.watch import WatchedOps, watched
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, part
-from daemon.engine.ops import Heads
+from daemon.engine.ops import Heads, Ops
 from daemon.engine.shrink import computed
 from daemon.wire.columns import int32
 
@@ -92,3 +95,14 @@ def test_a_step_that_is_captured_tells_nothing() -> None:
     padding = torch_backend().attend(batch_of_two(), computing.cache)  # not the step's own
     computing.attend(padding, 2)
     assert computing.layers == []
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Ops) if not name.startswith("_")])
+def test_every_operation_is_the_backend_s_own(name: str) -> None:
+    """None may fall back to torch's because somebody watches."""
+    beneath = create_autospec(Ops, instance=True)
+    arguments = [object() for _ in inspect.signature(getattr(beneath, name)).parameters]
+    found = getattr(WatchedOps(beneath), name)(*arguments)
+    getattr(beneath, name).assert_called_once_with(*arguments)
+    returns = inspect.get_annotations(getattr(Ops, name))["return"]
+    assert found is (None if returns is None else getattr(beneath, name).return_value)

@@ -27,6 +27,11 @@ STRETCH_LEN = 256
 TOKENS_AT_ONCE = 128
 """Tokens whose sums of an item lie in the nearest cache."""
 
+AHEAD_BYTES = 2**15
+"""How far ahead of what is multiplied memory is fetched: as far as it takes the other threads, and
+this one, to come there. With a few rows the products of a small model wait for memory.
+"""
+
 LANES = (8, 16, 32)
 """Tokens of a record whose lanes are tokens."""
 
@@ -94,7 +99,7 @@ def rounded_singly(name):
             place(rows, a[5], column, last, a[6])
             columns = (column, min(column + TILE, last))
             for token in range(a[10]):
-                dot_codes(form, rows, TILE * a[6], a[9] + token * record, a[8], sums)
+                dot_codes(form, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
                 write(a, sums, token, columns, True)
 
     return item

@@ -10,6 +10,7 @@ from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Angles, Heads, Norm, Ops
+from daemon.engine.quantised.weight import QuantisedWeight
 
 AfterLayer = Callable[[int], None]
 
@@ -73,6 +74,18 @@ class WatchedOps(Ops):
         output = self.ops.attend(paged.paged, layer, projected, heads, angles)
         paged.after_layer(layer)
         return output
+
+    def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.look_up(weight, tokens)
+
+    def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
+        """See `Ops`."""
+        self.ops.norm_heads(states, norm)
+
+    def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """See `Ops`."""
+        self.ops.rotate(states, cos, sin)
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""

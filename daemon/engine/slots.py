@@ -33,6 +33,8 @@ class Slots:
         self.device_table = torch.from_numpy(self.block_table)
         if self.last_token.is_cuda:
             self.device_table = self.device_table.to(device)
+        # On a CPU the same numbers for numpy, which takes a few of them in a tenth of the time.
+        self._here = None if self.last_token.is_cuda else self.last_token.numpy()
         self._eos_ids = eos_ids
         self._end_ids: list[frozenset[int]] = [frozenset()] * max_slots
 
@@ -63,6 +65,10 @@ class Slots:
 
     def inputs(self, batch: FlatBatch) -> torch.Tensor:
         """The token ids int64 [T] of a batch on the device, the slots' own last ones included."""
+        if self._here is not None:
+            tokens = batch.tokens.copy()
+            tokens[batch.own_tokens] = self._here[batch.own_slots]
+            return torch.from_numpy(tokens)
         own, slots, tokens = upload_all(
             [batch.own_tokens, batch.own_slots, batch.tokens], self.last_token.device
         )
@@ -73,6 +79,9 @@ class Slots:
 
     def take(self, slots: Int64, tokens: torch.Tensor) -> None:
         """These slots' last tokens [R] are `tokens` int64 [R] on the device, once it has them."""
+        if self._here is not None:
+            self._here[slots] = tokens.numpy()
+            return
         self.last_token.index_copy_(0, upload(slots, self.last_token.device), tokens)
 
     def are_ends(self, slots: Column, tokens: Column) -> Bools:

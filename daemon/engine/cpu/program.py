@@ -10,13 +10,16 @@ import torch
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.choose_linear import reads_in_turn
-from daemon.engine.cpu.quantised import QuantisedProduct
+from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply
+from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.embeddings import Embeddings, QuantisedRows
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Norm
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.slots import Slots
 
 MAX_ROWS = 32
@@ -49,7 +52,8 @@ class DecodePrograms:
         program = self._programs.get(count)
         if program is None:
             in_turn = count == 1 and self._reads_in_turn()
-            program = _Program(count, self._decoder, self._cache, self._constants, in_turn)
+            parts = self._decoder, self._cache, self._constants
+            program = _Program(count, *parts, self._slots.block_table.shape[1], in_turn)
             self._programs[count] = program
         program.prepare(self._slots.inputs(batch), batch)
         self._team.run_program(program.table)
@@ -86,6 +90,13 @@ def _is_called(product: Layer, count: int) -> bool:
     )
 
 
+def _looked_up(embeddings: Embeddings) -> QuantisedWeight | None:
+    """The weight that a call looks tokens up in; None where torch does."""
+    if not isinstance(embeddings, QuantisedRows) or embeddings.weight.order is not None:
+        return None
+    return embeddings.weight if can_multiply(embeddings.weight) else None
+
+
 class _Program:
     """The calls for one number of sequences, and the buffers that they name."""
 
@@ -95,41 +106,46 @@ class _Program:
         decoder: Decoder,
         cache: PagedKV,
         constants: Constants,
+        num_blocks: int,
         in_turn: bool,
     ) -> None:
+        """`num_blocks`: of a sequence, at most."""
         width = decoder.embeddings.width
         self._in_turn = in_turn
         self._decoder = decoder
         self._cache = cache
         self._constants = constants
         self._states, self._normed = torch.empty(2, count, width)
+        self._tokens = torch.zeros(count, dtype=torch.int32)
         self._blocks, self._offsets, self._lens = np.zeros((3, count), np.int32)
-        self._rows = np.arange(count, dtype=np.int32)
-        self._tables = np.zeros((count, 0), np.int32)
+        rows = np.arange(count, dtype=np.int32)
+        self._tables = np.zeros((count, num_blocks), np.int32)
+        self._contexts = Contexts.of(self._tables, rows, self._lens, count)
+        self._rows = rows
         self._angles = decoder.rotary.angles(torch.zeros(count, dtype=torch.int64))
         self._buffers: dict[str, torch.Tensor] = {}
-        self._attended: list[int] = []
+        self._looked_up = _looked_up(decoder.embeddings)
         self.logits, listed = self._write()
         self.table = table_of(listed)
 
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
         """Fill the buffers for one step of `tokens` int64 [T]."""
-        self._states.copy_(self._decoder.embeddings(tokens))
+        if self._looked_up is None:
+            self._states.copy_(self._decoder.embeddings(tokens))
+        else:
+            self._tokens.copy_(tokens)
         self._decoder.rotary.fill(self._angles, torch.from_numpy(batch.positions))
         self._blocks[:] = batch.blocks
         self._offsets[:] = batch.offsets
-        self._lens[:] = batch.starts + 1
-        self._tables = np.ascontiguousarray(batch.block_tables)
-        contexts = self._contexts()
-        self.table[self._attended, 10] = contexts.tables
-        self.table[self._attended, 11] = contexts.width
-
-    def _contexts(self) -> Contexts:
-        return Contexts.of(self._tables, self._rows, self._lens, len(self._rows))
+        np.add(batch.starts, 1, out=self._lens)
+        self._tables[:, : batch.block_tables.shape[1]] = batch.block_tables
 
     def _write(self) -> tuple[torch.Tensor, list[Call]]:
         """Where the logits will be, and all calls in order."""
         decoder, listed = self._decoder, list[Call]()
+        if self._looked_up is not None:
+            rows = range(len(self._tokens))
+            listed.append(unpacked(self._looked_up, rows, self._states, self._tokens))
         added: torch.Tensor | None = None
         for index, layer in enumerate(decoder.layers):
             listed.append(self._norm(self._states, added, layer.input_norm, self._normed))
@@ -157,9 +173,7 @@ class _Program:
         listed.append(calls.store(self._cache, index, key, value, places))
         output = self._buffer("attended", heads * head_dim)
         scale = self._constants.address(layer.heads.scale)
-        self._attended.append(len(listed))
-        contexts = self._contexts()
-        listed.append(calls.attend(self._cache, index, query, contexts, scale, output))
+        listed.append(calls.attend(self._cache, index, query, self._contexts, scale, output))
         return output
 
     def _product(

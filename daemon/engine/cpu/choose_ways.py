@@ -1,13 +1,14 @@
 """Chooses the fastest way for each kind of weight by measuring all of them here and now."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.matrix_dots import have_matrices
+from daemon.engine.cpu.program import MAX_ROWS
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import (
@@ -26,6 +27,11 @@ from daemon.engine.quantised.weight import QuantisedWeight
 BUDGET_S = 1.0
 """What all measurements of a start may take, compiling aside."""
 
+OUTSIDE_S = 1.5e-4
+"""What a product takes longer where torch computes a part of a step, so that no program does: the
+threads are woken for it and for what stands around it, by Python that memory has to bring back.
+"""
+
 _SLICE_NUMBERS = 2**20
 """Numbers of the part of a weight that is measured."""
 
@@ -35,24 +41,53 @@ _MOST_SINGLY, _FEWEST_PANEL, _FEWEST_MATRICES = 4, 8, 8
 """Tokens: more are not tried token by token, nor fewer by a panel."""
 
 
+Times = dict[ProductWay, float]
+"""Seconds of a row of a weight, by way."""
+
+
 def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> ProductWays:
     """The fastest way for each format, K and size among those of `weights`.
 
     `exact`: only of ways that do not round states.
     """
-    largest: dict[Key, QuantisedWeight] = {}
+    alike: dict[Key, list[QuantisedWeight]] = {}
     for weight in weights:
-        known = largest.get(key(weight))
-        if known is None or known.rows < weight.rows:
-            largest[key(weight)] = weight
-    budget_s = BUDGET_S / (len(SIZES) * max(len(largest), 1))
-    chosen = {}
+        alike.setdefault(key(weight), []).append(weight)
+    budget_s = BUDGET_S / (len(SIZES) * max(len(alike), 1))
+    num_threads = torch.get_num_threads()
+    chosen: dict[Key, list[ProductWay]] = {one: [] for one in alike}
     with _one_thread(), torch.inference_mode():
-        for one, weight in largest.items():
-            rows = max(_SLICE_NUMBERS // weight.columns, 1)
-            part = weight.pick(slice(0, rows))
-            chosen[one] = [_fastest(part, team, size, exact, budget_s) for size in SIZES]
+        for size in SIZES:
+            times: dict[Key, Times] = {}
+            for one, of_key in alike.items():
+                times[one] = _times(of_key, team, size, exact, budget_s, num_threads)
+            num_rows = {one: sum(weight.rows for weight in some) for one, some in alike.items()}
+            outside_s = OUTSIDE_S * sum(map(len, alike.values())) if size <= MAX_ROWS else 0.0
+            for one, way in fastest(times, num_rows, outside_s).items():
+                chosen[one].append(way)
     return ProductWays(chosen)
+
+
+def fastest(
+    times: Mapping[Key, Times], num_rows: Mapping[Key, int], outside_s: float
+) -> dict[Key, ProductWay]:
+    """The way of each kind of weight with which a step is done first.
+
+    A step that torch has a part in takes `outside_s` more; so a panel that is faster for one kind
+    alone may be worth less than a program of all. `num_rows`: of all weights of a kind.
+    """
+
+    def best(one: Key, ways: Iterable[ProductWay]) -> ProductWay:
+        return min(ways, key=times[one].__getitem__)
+
+    def total_s(ways: Mapping[Key, ProductWay]) -> float:
+        return sum(times[one][way] * num_rows[one] for one, way in ways.items())
+
+    free = {one: best(one, found) for one, found in times.items()}
+    if not PANELS & set(free.values()):
+        return free
+    called = {one: best(one, found.keys() - PANELS) for one, found in times.items()}
+    return called if total_s(called) < total_s(free) + outside_s else free
 
 
 def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[ProductWay]:
@@ -79,9 +114,17 @@ def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[ProductWay
     return ways
 
 
-def _fastest(
-    weight: QuantisedWeight, team: Team, size: int, exact: bool, budget_s: float
-) -> ProductWay:
+def _times(
+    weights: Sequence[QuantisedWeight],
+    team: Team,
+    size: int,
+    exact: bool,
+    budget_s: float,
+    num_threads: int,
+) -> Times:
+    """What each way takes of so many tokens and weights of a kind, on so many threads."""
+    weight = max(weights, key=lambda one: one.rows)
+    weight = weight.pick(slice(0, max(_SLICE_NUMBERS // weight.columns, 1)))
     states = torch.randn(size, weight.columns)
     ways = possible(weight, size, exact)
     products = {way: QuantisedProduct([weight], None, team, always([weight], way)) for way in ways}
@@ -96,7 +139,7 @@ def _fastest(
             best_s[way] = min(best_s[way], time.perf_counter() - begin_s)
         if time.perf_counter() > end_s:
             break
-    return min(ways, key=best_s.__getitem__)
+    return {way: took_s / (weight.rows * num_threads) for way, took_s in best_s.items()}
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""Prepares the embedded model for this processor: its conversion, the kernels that compute it, and
-its trial.
+"""Prepares the embedded model for this processor: its conversion, its kernels, its trial.
 
 An installation keeps them beside its packages, and new caches begin with them: the first start of
 a service converts, compiles and tries nothing. It is a whole start of a worker, of the instance

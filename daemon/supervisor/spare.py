@@ -2,7 +2,7 @@
 
 Importing torch and transformers takes seconds, more than a small model takes to load, and none of
 it depends on the model. So one process does it ahead, with processor time that nobody else wants,
-and takes the place of the next worker that dies. It costs memory (about 300 MB, none of a GPU's).
+and takes the place of the next worker that dies. It costs memory (about 230 MB, none of a GPU's).
 One that dies meanwhile, or hears no more, is replaced.
 """
 

@@ -27,9 +27,9 @@ STRETCH_LEN = 256
 TOKENS_AT_ONCE = 128
 """Tokens whose sums of an item lie in the nearest cache."""
 
-AHEAD_BYTES = 2**15
-"""How far ahead of what is multiplied memory is fetched: as far as it takes the other threads, and
-this one, to come there. With a few rows the products of a small model wait for memory.
+AHEAD_BYTES = 2**13
+"""How far ahead of what is multiplied memory is fetched: what comes from memory takes as long as
+some rows of a small model. Four times as far is slower where rows are long.
 """
 
 LANES = (8, 16, 32)

@@ -167,19 +167,18 @@ def deadlines_kept(url: str, key: str, answers: int) -> float:
     kept = missed = 0.0
     while kept + missed < answers:
         time.sleep(0.2)
-        kept, missed = (metric(url, key, DEADLINES, how) for how in ("kept", "missed"))
+        kept, missed = (answers_due(url, key, how) for how in ("kept", "missed"))
     return kept / answers
 
 
-def metric(url: str, key: str, name: str, outcome: str) -> float:
-    """A counter's value, added up over other labels."""
+def answers_due(url: str, key: str, outcome: str) -> float:
+    """How many answers had a deadline and this outcome, so far."""
     request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {key}"})
     with urllib.request.urlopen(request) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     samples = (sample for family in families for sample in family.samples)
-    return sum(
-        one.value for one in samples if one.name == name and one.labels["outcome"] == outcome
-    )
+    due = (sample for sample in samples if sample.name == DEADLINES)
+    return sum(sample.value for sample in due if sample.labels["outcome"] == outcome)
 
 
 def with_memory(seen: Report, run: RunLog) -> Report:

@@ -52,8 +52,12 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "small"
-    folder.mkdir()
+    return small_model(tmp_path / "small")
+
+
+def small_model(folder: Path) -> Path:
+    """A folder that looks like a model of `CONFIG`."""
+    folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}', encoding="utf-8")
     save_file({"embed": np.zeros((512, 64), np.float32)}, folder / "model.safetensors")

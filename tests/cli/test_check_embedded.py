@@ -4,15 +4,13 @@ import json
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from daemon.cli import check
 from daemon.cli.main import main
 from daemon.models import embedded
 from daemon.models.gguf_index import GgufIndex
-from tests.cli.test_check import CONFIG
+from tests.cli.test_check import small_model
 
 
 @pytest.fixture
@@ -23,12 +21,8 @@ def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (embedded, check):
         monkeypatch.setattr(module, "embedded_gguf", lambda: file)
     monkeypatch.setattr(embedded, "INSTALLED", installed)
-    made = embedded.converted_folder(file, installed)
-    made.mkdir(parents=True)
-    (made / "config.json").write_text(json.dumps(CONFIG))
-    (made / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
+    made = small_model(embedded.converted_folder(file, installed))
     (made / "gguf.json").write_bytes(msgspec.json.encode(GgufIndex(4, True, ())))
-    save_file({"embed": np.zeros((512, 64), np.float32)}, made / "model.safetensors")
     return file
 
 

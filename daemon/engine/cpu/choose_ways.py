@@ -55,15 +55,17 @@ def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> Produ
         alike.setdefault(key(weight), []).append(weight)
     budget_s = BUDGET_S / (len(SIZES) * max(len(alike), 1))
     num_threads = torch.get_num_threads()
+    num_rows = {one: sum(weight.rows for weight in some) for one, some in alike.items()}
+    outside_s = OUTSIDE_S * sum(map(len, alike.values()))
     chosen: dict[Key, list[ProductWay]] = {one: [] for one in alike}
     with _one_thread(), torch.inference_mode():
         for size in SIZES:
-            times: dict[Key, Times] = {}
-            for one, of_key in alike.items():
-                times[one] = _times(of_key, team, size, exact, budget_s, num_threads)
-            num_rows = {one: sum(weight.rows for weight in some) for one, some in alike.items()}
-            outside_s = OUTSIDE_S * sum(map(len, alike.values())) if size <= MAX_ROWS else 0.0
-            for one, way in fastest(times, num_rows, outside_s).items():
+            times = {
+                one: _times(some, team, size, exact, budget_s, num_threads)
+                for one, some in alike.items()
+            }
+            more_s = outside_s if size <= MAX_ROWS else 0.0
+            for one, way in fastest(times, num_rows, more_s).items():
                 chosen[one].append(way)
     return ProductWays(chosen)
 

@@ -118,10 +118,9 @@ class _Program:
         self._states, self._normed = torch.empty(2, count, width)
         self._tokens = torch.zeros(count, dtype=torch.int32)
         self._blocks, self._offsets, self._lens = np.zeros((3, count), np.int32)
-        rows = np.arange(count, dtype=np.int32)
+        self._rows = np.arange(count, dtype=np.int32)
         self._tables = np.zeros((count, num_blocks), np.int32)
-        self._contexts = Contexts.of(self._tables, rows, self._lens, count)
-        self._rows = rows
+        self._contexts = Contexts.of(self._tables, self._rows, self._lens, count)
         self._angles = decoder.rotary.angles(torch.zeros(count, dtype=torch.int64))
         self._buffers: dict[str, torch.Tensor] = {}
         self._looked_up = _looked_up(decoder.embeddings)

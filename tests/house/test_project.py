@@ -92,8 +92,18 @@ def test_the_budgets_leave_room_under_eight_minutes() -> None:
     assert max(BUDGETS_S.values()) <= 450
 
 
-def test_nothing_strays_to_the_root() -> None:
+def _tracked() -> list[str]:
+    """Paths under version control, from the root."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a checkout")
-    assert {name for name in listed.stdout.splitlines() if "/" not in name} == AT_THE_ROOT
+    return listed.stdout.splitlines()
+
+
+def test_nothing_strays_to_the_root() -> None:
+    assert {name for name in _tracked() if "/" not in name} == AT_THE_ROOT
+
+
+def test_nothing_is_left_over_from_a_patch_or_an_editor() -> None:
+    left = (".orig", ".rej", ".bak", ".swp", "~")
+    assert [name for name in _tracked() if name.endswith(left)] == []

@@ -5,10 +5,13 @@ than what was drawn of it: each length's hazard is that of those that came so fa
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 Answer = tuple[int, int]
 """(tokens of its prompt, tokens of its own that were drawn)."""
+
+_Step = tuple[float, int, float]
+"""(the chance of such an answer, tokens of its prompt, tokens of its own)."""
 
 
 def likely_answers(
@@ -17,7 +20,8 @@ def likely_answers(
     """(`count` equally likely answers in order of length, the mean length).
 
     Each of `ended` stands for so many that have. What survives the longest of them goes on as if
-    memoryless. At least one must have ended.
+    memoryless. At least one must have ended. Each answer is the mean of its part of all: a few of
+    them, picked, would have long ones with long prompts among them by chance.
     """
     lengths = [(tokens, 0, prompt) for prompt, tokens in ended]
     num_ended, drawn = each * len(lengths), each * sum(tokens for tokens, _, _ in lengths)
@@ -25,28 +29,56 @@ def likely_answers(
     lengths = sorted(lengths + more)
     excess = (drawn + sum(tokens for tokens, _, _ in more)) / num_ended
     at_risk, survival = num_ended + len(more), 1.0
-    steps: list[tuple[float, Answer]] = []  # (chance of no more tokens, of which answer)
-    mean = 0.0
+    steps: list[_Step] = []
     for tokens, is_open, prompt in lengths:
         if not is_open:
             died = min(survival, survival * each / at_risk)
             survival -= died
-            mean += died * tokens
-            steps.append((1.0 - survival, (prompt, tokens)))
+            steps.append((died, prompt, tokens))
         at_risk -= 1.0 if is_open else each
-    prompt, longest = steps[-1][1]
-    mean += survival * (longest + excess) if survival > _NONE else 0.0
-    found, index = [], 0
-    for number in range(count):
-        chance = (number + 0.5) / count
-        while index < len(steps) and steps[index][0] < chance:
-            index += 1
-        if index < len(steps):
-            found.append(steps[index][1])
-        else:
-            beyond = -excess * math.log((1.0 - chance) / survival)
-            found.append((prompt, longest + round(beyond)))
-    return found, mean
+    mean = sum(chance * tokens for chance, _, tokens in steps)
+    if survival > _NONE:
+        _, prompt, longest = steps[-1]
+        mean += survival * (longest + excess)
+        steps += _memoryless(survival, prompt, longest, excess, count)
+    return list(_parts(steps, count)), mean
+
+
+def _memoryless(
+    survival: float, prompt: int, longest: float, excess: float, count: int
+) -> Iterator[_Step]:
+    """What survives the longest, cut where the `count` parts of all end."""
+    parts = math.ceil(survival * count - _NONE)
+    edges = [survival, *(number / count for number in range(parts - 1, -1, -1))]
+    for above, under in zip(edges, edges[1:], strict=False):
+        # The mean of -ln(u) for u between the two, each as a share of what survives.
+        high, low = above / survival, under / survival
+        beyond = (_entropy(high) - _entropy(low)) / (high - low)
+        yield above - under, prompt, longest + excess * beyond
+
+
+def _entropy(share: float) -> float:
+    """The integral of -ln from 0 on."""
+    return share - share * math.log(share) if share > 0.0 else 0.0
+
+
+def _parts(steps: Iterable[_Step], count: int) -> Iterator[Answer]:
+    """Of each `count`th of all, in order of length: (prompt as rows of it see it, mean length)."""
+    given, whole = 0, 1.0 / count
+    left, tokens_sum, seen_sum = whole, 0.0, 0.0
+    for chance, prompt, tokens in steps:
+        while chance >= left and given < count - 1:
+            chance -= left
+            yield _answer(tokens_sum + left * tokens, seen_sum + left * tokens * prompt, whole)
+            given, left, tokens_sum, seen_sum = given + 1, whole, 0.0, 0.0
+        left -= chance
+        tokens_sum += chance * tokens
+        seen_sum += chance * tokens * prompt
+    yield _answer(tokens_sum, seen_sum, whole - left)
+
+
+def _answer(tokens_sum: float, seen_sum: float, chance: float) -> Answer:
+    return round(seen_sum / tokens_sum), round(tokens_sum / chance)
 
 
 _NONE = 1e-9

@@ -26,7 +26,7 @@ LEAST_CHANGE = 0.15
 LEAST_SAMPLES = 20
 LEAST_ARRIVALS = 10
 KEPT_SAMPLES = 256
-KEPT_ANSWERS = 1024
+KEPT_ANSWERS = 2048
 """More, since those that end first are the short ones, and the newest for a while the long ones."""
 LEAST_SETTLE_S, SETTLED = 60.0, 3.0
 """Answers that end are of all lengths after so long, or so many times as long as one stays."""

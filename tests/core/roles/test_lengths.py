@@ -22,10 +22,31 @@ def test_what_survives_all_ends_goes_on_as_if_memoryless() -> None:
     answers, mean = likely_answers([(7, 15)], [(9, 25)], 4)
     assert mean == pytest.approx(15 / 2 + (15 + 40) / 2)
     assert answers[:2] == [(7, 15)] * 2
+    half = 1 - np.log(2)  # the mean of -ln(u) over the upper half of 0 to 1 is 2 x (1 / 2 - half)
     assert [tokens for _, tokens in answers[2:]] == [
-        15 + round(40 * np.log(4 / 3)),
-        15 + round(40 * np.log(4)),
+        round(15 + 40 * half),
+        round(15 + 40 * (2 - half)),
     ]
+
+
+def test_an_answer_is_the_mean_of_its_part() -> None:
+    """Halves of four: 10 and 20 tokens, then 30 and 90; a row sees a long answer's prompt more."""
+    answers, _ = likely_answers([(6, 10), (3, 20), (4, 30), (8, 90)], [], 2)
+    assert answers == [((6 * 10 + 3 * 20) // 30, 15), ((4 * 30 + 8 * 90) // 120, 60)]
+
+
+@given(ANSWERS, ANSWERS)
+def test_parts_keep_what_rows_attend_to(
+    ended: list[tuple[int, int]], unended: list[tuple[int, int]]
+) -> None:
+    """The mean of prompt times length of few parts is that of many, but for what is rounded."""
+
+    def seen(count: int) -> float:
+        answers, _ = likely_answers(ended, unended, count)
+        return sum(prompt * tokens for prompt, tokens in answers) / count
+
+    longest = max(prompt + tokens for prompt, tokens in ended + unended)
+    assert seen(8) == pytest.approx(seen(512), rel=0.02, abs=longest)
 
 
 @given(ANSWERS)

@@ -34,7 +34,7 @@ from tests.engine.random_blocks import random_weight
 # The sizes of groups differ in nothing but for nibbles.
 KINDS = [name for name in FORMATS if name not in {"int8/128", "int8/32", "fp8/64", "fp8/32"}]
 # What comes behind the reading of blocks is compiled for each format, but the same for these.
-SOME = ["F16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
+SOME = ["F16", "BF16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
 COUNTS = (1, 2, 3, 5, 8, 33)
 OTHER_PROCESSORS = {
     "haswell": "+avx,+avx2,+fma,+f16c,+sse2,+sse4.1,+sse4.2,+ssse3,+popcnt,+64bit",

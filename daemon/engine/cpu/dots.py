@@ -91,10 +91,11 @@ def dot_floats(
                 for column, block in enumerate(blocks):
                     for half, part in enumerate(block.floats(chunk)):
                         writer.add_to(totals[column][half % sums], part, numbers[half])
-        for column, places in enumerate(totals):
+        whole = []
+        for places in totals:
             loaded = [builder.load(place) for place in places]
-            whole = builder.fadd(*loaded) if sums > 1 else loaded[0]
-            writer.store(writer.total(whole), sums_at, 4 * column)
+            whole.append(builder.fadd(*loaded) if sums > 1 else loaded[0])
+        writer.store(writer.totals(whole), sums_at)
         return context.get_dummy_value()
 
     integers = (types.int64,) * 5
@@ -187,5 +188,5 @@ def _tile(
             for column, weight in enumerate(weights):
                 writer.add_to(totals[token][column], numbers, weight)
     for token, places in enumerate(totals):
-        for column, place in enumerate(places):
-            writer.store(writer.total(builder.load(place)), at, 4 * (TILE * token + column))
+        sums = writer.totals([builder.load(place) for place in places])
+        writer.store(sums, at, 4 * TILE * token)

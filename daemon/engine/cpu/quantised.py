@@ -35,6 +35,11 @@ class StateBuffers:
         buffer = self._buffer("states", 4 * count * width, width, 0)
         return buffer.view(torch.float32).view(count, width)
 
+    def pairs(self, count: int, width: int) -> torch.Tensor:
+        """float32 [T, K] for states in the order of pairs."""
+        buffer = self._buffer("pairs", 4 * count * width, width, 0)
+        return buffer.view(torch.float32).view(count, width)
+
     def records(self, count: int, width: int, lanes: int) -> torch.Tensor:
         """Bytes for rounded states."""
         size_bytes = calls.record_bytes(count, width, lanes)
@@ -50,6 +55,42 @@ class StateBuffers:
                 buffer[-calls.record_bytes(1, width, lanes) :] = 0
             self._buffers[key] = buffer
         return self._buffers[key]
+
+
+class _States:
+    """States [T, K] in each form that weights take, and the calls that make it when first asked."""
+
+    def __init__(self, states: torch.Tensor, scratch: StateBuffers) -> None:
+        self.here = states
+        self.listed: list[Call] = []
+        self._states = states
+        self._scratch = scratch
+        self._order: torch.Tensor | None = None
+        self._made: dict[int, torch.Tensor] = {}  # by lanes; 0: the order of pairs
+
+    def order(self, order: torch.Tensor | None) -> None:
+        """Have the columns in an order, from now on."""
+        if order is self._order:
+            return
+        self._order, self._made, self.here = order, {}, self._states
+        if order is not None:
+            self.here = self._scratch.states(*self._states.shape)
+            self.listed.append(calls.reordered(self._states, order, self.here))
+
+    def pairs(self) -> torch.Tensor:
+        """In the order of pairs."""
+        if 0 not in self._made:
+            self._made[0] = self._scratch.pairs(*self.here.shape)
+            self.listed.append(calls.split(self.here, self._made[0]))
+        return self._made[0]
+
+    def records(self, lanes: int) -> torch.Tensor:
+        """Rounded, so many tokens in each record."""
+        if lanes not in self._made:
+            count, width = self.here.shape
+            self._made[lanes] = self._scratch.records(count, width, lanes)
+            self.listed.append(calls.rounded(self.here, self._made[lanes], lanes))
+        return self._made[lanes]
 
 
 class QuantisedProduct(nn.Module):
@@ -135,40 +176,27 @@ class QuantisedProduct(nn.Module):
         self, states: torch.Tensor, output: torch.Tensor, scratch: StateBuffers
     ) -> list[Call]:
         """The calls of all weights that torch has no part in."""
-        listed, count = list[Call](), states.shape[0]
-        made: tuple[object, ...] = ()
-        ordered: torch.Tensor | None = None
-        here = states
+        count, made = states.shape[0], _States(states, scratch)
         for weight, columns in self._parts(output):
             way = self._ways.of(weight, count)
             if way in PANELS:
                 continue
-            if weight.order is not ordered:
-                ordered, made, here = weight.order, (), states
-                if weight.order is not None:
-                    here = scratch.states(*states.shape)
-                    listed.append(calls.reordered(states, weight.order, here))
-            if way in {ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER}:
-                write = (
-                    calls.floats_singly
-                    if way is ProductWay.FLOATS_SINGLY
-                    else calls.floats_together
-                )
-                listed.append(write(weight, here, columns))
-                continue
-            lanes = _lanes(way, count)
-            records = scratch.records(count, weight.columns, lanes)
-            if made != (lanes,):
-                listed.append(calls.rounded(here, records, lanes))
-                made = (lanes,)
-            if way is ProductWay.ROUNDED_SINGLY:
-                listed.append(calls.rounded_singly(weight, records, count, columns))
+            made.order(weight.order)
+            if way is ProductWay.FLOATS_SINGLY:
+                call = calls.floats_singly(weight, made.here, columns)
+            elif way is ProductWay.FLOATS_TOGETHER:
+                here = made.pairs() if calls.takes_pairs(weight) else made.here
+                call = calls.floats_together(weight, here, columns)
+            elif way is ProductWay.ROUNDED_SINGLY:
+                call = calls.rounded_singly(weight, made.records(1), count, columns)
             else:
-                by_matrices = way is ProductWay.ROUNDED_BY_MATRICES
-                listed.append(
-                    calls.rounded_together(weight, records, count, columns, lanes, by_matrices)
-                )
-        return listed
+                lanes, by_matrices = lanes_for(count), way is ProductWay.ROUNDED_BY_MATRICES
+                if by_matrices:
+                    lanes = MATRIX
+                records = made.records(lanes)
+                call = calls.rounded_together(weight, records, count, columns, lanes, by_matrices)
+            made.listed.append(call)
+        return made.listed
 
     def _multiply(
         self, weight: QuantisedWeight, states: torch.Tensor, columns: Columns, kind: torch.dtype
@@ -200,13 +228,6 @@ class QuantisedProduct(nn.Module):
             panel = buffer[: len(rows)]
             self._team.run(calls.unpacked(weight, rows, panel))
             yield rows, panel
-
-
-def _lanes(way: ProductWay, count: int) -> int:
-    """How many tokens a record holds."""
-    if way is ProductWay.ROUNDED_SINGLY:
-        return 1
-    return MATRIX if way is ProductWay.ROUNDED_BY_MATRICES else lanes_for(count)
 
 
 def can_multiply(weight: QuantisedWeight) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from daemon.engine.cpu import quantised_kernels, rounded_kernels
+from daemon.engine.cpu import pair_kernels, quantised_kernels, rounded_kernels
 from daemon.engine.cpu.dots import BFLOAT16, FLOAT32
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ROWS_AT_ONCE
@@ -35,8 +35,30 @@ def floats_singly(weight: QuantisedWeight, states: torch.Tensor, columns: Column
 
 
 def floats_together(weight: QuantisedWeight, states: torch.Tensor, columns: Columns) -> Call:
-    """Product of `states` [T, K], dense, exact, all tokens at once."""
-    return _product(quantised_kernels.floats_together, weight, states, states.shape[0], columns)
+    """Product of `states` [T, K], dense, exact, all tokens at once.
+
+    The states are in the order of pairs where the weight `takes_pairs`.
+    """
+    kernel: Any = quantised_kernels.floats_together
+    if takes_pairs(weight):
+        kernel = _of_pairs
+    return _product(kernel, weight, states, states.shape[0], columns)
+
+
+def takes_pairs(weight: QuantisedWeight) -> bool:
+    """Whether the states of all tokens at once are multiplied in the order of pairs."""
+    return weight.format.name == "BF16"
+
+
+def _of_pairs(_name: str) -> Any:
+    return pair_kernels.floats_together()
+
+
+def split(states: torch.Tensor, output: torch.Tensor) -> Call:
+    """`output` [T, K]: `states` [T, K], dense, in the order of pairs."""
+    count, width = states.shape
+    address = pair_kernels.split().address
+    return count, BY_ADDRESS, address, states.data_ptr(), width, output.data_ptr()
 
 
 def record_bytes(count: int, columns: int, lanes: int) -> int:

@@ -45,8 +45,7 @@ def dot_codes(
         done = builder.mul(several, writer.number(I64, together))
         if together > 1:
             dots.loop(done, builder.sub(blocks, done), 1)
-        for column, total in enumerate(dots.totals()):
-            writer.store(total, sums_at, 4 * column)
+        writer.store(dots.totals(), sums_at)
         return context.get_dummy_value()
 
     return types.void(form, *(types.int64,) * 5), generate
@@ -105,17 +104,16 @@ class _Dots:
         for row, other in enumerate(others):
             self._others[row].append(other)
 
-    def totals(self) -> list[Value]:
-        """The sums of the rows."""
-        found = []
-        for dots, others in zip(self._dots, self._others, strict=True):
-            total = self._writer.total(self._builder.load(dots))
-            for other in others:
-                more = self._writer.total(self._builder.load(other))
-                if self._zero:
-                    more = self._builder.fmul(more, self._writer.number(FLOAT, -float(self._zero)))
-                total = self._builder.fadd(total, more)
-            found.append(total)
+    def totals(self) -> Value:
+        """The sums of the rows, in a lane each."""
+        load, total = self._builder.load, self._writer.totals
+        found = total([load(dots) for dots in self._dots])
+        for others in zip(*self._others, strict=True):
+            more = total([load(other) for other in others])
+            if self._zero:
+                zero = self._writer.number(more.type, -float(self._zero))
+                more = self._builder.fmul(more, zero)
+            found = self._builder.fadd(found, more)
         return found
 
     def _block(self, address: Value) -> Block:

@@ -150,6 +150,30 @@ class Writer:
             vector = self.builder.fadd(self.part(vector, 0, half), self.part(vector, half, half))
         return self.lane(vector, 0)
 
+    def totals(self, vectors: Sequence[Value]) -> Value:
+        """The sum of each of one, two, four or more float vectors, in a lane each; as `total`."""
+        if vectors[0].type.count < len(vectors):
+            return self.joined([self.single(self.total(vector)) for vector in vectors])
+        groups = 1
+        while len(vectors) > 1:
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [self._folded(one, other, groups) for one, other in pairs]
+            groups *= 2
+        (vector,) = vectors
+        while vector.type.count > groups:
+            vector = self._folded(vector, None, groups)
+        return vector
+
+    def _folded(self, vector: Value, other: Value | None, groups: int) -> Value:
+        """Of each of some runs of lanes the half: its lower part plus its upper one."""
+        count = vector.type.count
+        half = count // groups // 2
+        lower = [
+            lane for lane in range(count * (1 if other is None else 2)) if lane // half % 2 == 0
+        ]
+        upper = [lane + half for lane in lower]
+        return self.builder.fadd(self.pick(vector, lower, other), self.pick(vector, upper, other))
+
     def variable(self, value: Value) -> Any:
         """A place for values of one type, holding the first."""
         place = cgutils.alloca_once(self.builder, value.type)

@@ -6,6 +6,7 @@ than what was drawn of it: each length's hazard is that of those that came so fa
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 Answer = tuple[int, int]
 """(tokens of its prompt, tokens of its own that were drawn)."""
@@ -50,7 +51,7 @@ def _memoryless(
     """What survives the longest, cut where the `count` parts of all end."""
     parts = math.ceil(survival * count - _NONE)
     edges = [survival, *(number / count for number in range(parts - 1, -1, -1))]
-    for above, under in zip(edges, edges[1:], strict=False):
+    for above, under in pairwise(edges):
         # The mean of -ln(u) for u between the two, each as a share of what survives.
         high, low = above / survival, under / survival
         beyond = (_entropy(high) - _entropy(low)) / (high - low)
@@ -67,13 +68,14 @@ def _parts(steps: Iterable[_Step], count: int) -> Iterator[Answer]:
     given, whole = 0, 1.0 / count
     left, tokens_sum, seen_sum = whole, 0.0, 0.0
     for chance, prompt, tokens in steps:
-        while chance >= left and given < count - 1:
-            chance -= left
+        rest = chance
+        while rest >= left and given < count - 1:
+            rest -= left
             yield _answer(tokens_sum + left * tokens, seen_sum + left * tokens * prompt, whole)
             given, left, tokens_sum, seen_sum = given + 1, whole, 0.0, 0.0
-        left -= chance
-        tokens_sum += chance * tokens
-        seen_sum += chance * tokens * prompt
+        left -= rest
+        tokens_sum += rest * tokens
+        seen_sum += rest * tokens * prompt
     yield _answer(tokens_sum, seen_sum, whole - left)
 
 

@@ -101,7 +101,7 @@ def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[ProductWay
             continue
         if way in ROUNDED and not rounds:
             continue
-        if way is ProductWay.ROUNDED_BY_MATRICES and (
+        if way is ProductWay.BFLOAT16_BY_MATRICES and (
             size < _FEWEST_MATRICES or not have_matrices()
         ):
             continue

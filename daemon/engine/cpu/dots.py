@@ -102,7 +102,7 @@ def dot_floats(
     return types.void(form, *integers), generate
 
 
-def _rounded(writer: Writer, numbers: Value) -> Value:
+def narrowed(writer: Writer, numbers: Value) -> Value:
     """Bits of bfloat16 of float lanes, to the nearest, of two as near the even one."""
     builder = writer.builder
     if writer.has("avx512bf16"):
@@ -141,7 +141,7 @@ def unpack_row(
             for chunk in range(length // CHUNK_LEN):
                 for half, part in enumerate(block.floats(chunk)):
                     offset = number_bytes * (CHUNK_LEN * chunk + _LANES * half)
-                    writer.store(_rounded(writer, part) if narrow else part, at, offset)
+                    writer.store(narrowed(writer, part) if narrow else part, at, offset)
         return context.get_dummy_value()
 
     integers = (types.int64,) * 4

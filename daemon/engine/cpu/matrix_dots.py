@@ -1,7 +1,10 @@
-"""Products of rounded states by the processor's matrix tiles (AMX), where it has them.
+"""Products of bfloat16 by the processor's matrix tiles (AMX), where it has them.
 
-A tile of codes is 16 columns by up to 64 numbers as they lie in memory, a tile of states is a
-record of 16 tokens; one instruction multiplies both into 16 x 16 sums.
+A tile of weights is 16 rows of 32 numbers, a tile of states the same numbers of 16 tokens, pair by
+pair; one instruction multiplies both and adds to 16 x 16 sums in float32. There are four tiles of
+sums, so that each tile that is loaded is multiplied twice.
+
+A record of 16 tokens of K numbers holds bfloat16 [K / 2, 16, 2].
 """
 
 from functools import cache
@@ -12,63 +15,65 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from daemon.engine.cpu.block_kinds import reader
-from daemon.engine.cpu.blocks import CHUNK_LEN
-from daemon.engine.cpu.dots import form_of
-from daemon.engine.cpu.integer_dots import Record, add_scaled
+from daemon.engine.cpu.dots import narrowed
 from daemon.engine.cpu.vectors import FLOAT, I8, I16, I32, I64, Value, Writer, lanes, target_has
 
 MATRIX = 16
-"""Columns, and tokens, of a tile of sums."""
+"""Rows of a tile, and tokens of a record."""
+COLUMNS = 2 * MATRIX
+"""Rows of weights that are multiplied together."""
 
-_SUMS, _CODES, _STATES = range(3)  # the tiles
-_ROW_BYTES = 64
+_PAIRS_LEN = 32
+_ROW_BYTES = 2 * _PAIRS_LEN
+_TILE_BYTES = MATRIX * _ROW_BYTES
+_SUMS, _WEIGHTS, _STATES = 0, 4, 6  # the first tiles of each kind
+_NUM_TILES = 8
 _CONFIG_BYTES = 64
 _COLUMN_BYTES_AT, _ROWS_AT = 16, 48
+_FEATURES = "amx-tile", "amx-bf16"
 
 
 @cache
 def have_matrices() -> bool:
     """Whether this process may use the processor's matrices; Linux wants to be asked."""
-    here = target_has("amx-tile") and target_has("amx-int8")
-    return here and bool(torch.cpu._init_amx())
+    return all(target_has(one) for one in _FEATURES) and bool(torch.cpu._init_amx())
 
 
-def has_matrices(writer: Writer) -> bool:
+def _has_matrices(writer: Writer) -> bool:
     """Whether the processor has the instructions."""
-    return writer.has("amx-tile") and writer.has("amx-int8")
+    return all(writer.has(one) for one in _FEATURES)
+
+
+def _call(writer: Writer, name: str, *arguments: Value) -> None:
+    writer.call(f"llvm.x86.{name}", ir.VoidType(), *arguments)
 
 
 def _pointer(writer: Writer, address: Value) -> Value:
     return writer.builder.inttoptr(address, I8.as_pointer())
 
 
-@intrinsic(prefer_literal=True)
-def begin_matrices(_typing: Any, form: Any, config: Any, before: Any) -> Any:
+@intrinsic
+def begin_matrices(_typing: Any, config: Any, before: Any) -> Any:
     """Set the tiles up, of 64 bytes at `config`; what they were goes to `before`. For numba code.
 
     torch's library uses the same tiles and may go by what it has set itself.
     """
-    run_len = reader(form_of(form)).scale_len
-    sizes = {_SUMS: (MATRIX, _ROW_BYTES), _CODES: (MATRIX, run_len)}
-    sizes[_STATES] = run_len // 4, _ROW_BYTES
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         writer = Writer(context, builder)
-        _, config_at, before_at = values
-        if has_matrices(writer):
+        config_at, before_at = values
+        if _has_matrices(writer):
             writer.store(writer.number(lanes(I8, _CONFIG_BYTES), 0), config_at)
             writer.store(writer.number(I8, 1), config_at)
-            for tile, (rows, row_bytes) in sizes.items():
-                at = _COLUMN_BYTES_AT + 2 * tile
-                writer.store(writer.number(I16, row_bytes), config_at, at)
-                writer.store(writer.number(I8, rows), config_at, _ROWS_AT + tile)
-            nothing = ir.VoidType()
-            writer.call("llvm.x86.sttilecfg", nothing, _pointer(writer, before_at))
-            writer.call("llvm.x86.ldtilecfg", nothing, _pointer(writer, config_at))
+            for tile in range(_NUM_TILES):
+                row_bytes, rows = writer.number(I16, _ROW_BYTES), writer.number(I8, MATRIX)
+                writer.store(row_bytes, config_at, _COLUMN_BYTES_AT + 2 * tile)
+                writer.store(rows, config_at, _ROWS_AT + tile)
+            _call(writer, "sttilecfg", _pointer(writer, before_at))
+            _call(writer, "ldtilecfg", _pointer(writer, config_at))
         return context.get_dummy_value()
 
-    return types.void(form, types.int64, types.int64), generate
+    return types.void(types.int64, types.int64), generate
 
 
 @intrinsic
@@ -77,106 +82,90 @@ def end_matrices(_typing: Any, _before: Any) -> Any:
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         writer = Writer(context, builder)
-        if has_matrices(writer):
-            writer.call("llvm.x86.ldtilecfg", ir.VoidType(), _pointer(writer, values[0]))
+        if _has_matrices(writer):
+            _call(writer, "ldtilecfg", _pointer(writer, values[0]))
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
 
 
-@intrinsic(prefer_literal=True)
-def matrix_codes(
-    _typing: Any,
-    form: Any,
-    codes: Any,
-    scales: Any,
-    row_len: Any,
-    states: Any,
-    width: Any,
-    start: Any,
-    count: Any,
-    products: Any,
-    sums: Any,
-) -> Any:
-    """As `tile_codes`, of `MATRIX` columns and a record of as many tokens. For numba code.
+@intrinsic
+def pack_rows(_typing: Any, tokens: Any, count: Any, record: Any) -> Any:
+    """Rounds `count` float32 numbers of `MATRIX` tokens into a record. For numba code.
 
-    At `products` is room for two tiles of sums.
+    `tokens` is the address of as many addresses (int64).
     """
-    kind = reader(form_of(form))
-    runs = CHUNK_LEN // kind.scale_len
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         writer = Writer(context, builder)
-        if not has_matrices(writer):
-            return context.get_dummy_value()
-        _, codes_at, pairs_at, row_len, states_at, width, start, count, products_at, sums_at = (
-            values
-        )
-        vector, integers = lanes(FLOAT, MATRIX), lanes(I32, MATRIX)
-        record = Record(writer, MATRIX, states_at, width, start)
-        pair_bytes = builder.udiv(row_len, writer.number(I64, kind.scale_len // 8))
-        offsets = [builder.mul(pair_bytes, writer.number(I64, row)) for row in range(MATRIX)]
-        totals = [
-            writer.variable(writer.load(vector, sums_at, _ROW_BYTES * row)) for row in range(MATRIX)
-        ]
-        chunks = builder.udiv(count, writer.number(I64, CHUNK_LEN))
-
-        def multiply(index: Value, run: int, room: Value) -> None:
-            codes = writer.at(writer.step(codes_at, index, CHUNK_LEN), kind.scale_len * run)
-            states = writer.at(record.codes(index), kind.scale_len * MATRIX * run)
-            _multiply(writer, codes, row_len, states, room)
-
-        multiply(writer.number(I64, 0), 0, products_at)
-        with writer.loop(chunks) as index:
-            scale, added = record.scales(index), record.sums(index, runs)
-            pairs = writer.step(pairs_at, index, 8 * runs)
-            after = _after(writer, index, chunks)
-            for run in range(runs):
-                here, other = _rooms(writer, products_at, index, run, runs)
-                # The matrices multiply what comes next while these sums are scaled.
-                multiply(index if run + 1 < runs else after, (run + 1) % runs, other)
-                for row, total in enumerate(totals):
-                    pair = writer.at(builder.add(pairs, offsets[row]), 8 * run)
-                    dots = writer.load(integers, here, _ROW_BYTES * row)
-                    add_scaled(writer, total, dots, scale, added[run], pair)
-        for row, total in enumerate(totals):
-            writer.store(builder.load(total), sums_at, _ROW_BYTES * row)
+        tokens_at, count, record_at = values
+        tokens = [writer.load(I64, tokens_at, 8 * token) for token in range(MATRIX)]
+        with writer.loop(builder.udiv(count, writer.number(I64, _PAIRS_LEN))) as index:
+            rows = []
+            for token in tokens:
+                here = writer.step(token, index, 4 * _PAIRS_LEN)
+                halves = [
+                    narrowed(writer, writer.load(lanes(FLOAT, MATRIX), here, 4 * MATRIX * half))
+                    for half in range(2)
+                ]
+                rows.append(builder.bitcast(writer.concat(*halves), lanes(I32, MATRIX)))
+            there = writer.step(record_at, index, _TILE_BYTES)
+            for pair, numbers in enumerate(writer.transposed(rows)):
+                writer.store(numbers, there, _ROW_BYTES * pair)
         return context.get_dummy_value()
 
-    return types.void(form, *(types.int64,) * 9), generate
+    return types.void(*(types.int64,) * 3), generate
 
 
-def _after(writer: Writer, index: Value, count: Value) -> Value:
-    """The next index, of so many; the last one's is the last."""
-    builder, one = writer.builder, writer.number(I64, 1)
-    last = builder.sub(count, one)
-    more = builder.icmp_unsigned("<", index, last)
-    return builder.select(more, builder.add(index, one), last)
+@intrinsic(prefer_literal=True)
+def matrix_pairs(
+    _typing: Any,
+    num_records: Any,
+    weights: Any,
+    row_bytes: Any,
+    states: Any,
+    record_bytes: Any,
+    count: Any,
+    sums: Any,
+) -> Any:
+    """Adds to float32 [records, COLUMNS, MATRIX] at `sums` products of rows and one or two records.
+
+    `count` numbers are multiplied, a multiple of 32, from addresses in the first row and in the
+    first record on. For numba code.
+    """
+    records = range(num_records.literal_value)
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        if not _has_matrices(writer):
+            return context.get_dummy_value()
+        _, weights_at, row_bytes, states_at, record_bytes, count, sums_at = values
+        lower = builder.add(weights_at, builder.mul(row_bytes, writer.number(I64, MATRIX)))
+        rows = [weights_at, lower]
+        tokens = [states_at, builder.add(states_at, record_bytes)]
+        own = writer.number(I64, _ROW_BYTES)
+        tiles = [(record, half) for record in records for half in range(2)]
+        places = [writer.at(sums_at, _TILE_BYTES * (2 * record + half)) for record, half in tiles]
+        for (record, half), place in zip(tiles, places, strict=True):
+            _load(writer, _SUMS + 2 * record + half, place, own)
+        with writer.loop(builder.udiv(count, writer.number(I64, _PAIRS_LEN))) as index:
+            for half in range(2):
+                here = writer.step(rows[half], index, _ROW_BYTES)
+                _load(writer, _WEIGHTS + half, here, row_bytes)
+            for record in records:
+                here = writer.step(tokens[record], index, _TILE_BYTES)
+                _load(writer, _STATES + record, here, own)
+            for record, half in tiles:
+                numbers = _SUMS + 2 * record + half, _WEIGHTS + half, _STATES + record
+                _call(writer, "tdpbf16ps", *(writer.number(I8, number) for number in numbers))
+        for (record, half), place in zip(tiles, places, strict=True):
+            tile = writer.number(I8, _SUMS + 2 * record + half)
+            _call(writer, "tilestored64", tile, _pointer(writer, place), own)
+        return context.get_dummy_value()
+
+    return types.void(num_records, *(types.int64,) * 6), generate
 
 
-def _rooms(
-    writer: Writer, products: Value, index: Value, run: int, runs: int
-) -> tuple[Value, Value]:
-    """Where the sums of a run are, and where the next one's go: they take turns."""
-    builder, size = writer.builder, writer.number(I64, MATRIX * _ROW_BYTES)
-    turn = writer.number(I64, run % 2)
-    if runs == 1:
-        turn = builder.and_(index, writer.number(I64, 1))
-    shift = builder.mul(turn, size)
-    return builder.add(products, shift), builder.add(products, builder.sub(size, shift))
-
-
-def _multiply(writer: Writer, codes: Value, row_len: Value, states: Value, products: Value) -> None:
-    """One tile of codes by one of states, written to `products`."""
-    nothing = ir.VoidType()
-    sums_tile, codes_tile, states_tile = (
-        writer.number(I8, tile) for tile in (_SUMS, _CODES, _STATES)
-    )
-    stride = writer.number(I64, _ROW_BYTES)
-    load = "llvm.x86.tileloadd64"
-    writer.call("llvm.x86.tilezero", nothing, sums_tile)
-    writer.call(load, nothing, codes_tile, _pointer(writer, codes), row_len)
-    writer.call(load, nothing, states_tile, _pointer(writer, states), stride)
-    writer.call("llvm.x86.tdpbusd", nothing, sums_tile, codes_tile, states_tile)
-    store = "llvm.x86.tilestored64"
-    writer.call(store, nothing, sums_tile, _pointer(writer, products), stride)
+def _load(writer: Writer, tile: int, address: Value, stride: Value) -> None:
+    number, place = writer.number(I8, tile), _pointer(writer, address)
+    _call(writer, "tileloadd64", number, place, stride)

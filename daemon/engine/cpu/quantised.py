@@ -8,7 +8,6 @@ from torch import nn
 
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
-from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
@@ -40,21 +39,29 @@ class StateBuffers:
         buffer = self._buffer("pairs", 4 * count * width, width, 0)
         return buffer.view(torch.float32).view(count, width)
 
+    def packed(self, count: int, width: int) -> torch.Tensor:
+        """Bytes for states in bfloat16, for matrices."""
+        return self._buffer("packed", calls.pair_record_bytes(count, width), width, 0)
+
     def records(self, count: int, width: int, lanes: int) -> torch.Tensor:
         """Bytes for rounded states."""
-        size_bytes = calls.record_bytes(count, width, lanes)
-        return self._buffer("records", size_bytes, width, lanes)
+        size_bytes, last_bytes = (calls.record_bytes(one, width, lanes) for one in (count, 1))
+        return self._buffer("records", size_bytes, width, last_bytes)
 
-    def _buffer(self, name: str, size_bytes: int, width: int, lanes: int) -> torch.Tensor:
-        key = name, size_bytes, width, lanes
+    def _buffer(self, name: str, size_bytes: int, width: int, last_bytes: int) -> torch.Tensor:
+        key = name, size_bytes, width, last_bytes
         if key not in self._buffers:
             buffer = torch.empty(size_bytes, dtype=torch.uint8)
-            if lanes:
+            if last_bytes:
                 # Lanes of no token are in the last record; they are computed too, and odd numbers
                 # there may be slow.
-                buffer[-calls.record_bytes(1, width, lanes) :] = 0
+                buffer[-last_bytes:] = 0
             self._buffers[key] = buffer
         return self._buffers[key]
+
+
+_SPLIT, _PACKED = -1, -2
+"""Forms of states that are no records of so many tokens."""
 
 
 class _States:
@@ -66,7 +73,7 @@ class _States:
         self._states = states
         self._scratch = scratch
         self._order: torch.Tensor | None = None
-        self._made: dict[int, torch.Tensor] = {}  # by lanes; 0: the order of pairs
+        self._made: dict[int, torch.Tensor] = {}  # by lanes, or one of those
 
     def order(self, order: torch.Tensor | None) -> None:
         """Have the columns in an order, from now on."""
@@ -79,10 +86,17 @@ class _States:
 
     def pairs(self) -> torch.Tensor:
         """In the order of pairs."""
-        if 0 not in self._made:
-            self._made[0] = self._scratch.pairs(*self.here.shape)
-            self.listed.append(calls.split(self.here, self._made[0]))
-        return self._made[0]
+        if _SPLIT not in self._made:
+            self._made[_SPLIT] = self._scratch.pairs(*self.here.shape)
+            self.listed.append(calls.split(self.here, self._made[_SPLIT]))
+        return self._made[_SPLIT]
+
+    def packed(self) -> torch.Tensor:
+        """Rounded to bfloat16, for matrices."""
+        if _PACKED not in self._made:
+            self._made[_PACKED] = self._scratch.packed(*self.here.shape)
+            self.listed.append(calls.packed(self.here, self._made[_PACKED]))
+        return self._made[_PACKED]
 
     def records(self, lanes: int) -> torch.Tensor:
         """Rounded, so many tokens in each record."""
@@ -187,14 +201,13 @@ class QuantisedProduct(nn.Module):
             elif way is ProductWay.FLOATS_TOGETHER:
                 here = made.pairs() if calls.takes_pairs(weight) else made.here
                 call = calls.floats_together(weight, here, columns)
+            elif way is ProductWay.BFLOAT16_BY_MATRICES:
+                call = calls.matrices(weight, made.packed(), count, columns)
             elif way is ProductWay.ROUNDED_SINGLY:
                 call = calls.rounded_singly(weight, made.records(1), count, columns)
             else:
-                lanes, by_matrices = lanes_for(count), way is ProductWay.ROUNDED_BY_MATRICES
-                if by_matrices:
-                    lanes = MATRIX
-                records = made.records(lanes)
-                call = calls.rounded_together(weight, records, count, columns, lanes, by_matrices)
+                lanes = lanes_for(count)
+                call = calls.rounded_together(weight, made.records(lanes), count, columns, lanes)
             made.listed.append(call)
         return made.listed
 

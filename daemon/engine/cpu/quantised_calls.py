@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from daemon.engine.cpu import pair_kernels, quantised_kernels, rounded_kernels
+from daemon.engine.cpu import matrix_kernels, pair_kernels, quantised_kernels, rounded_kernels
 from daemon.engine.cpu.dots import BFLOAT16, FLOAT32
 from daemon.engine.cpu.kernels import BY_ADDRESS
+from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ROWS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.quantised.weight import QuantisedWeight
@@ -73,6 +74,24 @@ def rounded(states: torch.Tensor, records: torch.Tensor, lanes: int) -> Call:
     return count, BY_ADDRESS, address, states.data_ptr(), width, records.data_ptr(), lanes
 
 
+def pair_record_bytes(count: int, columns: int) -> int:
+    """Bytes of the records of T tokens of K numbers in bfloat16, `MATRIX` tokens in each."""
+    return 2 * -(-count // MATRIX) * MATRIX * columns
+
+
+def packed(states: torch.Tensor, records: torch.Tensor) -> Call:
+    """Rounds `states` [T, K], dense, to bfloat16 in records of `pair_record_bytes`."""
+    address = matrix_kernels.packed().address
+    count, width = states.shape
+    places = states.data_ptr(), width, records.data_ptr()
+    return -(-count // MATRIX), BY_ADDRESS, address, *places, count
+
+
+def matrices(weight: QuantisedWeight, records: torch.Tensor, count: int, columns: Columns) -> Call:
+    """Product of the records of T tokens that `packed` made."""
+    return *_product(matrix_kernels.matrices, weight, records, count, columns), MATRIX
+
+
 def rounded_singly(
     weight: QuantisedWeight, records: torch.Tensor, count: int, columns: Columns
 ) -> Call:
@@ -86,11 +105,10 @@ def rounded_together(
     count: int,
     columns: Columns,
     lanes: int,
-    matrices: bool = False,
 ) -> Call:
-    """Product of the records of T tokens, several in each; by matrices if `MATRIX` tokens are."""
+    """Product of the records of T tokens, several in each."""
     kernel = rounded_kernels.rounded_together
-    return *_product(kernel, weight, records, count, columns), lanes, int(matrices)
+    return *_product(kernel, weight, records, count, columns), lanes
 
 
 def reordered(states: torch.Tensor, order: torch.Tensor, output: torch.Tensor) -> Call:

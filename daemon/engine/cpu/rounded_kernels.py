@@ -14,10 +14,10 @@ from numba import njit
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.dots import TILE, number_of, stack
 from daemon.engine.cpu.integer_dots import round_chunk, tile_codes, unpack_codes
-from daemon.engine.cpu.matrix_dots import MATRIX, begin_matrices, end_matrices, matrix_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
 from daemon.engine.cpu.record_dots import dot_codes
 from daemon.engine.cpu.team import float_pointer
+from daemon.engine.cpu.tiles_out import SIDE, write_tile
 from daemon.engine.cpu.vectors import target_has
 from daemon.models.formats import FORMATS
 
@@ -40,7 +40,6 @@ _SUMS_BYTES = 4 * TILE * TILE
 _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
-_MATRIX_BYTES = 2 * 4 * MATRIX * MATRIX
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -117,13 +116,7 @@ def _tile(form, lanes, codes, scales, where, sums):
 
 
 @_inner
-def _matrix(form, codes, scales, where, products, sums):
-    states, width, start, count = where
-    matrix_codes(form, codes, scales, STRETCH_LEN, states, width, start, count, products, sums)
-
-
-@_inner
-def _begin(a, totals, first, last, tiles):
+def begin_totals(a, totals, first, last, tiles):
     """Set the sums of all tiles [columns, lanes] to the bias, or nothing."""
     sums, lanes = float_pointer(totals), a[14]
     for tile in range(tiles):
@@ -137,24 +130,29 @@ def _begin(a, totals, first, last, tiles):
 
 
 @_inner
-def _end(a, totals, first, last, begin, tiles):
+def end_totals(a, totals, first, last, begin, tiles):
     """Write the sums of all tiles to the output."""
-    lanes, sums = a[14], float_pointer(totals)
-    for tile in range(tiles):
-        token = begin + tile * lanes
-        for lane in range(min(lanes, a[10] - token)):
-            output = float_pointer(a[11] + 4 * (token + lane) * a[12] + 4 * first)
-            at = tile * COLUMNS_AT_ONCE * lanes + lane
-            for column in range(last - first):
-                output[column] = sums[at + column * lanes]
+    lanes = a[14]
+    step = min(lanes, SIDE)
+    for token in range(begin, min(begin + tiles * lanes, a[10]), step):
+        tile, lane = (token - begin) // lanes, (token - begin) % lanes
+        for column in range(first, last, SIDE):
+            at = (tile * COLUMNS_AT_ONCE + column - first) * lanes + lane
+            sums, output = totals + 4 * at, a[11] + 4 * (token * a[12] + column)
+            if step == SIDE and token + SIDE <= a[10] and column + SIDE <= last:
+                write_tile(sums, 4 * lanes, output, 4 * a[12])
+                continue
+            for row in range(min(step, a[10] - token)):
+                for index in range(min(SIDE, last - column)):
+                    total = float_pointer(sums)[index * lanes + row]
+                    float_pointer(output)[row * a[12] + index] = total
 
 
 @cache
 def rounded_together(name):
     """The kernel that multiplies records of several tokens.
 
-    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`, and whether matrices
-    multiply them, 16 then.
+    Arguments as of `rounded_singly`; then the tokens of a record, of `LANES`.
     """
     form, kind = number_of(name), reader(FORMATS[name])
     length, scale_len = kind.length(FORMATS[name]), kind.scale_len
@@ -162,9 +160,6 @@ def rounded_together(name):
     @ITEM
     def item(a, number):
         codes, scales, totals = stack(_CODES_BYTES), stack(_SCALES_BYTES), stack(_TOTALS_BYTES)
-        config, before, products = stack(64), stack(64), stack(_MATRIX_BYTES)
-        if a[15]:
-            begin_matrices(form, config, before)
         width = a[8]
         block_bytes = a[6] // (width // length)
         lanes = a[14]
@@ -174,7 +169,7 @@ def rounded_together(name):
         for begin in range(0, a[10], TOKENS_AT_ONCE):
             end = min(begin + TOKENS_AT_ONCE, a[10])
             tiles = (end - begin + lanes - 1) // lanes
-            _begin(a, totals, first, last, tiles)
+            begin_totals(a, totals, first, last, tiles)
             for start in range(0, width, STRETCH_LEN):
                 count = min(STRETCH_LEN, width - start)
                 for column in range(first, first + COLUMNS_AT_ONCE):
@@ -185,18 +180,12 @@ def rounded_together(name):
                     unpack_codes(form, blocks, count // length, ahead, codes + row, pairs)
                 for tile in range(tiles):
                     states = a[9] + (begin // lanes + tile) * record
-                    step = MATRIX if a[15] else TILE
-                    for column in range(0, last - first, step):
+                    for column in range(0, last - first, TILE):
                         row = column * STRETCH_LEN
                         pairs = scales + row // scale_len * 8
                         sums = totals + 4 * lanes * (tile * COLUMNS_AT_ONCE + column)
                         where = (states, width, start, count)
-                        if a[15]:
-                            _matrix(form, codes + row, pairs, where, products, sums)
-                        else:
-                            _tile(form, lanes, codes + row, pairs, where, sums)
-            _end(a, totals, first, last, begin, tiles)
-        if a[15]:
-            end_matrices(before)
+                        _tile(form, lanes, codes + row, pairs, where, sums)
+            end_totals(a, totals, first, last, begin, tiles)
 
     return item

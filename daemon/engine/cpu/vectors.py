@@ -174,6 +174,21 @@ class Writer:
         upper = [lane + half for lane in lower]
         return self.builder.fadd(self.pick(vector, lower, other), self.pick(vector, upper, other))
 
+    def transposed(self, rows: Sequence[Value]) -> list[Value]:
+        """Columns of as many rows as they have lanes, two, four or more."""
+        found, count = list(rows), len(rows)
+        distance = 1
+        while distance < count:
+            lower = [lane + (count - distance) * (lane // distance % 2) for lane in range(count)]
+            upper = [lane + distance for lane in lower]
+            for row in range(count):
+                if row // distance % 2 == 0:
+                    one, other = found[row], found[row + distance]
+                    found[row] = self.pick(one, lower, other)
+                    found[row + distance] = self.pick(one, upper, other)
+            distance *= 2
+        return found
+
     def variable(self, value: Value) -> Any:
         """A place for values of one type, holding the first."""
         place = cgutils.alloca_once(self.builder, value.type)

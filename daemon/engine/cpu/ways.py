@@ -20,19 +20,16 @@ class ProductWay(Enum):
     FLOATS_TOGETHER = "float, all tokens at once"
     ROUNDED_SINGLY = "rounded, token by token"
     ROUNDED_TOGETHER = "rounded, tokens side by side"
-    ROUNDED_BY_MATRICES = "rounded, by the processor's matrices"
+    BFLOAT16_BY_MATRICES = "bfloat16, by the processor's matrices"
     FLOAT32_PANEL = "unpacked to float32 for torch"
     BFLOAT16_PANEL = "unpacked to bfloat16 for torch"
 
 
 PANELS = frozenset({ProductWay.FLOAT32_PANEL, ProductWay.BFLOAT16_PANEL})
-ROUNDED = frozenset(
-    {ProductWay.ROUNDED_SINGLY, ProductWay.ROUNDED_TOGETHER, ProductWay.ROUNDED_BY_MATRICES}
-)
+ROUNDED = frozenset({ProductWay.ROUNDED_SINGLY, ProductWay.ROUNDED_TOGETHER})
+"""Ways that round states to 8 bits."""
 EXACT = frozenset({ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER, ProductWay.FLOAT32_PANEL})
 """Ways whose results differ from each other's by the order of sums only."""
-SIDE_BY_SIDE = frozenset({ProductWay.ROUNDED_TOGETHER, ProductWay.ROUNDED_BY_MATRICES})
-"""Ways that give a token the same numbers, to the bit."""
 
 
 class ProductWays:
@@ -49,7 +46,7 @@ class ProductWays:
         soon differs by as much as rounding changes.
         """
         one, two = self.of(weight, count), self.of(weight, other)
-        if (one is two and one not in PANELS) or {one, two} <= SIDE_BY_SIDE:
+        if one is two and one not in PANELS:
             return True
         return {one, two} <= EXACT and self._is_exact(count) and self._is_exact(other)
 

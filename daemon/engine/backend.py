@@ -88,7 +88,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.choose_ways import choose as choose_ways
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
-    from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply, unpacked
+    from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, unpacked
     from daemon.engine.cpu.team import Team
 
     team, constants = Team(run_program), Constants({})
@@ -99,19 +99,18 @@ def _compiled() -> Backend:
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         if not isinstance(forward, Decoder) or not program.possible(forward):
             return None
-        return program.DecodePrograms(forward, cache, slots, team, constants)
+        return program.StepPrograms(forward, cache, slots, team, constants)
 
     def products(
         layers: Sequence[QuantisedLinear], exact: bool
     ) -> Callable[[QuantisedLinear], Layer]:
         weights = [weight for layer in layers for weight in layer.weights]
         ways = choose_ways(filter(can_multiply, weights), team, exact)
-        scratch = StateBuffers()
 
         def product(layer: QuantisedLinear) -> Layer:
             if not all(map(can_multiply, layer.weights)):
                 return layer
-            return QuantisedProduct(layer.weights, layer.bias, team, ways, scratch)
+            return QuantisedProduct(layer.weights, layer.bias, team, ways)
 
         return product
 

@@ -47,10 +47,10 @@ class Programs(Protocol):
     """Whole decode steps, compiled for one model, pool and table of slots."""
 
     def takes(self, batch: FlatBatch) -> bool:
-        """Whether a batch is one that it computes: single-token rows that are all sampled."""
+        """Whether a batch is one that it computes."""
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
-        """Logits [T, vocab] of a batch that it takes; overwritten by the next step."""
+        """Logits [R, vocab] of a batch that it takes; overwritten by the next step."""
 
     def prepare(self) -> bool:
         """Compile one more step that may be wanted, while nobody waits; False: all are there."""

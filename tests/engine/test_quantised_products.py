@@ -14,7 +14,7 @@ from daemon.engine.cpu.choose_ways import choose, possible
 from daemon.engine.cpu.integer_dots import LEAST
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.matrix_dots import have_matrices
-from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, look_up
+from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply, look_up
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import (
     EXACT,
@@ -196,7 +196,8 @@ def test_calls_of_a_program(team: Team) -> None:
     first = QuantisedProduct(weights, None, team, ways)
     second = QuantisedProduct([random_weight("Q4_0", 9, 64, 1)], None, team, ways)
     states, inner, output = torch.randn(3, 64), torch.empty(3, 64), torch.empty(3, 9)
-    listed = [first.calls(states, inner), second.calls(inner, output)]
+    scratch = StateBuffers(5)
+    listed = [first.calls(states, inner, scratch), second.calls(inner, output, scratch)]
     assert [len(one or ()) for one in listed] == [3, 2]  # states are rounded once for two weights
     program = [call for one in listed for call in one or ()]
     for _ in range(3):
@@ -204,7 +205,7 @@ def test_calls_of_a_program(team: Team) -> None:
         team.run_calls(program)
         assert torch.equal(output, second(first(states)))
     panel = QuantisedProduct(weights, None, team, always(weights, ProductWay.FLOAT32_PANEL))
-    assert panel.calls(states, inner) is None
+    assert panel.calls(states, inner, scratch) is None
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -286,12 +286,12 @@ def test_another_kind_of_rope_is_not_fused(
 def test_compiled_steps_that_are_wrong_are_not_used(
     llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    true = program.DecodePrograms.logits
+    true = program.StepPrograms.logits
 
     def doubled(self: Any, batch: FlatBatch) -> torch.Tensor:
         return true(self, batch) * (1.01 if len(batch.tokens) == 2 else 1.0)
 
-    monkeypatch.setattr(program.DecodePrograms, "logits", doubled)
+    monkeypatch.setattr(program.StepPrograms, "logits", doubled)
     engine = tries.engine(llama)
     assert engine.model.fused and not engine.model.compiled
     assert "the fused decoder would be wrong: in compiled steps, " in caplog.text

@@ -8,7 +8,7 @@ import torch
 
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.matrix_dots import have_matrices
-from daemon.engine.cpu.program import MAX_ROWS
+from daemon.engine.cpu.program import MAX_TOKENS
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import (
@@ -64,7 +64,7 @@ def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> Produ
                 one: _times(some, team, size, exact, budget_s, num_threads)
                 for one, some in alike.items()
             }
-            more_s = outside_s if size <= MAX_ROWS else 0.0
+            more_s = outside_s if size <= MAX_TOKENS else 0.0
             for one, way in fastest(times, num_rows, more_s).items():
                 chosen[one].append(way)
     return ProductWays(chosen)

@@ -1,16 +1,18 @@
-"""A whole decode step of a few sequences as one program of compiled calls.
+"""A whole step of a few tokens as one program of compiled calls.
 
 Between two calls the threads wait for each other for less than a microsecond, where every torch
-operation wakes them anew: with few tokens that waking, and Python, cost as much as the products.
+operation wakes them anew: with few tokens that waking, and Python, cost as much as the products. A
+row of several tokens, a short prompt, is computed as so many rows of one, each behind the other.
 """
 
 import numpy as np
 import torch
 
 from daemon.engine.cpu import calls
+from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.choose_linear import reads_in_turn
-from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply
+from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
@@ -21,13 +23,25 @@ from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Norm
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.slots import Slots
+from daemon.models.formats import FORMATS
 
-MAX_ROWS = 32
-"""Up to so many sequences a program beats torch's products."""
+MAX_TOKENS = 128
+"""Up to so many tokens a program beats torch's products."""
+
+MAX_SAMPLED = 32
+"""So many of them may be sampled: their logits stay in memory."""
+
+MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
+"""Tokens of prompts, each with those that it attends to: where there are more than a prompt of
+`MAX_TOKENS` has, torch is faster, which reads keys and values once for all.
+"""
+
+MOST_PROGRAMS = 64
+"""Those that were used last are kept."""
 
 
-class DecodePrograms:
-    """Programs of a decoder, one for each number of sequences up to `MAX_ROWS`."""
+class StepPrograms:
+    """Programs of a decoder, one for each number of tokens and of sampled ones among them."""
 
     def __init__(
         self, decoder: Decoder, cache: PagedKV, slots: Slots, team: Team, constants: Constants
@@ -37,24 +51,29 @@ class DecodePrograms:
         self._slots = slots
         self._team = team
         self._constants = constants
-        self._counts = {count for count in range(1, MAX_ROWS + 1) if _in_calls(decoder, count)}
-        self._programs: dict[int, _Program] = {}
+        self._counts = {count for count in range(1, MAX_TOKENS + 1) if _in_calls(decoder, count)}
+        self._picks = decoder.embeddings.width % CHUNK_LEN == 0
+        self._programs: dict[tuple[int, int], _Program] = {}
+        self._buffers = _Buffers(decoder, slots.block_table.shape[1])
 
     def takes(self, batch: FlatBatch) -> bool:
-        """Whether a batch is a few sequences, each at one token, all sampled."""
-        num_rows = len(batch.counts)
-        single = len(batch.tokens) == len(batch.sampled_tokens) == num_rows
-        return single and num_rows in self._counts
+        """Whether a batch has few tokens, few of them sampled, and no long prompt."""
+        count, sampled = len(batch.tokens), len(batch.sampled_tokens)
+        if (sampled < count and not self._picks) or sampled > MAX_SAMPLED:
+            return False
+        return {count, sampled} <= self._counts | {0} and _num_pairs(batch) <= MAX_PAIRS
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
-        """Logits [T, vocab] of a batch that it takes; they are overwritten by the next step."""
-        count = len(batch.tokens)
-        program = self._programs.get(count)
+        """Logits [R, vocab] of a batch that it takes; they are overwritten by the next step."""
+        key = len(batch.tokens), len(batch.sampled_tokens)
+        program = self._programs.pop(key, None)
         if program is None:
-            in_turn = count == 1 and self._reads_in_turn()
-            parts = self._decoder, self._cache, self._constants
-            program = _Program(count, *parts, self._slots.block_table.shape[1], in_turn)
-            self._programs[count] = program
+            in_turn = key[0] == 1 and self._reads_in_turn()
+            parts = self._decoder, self._cache, self._constants, self._buffers
+            program = _Program(key, *parts, in_turn)
+            if len(self._programs) == MOST_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+        self._programs[key] = program
         program.prepare(self._slots.inputs(batch), batch)
         self._team.run_program(program.table)
         return program.logits
@@ -64,19 +83,26 @@ class DecodePrograms:
         return False
 
     def _reads_in_turn(self) -> bool:
-        """Whether plain weights are read column by column for one sequence: measured once."""
+        """Whether plain weights are read column by column for one token: measured once."""
         layers = (one for one in self._decoder.products() if isinstance(one, PackedLinear))
         plain = [layer.plain for layer in layers if layer.plain is not None]
         return bool(plain) and reads_in_turn(plain, self._team)
 
 
+def _num_pairs(batch: FlatBatch) -> int:
+    """Tokens of rows of several, each with those that it attends to."""
+    rows = batch.chunk_rows
+    counts, starts = batch.counts[rows].astype(np.int64), batch.starts[rows]
+    return int((counts * starts + counts * (counts + 1) // 2).sum())
+
+
 def possible(decoder: Decoder) -> bool:
-    """Whether every product can be computed by calls, at least of one sequence."""
+    """Whether every product can be computed by calls, at least of one token."""
     return _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
-    """Whether a step of so many sequences is calls alone."""
+    """Whether a step of so many tokens is calls alone."""
     return all(_is_called(product, count) for product in decoder.products())
 
 
@@ -97,54 +123,84 @@ def _looked_up(embeddings: Embeddings) -> QuantisedWeight | None:
     return embeddings.weight if can_multiply(embeddings.weight) else None
 
 
+class _Buffers:
+    """What the programs of a decoder read and write: each has the first rows of the same buffers.
+
+    Rows that no program used yet take no memory.
+    """
+
+    def __init__(self, decoder: Decoder, num_blocks: int) -> None:
+        """`num_blocks`: of a sequence, at most."""
+        self.tokens, self.sampled = torch.zeros(2, MAX_TOKENS, dtype=torch.int32)
+        self.blocks, self.offsets, self.lens = np.zeros((3, MAX_TOKENS), np.int32)
+        self.rows = np.arange(MAX_TOKENS, dtype=np.int32)
+        self.tables = np.zeros((MAX_TOKENS, num_blocks), np.int32)
+        self.angles = decoder.rotary.angles(torch.zeros(MAX_TOKENS, dtype=torch.int64))
+        self.products = StateBuffers(MAX_TOKENS)
+        self._floats: dict[str, torch.Tensor] = {}
+
+    def floats(self, name: str, count: int, width: int) -> torch.Tensor:
+        """A dense float32 [count, width], the same for every layer: the nearest cache holds it."""
+        if name not in self._floats:
+            self._floats[name] = torch.empty(MAX_TOKENS, width)
+        return self._floats[name][:count]
+
+
 class _Program:
-    """The calls for one number of sequences, and the buffers that they name."""
+    """The calls for so many tokens, and for so many sampled ones among them."""
 
     def __init__(
         self,
-        count: int,
+        counts: tuple[int, int],
         decoder: Decoder,
         cache: PagedKV,
         constants: Constants,
-        num_blocks: int,
+        buffers: _Buffers,
         in_turn: bool,
     ) -> None:
-        """`num_blocks`: of a sequence, at most."""
-        width = decoder.embeddings.width
+        """`counts`: of tokens, and of sampled ones."""
+        count, width = counts[0], decoder.embeddings.width
+        self._count, self._num_sampled = counts
         self._in_turn = in_turn
         self._decoder = decoder
         self._cache = cache
         self._constants = constants
-        self._states, self._normed = torch.empty(2, count, width)
-        self._tokens = torch.zeros(count, dtype=torch.int32)
-        self._blocks, self._offsets, self._lens = np.zeros((3, count), np.int32)
-        self._rows = np.arange(count, dtype=np.int32)
-        self._tables = np.zeros((count, num_blocks), np.int32)
-        self._contexts = Contexts.of(self._tables, self._rows, self._lens, count)
-        self._angles = decoder.rotary.angles(torch.zeros(count, dtype=torch.int64))
-        self._buffers: dict[str, torch.Tensor] = {}
+        self._buffers = buffers
+        self._states, self._normed = (
+            buffers.floats(name, count, width) for name in ("states", "normed")
+        )
+        cos, sin = buffers.angles
+        self._angles = cos[:count], sin[:count]
+        self._contexts = Contexts.of(buffers.tables, buffers.rows, buffers.lens, count)
         self._looked_up = _looked_up(decoder.embeddings)
         self.logits, listed = self._write()
         self.table = table_of(listed)
 
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
         """Fill the buffers for one step of `tokens` int64 [T]."""
+        buffers, count = self._buffers, self._count
         if self._looked_up is None:
             self._states.copy_(self._decoder.embeddings(tokens))
         else:
-            self._tokens.copy_(tokens)
+            buffers.tokens[:count].copy_(tokens)
         self._decoder.rotary.fill(self._angles, torch.from_numpy(batch.positions))
-        self._blocks[:] = batch.blocks
-        self._offsets[:] = batch.offsets
-        np.add(batch.starts, 1, out=self._lens)
-        self._tables[:, : batch.block_tables.shape[1]] = batch.block_tables
+        buffers.blocks[:count] = batch.blocks
+        buffers.offsets[:count] = batch.offsets
+        np.add(batch.positions, 1, out=buffers.lens[:count], casting="same_kind")
+        tables = batch.block_tables
+        if len(tables) < count:
+            tables = np.repeat(tables, batch.counts, axis=0)
+        buffers.tables[:count, : tables.shape[1]] = tables
+        if self._num_sampled < count:
+            sampled = torch.from_numpy(batch.sampled_tokens)
+            buffers.sampled[: self._num_sampled].copy_(sampled)
 
     def _write(self) -> tuple[torch.Tensor, list[Call]]:
         """Where the logits will be, and all calls in order."""
         decoder, listed = self._decoder, list[Call]()
         if self._looked_up is not None:
-            rows = range(len(self._tokens))
-            listed.append(unpacked(self._looked_up, rows, self._states, self._tokens))
+            tokens = self._buffers.tokens[: self._count]
+            listed.append(unpacked(self._looked_up, range(self._count), self._states, tokens))
         added: torch.Tensor | None = None
         for index, layer in enumerate(decoder.layers):
             listed.append(self._norm(self._states, added, layer.input_norm, self._normed))
@@ -152,11 +208,23 @@ class _Program:
             output = self._product(listed, layer.output, attended, "output")
             listed.append(self._norm(self._states, output, layer.mlp_norm, self._normed))
             gate_up = self._product(listed, layer.gate_up, self._normed, "gate_up")
-            inner = self._buffer("inner", gate_up.shape[1] // 2)
+            inner = self._buffers.floats("inner", self._count, gate_up.shape[1] // 2)
             listed.append(calls.silu_mul(gate_up, inner))
             added = self._product(listed, layer.down, inner, "down")
         listed.append(self._norm(self._states, added, decoder.norm, self._normed))
-        return self._product(listed, decoder.head, self._normed, "logits"), listed
+        sampled = self._sampled(listed)
+        logits = self._product(listed, decoder.head, sampled, "logits")
+        return logits, listed
+
+    def _sampled(self, listed: list[Call]) -> torch.Tensor:
+        """The states of sampled tokens."""
+        count = self._num_sampled
+        if count == self._count:
+            return self._normed
+        found = self._buffers.floats("sampled", count, self._normed.shape[1])
+        rows = QuantisedWeight(FORMATS["F32"], self._normed.view(torch.uint8), found.shape[1])
+        listed.append(unpacked(rows, range(count), found, self._buffers.sampled[:count]))
+        return found
 
     def _attend(self, listed: list[Call], index: int, layer: DecoderLayer) -> torch.Tensor:
         heads, kv_heads = layer.heads.num_heads, layer.heads.num_kv_heads
@@ -168,9 +236,9 @@ class _Program:
             if norm is not None:
                 listed.append(self._norm(part, None, norm, part))
         listed.append(calls.rotate(projected[:, : heads + kv_heads], *self._angles))
-        places = Places.of(self._blocks, self._offsets)
+        places = Places.of(self._buffers.blocks, self._buffers.offsets)
         listed.append(calls.store(self._cache, index, key, value, places))
-        output = self._buffer("attended", heads * head_dim)
+        output = self._buffers.floats("attended", self._count, heads * head_dim)
         scale = self._constants.address(layer.heads.scale)
         listed.append(calls.attend(self._cache, index, query, self._contexts, scale, output))
         return output
@@ -179,9 +247,9 @@ class _Program:
         self, listed: list[Call], product: Layer, states: torch.Tensor, name: str
     ) -> torch.Tensor:
         assert isinstance(product, PackedLinear | QuantisedProduct)
-        output = self._buffer(name, product.out_features)
+        output = self._buffers.floats(name, len(states), product.out_features)
         if isinstance(product, QuantisedProduct):
-            listed += product.calls(states, output) or ()
+            listed += product.calls(states, output, self._buffers.products) or ()
         else:
             assert product.plain is not None
             plain = product.plain
@@ -197,9 +265,3 @@ class _Program:
     ) -> Call:
         epsilon = self._constants.address(norm.epsilon)
         return calls.norm(states, added, norm.weight, epsilon, output)
-
-    def _buffer(self, name: str, width: int) -> torch.Tensor:
-        """A dense [T, width], the same for every layer: the nearest cache then holds it."""
-        if name not in self._buffers:
-            self._buffers[name] = torch.empty(len(self._states), width)
-        return self._buffers[name]

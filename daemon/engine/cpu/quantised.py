@@ -24,38 +24,37 @@ _NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 
 class StateBuffers:
-    """Buffers of programs, by name and shape: calls that run after each other share them."""
+    """Buffers for states of up to so many tokens: calls that run after each other share them."""
 
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[str, int, int, int], torch.Tensor] = {}
+    def __init__(self, most_tokens: int, fewer: bool = True) -> None:
+        """`fewer`: some calls are for fewer tokens."""
+        self._most_tokens = most_tokens
+        self._fewer = fewer
+        self._buffers: dict[tuple[str, int, int], torch.Tensor] = {}
 
-    def states(self, count: int, width: int) -> torch.Tensor:
+    def floats(self, name: str, count: int, width: int) -> torch.Tensor:
         """float32 [T, K] for states in another order."""
-        buffer = self._buffer("states", 4 * count * width, width, 0)
-        return buffer.view(torch.float32).view(count, width)
+        buffer = self._buffer(name, 4 * self._most_tokens * width, width, 0)
+        return buffer.view(torch.float32).view(-1, width)[:count]
 
-    def pairs(self, count: int, width: int) -> torch.Tensor:
-        """float32 [T, K] for states in the order of pairs."""
-        buffer = self._buffer("pairs", 4 * count * width, width, 0)
-        return buffer.view(torch.float32).view(count, width)
-
-    def packed(self, count: int, width: int) -> torch.Tensor:
+    def packed(self, width: int) -> torch.Tensor:
         """Bytes for states in bfloat16, for matrices."""
-        return self._buffer("packed", calls.pair_record_bytes(count, width), width, 0)
+        return self._buffer("packed", calls.pair_record_bytes(self._most_tokens, width), width, 0)
 
-    def records(self, count: int, width: int, lanes: int) -> torch.Tensor:
+    def records(self, width: int, lanes: int) -> torch.Tensor:
         """Bytes for rounded states."""
-        size_bytes, last_bytes = (calls.record_bytes(one, width, lanes) for one in (count, 1))
-        return self._buffer("records", size_bytes, width, last_bytes)
+        size_bytes = calls.record_bytes(self._most_tokens, width, lanes)
+        return self._buffer("records", size_bytes, width, lanes)
 
-    def _buffer(self, name: str, size_bytes: int, width: int, last_bytes: int) -> torch.Tensor:
-        key = name, size_bytes, width, last_bytes
+    def _buffer(self, name: str, size_bytes: int, width: int, lanes: int) -> torch.Tensor:
+        key = name, width, lanes
         if key not in self._buffers:
             buffer = torch.empty(size_bytes, dtype=torch.uint8)
-            if last_bytes:
+            if lanes > 1:
                 # Lanes of no token are in the last record; they are computed too, and odd numbers
                 # there may be slow.
-                buffer[-last_bytes:] = 0
+                last = 0 if self._fewer else -calls.record_bytes(1, width, lanes)
+                buffer[last:] = 0
             self._buffers[key] = buffer
         return self._buffers[key]
 
@@ -81,28 +80,27 @@ class _States:
             return
         self._order, self._made, self.here = order, {}, self._states
         if order is not None:
-            self.here = self._scratch.states(*self._states.shape)
+            self.here = self._scratch.floats("ordered", *self._states.shape)
             self.listed.append(calls.reordered(self._states, order, self.here))
 
     def pairs(self) -> torch.Tensor:
         """In the order of pairs."""
         if _SPLIT not in self._made:
-            self._made[_SPLIT] = self._scratch.pairs(*self.here.shape)
+            self._made[_SPLIT] = self._scratch.floats("pairs", *self.here.shape)
             self.listed.append(calls.split(self.here, self._made[_SPLIT]))
         return self._made[_SPLIT]
 
     def packed(self) -> torch.Tensor:
         """Rounded to bfloat16, for matrices."""
         if _PACKED not in self._made:
-            self._made[_PACKED] = self._scratch.packed(*self.here.shape)
+            self._made[_PACKED] = self._scratch.packed(self.here.shape[1])
             self.listed.append(calls.packed(self.here, self._made[_PACKED]))
         return self._made[_PACKED]
 
     def records(self, lanes: int) -> torch.Tensor:
         """Rounded, so many tokens in each record."""
         if lanes not in self._made:
-            count, width = self.here.shape
-            self._made[lanes] = self._scratch.records(count, width, lanes)
+            self._made[lanes] = self._scratch.records(self.here.shape[1], lanes)
             self.listed.append(calls.rounded(self.here, self._made[lanes], lanes))
         return self._made[lanes]
 
@@ -119,7 +117,6 @@ class QuantisedProduct(nn.Module):
         bias: torch.Tensor | None,
         team: Team,
         ways: ProductWays,
-        scratch: StateBuffers | None = None,
     ) -> None:
         super().__init__()
         for weight in weights:
@@ -134,7 +131,6 @@ class QuantisedProduct(nn.Module):
         self._firsts = ends
         self._team = team
         self._ways = ways
-        self._scratch = scratch or StateBuffers()
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` float32 [..., K] to [..., sum of N]."""
@@ -160,19 +156,21 @@ class QuantisedProduct(nn.Module):
         """Whether a token among T gets the same numbers as among others; see `ProductWays`."""
         return all(self._ways.alike(weight, count, other) for weight in self.weights)
 
-    def calls(self, states: torch.Tensor, output: torch.Tensor) -> list[Call] | None:
+    def calls(
+        self, states: torch.Tensor, output: torch.Tensor, scratch: StateBuffers
+    ) -> list[Call] | None:
         """Calls that compute `output` [T, sum of N] of `states` [T, K], float32 and dense.
 
-        They name buffers that later calls of this scratch name too, so they run in their order.
-        None where torch computes a part.
+        They name buffers of `scratch`, as later calls do, so they run in their order. None where
+        torch computes a part.
         """
         count = states.shape[0]
         if not self.in_calls(count):
             return None
-        return self._listed(states, output, self._scratch)
+        return self._listed(states, output, scratch)
 
     def _compute(self, states: torch.Tensor, output: torch.Tensor) -> None:
-        scratch = StateBuffers()
+        scratch = StateBuffers(states.shape[0], fewer=False)  # outlives the run
         listed = self._listed(states, output, scratch)
         if listed:
             self._team.run_calls(listed)

@@ -11,6 +11,7 @@ next to each other unless a stride is given. `daemon.engine.cpu.calls` writes th
 import numpy as np
 from numba import cfunc, types
 
+from daemon.engine.cpu.attention_dots import HEAD_DIMS, POSITIONS, score_rows, weigh_rows
 from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
 from daemon.engine.cpu.kernels_linear import in_turn_item, linear_item
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
@@ -90,6 +91,60 @@ def _attend(query, pool, table, keys, values, scale, scores, output, num_groups,
     _weigh(pool, table, values, scores, output, num_groups, head_dim)
 
 
+@_inner
+def _addresses(pool, table, layout, rows):
+    """Where the keys of each position lie; those past the last are the last one's."""
+    length, block_stride, shift, block_size, row_stride = layout
+    for first in range(0, length, block_size):
+        begin = pool + 4 * (table[first // block_size] * block_stride + shift)
+        for offset in range(min(block_size, length - first)):
+            rows[first + offset] = begin + 4 * offset * row_stride
+    for position in range(length, len(rows)):
+        rows[position] = rows[length - 1]
+
+
+@_inner
+def _softmax(scores, length, scale):
+    """Scores become weights that sum to 1."""
+    most = scores[0]
+    for position in range(length):
+        most = max(most, scores[position])
+    total = np.float32(0.0)
+    for position in range(length):
+        weight = _exp((scores[position] - most) * scale)
+        scores[position] = weight
+        total += weight
+    norm = np.float32(1.0) / total
+    for position in range(length):
+        scores[position] *= norm
+
+
+@_inner
+def _attend_in_vectors(query, pool, table, layout, scale, output, num_groups, head_dim):
+    """As `_attend`, of heads of `HEAD_DIMS`; `query`, `pool` and `output` are addresses.
+
+    Rows of values lie one block's rows of keys behind those of the keys.
+    """
+    length, block_size, row_stride = layout[0], layout[3], layout[4]
+    rows = np.empty(-(-length // POSITIONS) * POSITIONS, np.int64)
+    _addresses(pool, table, layout, rows)
+    scores = np.empty(len(rows), np.float32)
+    rows_at, scores_at = rows.ctypes.data, scores.ctypes.data
+    for group in range(num_groups):
+        at = 4 * group * head_dim
+        for first in range(0, length, POSITIONS):
+            if head_dim == 64:
+                score_rows(64, query + at, rows_at + 8 * first, scores_at + 4 * first)
+            else:
+                score_rows(128, query + at, rows_at + 8 * first, scores_at + 4 * first)
+        _softmax(scores, length, scale)
+        shift = 4 * block_size * row_stride
+        if head_dim == 64:
+            weigh_rows(64, rows_at, shift, scores_at, length, output + at)
+        else:
+            weigh_rows(128, rows_at, shift, scores_at, length, output + at)
+
+
 @_item
 def _attend_item(a, item):
     """Attention of one row of one token, and of one key head with the query heads that share it.
@@ -100,25 +155,23 @@ def _attend_item(a, item):
     """
     num_heads, num_groups, head_dim = a[14], a[15], a[16]
     row, head = item // num_heads, item % num_heads
-    pool, scale = float_pointer(a[6]), float_pointer(a[17])[0]
+    scale = float_pointer(a[17])[0]
     token = np.int64(int32_pointer(a[12])[row])
     length = np.int64(int32_pointer(a[13])[row])
     width = num_groups * head_dim
-    query = float_pointer(a[4] + 4 * (token * a[5] + head * width))
-    output = float_pointer(a[18] + 4 * (token * num_heads + head) * width)
+    query = a[4] + 4 * (token * a[5] + head * width)
+    output = a[18] + 4 * (token * num_heads + head) * width
     table = int32_pointer(a[10] + 4 * row * a[11])
-    scores = np.empty((num_groups, length + 1), np.float32)
     row_stride = num_heads * head_dim
     shift = a[7] + head * head_dim
-    keys = (length, a[8], shift, a[9], row_stride)
+    layout = (length, a[8], shift, a[9], row_stride)
+    if head_dim in HEAD_DIMS:
+        _attend_in_vectors(query, a[6], table, layout, scale, output, num_groups, head_dim)
+        return
+    pool, query, output = float_pointer(a[6]), float_pointer(query), float_pointer(output)
+    scores = np.empty((num_groups, length + 1), np.float32)
     values = (length, a[8], shift + a[9] * row_stride, a[9], row_stride)
-    # Constants let the compiler unroll the loops of the usual heads.
-    if head_dim == 64:
-        _attend(query, pool, table, keys, values, scale, scores, output, num_groups, 64)
-    elif head_dim == 128:
-        _attend(query, pool, table, keys, values, scale, scores, output, num_groups, 128)
-    else:
-        _attend(query, pool, table, keys, values, scale, scores, output, num_groups, head_dim)
+    _attend(query, pool, table, layout, values, scale, scores, output, num_groups, head_dim)
 
 
 @_item

@@ -38,8 +38,16 @@ def loaded(folder: Path, kv_dtype: str = "") -> Engine:
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return loaded(save("llama", tmp_path_factory.mktemp("llama")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def llama(folder: Path) -> Engine:
+    """One whose programs take as many tokens as those of packed weights do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "MAX_PLAIN", program.MAX_TOKENS)
+        return loaded(folder)
 
 
 def steps(engine: Engine, counts: Sequence[int], compiled: bool) -> list[torch.Tensor]:
@@ -102,7 +110,7 @@ def test_programs_that_gave_way_are_written_again(
     assert torch.equal(found[0], found[3]) and torch.equal(found[1], found[4])
 
 
-def test_what_torch_does_faster_is_not_taken(llama: Engine) -> None:
+def test_what_torch_does_faster_is_not_taken(llama: Engine, folder: Path) -> None:
     def flat(counts: Sequence[int], start: int) -> FlatBatch:
         plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
         rows = [plans.add(slot, [2] * (start + count)) for slot, count in enumerate(counts)]
@@ -116,3 +124,6 @@ def test_what_torch_does_faster_is_not_taken(llama: Engine) -> None:
     assert not takes(flat((program.MAX_TOKENS + 1,), 0)), "too many tokens"
     assert not takes(flat((program.MAX_TOKENS,), 1)), "too many pairs"
     assert takes(flat((1,) * 4, 180)), "rows of one token attend as they always do"
+    takes = loaded(folder).model.compiles
+    assert takes(flat((program.MAX_PLAIN,), 0))
+    assert not takes(flat((program.MAX_PLAIN + 1,), 0)), "too many for plain weights"

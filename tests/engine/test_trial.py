@@ -306,7 +306,8 @@ def test_compiled_steps_are_tried_at_the_longest_contexts(
 
     def clipped(self: Any, tokens: torch.Tensor, batch: FlatBatch) -> None:
         true(self, tokens, batch)
-        np.minimum(self._lens, 250, out=self._lens)
+        lens = self._buffers.lens
+        np.minimum(lens, 250, out=lens)
 
     monkeypatch.setattr(program._Program, "prepare", clipped)
     assert not tries.engine(llama).model.compiled

@@ -28,8 +28,11 @@ from daemon.models.formats import FORMATS
 MAX_TOKENS = 128
 """Up to so many tokens a program beats torch's products."""
 
+MAX_PLAIN = 32
+"""Up to so many where weights are plain float32: torch multiplies more of them faster."""
+
 MAX_SAMPLED = 32
-"""So many of them may be sampled: their logits stay in memory."""
+"""So many tokens may be sampled: their logits stay in memory."""
 
 MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
 """Tokens of prompts, each with those that it attends to: where there are more than a prompt of
@@ -111,6 +114,7 @@ def _is_called(product: Layer, count: int) -> bool:
         return product.in_calls(count)
     return (
         isinstance(product, PackedLinear)
+        and count <= MAX_PLAIN
         and product.plain is not None
         and product.plain.dtype is torch.float32
     )

@@ -166,6 +166,11 @@ def splits(instances: int) -> list[str]:
     return [f"{count}:{instances - count}" for count in range(1, instances)]
 
 
+def asked_splits(arguments: argparse.Namespace, instances: int) -> list[str]:
+    """Those to compare with: those with too few decoders take very long and keep nothing."""
+    return arguments.splits.split(",") if arguments.splits else splits(instances)
+
+
 def rates_of(arguments: argparse.Namespace, load: str, instances: int) -> list[float]:
     """A grid from where few promises bind to where none is kept, the same for all choices."""
     rough = expected_capacity(arguments.profile, load, instances)
@@ -260,7 +265,7 @@ def fixed_runs(
 ) -> dict[tuple[str, int], list[Seen]]:
     """Of mixed with each chunk and of every split: the runs at the lowest rates."""
     fixed = [("mixed", int(one)) for one in arguments.chunks.split(",")]
-    fixed += [(one, 0) for one in splits(base.instances)]
+    fixed += [(one, 0) for one in asked_splits(arguments, base.instances)]
     points = [base._replace(roles=roles, chunk=chunk) for roles, chunk in fixed]
     seen = {}
     climbed = pool.map(partial(ladder, rates=rates, pairs=pairs), points)
@@ -367,7 +372,7 @@ def changing(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         *(arguments.profile, loads[0], instances, "", 0, workload.rate, 0.0),
         *(arguments.warm_up, None, arguments.seed),
     )
-    choices = ["mixed", *splits(instances), AUTO]
+    choices = ["mixed", *asked_splits(arguments, instances), AUTO]
     points = [base._replace(roles=one, promised=pair if one == AUTO else None) for one in choices]
     runs = list(pool.map(partial(simulated, workload=promising(workload, pair)), points))
     length = f"{arguments.phase_s:.0f} s each"
@@ -416,6 +421,7 @@ def main() -> None:
     parser.add_argument("--loads", default="sharegpt,hpld,lphd")
     parser.add_argument("--slo", default="0.25/0.03,1/0.03,0.5/0.04,2/0.1", help="TTFT/TPOT, ...")
     parser.add_argument("--chunks", default="128,256,0", help="of mixed; 0: the policy's own, 512")
+    parser.add_argument("--splits", default="", help="P:D, ...; default: all of them")
     parser.add_argument("--seconds", type=float, default=600.0, help="of arrivals, a run")
     parser.add_argument("--warm-up", type=float, default=120.0)
     parser.add_argument("--low", type=float, default=0.1, help="share of what devices could do")

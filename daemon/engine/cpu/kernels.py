@@ -129,8 +129,10 @@ def _attend_in_vectors(query, pool, table, layout, scale, output, num_groups, he
     rows = np.empty(-(-length // POSITIONS) * POSITIONS, np.int64)
     _addresses(pool, table, layout, rows)
     scores = np.empty(len(rows), np.float32)
-    rows_at, scores_at = rows.ctypes.data, scores.ctypes.data
+    shift = 4 * block_size * row_stride
     for group in range(num_groups):
+        # Asked here, so that both arrays live as long as the loop does.
+        rows_at, scores_at = rows.ctypes.data, scores.ctypes.data
         at = 4 * group * head_dim
         for first in range(0, length, POSITIONS):
             if head_dim == 64:
@@ -138,7 +140,6 @@ def _attend_in_vectors(query, pool, table, layout, scale, output, num_groups, he
             else:
                 score_rows(128, query + at, rows_at + 8 * first, scores_at + 4 * first)
         _softmax(scores, length, scale)
-        shift = 4 * block_size * row_stride
         if head_dim == 64:
             weigh_rows(64, rows_at, shift, scores_at, length, output + at)
         else:

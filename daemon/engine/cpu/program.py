@@ -54,7 +54,8 @@ class StepPrograms:
         self._slots = slots
         self._team = team
         self._constants = constants
-        self._counts = {count for count in range(1, MAX_TOKENS + 1) if _in_calls(decoder, count)}
+        called = (count for count in range(1, MAX_TOKENS + 1) if _in_calls(decoder, count))
+        self._counts = {0, *called}  # 0: none is sampled
         self._picks = decoder.embeddings.width % CHUNK_LEN == 0
         self._programs: dict[tuple[int, int], _Program] = {}
         self._buffers = _Buffers(decoder, slots.block_table.shape[1])
@@ -64,7 +65,9 @@ class StepPrograms:
         count, sampled = len(batch.tokens), len(batch.sampled_tokens)
         if (sampled < count and not self._picks) or sampled > MAX_SAMPLED:
             return False
-        return {count, sampled} <= self._counts | {0} and _num_pairs(batch) <= MAX_PAIRS
+        if count not in self._counts or sampled not in self._counts:
+            return False
+        return not len(batch.chunk_rows) or _num_pairs(batch) <= MAX_PAIRS
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [R, vocab] of a batch that it takes; they are overwritten by the next step."""

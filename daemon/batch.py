@@ -48,8 +48,9 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_blocks: Column = _NONE  # ... copied to device blocks
     awaits: int = 0  # the plan up to which swap copies must be done before the step; 0: none
     drafts: Column = _NONE  # int32 [B]: drafted tokens behind a row's own, if anybody drafts
+    times: int = 1  # so often: again with what each row drew, a token further; decodes alone
 
     @property
     def num_tokens(self) -> int:
         """Tokens computed in this step, drafts included."""
-        return int(self.counts.sum()) + int(self.drafts.sum())
+        return self.times * (int(self.counts.sum()) + int(self.drafts.sum()))

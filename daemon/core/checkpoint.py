@@ -26,6 +26,8 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     scheduler: SchedulerState
     alone: tuple[float, float] = (0.0, 0.0)  # of the step times; unknown in an older journal
     forward_tokens: int = 0  # as its worker said; likewise
+    same_until: tuple[int, ...] = ()  # likewise
+    most_times: int = 1  # likewise
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
@@ -116,14 +118,17 @@ def _instance(instance: Instance) -> InstanceState:
         scheduler=scheduler_checkpoint.state_of(instance.scheduler),
         alone=instance.step_time.alone,
         forward_tokens=instance.scheduler.limits.forward_tokens,
+        same_until=instance.scheduler.drafting.same_until,
+        most_times=instance.scheduler.repeats.most_times,
     )
 
 
 def _restore_instance(instance: Instance, state: InstanceState) -> None:
     written = state.scheduler
     num_blocks, num_host_blocks = written.num_blocks, written.num_host_blocks
-    said = (0.0, instance.index, num_blocks, state.block_bytes, 0.0, num_host_blocks)
-    instance.ready(WorkerReady(*said, forward_tokens=state.forward_tokens))
+    said = WorkerReady(0.0, instance.index, num_blocks, state.block_bytes, 0.0, num_host_blocks)
+    told = {name: getattr(state, name) for name in ("forward_tokens", "same_until", "most_times")}
+    instance.ready(msgspec.structs.replace(said, **told))
     instance.state = WorkerState(state.worker)
     instance.reckon_due()
     instance.step_began_s = state.step_began_s

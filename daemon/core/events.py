@@ -73,6 +73,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     forward_tokens: int = 0  # its target forward size, where the policy asks for it
     row_s: float = 0.0  # what one decoded token more adds to a step; 0: unknown
     same_until: tuple[int, ...] = ()  # tokens of a step behind which a token's numbers are others
+    most_times: int = 1  # decode steps that it computes as one
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):
@@ -112,7 +113,8 @@ class StepDone(msgspec.Struct, frozen=True, tag="StepDone", array_like=True):
 
     A row may have drawn none or several tokens where no later step in flight goes on from it: the
     KV of all but the last is then in the blocks that its sequence has. One that ends has one at
-    least, and its reason is that of its last token.
+    least, and its reason is that of its last token. Each row of a step that is computed several
+    times drew so many tokens, unless it ended before.
     """
 
     now: float

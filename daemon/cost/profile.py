@@ -136,6 +136,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stage_s: Curve = Curve((0.0,), (0.0,))  # handing a step's tokens to the next stage, by tokens
     power: PowerSpec | None = None
     edges: Edges = Edges()
+    most_times: int = 1  # decode steps that its worker computes as one
     source: tuple[str, ...] = ()  # where the numbers come from, and what was assumed
 
     @property

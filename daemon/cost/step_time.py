@@ -52,6 +52,7 @@ class StepTimeModel:
         """Learn from a step that took `elapsed_s`."""
         if elapsed_s <= 0.0:
             return
+        work, elapsed_s = work.once, elapsed_s / work.times
         self._count += 1
         share = max(0.02, 1.0 / (self._count + 1)) if self.mean_s else 1.0
         self.mean_s += share * (elapsed_s - self.mean_s)
@@ -74,6 +75,8 @@ class StepTimeModel:
 
     def predict_s(self, work: StepWork) -> float:
         """Expected time of a step."""
+        if work.times > 1:
+            return work.times * self.predict_s(work.once)
         base, a, b, c, d = self._terms
         tokens, pairs = work.prompts()
         return base + a * work.num_decodes + b * work.decode_context + c * tokens + d * pairs

@@ -14,13 +14,22 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
     decode_context: int  # tokens that all decodes together attend to, their own included
     chunks: tuple[tuple[int, int], ...] = ()  # (tokens of the chunk, tokens before it)
     num_samples: int = 0  # rows whose logits are drawn from
+    times: int = 1  # so often, each time a token further; the numbers above are of the first time
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the linear layers see."""
         if not self.chunks:
-            return self.num_decodes
+            return self.num_decodes * self.times
         return self.num_decodes + self.prompts()[0]
+
+    @property
+    def once(self) -> "StepWork":
+        """What is computed each of its times, in the mean."""
+        if self.times == 1:
+            return self
+        context = self.decode_context + self.num_decodes * (self.times - 1) // 2
+        return StepWork(self.num_decodes, context, self.chunks, self.num_samples)
 
     def prompts(self) -> tuple[int, int]:
         """(tokens, pairs) of all chunks; a chunk of n after s others has (s+n)^2 - s^2 pairs."""

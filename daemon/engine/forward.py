@@ -1,12 +1,14 @@
 """What computes a model: token by token in any batch, and whole decode steps made beforehand."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.metadata import FlatBatch
+from daemon.wire.columns import Bools, Int32
 
 
 class Forward(Protocol):
@@ -43,6 +45,14 @@ class Differing(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What R rows of decodes drew, computed several times."""
+
+    tokens: Int32  # [R, times]
+    broken: Bools  # [R, times]: the logits left nothing to draw, and what follows means nothing
+
+
 class Programs(Protocol):
     """Whole decode steps, compiled for one model, pool and table of slots."""
 
@@ -51,6 +61,11 @@ class Programs(Protocol):
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [R, vocab] of a batch that it takes; overwritten by the next step."""
+
+    def repeated(self, batch: FlatBatch, times: int) -> "Repeated | None":
+        """What greedy draws give where a batch of decodes that it takes is computed so many times,
+        each time a token further; None where it cannot.
+        """
 
     def prepare(self) -> bool:
         """Compile one more step that may be wanted, while nobody waits; False: all are there."""

@@ -5,7 +5,7 @@ from torch import nn
 
 from daemon.engine.backend import Backend
 from daemon.engine.decoder import Decoder
-from daemon.engine.forward import Differing, Programs
+from daemon.engine.forward import Differing, Programs, Repeated
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear, quantised_bytes
 from daemon.engine.metadata import FlatBatch
@@ -79,6 +79,14 @@ class CausalModel:
         if self._programs is not None and self.compiles(batch):
             return self._programs.logits(batch)
         return self.head(self.states(batch, slots, cache, backend))
+
+    def repeated(self, batch: FlatBatch, times: int) -> Repeated | None:
+        """What greedy draws give where a batch of decodes is computed so many times; None where no
+        program does that.
+        """
+        if self._programs is None or not self.compiles(batch):
+            return None
+        return self._programs.repeated(batch, times)
 
     def states(
         self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend

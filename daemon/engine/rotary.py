@@ -21,6 +21,11 @@ class RotaryTable:
         like = torch.empty(0, dtype=torch.float32, device=device)
         self._cos, self._sin = (part[0].contiguous() for part in rotary(like, positions))
 
+    @property
+    def tables(self) -> Angles:
+        """Those of every position."""
+        return self._cos, self._sin
+
     def angles(self, positions: torch.Tensor) -> Angles:
         """Of tokens at `positions` int64 [T]."""
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)

@@ -15,12 +15,14 @@ import torch
 from daemon.batch import Batch
 from daemon.engine.backend import Backend
 from daemon.engine.drafts import KeptDraws, kept_of, rows_of
+from daemon.engine.forward import Repeated
 from daemon.engine.grammar import SlotGrammars
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import CausalModel
 from daemon.engine.sampler import Drafted, Drawn, Draws, Sampler
 from daemon.engine.scoring import PromptScorer, Scored, score, with_spans
+from daemon.engine.several import Kept, check, joined, plan_of
 from daemon.engine.shrink import computed
 from daemon.engine.slots import Slots
 from daemon.engine.streams import Here, Stream, WorkEvent
@@ -94,11 +96,9 @@ class Engine:
         before = self._before.begun
         if before and (self.grammars.any or any(join.sampling.grammar for join in plan.joins)):
             before.finish()  # what may be drawn depends on what was
-        batch = plan.batch
-        waited_s = self._swap(batch)
-        self._change_seats(plan)
-        self.slots.change_tables(batch)
-        self.cache.copy(batch.copy_sources, batch.copy_targets)
+        batch, waited_s = plan.batch, self._prepare(plan)
+        if batch.times > 1:
+            return self._begin_several(batch, (came_s, waited_s))
         rows = rows_of(plan, self.slots, self.model.alike)
         flat = flatten(rows.batch, rows.inputs, self.slots.block_table, self.cache.block_size)
         if self.swap is not None and self.swap.pool.compressed:
@@ -116,6 +116,72 @@ class Engine:
         begun = Begun(done, lambda: self._answer(batch, flat, drawn, kept, scored, times))
         self._before.begun = begun
         return begun
+
+    def _prepare(self, plan: Plan) -> float:
+        """Do what comes before a plan's step; how long copies were waited for (seconds)."""
+        batch = plan.batch
+        waited_s = self._swap(batch)
+        self._change_seats(plan)
+        self.slots.change_tables(batch)
+        self.cache.copy(batch.copy_sources, batch.copy_targets)
+        return waited_s
+
+    def _begin_several(self, batch: Batch, began: tuple[float, float]) -> Begun:
+        """Compute a step of decodes as often as its plan asks, or until all of its rows ended.
+
+        Raises ValueError where not all rows decode, or a device begins a step before it has read
+        the last: rows end meanwhile.
+        """
+        if self.slots.last_token.is_cuda:
+            raise ValueError("a device that begins a step before it has read the last takes one")
+        check(batch)
+        greedy = self.sampler.is_greedy(batch.slots) and not self.grammars.any
+        repeated = self._repeated(batch) if greedy else None
+        if repeated is not None:
+            reply = self._answer_repeated(batch, repeated, began)
+        else:
+            reply = self._one_by_one(batch, began)
+        return Begun(self.stream.record(), lambda: reply)
+
+    def _repeated(self, batch: Batch) -> Repeated | None:
+        """What a program makes of greedy rows; None where there is none."""
+        if self.swap is not None and self.swap.pool.compressed:  # each fill has to be noted
+            return None
+        block_size = self.cache.block_size
+        return self.model.repeated(
+            flatten(batch, int32(), self.slots.block_table, block_size), batch.times
+        )
+
+    def _answer_repeated(
+        self, batch: Batch, repeated: Repeated, began: tuple[float, float]
+    ) -> Reply:
+        tokens, shape = repeated.tokens, repeated.tokens.shape
+        self.slots.take(batch.slots.astype(np.int64), torch.from_numpy(tokens[:, -1]))
+        rows = np.repeat(batch.slots, shape[1])
+        reasons = self.slots.reasons(rows, tokens.ravel()).reshape(shape)
+        reasons[repeated.broken] = FinishReason.ERROR
+        kept = Kept.of(reasons)
+        failed = kept.firsts[kept.reasons == FinishReason.ERROR].tolist()
+        elapsed_s, idle_s = self._times(*began)
+        return Reply(
+            step=batch.step,
+            tokens=kept.of_all(tokens),
+            reasons=kept.reasons,
+            elapsed_s=elapsed_s,
+            idle_s=idle_s,
+            errors=tuple((first, _NOT_NUMBERS) for first in failed),
+            counts=kept.counts.astype(np.int32),
+        )
+
+    def _one_by_one(self, batch: Batch, began: tuple[float, float]) -> Reply:
+        """The answer of a plan for each time."""
+        (came_s, waited_s), ended = began, np.zeros(batch.slots.size, np.bool_)
+        replies: list[Reply] = []
+        while len(replies) < batch.times and not ended.all():
+            replies.append(self.run(plan_of(batch, len(replies)), came_s))
+            ended |= replies[-1].reasons != 0
+            came_s = self._before.done_s
+        return joined(replies, waited_s)
 
     def prepare(self) -> bool:
         """Get something ready that later steps may want; False where nothing is left to do."""
@@ -179,11 +245,7 @@ class Engine:
         began: tuple[float, float],
     ) -> Reply:
         """What a step that is done came to; `began`: when its plan came, and what it waited."""
-        done_s = time.perf_counter()
-        came_s, waited_s = began
-        before_s, self._before.done_s = self._before.done_s, done_s
-        idle_s = max(0.0, came_s - before_s) if before_s else 0.0
-        elapsed_s = done_s - max(came_s, before_s) - waited_s
+        elapsed_s, idle_s = self._times(*began)
         draws = _NO_DRAWS if drawn is None else drawn.read()
         slots, counts = flat.sampled_slots, int32()
         if kept is not None:
@@ -199,9 +261,16 @@ class Engine:
             tokens=draws.tokens,
             reasons=reasons,
             elapsed_s=elapsed_s,
-            idle_s=idle_s + waited_s,
+            idle_s=idle_s,
             logprobs=draws.logprobs,
             errors=tuple(errors.items()),
             prompts=scored.read(),
             counts=counts,
         )
+
+    def _times(self, came_s: float, waited_s: float) -> tuple[float, float]:
+        """(time of a step that is done now, time that nothing was computed before it)."""
+        done_s = time.perf_counter()
+        before_s, self._before.done_s = self._before.done_s, done_s
+        idle_s = max(0.0, came_s - before_s) if before_s else 0.0
+        return done_s - max(came_s, before_s) - waited_s, idle_s + waited_s

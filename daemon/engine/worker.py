@@ -117,6 +117,7 @@ class EngineWorker:
         began = time.perf_counter()
         import torch
 
+        from daemon.engine.several import MOST_TIMES
         from daemon.engine.start import start
         from daemon.engine.warm_up import measure_copy, measure_size
 
@@ -150,6 +151,7 @@ class EngineWorker:
                 forward_tokens=forward_tokens,
                 row_s=row_s,
                 same_until=engine.model.same_until(MOST_BESIDE_DRAFTS),
+                most_times=1 if engine.cache.blocks.is_cuda else MOST_TIMES,
             )
         )
         return engine

@@ -125,6 +125,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     forward_tokens: int = 0  # the target forward size, measured if it was asked for
     row_s: float = 0.0  # what one decoded token more adds to a step, measured; 0: it was not
     same_until: tuple[int, ...] = ()  # tokens of a step behind which a token's numbers are others
+    most_times: int = 1  # decode steps that it computes as one
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

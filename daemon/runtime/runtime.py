@@ -163,6 +163,7 @@ class Runtime:
                 ready.forward_tokens,
                 ready.row_s,
                 ready.same_until,
+                ready.most_times,
             )
         )
         self.links.ready(instance)
@@ -252,8 +253,10 @@ class Runtime:
         """Tell what chooses limits of power of a step that is done; the Core forgets it then."""
         flying = self.core.instances[instance].scheduler.in_flight.steps
         if self._power is not None and flying and flying[0].step == reply.step:
-            work = flying[0].work
-            self._power.step(instance, reply.elapsed_s, work.num_decodes, work.num_tokens)
+            times, once = flying[0].work.times, flying[0].work.once
+            for _ in range(times):
+                elapsed_s = reply.elapsed_s / times
+                self._power.step(instance, elapsed_s, once.num_decodes, once.num_tokens)
 
     def _submit(self, action: Submit) -> None:
         batch = action.batch

@@ -1,9 +1,9 @@
 """What rows drew: a token each, or another number, as rows of steps that draft and verify do.
 
-A plan reckons with one token of each row that it samples. Where a row drew k, the worker has
-written the KV of all but the last behind what was planned, into blocks that the sequence has, and
-the sequence is k - 1 tokens further than was reckoned. Where it drew none, the last token of the
-row is computed again.
+A plan reckons with one token of each row that it samples, or with as many as it has times. Where a
+row drew k more, the worker has written the KV of all but the last behind what was planned, into
+blocks that the sequence has, and the sequence is k tokens further than was reckoned. Where it drew
+none, the last token of the row is computed again.
 """
 
 from collections.abc import Iterable
@@ -44,18 +44,23 @@ def check_answer(
     later: Iterable[InFlightStep],
 ) -> None:
     """Raises ValueError for columns of another length than the rows, and for counts that a worker
-    may not answer: of a row that ends without a token, or other than one of a row from which a
-    `later` step goes on.
+    may not answer: of a row that ends without a token, other than one of a row from which a `later`
+    step goes on, or other than its times of one that goes on.
     """
+    times = flown.work.times
     for column, name in ((reasons, "answers"), (offers, "offers")):
         if column.size != flown.slots.size and (column.size or column is reasons):
             raise ValueError(f"step {flown.step}: {column.size} {name} for {flown.slots.size} rows")
-    if not counts.size:
+    if not counts.size and times == 1:
         return
     if counts.size != flown.slots.size:
         raise ValueError(f"step {flown.step}: {counts.size} counts for {flown.slots.size} rows")
     if (counts < (reasons != 0)).any():
         raise ValueError(f"step {flown.step}: a row ends without a token")
+    if times > 1:
+        if (counts > times).any() or (counts[reasons == 0] != times).any():
+            raise ValueError(f"step {flown.step}: a row goes on with other than {times} tokens")
+        return
     odd = counts != 1
     slots, epochs = flown.slots[odd], flown.epochs[odd]
     for step in later:
@@ -79,8 +84,9 @@ def count_tokens(
     taken = np.minimum(np.where(failed, 1, drawn), left)
     why[(taken == left) & ((why == 0) | (taken < drawn)) & ~failed] = _LENGTH
     table.delivered[slots] += taken
-    table.computed[slots] += taken - 1
-    table.known[slots] += np.where(flown.finals[live], 0, taken - 1)
+    more = taken - flown.work.times
+    table.computed[slots] += more
+    table.known[slots] += np.where(flown.finals[live], 0, more)
     if (table.computed[slots] > kv.table.held[slots] * kv.block_size).any():
         raise ValueError(f"step {flown.step}: a row drew more tokens than its blocks hold")
     ends = np.cumsum(taken)

@@ -2,17 +2,22 @@
 
 Such a step needs no decision while all that run decode and fit the budget, none of them ends by its
 limit, blocks are there to grow into, and nobody joins. So its columns are counted on, not gathered
-anew.
+anew. Where such steps are short and nobody waits, one plan asks for several of them.
 """
 
 import numpy as np
 
+from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
+
+AT_ONCE_S = 0.016
+"""Steps that take no longer together may be one plan: a screen that is drawn sixty times a second
+shows their tokens at once anyway, and who comes meanwhile waits no longer than for a picture."""
 
 Same = tuple[Int32, UInt8, UInt8]
 """Counts, samples and fed of a step of decodes."""
@@ -40,6 +45,7 @@ class Repeat:
         self._attended = int(np.add.reduce(starts)) + slots.size
         left = table.last_position[slots] - starts
         self._left = int(left[left.argmin()])
+        self.times = 1  # that the next step is computed
 
     def grow(self, kv: KVCache) -> bool:
         """Find blocks for one token more each; False, and nothing has changed, if a sequence ends
@@ -55,13 +61,24 @@ class Repeat:
             self._room[dry] = kv.block_size
         return True
 
+    def extend(self, most_times: int, step_time: StepTimeModel) -> None:
+        """Compute the step several times, after `grow`, as far as blocks are there and nobody ends
+        with one but the last.
+        """
+        step_s = step_time.decode_s(self.slots.size, self._attended)
+        if 0.0 < 2.0 * step_s <= AT_ONCE_S:
+            most = min(most_times, self._left - 1, int(self._room.min()))
+            self.times = min(most, int(AT_ONCE_S / step_s))
+
     def count_on(self, table: SlotTable, step: int) -> InFlightStep:
         """Count the tokens of the step as computed, after `grow`; the next one follows on them."""
-        slots, work = self.slots, StepWork(self.slots.size, self._attended, (), self.slots.size)
-        self.starts = ends = self.starts + ONE
-        self._room -= ONE
-        self._left -= 1
-        self._attended += slots.size
+        slots, times, num_rows = self.slots, self.times, self.slots.size
+        work = StepWork(num_rows, self._attended, (), num_rows, times)
+        self.starts = ends = self.starts + np.int32(times)
+        self._room -= np.int32(times)
+        self._left -= times
+        self._attended += num_rows * times
+        self.times = 1
         table.computed[slots] = ends
         table.known[slots] = ends + ONE
         table.last_step[slots] = step
@@ -85,6 +102,7 @@ class Repeats:
         self._max_batch_tokens = max_batch_tokens
         self._same = same_columns(admission.slots.max_slots)
         self._newest: Repeat | None = None  # if the newest plan was one
+        self.most_times = 1  # that the worker computes a step
 
     def forget(self) -> None:
         """Count on from no step before: sequences are not where it would have them next."""
@@ -110,6 +128,8 @@ class Repeats:
             sequence = admission.next_waiting(now)
             if sequence is not None and admission.may_displace(sequence, now):
                 return None
+        if self.most_times > 1 and not waits:
+            repeat.extend(self.most_times, admission.order.step_time)
         self._newest = repeat
         return repeat
 

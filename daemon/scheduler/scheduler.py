@@ -57,8 +57,8 @@ class Scheduler:
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
         self._max_pause_s = 0.0
-        self._repeats = Repeats(self.admission, limits.max_batch_tokens)
-        self.moving = Moving(self.admission, self._repeats)
+        self.repeats = Repeats(self.admission, limits.max_batch_tokens)
+        self.moving = Moving(self.admission, self.repeats)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -248,7 +248,7 @@ class Scheduler:
         if self.in_flight.drafts:  # nobody knows where its rows will stand
             return None
         if not (self.slots.num_running or self.waiting or self.residency.space.has_orders):
-            self._repeats.forget()
+            self.repeats.forget()
             self._copy_ahead(now)
             return None
         if self.order.policy.promotes:
@@ -256,7 +256,7 @@ class Scheduler:
         drafts = self.drafting.wants and not self.in_flight
         plain = self.limits.stages == 1 and not (self.suspects or drafts)
         plain = plain and (not self.waiting or self.filler.is_settled())
-        if plain and (repeat := self._repeats.next(now)) is not None:
+        if plain and (repeat := self.repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
@@ -318,7 +318,7 @@ class Scheduler:
 
     def _emit(self, slots: Slots, counts: Int32, most_drafts: int) -> Batch:
         """Make the plan of these rows, and count its tokens as computed; drafts are not yet."""
-        self._repeats.forget()
+        self.repeats.forget()
         table = self.slots
         drafts = None
         if most_drafts > 0:
@@ -343,6 +343,8 @@ class Scheduler:
         """Make the plan of a step of decodes of all that run."""
         columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
         batch = self.admission.next_batch(*columns)
+        if repeat.times > 1:
+            batch = msgspec.structs.replace(batch, times=repeat.times)
         self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
         return batch
 
@@ -356,8 +358,8 @@ class Scheduler:
         if flown is None:
             return None
         check_answer(flown, reasons, counts, offers, self.in_flight.steps)
-        if counts.size:
-            self._repeats.forget()
+        if counts.size and flown.work.times == 1:
+            self.repeats.forget()
         self.admission.answered_step = step
         self.kv.pool.step_done(step)
         answer = self._deliver(flown, reasons, counts, offers)

@@ -72,7 +72,9 @@ class Driver(Movers):
         num_host_blocks: int = 0,
         copy_block_s: float = 1e-5,
         token_s: float = 0.0,
+        most_times: int = 1,
     ) -> None:
+        self.most_times = most_times
         self.num_host_blocks = num_host_blocks
         self.copy_block_s = copy_block_s
         self.token_s = token_s
@@ -119,6 +121,7 @@ class Driver(Movers):
                 num_host_blocks,
                 self.copy_block_s,
                 self.token_s,
+                most_times=self.most_times,
             )
         )
 
@@ -179,20 +182,24 @@ class Driver(Movers):
         if worker is None or not worker.pending:
             return False
         step = worker.pending[0]
-        reasons = np.zeros(len(step.tokens), np.uint8)
+        times = step.batch.times
+        reasons = np.zeros(len(step.tokens) // times, np.uint8)
         for rows, reason in ((stops, FinishReason.STOP), (fails, FinishReason.ERROR)):
             reasons[[row for row in rows if row < reasons.size]] = reason
         drawn: list[int] = []
-        if counts:
+        if times > 1:
+            drawn = worker.cut(step, reasons != 0)
+        elif counts:
             asked = [max(counts[i % len(counts)], int(why != 0)) for i, why in enumerate(reasons)]
             if step.batch.drafts.size:
                 asked = worker.drafted(step, asked)
             drawn = worker.redraw(step, asked, self.truths)
         told = int32([offers[i % len(offers)] for i in range(reasons.size)] if offers else [])
-        self.now += step_s or self.step_s
+        step_s = times * (step_s or self.step_s)
+        self.now += step_s
         self.answered = step
         worker.pending.pop(0)
-        answered = reasons, step_s or self.step_s, int32(drawn), told
+        answered = reasons, step_s, int32(drawn), told
         self.handle(StepDone(self.now, instance, step.batch.step, *answered))
         return True
 
@@ -301,7 +308,7 @@ class Driver(Movers):
         instance = self.core.instances[batch.instance]
         limits = limits_of(instance.config, self.config)
         assert len(worker.pending) < instance.depth, "more steps in flight than the depth"
-        assert batch.num_tokens <= limits.max_batch_tokens
+        assert batch.num_tokens <= batch.times * limits.max_batch_tokens
         assert batch.num_tokens or batch.out_blocks.size or batch.in_blocks.size
         assert batch.slots.size <= limits.max_running
         assert len(set(batch.slots.tolist())) == batch.slots.size, "a slot is in a batch twice"

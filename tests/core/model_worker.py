@@ -100,7 +100,36 @@ class ModelWorker:
             self._write(done, slot, start, self._inputs(slot, start, count, fed, known))
         for slot, start, count, sample, _ in rows:
             self._attend(done, slot, start + count, sample, truths)
+        if batch.times > 1:
+            self._compute_again(done, truths)
         self.pending.append(done)
+
+    def _compute_again(self, done: Executed, truths: dict[int, Truth]) -> None:
+        """The further times of a step of decodes; its tokens come row by row."""
+        batch, drawn = done.batch, [done.tokens]
+        assert (batch.counts == 1).all() and batch.samples.all() and not batch.fed.any()
+        for time in range(1, batch.times):
+            done.tokens = []
+            starts = (batch.starts + time).tolist()
+            for slot, start in zip(batch.slots.tolist(), starts, strict=True):
+                self._write(done, slot, start, [self.last[slot]])
+                self._attend(done, slot, start + 1, 1, truths)
+            drawn.append(done.tokens)
+        done.tokens = [row[time] for row in zip(*drawn, strict=True) for time in range(batch.times)]
+
+    def cut(self, step: Executed, ended: np.ndarray) -> list[int]:
+        """Answer a step of several times with fewer tokens of those rows [R] that have `ended`; how
+        many each has.
+        """
+        times, tokens = step.batch.times, step.tokens
+        fewer = [1 + (step.batch.step + row) % times for row in range(len(ended))]
+        counts: list[int] = np.where(ended, fewer, times).tolist()
+        step.tokens = [
+            token
+            for row, count in enumerate(counts)
+            for token in tokens[row * times : row * times + count]
+        ]
+        return counts
 
     def redraw(self, step: Executed, counts: list[int], truths: dict[int, Truth]) -> list[int]:
         """Answer a step with so many tokens of each sampled row, as far as its blocks hold their

@@ -59,6 +59,7 @@ class CoreMachine(RuleBasedStateMachine):
         num_host_blocks=st.sampled_from([0, 6, 40, 200]),
         copy_block_s=st.sampled_from([1e-6, 1e-3]),
         max_pause_s=st.sampled_from([0.004, 0.05, 4.0]),
+        most_times=st.sampled_from([1, 3, 8]),
         own=own_limits,
     )
     def begin(
@@ -79,6 +80,7 @@ class CoreMachine(RuleBasedStateMachine):
         num_host_blocks: int,
         copy_block_s: float,
         max_pause_s: float,
+        most_times: int,
         own: dict[str, Any],
     ) -> None:
         config = configured(
@@ -101,7 +103,8 @@ class CoreMachine(RuleBasedStateMachine):
         last = msgspec.structs.replace(last, **own)
         config = msgspec.structs.replace(config, instances=(*others, last))
         self.num_blocks = num_blocks
-        self.driver = Driver(config, num_blocks, step_s, num_host_blocks, copy_block_s)
+        parts = num_blocks, step_s, num_host_blocks, copy_block_s
+        self.driver = Driver(config, *parts, most_times=most_times)
 
     def _pick(self, options: list[int], index: int) -> int:
         return options[index % len(options)]

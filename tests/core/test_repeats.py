@@ -19,7 +19,7 @@ from tests.core.traffic import random_event, random_prompt
 from tests.soak import SOAK, tries
 
 
-def calm_life(policy: str, seed: int) -> Driver:
+def calm_life(policy: str, seed: int, most_times: int = 1) -> Driver:
     """A small daemon's life in which most often a step answers and nothing else happens."""
     chance = random.Random(seed)
     config = configured(
@@ -31,7 +31,8 @@ def calm_life(policy: str, seed: int) -> Driver:
         max_waiting=20,
         swap=chance.choice(["", "proactive", "reactive", "recompute", "defer"]),
     )
-    driver = Driver(config, chance.choice([30, 60, 400]), num_host_blocks=chance.choice([0, 40]))
+    blocks = {"num_blocks": chance.choice([30, 60, 400]), "num_host_blocks": chance.choice([0, 40])}
+    driver = Driver(config, **blocks, most_times=most_times)
     for _ in range(chance.randint(1, 8)):
         driver.arrive(random_prompt(chance), chance.choice([3, 20, 60]))
     for _ in range(60):

@@ -10,6 +10,7 @@ from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE, COLUMNS_IN_TURN
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv_cache import PagedKV
+from daemon.engine.ops import Angles
 from daemon.engine.quantise import FP8
 from daemon.wire.columns import Int32
 
@@ -105,6 +106,32 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
         cos.shape[-1],
         cos.data_ptr(),
         sin.data_ptr(),
+    )
+
+
+def draw(logits: torch.Tensor, drawn: torch.Tensor, broken: torch.Tensor, tokens: Int32) -> Call:
+    """Greedy draws of `logits` [T, V], dense, into int32 columns `drawn`, `broken` and `tokens`."""
+    count, width = logits.shape
+    columns = drawn.data_ptr(), broken.data_ptr(), _address(tokens)
+    return (count, kernels.DRAW, logits.data_ptr(), width, *columns)
+
+
+def advance(
+    contexts: Contexts, places: Places, block_size: int, angles: Angles, row_angles: Angles
+) -> Call:
+    """Rows of one token go a position on; `angles` of every position, `row_angles` of each row."""
+    return (
+        contexts.num_rows,
+        kernels.ADVANCE,
+        contexts.lens,
+        places.blocks,
+        places.offsets,
+        contexts.tables,
+        contexts.width,
+        block_size,
+        *(table.data_ptr() for table in angles),
+        angles[0].shape[1],
+        *(rows.data_ptr() for rows in row_angles),
     )
 
 

@@ -6,6 +6,7 @@ row of several tokens, a short prompt, is computed as so many rows of one, each 
 """
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from daemon.engine.cpu import calls
@@ -16,12 +17,14 @@ from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_mult
 from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
-from daemon.engine.embeddings import Embeddings, QuantisedRows
+from daemon.engine.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
+from daemon.engine.forward import Repeated
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Norm
 from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.engine.several import MOST_TIMES
 from daemon.engine.slots import Slots
 from daemon.models.formats import FORMATS
 
@@ -71,6 +74,24 @@ class StepPrograms:
 
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [R, vocab] of a batch that it takes; they are overwritten by the next step."""
+        program = self._prepared(batch)
+        self._team.run_program(program.table)
+        return program.logits
+
+    def repeated(self, batch: FlatBatch, times: int) -> Repeated | None:
+        """See `Programs`; None where calls look no tokens up."""
+        if _looked_up(self._decoder.embeddings) is None or len(batch.chunk_rows):
+            return None
+        program = self._prepared(batch)
+        used = int(batch.positions.max() + times - 1) // self._cache.block_size + 1
+        tables = self._slots.block_table[batch.slots, :used]
+        self._buffers.tables[: len(tables), :used] = tables
+        self._team.run_program(program.repeated(times))
+        drawn, broken = self._buffers.draws[:, :times, : len(batch.slots)].numpy()
+        return Repeated(drawn.T.copy(), broken.T.astype(np.bool_))
+
+    def _prepared(self, batch: FlatBatch) -> "_Program":
+        """The program of a batch, its buffers filled."""
         key = len(batch.tokens), len(batch.sampled_tokens)
         program = self._programs.pop(key, None)
         if program is None:
@@ -81,8 +102,7 @@ class StepPrograms:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = program
         program.prepare(self._slots.inputs(batch), batch)
-        self._team.run_program(program.table)
-        return program.logits
+        return program
 
     def prepare(self) -> bool:
         """A program is written in no time."""
@@ -125,9 +145,18 @@ def _is_called(product: Layer, count: int) -> bool:
 
 def _looked_up(embeddings: Embeddings) -> QuantisedWeight | None:
     """The weight that a call looks tokens up in; None where torch does."""
-    if not isinstance(embeddings, QuantisedRows) or embeddings.weight.order is not None:
+    if isinstance(embeddings, QuantisedRows):
+        weight = embeddings.weight
+    elif isinstance(embeddings, PlainEmbeddings) and embeddings.weight.dtype is torch.float32:
+        weight = _plain_rows(embeddings.weight)
+    else:
         return None
-    return embeddings.weight if can_multiply(embeddings.weight) else None
+    return weight if weight.order is None and can_multiply(weight) else None
+
+
+def _plain_rows(rows: torch.Tensor) -> QuantisedWeight:
+    """Dense float32 [N, K] as a weight whose rows calls pick."""
+    return QuantisedWeight(FORMATS["F32"], rows.view(torch.uint8), rows.shape[1])
 
 
 class _Buffers:
@@ -144,6 +173,7 @@ class _Buffers:
         self.tables = np.zeros((MAX_TOKENS, num_blocks), np.int32)
         self.angles = decoder.rotary.angles(torch.zeros(MAX_TOKENS, dtype=torch.int64))
         self.products = StateBuffers(MAX_TOKENS)
+        self.draws = torch.zeros(2, MOST_TIMES, MAX_TOKENS, dtype=torch.int32)  # drawn, and broken
         self._floats: dict[str, torch.Tensor] = {}
 
     def floats(self, name: str, count: int, width: int) -> torch.Tensor:
@@ -182,6 +212,7 @@ class _Program:
         self._looked_up = _looked_up(decoder.embeddings)
         self.logits, listed = self._write()
         self.table = table_of(listed)
+        self._repeated: dict[int, npt.NDArray[np.int64]] = {}
 
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
         """Fill the buffers for one step of `tokens` int64 [T]."""
@@ -201,6 +232,22 @@ class _Program:
         if self._num_sampled < count:
             sampled = torch.from_numpy(batch.sampled_tokens)
             buffers.sampled[: self._num_sampled].copy_(sampled)
+
+    def repeated(self, times: int) -> npt.NDArray[np.int64]:
+        """The program so many times, each followed by its draws and a place further."""
+        if times not in self._repeated:
+            buffers = self._buffers
+            places = Places.of(buffers.blocks, buffers.offsets)
+            angles = self._decoder.rotary.tables, self._angles
+            further = calls.advance(self._contexts, places, self._cache.block_size, *angles)
+            parts = []
+            for time in range(times):
+                drawn, broken = buffers.draws[:, time]
+                draw = calls.draw(self.logits, drawn, broken, buffers.tokens.numpy())
+                between = [draw, further] if time + 1 < times else [draw]
+                parts += [self.table, table_of(between)]
+            self._repeated[times] = np.concatenate(parts)
+        return self._repeated[times]
 
     def _write(self) -> tuple[torch.Tensor, list[Call]]:
         """Where the logits will be, and all calls in order."""
@@ -229,8 +276,8 @@ class _Program:
         if count == self._count:
             return self._normed
         found = self._buffers.floats("sampled", count, self._normed.shape[1])
-        rows = QuantisedWeight(FORMATS["F32"], self._normed.view(torch.uint8), found.shape[1])
-        listed.append(unpacked(rows, range(count), found, self._buffers.sampled[:count]))
+        rows, indices = _plain_rows(self._normed), self._buffers.sampled[:count]
+        listed.append(unpacked(rows, range(count), found, indices))
         return found
 
     def _attend(self, listed: list[Call], index: int, layer: DecoderLayer) -> torch.Tensor:

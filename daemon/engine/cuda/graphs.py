@@ -125,6 +125,9 @@ class DecodeGraphs:
             self._compare(step, len(batch.tokens))
         return self._forward.head(self._outputs.first(len(batch.tokens)))
 
+    def repeated(self, batch: FlatBatch, times: int) -> None:
+        """A graph is launched again for each step."""
+
     def prepare(self) -> bool:
         """Capture the largest size of short rows that is missing; False where none is.
 

@@ -64,6 +64,12 @@ class Sampler:
         """Forget the slot's sequence."""
         self._means.leave(slot)
 
+    def is_greedy(self, slots: Integers) -> bool:
+        """Whether all of these slots' sequences draw the best logit, and tell nothing of it."""
+        params = self._columns.rows(np.asarray(slots, np.int64))
+        draws = params["edited"] | (params["inverse"] > 0) | (params["logprobs"] >= 0)
+        return not draws.any()
+
     def sample(
         self,
         logits: torch.Tensor,

@@ -49,6 +49,7 @@ class Measurements:
     num_blocks: int
     wanted: list[Point]  # without samples: all that could be measured
     used_by_others: float  # share of the cores that other processes used meanwhile
+    most_times: int = 1  # as in `Profile`
 
 
 async def measure(load: Load, budget_s: float, told: Told, step_tokens: int = 0) -> Measurements:
@@ -205,6 +206,7 @@ class _Session:
             num_blocks=self._num_blocks,
             wanted=[Point(one.kind, self._maker.work(one.rows), ()) for one in self._wanted],
             used_by_others=used_by_others,
+            most_times=self._worker.ready.most_times,
         )
 
 

@@ -50,7 +50,7 @@ def observations(path: Path) -> list[Observation]:
         raise ProfileError(f"{path}: {error.strerror}") from error
     except JournalError as error:
         raise ProfileError(str(error)) from error
-    return [(one.work, one.elapsed_s) for one in steps if one.elapsed_s > 0.0]
+    return [(one.work.once, one.elapsed_s / one.work.times) for one in steps if one.elapsed_s > 0.0]
 
 
 def refit(profile: Profile, observed: list[Observation]) -> Refit:

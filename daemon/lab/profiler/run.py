@@ -54,6 +54,7 @@ def profile_machine(
         step=fitted.operators,
         fit=msgspec.structs.replace(fitted.fit, lacks=tuple(doubts)),
         edges=Edges(gap_s=float(f"{measured.gap_s:.4g}")),
+        most_times=measured.most_times,
         source=_source(load, measured, fitted),
     )
     return Profiled(profile, fitted, measured)

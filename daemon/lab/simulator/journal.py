@@ -110,6 +110,7 @@ class JournalInstance:
     warm_step_s: float = 0.0
     warm_token_s: float = 0.0
     forward_tokens: int = 0
+    most_times: int = 1
 
 
 @dataclass(slots=True)
@@ -255,7 +256,7 @@ class _Reader:
             pool = Pool(
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
-            told = event.step_s, event.token_s, event.forward_tokens
+            told = event.step_s, event.token_s, event.forward_tokens, event.most_times
             home = JournalInstance(event.now, pool, *told)
             incident.homes.setdefault(event.instance, home)
         elif isinstance(event, CopiesDone):
@@ -354,5 +355,11 @@ def _home(instance: Instance) -> JournalInstance:
         swap.copy_block_s,
     )
     step_time = instance.step_time
-    told = step_time.mean_s, step_time.chunk_s(1), scheduler.limits.forward_tokens
-    return JournalInstance(0.0, pool, *told)
+    return JournalInstance(
+        0.0,
+        pool,
+        step_time.mean_s,
+        step_time.chunk_s(1),
+        scheduler.limits.forward_tokens,
+        scheduler.repeats.most_times,
+    )

@@ -38,9 +38,9 @@ class RecordedWorker:
         duration_s, elapsed_s = self._steps.get(batch.step, other)
         self._free_s = end_s = max(now, self._free_s) + duration_s + more_s
         copies = self._copy(now, batch)
-        reasons = self._answers.reasons(batch)
+        reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
         # The Core learns from what the worker measured, as it did then.
-        return Computed(end_s - elapsed_s, end_s, duration_s, reasons, copies)
+        return Computed(end_s - elapsed_s, end_s, duration_s, reasons, copies, counts)
 
     def _copy(self, now: float, batch: Batch) -> CopiesEnded | None:
         num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
@@ -72,6 +72,11 @@ class RecordedWorker:
     def warm_token_s(self) -> float:
         """What one prompt token added to a step then."""
         return self._home.warm_token_s
+
+    @property
+    def most_times(self) -> int:
+        """As the real one reported."""
+        return self._home.most_times
 
     @property
     def capped_s(self) -> float:

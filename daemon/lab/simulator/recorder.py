@@ -71,7 +71,7 @@ class Recorder:
             log.steps += 1
             log.tokens += work.num_tokens
             log.busy_s += done.busy_s
-            log.flops += self._flops[instance.index].of(work)
+            log.flops += work.times * self._flops[instance.index].of(work.once)
             if self.spans is not None:
                 self.spans.append(step_span(log.name, work, done.start_s, done.end_s))
         if not instance.scheduler.in_flight:
@@ -137,9 +137,11 @@ def step_span(track: str, work: StepWork, start_s: float, end_s: float) -> Span:
     """A step for the trace viewer."""
     detail: dict[str, float | int | str] = {
         "decodes": work.num_decodes,
-        "prompt_tokens": work.num_tokens - work.num_decodes,
+        "prompt_tokens": work.once.num_tokens - work.num_decodes,
         "context": work.decode_context,
     }
+    if work.times > 1:
+        detail["times"] = work.times
     name = "mixed" if work.chunks and work.num_decodes else ""
     name = name or ("prefill" if work.chunks else "decode")
     return Span(track, name, start_s, end_s - start_s, detail)

@@ -231,6 +231,7 @@ class Simulator:
             pool.copy_block_s,
             self._machine.workers[instance].warm_token_s(),
             self._machine.forward_tokens[instance] if self._machine.forward_tokens else 0,
+            most_times=self._machine.workers[instance].most_times,
         )
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:
@@ -311,7 +312,7 @@ class Simulator:
             done = worker.compute(now, batch, work, self._transfers.layers_s(instance))
             self._transfers.planned(now, instance, done.start_s, done.end_s)
         elapsed_s = done.end_s - done.start_s
-        answer = StepDone(done.end_s, instance, batch.step, done.reasons, elapsed_s)
+        answer = StepDone(done.end_s, instance, batch.step, done.reasons, elapsed_s, done.counts)
         self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
         if done.copies is not None:
             copied_s, *counts = msgspec.structs.astuple(done.copies)

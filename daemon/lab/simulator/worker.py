@@ -18,6 +18,7 @@ from daemon.wire.columns import Int32, UInt8, all_true, int32
 
 _DRAWS = 4096
 _WARM_TOKENS = 256
+_ONE_EACH = int32()
 
 
 class Noise:
@@ -46,6 +47,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False):
     busy_s: float  # of that, the time in which a device of the instance computes, on average
     reasons: UInt8
     copies: CopiesEnded | None
+    counts: Int32 = _ONE_EACH  # as in `StepDone`
 
 
 class Worker(Protocol):
@@ -66,6 +68,10 @@ class Worker(Protocol):
 
     def warm_token_s(self) -> float:
         """What one prompt token adds to a step, as it reports then."""
+
+    @property
+    def most_times(self) -> int:
+        """Decode steps that it computes as one, as it reports then."""
 
     @property
     def capped_s(self) -> float:
@@ -99,12 +105,19 @@ class Answers:
         if batch.slots is not self._slots or batch.joined_slots.size:
             self._slots = batch.slots  # steps of the same decodes show one column
             self._last_starts = stops[batch.slots.astype(np.intp)] - batch.counts
-        last = batch.starts >= self._last_starts
+        last = batch.starts >= self._last_starts - np.int32(batch.times - 1)
         samples = batch.samples
         if not all_true(samples):
             last = last[samples.view(bool)]
         reasons: UInt8 = last.view(np.uint8)  # true is FinishReason.STOP
         return reasons
+
+    def counts(self, batch: Batch) -> Int32:
+        """The tokens of each row of a step of several times, behind its `reasons`; empty: one."""
+        if batch.times == 1:
+            return _ONE_EACH
+        left: Int32 = self._last_starts - batch.starts + np.int32(1)
+        return left.clip(1, batch.times)
 
 
 class SimulatedWorker:
@@ -139,8 +152,9 @@ class SimulatedWorker:
             # Answers come in the order of the plans, also of those that only copy.
             done_s = max(now, free[-1])
             return Computed(done_s, done_s, 0.0, self._answers.reasons(batch), copies)
-        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
-        step_s += more_s / self._profile.pp
+        once = work.once
+        step_s = self._cost.step_s(once) * self._noise.factor() * self._power.slowdown(once)
+        step_s = step_s * work.times + more_s / self._profile.pp
         start_s = max(now + self._gap_s, free[0])
         if batch.awaits and copies is not None:
             start_s = max(start_s, copies.end_s)
@@ -152,8 +166,9 @@ class SimulatedWorker:
             for stage, link in enumerate(self._handovers, 1):
                 handed_s = link.hold(end_s, handing_s, num_tokens)
                 end_s = free[stage] = max(handed_s, free[stage]) + step_s
-        self._power.spend(work, step_s)
-        return Computed(start_s, end_s, step_s, self._answers.reasons(batch), copies)
+        self._power.spend(once, step_s)
+        reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
+        return Computed(start_s, end_s, step_s, reasons, copies, counts)
 
     @property
     def computed_s(self) -> float:
@@ -167,6 +182,11 @@ class SimulatedWorker:
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
         return self._cost.step_s(StepWork(1, 1, (), 1)) * self._profile.pp
+
+    @property
+    def most_times(self) -> int:
+        """As the profile says."""
+        return self._profile.most_times
 
     def warm_token_s(self) -> float:
         """What one prompt token adds to a step, as it reports then."""

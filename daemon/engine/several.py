@@ -1,0 +1,99 @@
+"""A step of decodes that is computed several times, and answered as one.
+
+Greedy rows stay in a program until all is drawn; for others each time is a plan of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.protocol.worker import Logprobs, Plan, Reply
+from daemon.request import FinishReason
+from daemon.wire.columns import Int32, Int64, UInt8, int32
+
+MOST_TIMES = 8
+"""What a plan costs beside its step is shared by so many."""
+
+
+def check(batch: Batch) -> None:
+    """Raises ValueError unless every row computes one token of its own and draws the next."""
+    if (batch.counts != 1).any() or batch.fed.any() or not batch.samples.all():
+        raise ValueError("a step is computed several times, but not all of its rows decode")
+
+
+def plan_of(batch: Batch, time: int) -> Plan:
+    """What is to compute the `time`-th time, from 0 on; what comes before steps is done."""
+    columns = batch.starts + np.int32(time), batch.counts, batch.samples, batch.fed
+    return Plan(Batch(batch.instance, batch.step, batch.slots, *columns), int32(), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Which tokens of R rows count: a row has its own up to its first reason.
+
+    A row that fails has one token, which means nothing.
+    """
+
+    reasons: UInt8  # [R]
+    ends: Int64  # [R]: the time of the last token
+    counts: Int64  # [R]
+    firsts: Int64  # [R]: index of each row's first token among all that count
+
+    @classmethod
+    def of(cls, reasons: UInt8) -> "Kept":
+        """Of the reasons [R, times] of all tokens."""
+        ends = np.where(reasons.any(1), (reasons != 0).argmax(1), reasons.shape[1] - 1)
+        why = reasons[np.arange(len(ends)), ends]
+        counts = np.where(why == FinishReason.ERROR, 1, ends + 1)
+        return cls(why, ends, counts, np.cumsum(counts) - counts)
+
+    def of_all(self, tokens: Int32) -> Int32:
+        """Those of all tokens [R, times], row by row."""
+        kept: Int32 = tokens[np.arange(tokens.shape[1]) < self.counts[:, None]]
+        return kept
+
+
+def joined(replies: Sequence[Reply], waited_s: float) -> Reply:
+    """One answer of those of each time, before which copies were waited for."""
+    kept = Kept.of(np.stack([one.reasons for one in replies], 1))
+    errors = [
+        (int(kept.firsts[row]), why)
+        for time, reply in enumerate(replies)
+        for row, why in reply.errors
+        if kept.ends[row] == time  # what a row that has ended did is no news
+    ]
+    return Reply(
+        step=replies[0].step,
+        tokens=kept.of_all(np.stack([one.tokens for one in replies], 1)),
+        reasons=kept.reasons,
+        elapsed_s=sum(one.elapsed_s for one in replies) - waited_s,
+        idle_s=replies[0].idle_s + waited_s,
+        logprobs=_logprobs([one.logprobs for one in replies], kept.counts, kept.firsts),
+        errors=tuple(sorted(errors)),
+        counts=kept.counts.astype(np.int32),
+    )
+
+
+def _logprobs(told: Sequence[Logprobs | None], counts: Int64, firsts: Int64) -> Logprobs | None:
+    """Those of the tokens that are kept, in their order."""
+    parts = [(time, one) for time, one in enumerate(told) if one is not None]
+    if not parts:
+        return None
+    widest = parts[0][1].top_ids.size // max(1, parts[0][1].rows.size)  # the rows are the same
+    places: list[Int32] = []
+    chosen, ids, values = list[Int32](), list[Int32](), list[Int32]()
+    for time, one in parts:
+        (kept,) = (counts[one.rows] > time).nonzero()
+        places.append(firsts[one.rows[kept]] + time)
+        chosen.append(one.chosen[kept])
+        ids.append(one.top_ids.reshape(one.rows.size, widest)[kept])
+        values.append(one.top_values.reshape(one.rows.size, widest)[kept])
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return Logprobs(
+        rows=np.concatenate(places)[order].astype(np.int32),
+        chosen=np.concatenate(chosen)[order],
+        top_ids=np.concatenate(ids)[order].ravel(),
+        top_values=np.concatenate(values)[order].ravel(),
+    )

@@ -43,7 +43,7 @@ class FaultyEngine:
             raise StreamError("a swap copy failed: injected")
         came_s = time.perf_counter() if came_s is None else came_s
         if self._faults.strikes("worker.slow"):
-            time.sleep(self._faults["worker.slow"].seed / 1e3)
+            time.sleep(plan.batch.times * self._faults["worker.slow"].seed / 1e3)
         return _FaultyBegun(self._engine.begin(plan, came_s), self._faults)
 
 
@@ -72,6 +72,9 @@ class _FaultyModel(CausalModel):
     def alike(self, count: int, other: int) -> bool:
         """As the model's own."""
         return self._whole.alike(count, other)
+
+    def repeated(self, batch: FlatBatch, times: int) -> None:
+        """Each time is a step of its own, that faults may strike."""
 
     def logits(
         self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend

@@ -37,6 +37,7 @@ from daemon.core.events import (
 from daemon.core.limits import limits_of
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.request import FinishReason, State, request_of, sequence_id
+from daemon.role import Role
 from daemon.wire.columns import int32
 from tests.core.laws import check_laws, check_nothing_left
 from tests.core.model_worker import ModelWorker, Truth
@@ -47,7 +48,7 @@ def configured(
     policy: str = "sarathi", instances: int = 1, stages: int = 1, **changes: object
 ) -> Configured:
     """A small daemon's configuration."""
-    names = tuple(InstanceConfig(chr(97 + i), "mixed", "cpu", stages) for i in range(instances))
+    names = tuple(InstanceConfig(chr(97 + i), Role.MIXED, "cpu", stages) for i in range(instances))
     fields: dict[str, object] = {
         "block_size": 4,
         "max_running": 8,

@@ -30,7 +30,7 @@ def plan_of(batch: Batch, time: int) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTokens:
     """Which tokens of R rows count: a row has its own up to its first reason.
 
     A row that fails has one token, which means nothing.
@@ -42,7 +42,7 @@ class Kept:
     firsts: Int64  # [R]: index of each row's first token among all that count
 
     @classmethod
-    def of(cls, reasons: UInt8) -> "Kept":
+    def of(cls, reasons: UInt8) -> "KeptTokens":
         """Of the reasons [R, times] of all tokens."""
         ends = np.where(reasons.any(1), (reasons != 0).argmax(1), reasons.shape[1] - 1)
         why = reasons[np.arange(len(ends)), ends]
@@ -57,7 +57,7 @@ class Kept:
 
 def joined(replies: Sequence[Reply], waited_s: float) -> Reply:
     """One answer of those of each time, before which copies were waited for."""
-    kept = Kept.of(np.stack([one.reasons for one in replies], 1))
+    kept = KeptTokens.of(np.stack([one.reasons for one in replies], 1))
     errors = [
         (int(kept.firsts[row]), why)
         for time, reply in enumerate(replies)

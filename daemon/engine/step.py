@@ -22,7 +22,7 @@ from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import CausalModel
 from daemon.engine.sampler import Drafted, Drawn, Draws, Sampler
 from daemon.engine.scoring import PromptScorer, Scored, score, with_spans
-from daemon.engine.several import Kept, check, joined, plan_of
+from daemon.engine.several import KeptTokens, check, joined, plan_of
 from daemon.engine.shrink import computed
 from daemon.engine.slots import Slots
 from daemon.engine.streams import Here, Stream, WorkEvent
@@ -160,7 +160,7 @@ class Engine:
         rows = np.repeat(batch.slots, shape[1])
         reasons = self.slots.reasons(rows, tokens.ravel()).reshape(shape)
         reasons[repeated.broken] = FinishReason.ERROR
-        kept = Kept.of(reasons)
+        kept = KeptTokens.of(reasons)
         failed = kept.firsts[kept.reasons == FinishReason.ERROR].tolist()
         elapsed_s, idle_s = self._times(*began)
         return Reply(

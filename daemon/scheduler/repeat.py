@@ -5,8 +5,10 @@ limit, blocks are there to grow into, and nobody joins. So its columns are count
 anew. Where such steps are short and nobody waits, one plan asks for several of them.
 """
 
+import msgspec
 import numpy as np
 
+from daemon.batch import Batch
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
@@ -69,6 +71,10 @@ class Repeat:
         if 0.0 < 2.0 * step_s <= AT_ONCE_S:
             most = min(most_times, self._left - 1, int(self._room.min()))
             self.times = min(most, int(AT_ONCE_S / step_s))
+
+    def of_times(self, batch: Batch) -> Batch:
+        """A plan of the step, asked for as often as it is computed."""
+        return batch if self.times == 1 else msgspec.structs.replace(batch, times=self.times)
 
     def count_on(self, table: SlotTable, step: int) -> InFlightStep:
         """Count the tokens of the step as computed, after `grow`; the next one follows on them."""

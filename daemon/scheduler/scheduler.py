@@ -342,9 +342,7 @@ class Scheduler:
     def _emit_again(self, repeat: Repeat) -> Batch:
         """Make the plan of a step of decodes of all that run."""
         columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
-        batch = self.admission.next_batch(*columns)
-        if repeat.times > 1:
-            batch = msgspec.structs.replace(batch, times=repeat.times)
+        batch = repeat.of_times(self.admission.next_batch(*columns))
         self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
         return batch
 

@@ -17,7 +17,7 @@ from daemon.engine.cpu.team import Team
 from daemon.engine.model import CausalModel
 from daemon.engine.sampler.choose import choose
 from daemon.engine.sampler.columns import SlotColumns
-from daemon.engine.several import MOST_TIMES, Kept
+from daemon.engine.several import MOST_TIMES, KeptTokens
 from daemon.engine.step import Engine
 from daemon.protocol.worker import Reply
 from daemon.request import FinishReason, SamplingParams
@@ -155,7 +155,7 @@ def test_what_counts_of_each_row(data: st.DataObject) -> None:
     shape = data.draw(st.tuples(st.integers(1, 4), st.integers(1, MOST_TIMES)))
     reasons = data.draw(arrays.arrays(np.uint8, shape, elements=st.sampled_from([0, 0, 0, 1, 3])))
     tokens = np.arange(reasons.size, dtype=np.int32).reshape(shape)
-    kept = Kept.of(reasons)
+    kept = KeptTokens.of(reasons)
     expected: list[int] = []
     for row, why in enumerate(reasons.tolist()):
         end = next((time for time, reason in enumerate(why) if reason), shape[1] - 1)

@@ -17,9 +17,9 @@ from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
 
-AT_ONCE_S = 0.016
-"""Steps that take no longer together may be one plan: a screen that is drawn sixty times a second
-shows their tokens at once anyway, and who comes meanwhile waits no longer than for a picture."""
+AT_ONCE_S = 0.020
+"""Steps that take no longer together may be one plan: whoever reads sees their tokens at once, as a
+screen is drawn every 17 ms, and whoever comes meanwhile waits no longer than for a common step."""
 
 Same = tuple[Int32, UInt8, UInt8]
 """Counts, samples and fed of a step of decodes."""

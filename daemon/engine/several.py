@@ -18,7 +18,11 @@ MOST_TIMES = 8
 
 
 def check(batch: Batch) -> None:
-    """Raises ValueError unless every row computes one token of its own and draws the next."""
+    """Raises ValueError unless every row computes one token of its own and draws the next, no more
+    than `MOST_TIMES`.
+    """
+    if batch.times > MOST_TIMES:
+        raise ValueError(f"a step is computed {MOST_TIMES} times at most, not {batch.times}")
     if (batch.counts != 1).any() or batch.fed.any() or not batch.samples.all():
         raise ValueError("a step is computed several times, but not all of its rows decode")
 

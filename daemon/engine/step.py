@@ -96,7 +96,7 @@ class Engine:
         before = self._before.begun
         if before and (self.grammars.any or any(join.sampling.grammar for join in plan.joins)):
             before.finish()  # what may be drawn depends on what was
-        batch, waited_s = plan.batch, self._prepare(plan)
+        batch, waited_s = plan.batch, self._apply(plan)
         if batch.times > 1:
             return self._begin_several(batch, (came_s, waited_s))
         rows = rows_of(plan, self.slots, self.model.alike)
@@ -117,7 +117,7 @@ class Engine:
         self._before.begun = begun
         return begun
 
-    def _prepare(self, plan: Plan) -> float:
+    def _apply(self, plan: Plan) -> float:
         """Do what comes before a plan's step; how long copies were waited for (seconds)."""
         batch = plan.batch
         waited_s = self._swap(batch)

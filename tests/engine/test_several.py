@@ -146,6 +146,9 @@ def test_what_is_no_step_of_decodes_is_refused(engines: Callable[[str, str], Eng
     batch = msgspec.structs.replace(plan.batch, times=2)
     with pytest.raises(ValueError, match="not all of its rows decode"):
         engine.run(msgspec.structs.replace(plan, batch=batch))
+    batch = msgspec.structs.replace(plan.batch, times=MOST_TIMES + 1)
+    with pytest.raises(ValueError, match="8 times at most, not 9"):
+        engine.run(msgspec.structs.replace(plan, batch=batch))
     plans.leave(row)
     engine.run(plans.plan([]))
 

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from daemon.engine import attention_torch
 from daemon.engine.attention_torch import Singles
-from daemon.engine.cpu import program
+from daemon.engine.cpu import calls, program
 from daemon.engine.fuse import recognised
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.loader import load_model
@@ -312,6 +312,20 @@ def test_compiled_steps_are_tried_at_the_longest_contexts(
     monkeypatch.setattr(program._Program, "prepare", clipped)
     assert not tries.engine(llama).model.compiled
     assert "would be wrong: in compiled steps behind the longest contexts" in caplog.text
+
+
+def test_steps_that_are_repeated_are_tried(
+    llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One whose place goes no further, though each of its steps would be right."""
+    true = calls.advance
+
+    def stays(*parts: Any) -> Any:
+        return 0, *true(*parts)[1:]
+
+    monkeypatch.setattr(calls, "advance", stays)
+    assert not tries.engine(llama).model.compiled
+    assert "would be wrong: in compiled steps that are repeated" in caplog.text
 
 
 def test_without_memory_for_float32_rounding_is_assumed(

@@ -22,11 +22,18 @@ from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
-from daemon.engine.trial.judge import Expected, Finding, far_finding, judge, worst
+from daemon.engine.trial.judge import (
+    Expected,
+    Finding,
+    far_finding,
+    judge,
+    repeated_finding,
+    worst,
+)
 from daemon.engine.trial.kept import TrialVerdict
 from daemon.engine.trial.listen import asked_too_much
 from daemon.engine.trial.script import TrialRoom, Wave, WaveSequence
-from daemon.engine.trial.served import TrialPool, compute, far_steps
+from daemon.engine.trial.served import TrialPool, compute, far_steps, repeated_steps
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
 from daemon.protocol.worker import Load
@@ -294,6 +301,10 @@ class _Trial:
         far = far_steps(made, self._far_starts(), self._pool)
         if far is not None:
             found.append(far_finding(*far, [one for wave in self._expected for one in wave]))
+        rows = min(2, self._room.max_slots, self._room.num_blocks // 2)
+        repeated = repeated_steps(made, self._room.longest, rows, self._pool)
+        if repeated is not None:
+            found.append(repeated_finding(*repeated))
         return worst(found)
 
     def _far_starts(self) -> list[int]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from daemon.engine.trial.served import Part
+from daemon.wire.columns import Int32
 
 FLOOR = 3e-4
 """What most float32 logits may be off: a hundred times what they were seen to be."""
@@ -100,6 +101,12 @@ def far_finding(
     limit = ALONE + (TIMES * _middle(torch.cat(noise)) if noise else 0.0)
     error = float(distances(compiled, plain).max())
     return Finding(error, limit, "in compiled steps behind the longest contexts")
+
+
+def repeated_finding(repeated: Int32, single: Int32) -> Finding:
+    """What is found of draws [R, times] within a compiled step, by those of single ones."""
+    error = 0.0 if np.array_equal(repeated, single) else np.inf
+    return Finding(error, ALONE, "in compiled steps that are repeated")
 
 
 def worst(found: Iterable[Finding]) -> Finding:

@@ -15,10 +15,13 @@ from daemon.engine.model import CausalModel
 from daemon.engine.slots import Slots
 from daemon.engine.trial.script import Wave
 from daemon.engine.upload import upload
-from daemon.wire.columns import int32
+from daemon.wire.columns import Int32, int32
 
 _LOUD = 3.0
 """How much larger the last keys are than all before them, whose number alone would not show."""
+
+_TIMES = 4
+"""That a repeated step is computed."""
 
 Tell = Callable[[], None]
 """Called once a step: the trial goes on."""
@@ -102,6 +105,37 @@ def far_steps(
         found = compiled, plain
     _clean(pool, [*tables, (0, 0, 0)])  # written even where no row is so long
     return found
+
+
+def repeated_steps(
+    model: CausalModel, longest: int, num_rows: int, pool: TrialPool
+) -> tuple[Int32, Int32] | None:
+    """What rows [R, times] draw that stay in a compiled step, and what they draw step by step.
+
+    Across the border of a block, where `longest` allows it. None where no step is repeated.
+    """
+    block_size = pool.cache.block_size
+    start = min(block_size - 2, longest - _TIMES)
+    if start < 1 or not num_rows:
+        return None
+    tables = [(slot, index, 2 * slot + index) for slot in range(num_rows) for index in range(2)]
+    tables = [one for one in tables if one[1] * block_size < start + _TIMES]
+    _scribble(pool.cache, 2 * num_rows)
+    tokens, drawn, found = int32(range(1, num_rows + 1)), list[Int32](), None
+    for time in range(_TIMES):
+        rows = [_Row(slot, start + time, 1) for slot in range(num_rows)]
+        batch = _batch(list(range(num_rows)), rows, [] if time else tables, [True] * num_rows)
+        pool.slots.change_tables(batch)
+        flat = flatten(batch, tokens, pool.slots.block_table, block_size)
+        if not time:
+            found = model.repeated(flat, _TIMES)
+            if found is None:
+                break
+        logits = model.logits(flat, pool.slots, pool.cache, pool.backend)
+        tokens = logits.float().cpu().numpy().argmax(-1).astype(np.int32)
+        drawn.append(tokens)
+    _clean(pool, tables)
+    return None if found is None else (found.tokens, np.stack(drawn, 1))
 
 
 def _scribble(cache: PagedKV, num_blocks: int) -> None:

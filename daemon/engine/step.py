@@ -127,10 +127,11 @@ class Engine:
         return waited_s
 
     def _begin_several(self, batch: Batch, began: tuple[float, float]) -> Begun:
-        """Compute a step of decodes as often as its plan asks, or until all of its rows ended.
+        """Compute a step of decodes as often as its plan asks, though rows end meanwhile: the next
+        plan may be made already, and goes on behind all of it.
 
         Raises ValueError where not all rows decode, or a device begins a step before it has read
-        the last: rows end meanwhile.
+        the last.
         """
         if self.slots.last_token.is_cuda:
             raise ValueError("a device that begins a step before it has read the last takes one")
@@ -175,11 +176,9 @@ class Engine:
 
     def _one_by_one(self, batch: Batch, began: tuple[float, float]) -> Reply:
         """The answer of a plan for each time."""
-        (came_s, waited_s), ended = began, np.zeros(batch.slots.size, np.bool_)
-        replies: list[Reply] = []
-        while len(replies) < batch.times and not ended.all():
-            replies.append(self.run(plan_of(batch, len(replies)), came_s))
-            ended |= replies[-1].reasons != 0
+        (came_s, waited_s), replies = began, list[Reply]()
+        for number in range(batch.times):
+            replies.append(self.run(plan_of(batch, number), came_s))
             came_s = self._before.done_s
         return joined(replies, waited_s)
 

@@ -138,6 +138,30 @@ def test_a_row_whose_logits_are_no_numbers_fails_alone(
         engine.run(plans.plan([]))
 
 
+@pytest.mark.parametrize("ends_at", [0, 3, 7])
+def test_a_row_that_has_ended_is_computed_on(
+    ends_at: int, engines: Callable[[str, str], Engine]
+) -> None:
+    """The next plan was made before anybody knew of its end, and begins where all times end."""
+    engine, times = engines("llama", ""), 8
+    penalised = SamplingParams(temperature=0.0, frequency_penalty=0.5, ignore_eos=True)
+    outputs = answers(engine, {"penalised": penalised}, lambda: 1, times + 1)[0][0]
+    ending = msgspec.structs.replace(penalised, stop_token_ids=(outputs[1 + ends_at],))
+    plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+    prompt = random.Random("penalised").choices(range(2, VOCAB_SIZE), k=9)
+    row = plans.add(0, prompt, ending)
+    with torch.inference_mode():
+        plans.take([(row, 9)], engine.run(plans.plan([(row, 9)])))
+        reply = run_several(engine, plans, [row], times)
+        assert reply.reasons.tolist() == [FinishReason.STOP]
+        assert reply.counts.tolist() == [outputs.index(outputs[1 + ends_at])]
+        missing = times - int(reply.counts[0])
+        row.num_computed, row.tokens = row.num_computed + missing, row.tokens + [0] * missing
+        assert engine.run(plans.plan([(row, 1)])).tokens.size == 1
+        plans.leave(row)
+        engine.run(plans.plan([]))
+
+
 def test_what_is_no_step_of_decodes_is_refused(engines: Callable[[str, str], Engine]) -> None:
     engine = engines("llama", "")
     plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))

@@ -250,7 +250,7 @@ class Instance:
             steps=self.scheduler.step,
             step_s=self.step_time.mean_s,
             batch_rows=self.batch_rows,
-            batch_tokens=self.newest_work.num_tokens,
+            batch_tokens=self.newest_work.once.num_tokens,
             swap=swap.mode,
             host_blocks=swap.host.total,
             host_held=swap.host.held + swap.host.fenced,
@@ -263,7 +263,7 @@ class Instance:
             parcel_blocks=self.scheduler.moving.parcels.num_blocks,
             kv_written=written_share(self.scheduler),
             batch_budget=self.step_tokens,
-            newest_tokens=tuple(work.num_tokens for work in self._newest_works),
+            newest_tokens=tuple(work.once.num_tokens for work in self._newest_works),
             reserved=reserved_status(self.scheduler),
         )
 

@@ -32,10 +32,11 @@ class PromptDelay:
         if now - since_s <= MIN_PAUSE_S:
             return None
         alone_s = scheduler.step_time.decode_s(work.num_decodes, work.decode_context)
-        if now - since_s <= PAUSE_TIMES * alone_s:
+        took_s = now - since_s - (work.times - 1) * alone_s  # until their first token came
+        if took_s <= max(MIN_PAUSE_S, PAUSE_TIMES * alone_s):
             return None
         rows = flown.slots[table.epoch[flown.slots] == flown.epochs]
         rows = rows[table.first_step[rows] < since_step]  # the others began in the meantime
-        pause_s = now - since_s - alone_s
+        pause_s = took_s - alone_s
         table.behind_prompts_s[rows] += pause_s
         return (pause_s, rows.size) if rows.size else None

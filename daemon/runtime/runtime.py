@@ -176,8 +176,7 @@ class Runtime:
     def reply(self, instance: int, reply: Reply) -> None:
         """A worker answered a plan."""
         self.last_step_s = now = time.monotonic()
-        self.recent_steps[instance].add(now, reply.elapsed_s)
-        self._measure(instance, reply)
+        self._measure(instance, reply, now)
         self._api.prompt_logprobs(reply.prompts)
         answered = reply.reasons, reply.elapsed_s, reply.counts, self._offers(instance, reply)
         self.dispatch(StepDone(now, instance, reply.step, *answered), reply)
@@ -249,13 +248,16 @@ class Runtime:
             return int32()
         return offers(self._store, flying[0], reply) if flying[0].step == reply.step else int32()
 
-    def _measure(self, instance: int, reply: Reply) -> None:
-        """Tell what chooses limits of power of a step that is done; the Core forgets it then."""
+    def _measure(self, instance: int, reply: Reply, now: float) -> None:
+        """Tell of a step that is done what looks at each of its times; the Core forgets it then."""
         flying = self.core.instances[instance].scheduler.in_flight.steps
-        if self._power is not None and flying and flying[0].step == reply.step:
-            times, once = flying[0].work.times, flying[0].work.once
-            for _ in range(times):
-                elapsed_s = reply.elapsed_s / times
+        if not flying or flying[0].step != reply.step:
+            return
+        times, once = flying[0].work.times, flying[0].work.once
+        for _ in range(times):
+            elapsed_s = reply.elapsed_s / times
+            self.recent_steps[instance].add(now, elapsed_s)
+            if self._power is not None:
                 self._power.step(instance, elapsed_s, once.num_decodes, once.num_tokens)
 
     def _submit(self, action: Submit) -> None:

@@ -9,6 +9,8 @@ from daemon.core.actions import Deliver, Submit
 from daemon.core.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import StepDone
+from daemon.core.view import snapshot
+from daemon.pause import Cause
 from daemon.request import FinishReason
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.repeat import AT_ONCE_S
@@ -141,6 +143,33 @@ def test_the_time_of_one_is_learned() -> None:
     driver.settle()
     assert driver.core.instances[0].step_time.mean_s == pytest.approx(0.002)
     assert driver.core.counters.computed_tokens == len(PROMPT) + 99
+
+
+def test_a_budget_is_of_each_time() -> None:
+    """What a view compares with it is one time's tokens."""
+    driver = driver_of()
+    driver.arrive(PROMPT, 60)
+    for _ in range(4):
+        driver.answer()
+    status = snapshot(driver.core, driver.now).instances[0]
+    assert driver.workers[0].pending[0].batch.times == 8
+    assert status.batch_tokens == 1 and set(status.newest_tokens) == {1, len(PROMPT)}
+
+
+def test_who_pauses_behind_a_prompt_does_not_pause_for_later_times() -> None:
+    """A prompt of 90 ms is no pause, though the last of the tokens behind it came after 109."""
+    driver = driver_of(step_s=0.0024, policy="vllm")
+    driver.arrive(PROMPT, 60)
+    for _ in range(3):
+        driver.answer()
+    driver.arrive([7] * 16, 60)
+    while not driver.workers[0].pending[0].batch.counts.max() > 1:
+        driver.answer()
+    assert driver.workers[0].pending[0].batch.slots.size == 1
+    driver.answer(step_s=0.09)
+    assert driver.workers[0].pending[0].batch.times == 8
+    driver.answer()
+    assert driver.core.counters.pauses[Cause.BEHIND_PROMPT].count == 0
 
 
 def test_tokens_of_one_answer_come_together() -> None:

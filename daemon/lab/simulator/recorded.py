@@ -20,10 +20,14 @@ class RecordedWorker:
         self, incident: Incident, instance: int, home: JournalInstance, answers: Answers
     ) -> None:
         steps = [step for step in incident.steps if step.instance == instance]
-        self._steps = {step.number: (step.end_s - step.start_s, step.elapsed_s) for step in steps}
+        self._steps = {
+            step.number: (step.end_s - step.start_s, step.elapsed_s, step.work.times)
+            for step in steps
+        }
         worked = [self._steps[step.number] for step in steps if step.work.num_tokens]
-        worked = worked or [(home.warm_step_s, home.warm_step_s)]
-        self._mean = fmean(one for one, _ in worked), fmean(other for _, other in worked)
+        worked = worked or [(home.warm_step_s, home.warm_step_s, 1)]
+        taken_s = fmean(one / times for one, _, times in worked)
+        self._mean = taken_s, fmean(other / times for _, other, times in worked), 1
         self._swaps = {
             swap.number: swap for swap in incident.swaps if swap.copied.instance == instance
         }
@@ -34,8 +38,9 @@ class RecordedWorker:
 
     def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
         """Take a plan, whose step takes so much longer."""
-        other = self._mean if work.num_tokens else (0.0, 0.0)
-        duration_s, elapsed_s = self._steps.get(batch.step, other)
+        other = self._mean if work.num_tokens else (0.0, 0.0, 1)
+        duration_s, elapsed_s, times = self._steps.get(batch.step, other)
+        duration_s, elapsed_s = (one * (work.times / times) for one in (duration_s, elapsed_s))
         self._free_s = end_s = max(now, self._free_s) + duration_s + more_s
         copies = self._copy(now, batch)
         reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)

@@ -96,7 +96,7 @@ class Recorder:
         log.sample_running.append(scheduler.num_running)
         log.sample_waiting.append(len(scheduler.waiting))
         busy = not self._idle[instance.index]
-        log.sample_step_tokens.append(instance.newest_work.num_tokens if busy else 0)
+        log.sample_step_tokens.append(instance.newest_work.once.num_tokens if busy else 0)
 
     def finish(self) -> RequestLog:
         """The log, with every token sorted to its request."""

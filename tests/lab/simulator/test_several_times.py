@@ -1,5 +1,6 @@
 """Steps that a simulated worker computes several times: the same tokens, fewer plans."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -8,8 +9,11 @@ import pytest
 
 from daemon.core.events import StepDone, WorkerReady
 from daemon.cost.profile import Edges
+from daemon.journal.records import FILE_NAME
 from daemon.lab.profiler.refit import observations
 from daemon.lab.report.records import Outcome
+from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.rerun import rerun
 from daemon.lab.simulator.run import Options, run
 from daemon.lab.simulator.scenario import ScenarioLimits
 from tests.lab.simulator.made import journalled, phases, prepared, profile, workload
@@ -44,3 +48,18 @@ def test_every_answer_is_as_long_as_it_should_be(answers: list[int]) -> None:
     plan = prepared([fast, fast], workload([0.0, 0.001, 0.002], [20, 30, 40], answers), noise=False)
     log = run(plan).requests
     assert log.output_tokens.tolist() == answers and (log.outcome == Outcome.FINISHED).all()
+
+
+def test_a_journal_that_is_run_otherwise_takes_as_long_each_time(tmp_path: Path) -> None:
+    """Other lengths of prompts and another policy meet other steps than those that were recorded:
+    each of their times takes what one took, however many a recorded step had.
+    """
+    fast = profile(STEP, most_times=8)
+    requests = workload([0.0, 0.02, 0.5, 0.51], [20, 300, 30, 40], [60, 5, 60, 33])
+    run(prepared([fast], requests, noise=False), Options(journal=tmp_path / "was"))
+    incident = read_incident(tmp_path / "was" / FILE_NAME)
+    incident.steps[:] = [replace(step, number=step.number + 1) for step in incident.steps]
+    rerun(incident, "vllm", options=Options(journal=tmp_path / "again"))
+    learned = observations(tmp_path / "again" / FILE_NAME)
+    took_s = [elapsed_s for work, elapsed_s in learned if not work.chunks]
+    assert min(took_s) > 0.0015 and max(took_s) < 0.006

@@ -28,6 +28,17 @@ def driver_of(most_times: int = 8, step_s: float = 0.001, **changes: object) -> 
     return Driver(config, 64, step_s, most_times=most_times)
 
 
+def in_the_middle(num_sequences: int) -> Driver:
+    """Where the oldest plan of a daemon with so many answers asks for a step eight times."""
+    driver = driver_of()
+    for _ in range(num_sequences):
+        driver.arrive(PROMPT, 60)
+    for _ in range(3):
+        driver.answer()
+    assert driver.workers[0].pending[0].batch.times == 8
+    return driver
+
+
 def times(driver: Driver) -> list[int]:
     """Of every step that was planned."""
     actions = [action for actions in driver.actions for action in actions]
@@ -85,12 +96,7 @@ def test_nobody_who_waits_waits_for_them() -> None:
 
 
 def test_a_row_that_ends_among_them_ends_there() -> None:
-    driver = driver_of()
-    for _ in range(2):
-        driver.arrive(PROMPT, 60)
-    for _ in range(3):
-        driver.answer()
-    assert driver.workers[0].pending[0].batch.times == 8
+    driver = in_the_middle(2)
     before = [driver.num_outputs(sequence) for sequence in (0, 128)]
     driver.answer(stops=frozenset({1}))
     drawn = [
@@ -103,11 +109,7 @@ def test_a_row_that_ends_among_them_ends_there() -> None:
 
 
 def test_a_row_that_fails_among_them_fails_alone() -> None:
-    driver = driver_of()
-    for _ in range(2):
-        driver.arrive(PROMPT, 60)
-    for _ in range(3):
-        driver.answer()
+    driver = in_the_middle(2)
     driver.answer(fails=frozenset({0}))
     assert driver.ended[0] is FinishReason.ERROR
     driver.settle()
@@ -126,12 +128,8 @@ def test_a_row_that_fails_among_them_fails_alone() -> None:
     ],
 )
 def test_counts_that_no_worker_may_answer(counts: list[int], reason: int, said: str) -> None:
-    driver = driver_of()
-    driver.arrive(PROMPT, 60)
-    for _ in range(3):
-        driver.answer()
+    driver = in_the_middle(1)
     batch = driver.workers[0].pending[0].batch
-    assert batch.times == 8
     reasons = np.array([reason], np.uint8)
     with pytest.raises(ValueError, match=said):
         driver.core.handle(StepDone(driver.now, 0, batch.step, reasons, 0.008, int32(counts)))

@@ -12,6 +12,7 @@ from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import CausalModel
+from daemon.engine.several import MOST_TIMES
 from daemon.engine.slots import Slots
 from daemon.engine.trial.script import Wave
 from daemon.engine.upload import upload
@@ -20,7 +21,7 @@ from daemon.wire.columns import Int32, int32
 _LOUD = 3.0
 """How much larger the last keys are than all before them, whose number alone would not show."""
 
-_TIMES = 4
+_TIMES = min(4, MOST_TIMES)
 """That a repeated step is computed."""
 
 Tell = Callable[[], None]

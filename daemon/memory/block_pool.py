@@ -143,7 +143,7 @@ class BlockPool:
     def name_in_copy(self, blocks: list[int] | Blocks, step: int) -> None:
         """The plan of `step` orders a swap copy to or from these blocks."""
         self._last_copies[np.asarray(blocks, np.intp)] = step
-        self._newest_copy = step
+        self._newest_copy = max(self._newest_copy, step)
 
     def _flying(self, blocks: Blocks) -> Bools:
         """Whether a step or a copy that names the block has not answered."""

@@ -108,7 +108,10 @@ class KVCache:
     def release(self, slots: list[int], last_step: int) -> None:
         """Take back every block of several slots, none of them named after `last_step`."""
         rows = [self.table.blocks(slot) for slot in slots]
-        self.pool.release(np.concatenate(rows) if len(rows) > 1 else rows[0], last_step)
+        blocks = np.concatenate(rows) if len(rows) > 1 else rows[0]
+        if self._copy_targets:
+            self._forget_copies(set(blocks.tolist()))
+        self.pool.release(blocks, last_step)
         self.lending.release(slots)
         self.reservations.release(slots)  # counts by what they hold, so before that is gone
         self.table.clear(slots)
@@ -139,6 +142,12 @@ class KVCache:
         """
         unwritten = int(np.add.reduce(self.table.held[slots] * self.block_size - computed))
         return self.pool.num_held * self.block_size - unwritten
+
+    def _forget_copies(self, targets: set[int]) -> None:
+        """Order no copies to these blocks any more: who was to have them is gone."""
+        pairs = zip(self._copy_sources, self._copy_targets, strict=True)
+        kept = [pair for pair in pairs if pair[1] not in targets]
+        self._copy_sources, self._copy_targets = ([pair[end] for pair in kept] for end in (0, 1))
 
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""

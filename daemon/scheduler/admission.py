@@ -90,6 +90,7 @@ class Admission:
         )
         self.left.clear()
         self.joined.clear()
+        self.residency.planned()
         return batch
 
     # Planning an admission
@@ -258,6 +259,7 @@ class Admission:
         slot = self.slots.join(sequence, plan.num_shared_tokens)
         if plan.leader >= 0:
             self.kv.fork(plan.leader, slot, plan.num_shared_tokens, plan.num_blocks)
+            self.residency.await_plan(sequence)
             self.slots.last_step[plan.leader] = self.step + 1
         else:
             self.kv.allocate(slot, plan.matched, plan.num_blocks)

@@ -50,9 +50,12 @@ class Moving:
         return int(self._slots.last_step[sequence.slot]) <= self._admission.answered_step
 
     def may_depart(self, sequence: Sequence) -> bool:
-        """Whether a running sequence can leave now: nothing in flight computes or brings it."""
-        is_returning = self._admission.residency.is_returning(sequence)
-        return self.has_answered(sequence) and not is_returning
+        """Whether a running sequence can leave now: nothing in flight or still to be planned
+        computes or brings it.
+        """
+        residency = self._admission.residency
+        is_coming = residency.is_returning(sequence) or residency.awaits_plan(sequence)
+        return self.has_answered(sequence) and not is_coming
 
     def depart(self, sequence: Sequence, now: float, target: int) -> None:
         """Take out a running sequence that goes to another instance; its KV is its parcel."""

@@ -59,6 +59,7 @@ class Residency:
         self.link_s = 0.0
         self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
         self._held: set[int] = set()  # slots that no further step computes: they are to leave
+        self._unplanned: set[int] = set()  # slots that the next plan brings some of their KV
         self._num_parked_blocks = 0  # host blocks of HOST ones
 
     def reset(
@@ -93,6 +94,7 @@ class Residency:
             residence.transfer = 0
         if where in _OFF_DEVICE:
             self._held.discard(sequence.slot)
+            self._unplanned.discard(sequence.slot)
         residence.where = where
         if where is Where.HOST:
             self._num_parked_blocks += len(residence.host_blocks)
@@ -139,7 +141,8 @@ class Residency:
         `num_valid` tokens of it are, or will be, written by the steps before. What is copied
         already costs nothing to keep; the rest is copied now if a way out and back is predicted to
         take less than `recompute_s`, computing so many tokens again, and the host has room. One
-        that is on its way back has its blocks in the host still.
+        that is on its way back has its blocks in the host still. One that leaves before the plan
+        that brings its KV here keeps what the host has: a plan's copies out come first.
         """
         residence = sequence.residence
         if residence.parcel is not None:
@@ -151,7 +154,8 @@ class Residency:
         if residence.where is Where.RETURNING:
             residence.parked_tokens = len(residence.host_blocks) * kv.block_size
         else:
-            self._copy_rest(sequence, num_valid, slots, kv, step, recompute_s)
+            if not self.awaits_plan(sequence):
+                self._copy_rest(sequence, num_valid, slots, kv, step, recompute_s)
             num_copied = len(residence.host_blocks) * kv.block_size
             residence.parked_tokens = min(num_valid, num_copied)
         self._move(sequence, Where.HOST if residence.host_blocks else Where.NOWHERE)
@@ -213,6 +217,18 @@ class Residency:
 
     # Coming back
 
+    def await_plan(self, sequence: Sequence) -> None:
+        """The next plan brings a running sequence some of its KV."""
+        self._unplanned.add(sequence.slot)
+
+    def awaits_plan(self, sequence: Sequence) -> bool:
+        """Whether the next plan brings a running sequence some of its KV."""
+        return sequence.slot in self._unplanned
+
+    def planned(self) -> None:
+        """A plan was made: it brings what was to come."""
+        self._unplanned.clear()
+
     def admit(
         self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float
     ) -> None:
@@ -236,6 +252,8 @@ class Residency:
             if self.mode != REACTIVE:
                 where = Where.RETURNING
                 residence.fetched_by, residence.fetched_s = step, now
+            else:
+                self.await_plan(sequence)
         self._move(sequence, where)
         self.space.keep(residence, num_kept)
 

@@ -45,6 +45,21 @@ def test_blocks_come_back_from_their_own_places() -> None:
     assert space.pool.ledger().fenced == 1, "the rest is still read"
 
 
+def test_a_place_waits_for_its_copy_though_an_older_one_is_named_after_it() -> None:
+    space, newer, older = SwapSpace(4), Residence(), Residence()
+    space.copy_out(older, [10], step=1)
+    space.take_orders(1)
+    space.copy_out(newer, [11], step=2)
+    space.take_orders(2)
+    space.pool.name_in_copy(newer.host_blocks, 2)
+    space.keep(older, 0)  # named by the plan of step 1
+    space.copies_done(1)
+    space.pool.release(newer.host_blocks, 0)
+    assert space.pool.ledger().fenced == 1, "the copy of step 2 still writes it"
+    space.copies_done(2)
+    assert space.pool.check().free == 4
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
 def test_no_place_is_lost(orders: list[tuple[int, int]]) -> None:
     space, residences = SwapSpace(6), [Residence() for _ in range(4)]

@@ -1,0 +1,75 @@
+"""A sequence leaves its slot before the plan is made that brings its KV there."""
+
+import pytest
+
+from daemon.core.instance import Instance
+from daemon.request import sequence_id
+from daemon.sequence import Sequence
+from daemon.story import What
+from tests.core.driver import Driver, configured
+
+
+def of(driver: Driver, request: int, index: int = 0) -> tuple[Sequence, Instance]:
+    """A sequence, and where it runs."""
+    sequence = driver.core.sequences[sequence_id(request, index)]
+    return sequence, driver.core.instances[sequence.instance]
+
+
+def leave(driver: Driver, sequence: Sequence, why: str | None = What.OUT_OF_BLOCKS) -> None:
+    """Have it give way now, as growth in a step would."""
+    admission = driver.core.instances[sequence.instance].scheduler.admission
+    admission.preempt(sequence.slot, why, driver.now)
+
+
+@pytest.mark.parametrize("swap", ["reactive", "proactive"])
+@pytest.mark.parametrize("length", [13, 16, 18])
+def test_who_gives_way_before_its_copies_come_back_keeps_what_the_host_has(
+    swap: str, length: int
+) -> None:
+    config = configured("sarathi", swap=swap, prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    request = driver.arrive([5] * length, 12)
+    driver.arrive([6] * 9, 30)
+    for _ in range(3):
+        driver.answer()
+    sequence, instance = of(driver, request)
+    leave(driver, sequence)
+    assert sequence.residence.host_blocks
+    assert instance.scheduler.admission.try_admit(sequence, driver.now) >= 0
+    leave(driver, sequence)
+    assert sequence.residence.parked_tokens >= length // 4 * 4, "what is full stays"
+    driver.settle()
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("swap", ["reactive", "proactive"])
+def test_a_follower_that_gives_way_before_its_leaders_block_is_copied(swap: str) -> None:
+    config = configured("sarathi", swap=swap, prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    request = driver.arrive([5] * 10, 12, n=2)
+    driver.answer()
+    follower, instance = of(driver, request, 1)
+    assert follower.slot >= 0 and not follower.num_output_tokens
+    leave(driver, follower, why=None)
+    assert instance.scheduler.admission.try_admit(follower, driver.now) >= 0
+    leave(driver, follower)
+    driver.settle()
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("swap", ["reactive", "proactive"])
+def test_who_is_moved_before_its_copies_come_back_leaves_behind_them(swap: str) -> None:
+    config = configured("sarathi", 2, swap=swap, prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    driver.link_all()
+    request = driver.arrive([5] * 18, 12)
+    for _ in range(3):
+        driver.answer(0)
+    sequence, instance = of(driver, request)
+    leave(driver, sequence)
+    assert instance.scheduler.admission.try_admit(sequence, driver.now) >= 0
+    driver.move(sequence.id, 1)
+    driver.settle()
+    assert sequence.instance == 1
+    assert sequence.recomputed_tokens == 1, "what the step computed as it gave way"
+    driver.check_nothing_left()

@@ -269,7 +269,10 @@ class Core:
 
     def _on_copied(self, event: CopiesDone) -> None:
         counts = event.num_out, event.out_s, event.num_in, event.in_s
-        self.touch(event.instance).scheduler.on_copied(event.step, event.now, *counts)
+        instance = self.touch(event.instance)
+        instance.scheduler.on_copied(event.step, event.now, *counts)
+        if len(self.instances) > 1:
+            self.migration.after_copies(instance, event.now)
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:

@@ -262,6 +262,14 @@ class Migration:
         if self.flips.any_open:
             self.flips.look(instance, now)
 
+    def after_copies(self, instance: Instance, now: float) -> None:
+        """Swap copies of an instance have ended: who waits for its own to leave it may go, and no
+        step that computes it will say so.
+        """
+        for move in self.moves.leaving(instance.index):
+            if move.held:
+                self._advance(move, now)
+
     def after_plan(self, instance: Instance, now: float) -> bool:
         """A step was planned, or a sequence admitted: order what was asked of parcels. Returns
         whether any of it will not come, so that its sequence can be computed now.

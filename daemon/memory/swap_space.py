@@ -7,7 +7,9 @@ sequence has come back: KV is only ever appended to, so a full block needs no se
 
 from collections import deque
 
-from daemon.memory.block_pool import BlockPool
+import msgspec
+
+from daemon.memory.block_pool import BlockPool, Ledger
 from daemon.sequence import Residence
 from daemon.wire.columns import Int32, int32
 
@@ -21,6 +23,17 @@ SWAPPING = (PROACTIVE, REACTIVE)
 """The modes whose victims go to a host pool."""
 
 _NONE = int32()
+
+
+class SwapStats(msgspec.Struct, frozen=True):
+    """The host pool and the swap link of one instance, as counted since it began."""
+
+    mode: str  # one of SWAP_MODES
+    host: Ledger
+    num_out: int  # blocks whose copies have ended, in all
+    num_in: int
+    link_s: float  # how long they took, both directions
+    copy_block_s: float  # expected for one block, out or in
 
 
 class SwapSpace:

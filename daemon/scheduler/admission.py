@@ -67,10 +67,8 @@ class Admission:
     ) -> Batch:
         """The next plan, of these rows and of all that changed since the plan before."""
         self.step += 1
-        joined, sequences = _NONE, _NO_SEQUENCES
-        if self.joined:
-            joined = int32(self.joined)
-            sequences = self.slots.sequence[joined]
+        joined = int32(self.joined) if self.joined else _NONE
+        sequences = self.slots.sequence[joined] if self.joined else _NO_SEQUENCES
         awaits = self.residency.awaited(self.step)
         batch = Batch(
             self.order.instance,
@@ -85,12 +83,11 @@ class Admission:
             int32(self.left) if self.left else _NONE,
             joined,
             sequences,
-            *self.residency.space.take_orders(self.step),
+            *self.residency.take_orders(self.step),
             awaits=awaits,
         )
         self.left.clear()
         self.joined.clear()
-        self.residency.planned()
         return batch
 
     # Planning an admission

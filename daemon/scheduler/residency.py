@@ -9,21 +9,19 @@ moves the sequence in the order itself.
 import math
 from collections.abc import Callable, Iterable
 
-import msgspec
 import numpy as np
 
 from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
-from daemon.memory.block_pool import Ledger
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
-from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace
+from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace, SwapStats
 from daemon.parcel import Parcel
 from daemon.scheduler.parcels import Fetch, Parcels
 from daemon.scheduler.slots import SlotTable
 from daemon.sequence import NEVER, Sequence, Where
 from daemon.story import What
-from daemon.wire.columns import Slots
+from daemon.wire.columns import Int32, Slots
 
 MAX_RESERVE = 0.25
 """Most of the pool that is kept ready for bursts."""
@@ -33,17 +31,6 @@ LINK_SHARE = 0.5
 
 
 _OFF_DEVICE = (Where.NOWHERE, Where.HOST, Where.AWAY)
-
-
-class SwapStats(msgspec.Struct, frozen=True):
-    """The host pool and the swap link of one instance, as counted since it began."""
-
-    mode: str  # one of SWAP_MODES
-    host: Ledger
-    num_out: int  # blocks whose copies have ended, in all
-    num_in: int
-    link_s: float  # how long they took, both directions
-    copy_block_s: float  # expected for one block, out or in
 
 
 class Residency:
@@ -225,9 +212,10 @@ class Residency:
         """Whether the next plan brings a running sequence some of its KV."""
         return sequence.slot in self._unplanned
 
-    def planned(self) -> None:
-        """A plan was made: it brings what was to come."""
+    def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
+        """The swap copies of the plan of `step`, as `SwapSpace.take_orders`."""
         self._unplanned.clear()
+        return self.space.take_orders(step)
 
     def admit(
         self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float

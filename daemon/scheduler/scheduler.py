@@ -12,7 +12,7 @@ import numpy as np
 from daemon.batch import Batch
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
-from daemon.memory.swap_space import PROACTIVE
+from daemon.memory.swap_space import PROACTIVE, SwapStats
 from daemon.promised import Promised
 from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission
@@ -26,7 +26,7 @@ from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.prompt_room import prompt_room
 from daemon.scheduler.repeat import Repeat, Repeats
-from daemon.scheduler.residency import Residency, SwapStats
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.sequence import Left, Sequence

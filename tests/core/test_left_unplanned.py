@@ -73,3 +73,22 @@ def test_who_is_moved_before_its_copies_come_back_leaves_behind_them(swap: str) 
     assert sequence.instance == 1
     assert sequence.recomputed_tokens == 1, "what the step computed as it gave way"
     driver.check_nothing_left()
+
+
+def test_who_is_moved_while_its_copies_come_back_leaves_once_they_have() -> None:
+    """No step of its own says so: nothing else runs there."""
+    config = configured("sarathi", 2, swap="proactive", prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    driver.link_all()
+    request = driver.arrive([5] * 18, 12)
+    for _ in range(3):
+        driver.answer(0)
+    sequence, instance = of(driver, request)
+    leave(driver, sequence)
+    while driver.answer(0):
+        pass
+    assert instance.scheduler.residency.is_returning(sequence)
+    driver.move(sequence.id, 1)
+    driver.settle()
+    assert not driver.alive, "it was never computed again"
+    driver.check_nothing_left()

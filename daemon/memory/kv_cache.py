@@ -149,6 +149,11 @@ class KVCache:
         kept = [pair for pair in pairs if pair[1] not in targets]
         self._copy_sources, self._copy_targets = ([pair[end] for pair in kept] for end in (0, 1))
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether the next step has blocks to copy."""
+        return bool(self._copy_targets)
+
     def take_copies(self) -> tuple[Int32, Int32]:
         """(sources, targets) of block copies for the next step."""
         if not self._copy_sources:

@@ -47,7 +47,11 @@ class Moving:
 
     def has_answered(self, sequence: Sequence) -> bool:
         """Whether no step in flight computes a running sequence."""
-        return int(self._slots.last_step[sequence.slot]) <= self._admission.answered_step
+        admission = self._admission
+        last_step = int(self._slots.last_step[sequence.slot])
+        if last_step > admission.step and not admission.kv.has_copies:
+            last_step = admission.step  # the fork of it that the next plan was to copy is gone
+        return last_step <= admission.answered_step
 
     def may_depart(self, sequence: Sequence) -> bool:
         """Whether a running sequence can leave now: nothing in flight or still to be planned

@@ -46,6 +46,7 @@ class Residency:
         self.link_s = 0.0
         self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
         self._held: set[int] = set()  # slots that no further step computes: they are to leave
+        self._awaits = False  # whether steps count on the next plan's copies, whatever the mode
         self._unplanned: set[int] = set()  # slots that the next plan brings some of their KV
         self._num_parked_blocks = 0  # host blocks of HOST ones
 
@@ -215,6 +216,7 @@ class Residency:
     def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
         """The swap copies of the plan of `step`, as `SwapSpace.take_orders`."""
         self._unplanned.clear()
+        self._awaits = False
         return self.space.take_orders(step)
 
     def admit(
@@ -242,6 +244,7 @@ class Residency:
                 residence.fetched_by, residence.fetched_s = step, now
             else:
                 self.await_plan(sequence)
+                self._awaits = True
         self._move(sequence, where)
         self.space.keep(residence, num_kept)
 
@@ -328,7 +331,7 @@ class Residency:
 
     def awaited(self, step: int) -> int:
         """The plan whose copies the plan of `step` awaits; 0: none."""
-        return step if self.mode == REACTIVE and self.space.has_orders else 0
+        return step if self.space.has_orders and (self.mode == REACTIVE or self._awaits) else 0
 
     # Ahead of need
 

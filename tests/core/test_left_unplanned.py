@@ -58,6 +58,37 @@ def test_a_follower_that_gives_way_before_its_leaders_block_is_copied(swap: str)
 
 
 @pytest.mark.parametrize("swap", ["reactive", "proactive"])
+def test_a_leader_leaves_though_its_follower_did_so_before_the_plan(swap: str) -> None:
+    config = configured("sarathi", 2, swap=swap, prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    driver.link_all()
+    request = driver.arrive([5] * 10, 12, n=2)
+    driver.answer(0)
+    follower, instance = of(driver, request, 1)
+    leave(driver, follower, why=None)
+    assert instance.scheduler.admission.try_admit(follower, driver.now) >= 0
+    leave(driver, follower)
+    driver.drain_one(0)
+    driver.settle()
+    assert not driver.alive
+    driver.check_nothing_left()
+
+
+def test_copies_are_awaited_though_the_swap_mode_changes_before_the_plan() -> None:
+    config = configured("sarathi", swap="reactive", prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    request = driver.arrive([5] * 18, 12)
+    for _ in range(3):
+        driver.answer()
+    sequence, instance = of(driver, request)
+    leave(driver, sequence)
+    assert instance.scheduler.admission.try_admit(sequence, driver.now) >= 0
+    instance.scheduler.residency.mode = "proactive"
+    driver.settle()
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("swap", ["reactive", "proactive"])
 def test_who_is_moved_before_its_copies_come_back_leaves_behind_them(swap: str) -> None:
     config = configured("sarathi", 2, swap=swap, prefix_cache=False)
     driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)

@@ -109,7 +109,7 @@ class Comparison:
         jobs = make_jobs(FIRST_WARM_UP, self._prompts, f"{spec.name} first")
         finish(drive(server, FIRST_WARM_UP, jobs))
         texts_by_server = self._greedy[form.name]
-        if spec.name not in texts_by_server:
+        if spec.name not in texts_by_server and not self._args.sampling:
             samples = make_jobs(GREEDY, self._prompts, GREEDY.name)
             texts = [finish(complete(server, one.prompt, one.output_tokens)) for one in samples]
             texts_by_server[spec.name] = texts
@@ -219,6 +219,7 @@ def parse_args() -> argparse.Namespace:
     add("--formats", nargs="+", choices=FORMATS, default=[FLOAT32.name], help="of the weights")
     add("--servers", nargs="+", choices=[spec.name for spec in PEERS], help="only these peers")
     add("--modes", nargs="+", choices=names, default=names)
+    add("--sampling", type=json.loads, default={}, help="JSON fields of each request, not greedy")
     add("--rounds", type=int, default=3, help="times each mode is run per server")
     add("--alone", action="store_true", help="run one server at a time, not all side by side")
     add("--without-llmd", action="store_true", help="measure the peers only")
@@ -251,7 +252,8 @@ def choose_specs(args: argparse.Namespace, prepared: Prepared, form: Format) -> 
             want = ", ".join(lacking)
             print(f"{spec.name} is left out of {form.name}, for want of {want}", file=sys.stderr)
         else:
-            chosen.append(spec)
+            body = {**spec.body, **args.sampling}
+            chosen.append(dataclasses.replace(spec, body=body))
     return chosen
 
 

@@ -30,6 +30,7 @@ from daemon.engine.ops import Ops
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import Unpack
+from daemon.engine.sampler.means import Means
 from daemon.engine.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Backend:
     by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
     products: MakeProducts = lambda _layers, _exact: lambda layer: layer  # over quantised weights
     unpack: Unpack = unpack  # quantised weights
+    means: Callable[[int], Means] | None = None  # of a vocabulary; None: the device's own
     rounds: bool = False  # products over quantised weights round states, unless they are exact
 
 
@@ -87,6 +89,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.calls import Constants
     from daemon.engine.cpu.choose_ways import choose as choose_ways
     from daemon.engine.cpu.kernels import run_program
+    from daemon.engine.cpu.means import CpuMeans
     from daemon.engine.cpu.ops import CpuOps
     from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, unpacked
     from daemon.engine.cpu.team import Team
@@ -121,6 +124,7 @@ def _compiled() -> Backend:
         compile_steps,
         products=products,
         unpack=partial(unpacked, team),
+        means=partial(CpuMeans, team=team),
         rounds=True,
     )
 

@@ -73,8 +73,9 @@ class _FaultyModel(CausalModel):
         """As the model's own."""
         return self._whole.alike(count, other)
 
-    def repeated(self, batch: FlatBatch, times: int) -> None:
-        """Each time is a step of its own, that faults may strike."""
+    def compiles(self, batch: FlatBatch) -> bool:
+        """No: each time of a step is one of its own, that faults may strike."""
+        return False
 
     def logits(
         self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend

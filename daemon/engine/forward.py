@@ -8,6 +8,7 @@ import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.sampler.rules import DrawRules
 from daemon.wire.columns import Bools, Int32
 
 
@@ -62,9 +63,9 @@ class Programs(Protocol):
     def logits(self, batch: FlatBatch) -> torch.Tensor:
         """Logits [R, vocab] of a batch that it takes; overwritten by the next step."""
 
-    def repeated(self, batch: FlatBatch, times: int) -> "Repeated | None":
-        """What greedy draws give where a batch of decodes that it takes is computed so many times,
-        each time a token further; None where it cannot.
+    def repeated(self, batch: FlatBatch, rules: DrawRules) -> "Repeated | None":
+        """What draws by `rules` give where a batch of decodes that it takes is computed as often as
+        they say, each time a token further; None where it cannot.
         """
 
     def prepare(self) -> bool:

@@ -10,6 +10,7 @@ from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear, quantised_bytes
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.modules import Modules
+from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.slots import Slots
 from daemon.engine.upload import upload_all
 
@@ -80,13 +81,13 @@ class CausalModel:
             return self._programs.logits(batch)
         return self.head(self.states(batch, slots, cache, backend))
 
-    def repeated(self, batch: FlatBatch, times: int) -> Repeated | None:
-        """What greedy draws give where a batch of decodes is computed so many times; None where no
-        program does that.
+    def repeated(self, batch: FlatBatch, rules: DrawRules) -> Repeated | None:
+        """What draws by `rules` give where a batch of decodes is computed as often as they say;
+        None where no program does that.
         """
         if self._programs is None or not self.compiles(batch):
             return None
-        return self._programs.repeated(batch, times)
+        return self._programs.repeated(batch, rules)
 
     def states(
         self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend

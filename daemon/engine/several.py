@@ -1,6 +1,7 @@
 """A step of decodes that is computed several times, and answered as one.
 
-Greedy rows stay in a program until all is drawn; for others each time is a plan of its own.
+Rows of which nothing but the tokens is told stay in a program until all is drawn; for others each
+time is a plan of its own.
 """
 
 from collections.abc import Sequence

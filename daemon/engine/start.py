@@ -96,13 +96,13 @@ def assemble(
     progress("host pool", 0.75)
     swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)
     max_blocks = -(-load.max_len // load.block_size) + 1
-    means = means_of(shape.vocab_size, device, backend.by_torch)
+    own = backend.means or (lambda size: means_of(size, device, backend.by_torch))
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
         model=fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
-        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, means),
+        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, own(shape.vocab_size)),
         grammars=SlotGrammars(
             lambda: Compiler(Path(load.model), shape.vocab_size, shape.eos_token_ids),
             shape.vocab_size,

@@ -136,8 +136,7 @@ class Engine:
         if self.slots.last_token.is_cuda:
             raise ValueError("a device that begins a step before it has read the last takes one")
         check(batch)
-        greedy = self.sampler.is_greedy(batch.slots) and not self.grammars.any
-        repeated = self._repeated(batch) if greedy else None
+        repeated = None if self.grammars.any else self._repeated(batch)
         if repeated is not None:
             reply = self._answer_repeated(batch, repeated, began)
         else:
@@ -145,19 +144,23 @@ class Engine:
         return Begun(self.stream.record(), lambda: reply)
 
     def _repeated(self, batch: Batch) -> Repeated | None:
-        """What a program makes of greedy rows; None where there is none."""
+        """What a program makes of rows of whose draws nothing is told; None where there is none."""
         if self.swap is not None and self.swap.pool.compressed:  # each fill has to be noted
             return None
-        block_size = self.cache.block_size
-        return self.model.repeated(
-            flatten(batch, int32(), self.slots.block_table, block_size), batch.times
-        )
+        flat = flatten(batch, int32(), self.slots.block_table, self.cache.block_size)
+        if not self.model.compiles(flat):
+            return None
+        rules = self.sampler.rules(batch.slots, batch.starts + 1, batch.times)
+        if rules is None:
+            return None
+        return self.model.repeated(flat, rules)
 
     def _answer_repeated(
         self, batch: Batch, repeated: Repeated, began: tuple[float, float]
     ) -> Reply:
         tokens, shape = repeated.tokens, repeated.tokens.shape
         self.slots.take(batch.slots.astype(np.int64), torch.from_numpy(tokens[:, -1]))
+        self.sampler.took(batch.slots, batch.times)
         rows = np.repeat(batch.slots, shape[1])
         reasons = self.slots.reasons(rows, tokens.ravel()).reshape(shape)
         reasons[repeated.broken] = FinishReason.ERROR

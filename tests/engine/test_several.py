@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from daemon.engine.cpu import calls
+from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.team import Team
 from daemon.engine.model import CausalModel
 from daemon.engine.sampler.choose import choose
 from daemon.engine.sampler.columns import SlotColumns
+from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.several import MOST_TIMES, KeptTokens
 from daemon.engine.step import Engine
 from daemon.protocol.worker import Reply
@@ -27,6 +29,7 @@ from tests.engine.tiny import VOCAB_SIZE, save
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 ENDING = SamplingParams(temperature=0.0, stop_token_ids=tuple(range(0, VOCAB_SIZE, 9)))
+UNTOLD = {name: one for name, one in KINDS.items() if one.logprobs < 0}
 GREEDY_KINDS = {"one": GREEDY, "other": GREEDY, "ending": ENDING}
 
 
@@ -79,7 +82,7 @@ def answers(
     return [one.outputs for one in running], told
 
 
-@pytest.mark.parametrize("kinds", [GREEDY_KINDS, KINDS], ids=["greedy", "any"])
+@pytest.mark.parametrize("kinds", [GREEDY_KINDS, UNTOLD, KINDS], ids=["greedy", "untold", "any"])
 @pytest.mark.parametrize(
     ("name", "kv_dtype"), [("llama", ""), ("qwen3", ""), ("llama", "int8"), ("opt", "")]
 )
@@ -92,16 +95,15 @@ def test_they_draw_the_same(
     engine, chance = engines(name, kv_dtype), random.Random(2)
     plain, told = answers(engine, kinds, lambda: 1)
     several, told_again = answers(engine, kinds, lambda: chance.randint(1, MOST_TIMES))
-    assert several == plain and (kinds is GREEDY_KINDS or told)
+    assert several == plain and bool(told) == (kinds is KINDS)
     assert np.allclose(told_again, told, atol=1e-3)
     if kinds is GREEDY_KINDS:
         assert len(plain[2]) < 40, "none ended by itself"
 
 
-def test_greedy_rows_stay_in_their_program(
+def test_rows_of_whose_draws_nothing_is_told_stay_in_their_program(
     engines: Callable[[str, str], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And others do not: their draws are the sampler's."""
     engine, calls_of = engines("llama", ""), list[int]()
     logits = CausalModel.logits
 
@@ -112,8 +114,10 @@ def test_greedy_rows_stay_in_their_program(
     monkeypatch.setattr(CausalModel, "logits", counted)
     answers(engine, {"one": GREEDY}, lambda: 8, 33)
     assert len(calls_of) == 1, "the prompt's alone"
-    answers(engine, {"one": KINDS["sampled"]}, lambda: 8, 33)
-    assert len(calls_of) == 1 + 33
+    answers(engine, UNTOLD, lambda: 8, 33)
+    assert len(calls_of) == 2
+    answers(engine, {"told": KINDS["told"]}, lambda: 8, 33)
+    assert len(calls_of) == 2 + 33, "its draws are the sampler's"
 
 
 def test_a_row_whose_logits_are_no_numbers_fails_alone(
@@ -203,9 +207,10 @@ def test_the_draw_is_the_samplers(data: st.DataObject) -> None:
     seeds = data.draw(st.lists(numbers, min_size=1, max_size=6))
     chance = np.random.default_rng(data.draw(st.integers(0, 99)))
     logits = torch.from_numpy(chance.choice(np.array(seeds, np.float32), (2, width)))
-    drawn, broken = torch.full((2, 2), -1, dtype=torch.int32)
-    tokens = np.full(2, -1, np.int32)
-    Team(run_program).run(calls.draw(logits, drawn, broken, tokens))
+    drawn, broken, tokens = np.full((3, 2), -1, np.int32)
+    rules = DrawRules.greedy(2, 1)
+    drawing = DrawColumns(rules.rules, rules.uniforms[0], drawn, broken, tokens)
+    Team(run_program).run(calls.draw(logits, drawing))
     columns = SlotColumns(width)
     columns.join(0, GREEDY, edited=False)
     expected = choose(logits, columns.rows(np.zeros(2, np.int64)), np.zeros(2, np.int64))

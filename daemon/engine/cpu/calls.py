@@ -12,7 +12,8 @@ from daemon.engine.cpu.team import Call
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.ops import Angles
 from daemon.engine.quantise import FP8
-from daemon.wire.columns import Int32
+from daemon.engine.sampler.rules import Float64
+from daemon.wire.columns import Int32, Int64
 
 
 def _address(array: np.ndarray) -> int:
@@ -109,11 +110,31 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
     )
 
 
-def draw(logits: torch.Tensor, drawn: torch.Tensor, broken: torch.Tensor, tokens: Int32) -> Call:
-    """Greedy draws of `logits` [T, V], dense, into int32 columns `drawn`, `broken` and `tokens`."""
+@dataclass(frozen=True, slots=True)
+class DrawColumns:
+    """How rows draw, and what that comes to; their columns say `daemon.engine.draw_columns`."""
+
+    rules: Float64  # [T, RULE_COLUMNS]
+    uniforms: Float64  # [T]
+    drawn: Int32  # [T]
+    broken: Int32  # [T]: 1 where the logits leave nothing to draw
+    tokens: Int32  # [T]: the drawn ones again, as the next step's
+    edits: Int64 | None = None  # [T, EDIT_COLUMNS]
+
+
+def edit(logits: torch.Tensor, edits: Int64) -> Call:
+    """Changes of `logits` float32 [T, V], dense, in place, before they are drawn from."""
     count, width = logits.shape
-    columns = drawn.data_ptr(), broken.data_ptr(), _address(tokens)
-    return (count, kernels.DRAW, logits.data_ptr(), width, *columns)
+    return (count, kernels.EDIT, logits.data_ptr(), width, _address(edits))
+
+
+def draw(logits: torch.Tensor, drawing: DrawColumns) -> Call:
+    """Draws from `logits` float32 [T, V], dense."""
+    count, width = logits.shape
+    columns = drawing.drawn, drawing.broken, drawing.tokens, drawing.rules, drawing.uniforms
+    edits = 0 if drawing.edits is None else _address(drawing.edits)
+    addresses = (_address(column) for column in columns)
+    return (count, kernels.DRAW, logits.data_ptr(), width, *addresses, edits)
 
 
 def advance(

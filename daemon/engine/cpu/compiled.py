@@ -1,7 +1,8 @@
 """Where numba keeps what it compiles of this package: under the content of the package's files.
 
-numba's own choice carries the path of the source: each checkout would compile anew, and a change
-in a file that another one takes functions from would go unseen.
+The columns that they take from elsewhere count too. numba's own choice carries the path of the
+source: each checkout would compile anew, and a change in a file that another one takes functions
+from would go unseen.
 """
 
 import hashlib
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
+
+from daemon.engine import draw_columns
 
 
 class ByContent:
@@ -51,7 +54,7 @@ def _root() -> Path:
 @cache
 def _content() -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in (Path(draw_columns.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
         source = path.read_bytes()
         digest.update(f"{path.name}:{len(source)}:".encode() + source)
     return digest.hexdigest()

@@ -13,8 +13,10 @@ from numba import cfunc, types
 
 from daemon.engine.cpu.attention_dots import HEAD_DIMS, POSITIONS, score_rows, weigh_rows
 from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
+from daemon.engine.cpu.kernels_draw import draw_item
+from daemon.engine.cpu.kernels_edit import edit_item
 from daemon.engine.cpu.kernels_linear import in_turn_item, linear_item
-from daemon.engine.cpu.kernels_next import advance_item, draw_item
+from daemon.engine.cpu.kernels_next import advance_item
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.numeric import exp as _exp
 from daemon.engine.cpu.numeric import inner as _inner
@@ -31,7 +33,7 @@ from daemon.engine.cpu.team import (
 
 LINEAR, NORM, ROTATE, STORE, ATTEND, SILU_MUL = range(6)
 STORE_INT8, STORE_FP8, ATTEND_INT8, ATTEND_FP8 = range(6, 10)
-IN_TURN, DRAW, ADVANCE = range(10, 13)
+IN_TURN, EDIT, DRAW, ADVANCE = range(10, 14)
 """The opcodes."""
 
 BY_ADDRESS = 32
@@ -278,6 +280,8 @@ def _do_item(a, item):
         store_8bit_item(a, item, opcode == STORE_FP8)
     elif opcode in (ATTEND_INT8, ATTEND_FP8):
         attend_8bit_item(a, item, opcode == ATTEND_FP8)
+    elif opcode == EDIT:
+        edit_item(a, item)
     elif opcode == DRAW:
         draw_item(a, item)
     elif opcode == ADVANCE:

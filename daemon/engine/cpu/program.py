@@ -11,12 +11,13 @@ import torch
 
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
-from daemon.engine.cpu.calls import Constants, Contexts, Places
+from daemon.engine.cpu.calls import Constants, Contexts, DrawColumns, Places
 from daemon.engine.cpu.choose_linear import reads_in_turn
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.engine.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.forward import Repeated
 from daemon.engine.kv_cache import PagedKV
@@ -24,6 +25,7 @@ from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Norm
 from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.several import MOST_TIMES
 from daemon.engine.slots import Slots
 from daemon.models.formats import FORMATS
@@ -78,16 +80,18 @@ class StepPrograms:
         self._team.run_program(program.table)
         return program.logits
 
-    def repeated(self, batch: FlatBatch, times: int) -> Repeated | None:
+    def repeated(self, batch: FlatBatch, rules: DrawRules) -> Repeated | None:
         """See `Programs`; None where calls look no tokens up."""
+        times = rules.times
         if _looked_up(self._decoder.embeddings) is None or len(batch.chunk_rows):
             return None
         program = self._prepared(batch)
         used = int(batch.positions.max() + times - 1) // self._cache.block_size + 1
         tables = self._slots.block_table[batch.slots, :used]
         self._buffers.tables[: len(tables), :used] = tables
+        self._buffers.fill(rules)
         self._team.run_program(program.repeated(times))
-        drawn, broken = self._buffers.draws[:, :times, : len(batch.slots)].numpy()
+        drawn, broken = self._buffers.draws[:, :times, : len(batch.slots)]
         return Repeated(drawn.T.copy(), broken.T.astype(np.bool_))
 
     def _prepared(self, batch: FlatBatch) -> "_Program":
@@ -173,8 +177,24 @@ class _Buffers:
         self.tables = np.zeros((MAX_TOKENS, num_blocks), np.int32)
         self.angles = decoder.rotary.angles(torch.zeros(MAX_TOKENS, dtype=torch.int64))
         self.products = StateBuffers(MAX_TOKENS)
-        self.draws = torch.zeros(2, MOST_TIMES, MAX_TOKENS, dtype=torch.int32)  # drawn, and broken
+        self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # drawn, and broken
+        self.rules = np.zeros((MAX_SAMPLED, RULE_COLUMNS))
+        self.uniforms = np.zeros((MOST_TIMES, MAX_SAMPLED))
+        self.edits = np.zeros((MAX_SAMPLED, EDIT_COLUMNS), np.int64)
         self._floats: dict[str, torch.Tensor] = {}
+
+    def fill(self, rules: DrawRules) -> None:
+        """How the rows of one step draw."""
+        count = len(rules.rules)
+        self.rules[:count], self.edits[:count] = rules.rules, rules.edits
+        self.uniforms[: rules.times, :count] = rules.uniforms
+        self.draws[1, : rules.times, :count] = 1  # until it is drawn
+
+    def drawing(self, time: int) -> DrawColumns:
+        """How rows draw for the `time`-th time."""
+        drawn, broken = self.draws[:, time]
+        columns = drawn, broken, self.tokens.numpy(), self.edits
+        return DrawColumns(self.rules, self.uniforms[time], *columns)
 
     def floats(self, name: str, count: int, width: int) -> torch.Tensor:
         """A dense float32 [count, width], the same for every layer: the nearest cache holds it."""
@@ -240,11 +260,10 @@ class _Program:
             places = Places.of(buffers.blocks, buffers.offsets)
             angles = self._decoder.rotary.tables, self._angles
             further = calls.advance(self._contexts, places, self._cache.block_size, *angles)
-            parts = []
+            edit, parts = calls.edit(self.logits, buffers.edits), []
             for time in range(times):
-                drawn, broken = buffers.draws[:, time]
-                draw = calls.draw(self.logits, drawn, broken, buffers.tokens.numpy())
-                between = [draw, further] if time + 1 < times else [draw]
+                draw = calls.draw(self.logits, buffers.drawing(time))
+                between = [edit, draw, further] if time + 1 < times else [edit, draw]
                 parts += [self.table, table_of(between)]
             self._repeated[times] = np.concatenate(parts)
         return self._repeated[times]

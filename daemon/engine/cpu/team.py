@@ -46,6 +46,16 @@ def float_pointer(_typing: Any, _address: Any) -> Any:
 
 
 @intrinsic
+def double_pointer(_typing: Any, _address: Any) -> Any:
+    """An integer address as a pointer to float64, for numba code."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], ir.DoubleType().as_pointer())
+
+    return types.CPointer(types.float64)(types.int64), generate
+
+
+@intrinsic
 def int32_pointer(_typing: Any, _address: Any) -> Any:
     """An integer address as a pointer to int32, for numba code."""
 

@@ -29,6 +29,7 @@ from daemon.engine.kernels import DecodeRows, prepare_decode
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.resolve import in_a_line
+from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.slots import Slots
 from daemon.engine.upload import upload
 
@@ -125,7 +126,7 @@ class DecodeGraphs:
             self._compare(step, len(batch.tokens))
         return self._forward.head(self._outputs.first(len(batch.tokens)))
 
-    def repeated(self, batch: FlatBatch, times: int) -> None:
+    def repeated(self, batch: FlatBatch, rules: DrawRules) -> None:
         """A graph is launched again for each step."""
 
     def prepare(self) -> bool:

@@ -1,4 +1,4 @@
-"""The draw of a whole batch on a CPU. It looks at values: a GPU would wait."""
+"""The draw of a whole batch by torch on a CPU. It looks at values: a GPU would wait."""
 
 import numpy as np
 import numpy.typing as npt

@@ -23,7 +23,10 @@ def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def uniforms(
     seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) for each (seed, position); shapes [R], no state between calls."""
+    """One number in [0, 1) for each (seed, position); no state between calls.
+
+    `seeds` [R], `positions` [R], or [times, R] for several of each seed.
+    """
     keys = _mixed(seeds + _GOLDEN)
     bits = _mixed(keys ^ _mixed(positions.astype(np.uint64) * _ODD + _GOLDEN))
     return (bits >> np.uint64(64 - UNIFORM_BITS)).astype(np.float64) * 2.0**-UNIFORM_BITS

@@ -8,7 +8,21 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from daemon.engine.draw_columns import (
+    BIAS,
+    BIAS_IDS,
+    ENDS,
+    HISTORY,
+    KNOWN,
+    NUM_BIAS,
+    NUM_ENDS,
+    POSITION,
+    PROMPT,
+    REPETITION,
+    UNTIL,
+)
 from daemon.request import SamplingParams
+from daemon.wire.columns import Int64
 
 
 class SlotEdits:
@@ -52,14 +66,43 @@ class SlotEdits:
         """Take the drawn token into the history."""
         if not self._counts:
             return
-        if self._length == len(self._tokens):
-            self._tokens = torch.cat([self._tokens, torch.zeros_like(self._tokens)])
+        self._grow(1)
         self._tokens[self._length] = token
         self._length += 1
+
+    def fill(self, row: Int64, position: int, times: int) -> None:
+        """Say what `apply` does for so many draws from that of token `position` on, in a row of
+        `draw_columns`; its addresses stay until this is gone or more is appended.
+
+        Raises ValueError as `apply` does.
+        """
+        penalties = row[REPETITION:].view(np.float64)
+        row[HISTORY], penalties[:] = 0, (1.0, 0.0, 0.0)
+        if self._counts:
+            check_known(position, self._length)
+            self._grow(times)
+            row[HISTORY] = self._tokens.data_ptr()
+            sampling = self._sampling
+            penalties[0] = sampling.repetition_penalty
+            penalties[1:] = sampling.presence_penalty, sampling.frequency_penalty
+        row[KNOWN], row[PROMPT] = self._length, self._num_prompt_tokens
+        row[BIAS_IDS], row[BIAS] = self._bias_ids.data_ptr(), self._bias.data_ptr()
+        row[NUM_BIAS] = len(self._bias)
+        row[ENDS], row[NUM_ENDS] = self._end_ids.data_ptr(), len(self._end_ids)
+        row[UNTIL], row[POSITION] = self._num_prompt_tokens + self._min_tokens, position
+
+    def filled(self, times: int) -> None:
+        """So many tokens were drawn and are in the history, as a row of `fill` said."""
+        self._length += times * int(self._counts)
 
     def take_back(self) -> None:
         """Forget the token that was appended last."""
         self._length -= int(self._counts)
+
+    def _grow(self, times: int) -> None:
+        """Room for so many tokens more."""
+        if self._length + times > len(self._tokens):
+            self._tokens = torch.cat([self._tokens, torch.zeros_like(self._tokens)])
 
     def _penalise(self, row: torch.Tensor) -> None:
         sampling = self._sampling

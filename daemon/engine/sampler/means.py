@@ -11,6 +11,7 @@ from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.choose import choose
 from daemon.engine.sampler.columns import Params
 from daemon.engine.sampler.edits import SlotEdits
+from daemon.engine.sampler.rules import DrawRules
 from daemon.request import SamplingParams
 from daemon.wire.columns import Bools
 
@@ -70,13 +71,21 @@ class Means(Protocol):
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
         """Take what the rows of `tokens` int64 [R] drew into their slots' histories."""
 
+    def rules(
+        self, params: Params, slots: Integers, positions: Integers, times: int
+    ) -> DrawRules | None:
+        """See `Sampler.rules`; None where a draw is always looked at."""
+
+    def took(self, slots: Integers, times: int) -> None:
+        """So many tokens were drawn for each of these slots, which edit, by `rules`."""
+
 
 class TorchMeans:
-    """Row by row and with a look at what comes out, as suits a CPU."""
+    """Row by row and with a look at what comes out: a CPU's, where no kernels are compiled."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._edits: dict[int, SlotEdits] = {}
+        self.edits: dict[int, SlotEdits] = {}
 
     def join(
         self,
@@ -87,11 +96,11 @@ class TorchMeans:
         ends: tuple[int, ...],
     ) -> None:
         """See `Means`."""
-        self._edits[slot] = SlotEdits(sampling, num_prompt_tokens, history, ends, self._vocab_size)
+        self.edits[slot] = SlotEdits(sampling, num_prompt_tokens, history, ends, self._vocab_size)
 
     def leave(self, slot: int) -> None:
         """See `Means`."""
-        self._edits.pop(slot, None)
+        self.edits.pop(slot, None)
 
     def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
         """See `Means`."""
@@ -100,12 +109,12 @@ class TorchMeans:
         for place, slot, position, token in zip(
             edited.places.tolist(), slots, edited.positions.tolist(), follows, strict=True
         ):
-            self._edits[slot].apply(copy[place], position)
+            self.edits[slot].apply(copy[place], position)
             if token >= 0:  # as if it were drawn, for the next row's sake
-                self._edits[slot].append(token)
+                self.edits[slot].append(token)
         for slot, token in zip(slots, follows, strict=True):
             if token >= 0:
-                self._edits[slot].take_back()
+                self.edits[slot].take_back()
 
     def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
         """See `Means`."""
@@ -118,4 +127,13 @@ class TorchMeans:
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
         """See `Means`."""
         for row, slot in zip(edited.rows.tolist(), edited.slots.tolist(), strict=True):
-            self._edits[slot].append(int(tokens[row]))
+            self.edits[slot].append(int(tokens[row]))
+
+    def rules(
+        self, params: Params, slots: Integers, positions: Integers, times: int
+    ) -> DrawRules | None:
+        """See `Means`."""
+        return None
+
+    def took(self, slots: Integers, times: int) -> None:
+        """See `Means`."""

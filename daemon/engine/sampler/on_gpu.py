@@ -127,6 +127,12 @@ class CudaMeans:
         history.view(-1).index_copy_(0, cells, tokens.index_select(0, drawn).int())
         self._slots["known"][slots] = known + 1
 
+    def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> None:
+        """See `Means`: a step begins before the last one's draws are read."""
+
+    def took(self, slots: Integers, times: int) -> None:
+        """See `Means`."""
+
     def _grow(self, num_slots: int, length: int, nudges: int) -> None:
         """Room for so many slots, known tokens and nudges, at least twice what there was if any."""
         old = self._tables

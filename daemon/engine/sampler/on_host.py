@@ -41,3 +41,4 @@ class PartedMeans:
     def __init__(self, edits: Means, draws: Means) -> None:
         self.join, self.leave, self.append = edits.join, edits.leave, edits.append
         self.edit, self.forbid, self.choose = edits.edit, edits.forbid, draws.choose
+        self.rules, self.took = edits.rules, edits.took

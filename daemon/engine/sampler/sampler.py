@@ -24,6 +24,7 @@ from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
 from daemon.engine.sampler.on_host import HostMeans, PartedMeans
+from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.upload import upload
 from daemon.request import SamplingParams
 
@@ -64,11 +65,22 @@ class Sampler:
         """Forget the slot's sequence."""
         self._means.leave(slot)
 
-    def is_greedy(self, slots: Integers) -> bool:
-        """Whether all of these slots' sequences draw the best logit, and tell nothing of it."""
-        params = self._columns.rows(np.asarray(slots, np.int64))
-        draws = params["edited"] | (params["inverse"] > 0) | (params["logprobs"] >= 0)
-        return not draws.any()
+    def rules(self, slots: Integers, positions: Integers, times: int) -> DrawRules | None:
+        """How these slots' sequences draw so many tokens each, from those at `positions` [R] on;
+        None where something is to be told of them, or the device draws them one by one.
+
+        Raises ValueError if a penalty's history is not whole.
+        """
+        seats, places = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+        params = self._columns.rows(seats)
+        if (params["logprobs"] >= 0).any():
+            return None
+        return self._means.rules(params, seats, places, times)
+
+    def took(self, slots: Integers, times: int) -> None:
+        """So many tokens were drawn for each of these slots, by `rules`."""
+        seats = np.asarray(slots, np.int64)
+        self._means.took(seats[self._columns.rows(seats)["edited"]], times)
 
     def sample(
         self,

@@ -12,6 +12,7 @@ from daemon.engine.backend import Backend
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch, flatten
 from daemon.engine.model import CausalModel
+from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.several import MOST_TIMES
 from daemon.engine.slots import Slots
 from daemon.engine.trial.script import Wave
@@ -129,7 +130,7 @@ def repeated_steps(
         pool.slots.change_tables(batch)
         flat = flatten(batch, tokens, pool.slots.block_table, block_size)
         if not time:
-            found = model.repeated(flat, _TIMES)
+            found = model.repeated(flat, DrawRules.greedy(num_rows, _TIMES))
             if found is None:
                 break
         logits = model.logits(flat, pool.slots, pool.cache, pool.backend)

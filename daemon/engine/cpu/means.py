@@ -1,0 +1,62 @@
+"""The sampler's work on a CPU by compiled calls: draws of a batch, and rules for whole programs."""
+
+import numpy as np
+import torch
+
+from daemon.engine.cpu import calls
+from daemon.engine.cpu.calls import DrawColumns
+from daemon.engine.cpu.team import Team
+from daemon.engine.draw_columns import (
+    EDIT_COLUMNS,
+    FARTHEST,
+    INVERSE,
+    RULE_COLUMNS,
+    TOP_K,
+    TOP_P,
+)
+from daemon.engine.sampler.columns import Params
+from daemon.engine.sampler.draws import uniforms
+from daemon.engine.sampler.means import Integers, TorchMeans
+from daemon.engine.sampler.rules import DrawRules, Float64
+
+
+class CpuMeans(TorchMeans):
+    """`Means` whose draws are calls: the same ones alone, in a batch and within a program."""
+
+    def __init__(self, vocab_size: int, team: Team) -> None:
+        super().__init__(vocab_size)
+        self._team = team
+
+    def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
+        """See `Means`."""
+        logits = logits.float().contiguous()
+        numbers = uniforms(params["seed"], positions)
+        drawn, broken, tokens = found = np.zeros((3, len(logits)), np.int32)
+        broken[:] = 1  # until it is drawn
+        drawing = DrawColumns(_rules(params), numbers, drawn, broken, tokens)
+        self._team.run(calls.draw(logits, drawing))
+        return torch.from_numpy(found[:2].astype(np.int64))
+
+    def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> DrawRules:
+        """See `Means`."""
+        numbers = np.zeros((times, len(slots)))
+        if params["inverse"].any():
+            numbers = uniforms(params["seed"], positions + np.arange(times)[:, None])
+        edits = np.zeros((len(slots), EDIT_COLUMNS), np.int64)
+        for row in params["edited"].nonzero()[0].tolist():
+            self.edits[int(slots[row])].fill(edits[row], int(positions[row]), times)
+        return DrawRules(_rules(params), numbers, edits)
+
+    def took(self, slots: Integers, times: int) -> None:
+        """See `Means`."""
+        for slot in slots.tolist():
+            self.edits[slot].filled(times)
+
+
+def _rules(params: Params) -> Float64:
+    rules = np.empty((len(params), RULE_COLUMNS))
+    rules[:, INVERSE], rules[:, TOP_K] = params["inverse"], params["top_k"]
+    rules[:, TOP_P] = params["top_p"]
+    with np.errstate(divide="ignore"):
+        rules[:, FARTHEST] = -np.log(params["min_p"])
+    return rules

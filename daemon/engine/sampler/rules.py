@@ -1,0 +1,31 @@
+"""How rows draw several tokens after each other, where nobody looks at the logits in between."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from daemon.engine.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
+from daemon.wire.columns import Int64
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRules:
+    """The rules of R rows for some tokens each; the columns are `draw_columns`."""
+
+    rules: Float64  # [R, RULE_COLUMNS]
+    uniforms: Float64  # [times, R], in [0, 1)
+    edits: Int64  # [R, EDIT_COLUMNS], with addresses that stay while no slot is left
+
+    @property
+    def times(self) -> int:
+        """How many tokens each row draws."""
+        return len(self.uniforms)
+
+    @classmethod
+    def greedy(cls, num_rows: int, times: int) -> "DrawRules":
+        """The best logit each time."""
+        rules, uniforms = np.zeros((num_rows, RULE_COLUMNS)), np.zeros((times, num_rows))
+        return cls(rules, uniforms, np.zeros((num_rows, EDIT_COLUMNS), np.int64))

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from daemon.engine import draw_columns
+_COLUMNS = Path(__file__).parent.parent / "draw_columns.py"
 
 
 class ByContent:
@@ -54,7 +54,7 @@ def _root() -> Path:
 @cache
 def _content() -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path in (Path(draw_columns.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
+    for path in (_COLUMNS, *sorted(Path(__file__).parent.glob("*.py"))):
         source = path.read_bytes()
         digest.update(f"{path.name}:{len(source)}:".encode() + source)
     return digest.hexdigest()

@@ -9,6 +9,14 @@ from daemon.story import What
 from tests.core.driver import Driver, configured
 
 
+def small(swap: str, num_instances: int = 1) -> Driver:
+    """A daemon of instances that can send to each other, whose copies take next to no time."""
+    config = configured("sarathi", num_instances, swap=swap, prefix_cache=False)
+    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    driver.link_all()
+    return driver
+
+
 def of(driver: Driver, request: int, index: int = 0) -> tuple[Sequence, Instance]:
     """A sequence, and where it runs."""
     sequence = driver.core.sequences[sequence_id(request, index)]
@@ -21,13 +29,23 @@ def leave(driver: Driver, sequence: Sequence, why: str | None = What.OUT_OF_BLOC
     admission.preempt(sequence.slot, why, driver.now)
 
 
+def follower_leaves(driver: Driver) -> None:
+    """A follower is forked from its leader, and gives way before the plan that copies a block."""
+    request = driver.arrive([5] * 10, 12, n=2)
+    driver.answer(0)
+    follower, instance = of(driver, request, 1)
+    assert follower.slot >= 0 and not follower.num_output_tokens
+    leave(driver, follower, why=None)
+    assert instance.scheduler.admission.try_admit(follower, driver.now) >= 0
+    leave(driver, follower)
+
+
 @pytest.mark.parametrize("swap", ["reactive", "proactive"])
 @pytest.mark.parametrize("length", [13, 16, 18])
 def test_who_gives_way_before_its_copies_come_back_keeps_what_the_host_has(
     swap: str, length: int
 ) -> None:
-    config = configured("sarathi", swap=swap, prefix_cache=False)
-    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    driver = small(swap)
     request = driver.arrive([5] * length, 12)
     driver.arrive([6] * 9, 30)
     for _ in range(3):
@@ -44,30 +62,16 @@ def test_who_gives_way_before_its_copies_come_back_keeps_what_the_host_has(
 
 @pytest.mark.parametrize("swap", ["reactive", "proactive"])
 def test_a_follower_that_gives_way_before_its_leaders_block_is_copied(swap: str) -> None:
-    config = configured("sarathi", swap=swap, prefix_cache=False)
-    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
-    request = driver.arrive([5] * 10, 12, n=2)
-    driver.answer()
-    follower, instance = of(driver, request, 1)
-    assert follower.slot >= 0 and not follower.num_output_tokens
-    leave(driver, follower, why=None)
-    assert instance.scheduler.admission.try_admit(follower, driver.now) >= 0
-    leave(driver, follower)
+    driver = small(swap)
+    follower_leaves(driver)
     driver.settle()
     driver.check_nothing_left()
 
 
 @pytest.mark.parametrize("swap", ["reactive", "proactive"])
 def test_a_leader_leaves_though_its_follower_did_so_before_the_plan(swap: str) -> None:
-    config = configured("sarathi", 2, swap=swap, prefix_cache=False)
-    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
-    driver.link_all()
-    request = driver.arrive([5] * 10, 12, n=2)
-    driver.answer(0)
-    follower, instance = of(driver, request, 1)
-    leave(driver, follower, why=None)
-    assert instance.scheduler.admission.try_admit(follower, driver.now) >= 0
-    leave(driver, follower)
+    driver = small(swap, 2)
+    follower_leaves(driver)
     driver.drain_one(0)
     driver.settle()
     assert not driver.alive
@@ -75,8 +79,7 @@ def test_a_leader_leaves_though_its_follower_did_so_before_the_plan(swap: str) -
 
 
 def test_copies_are_awaited_though_the_swap_mode_changes_before_the_plan() -> None:
-    config = configured("sarathi", swap="reactive", prefix_cache=False)
-    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
+    driver = small("reactive")
     request = driver.arrive([5] * 18, 12)
     for _ in range(3):
         driver.answer()
@@ -90,9 +93,7 @@ def test_copies_are_awaited_though_the_swap_mode_changes_before_the_plan() -> No
 
 @pytest.mark.parametrize("swap", ["reactive", "proactive"])
 def test_who_is_moved_before_its_copies_come_back_leaves_behind_them(swap: str) -> None:
-    config = configured("sarathi", 2, swap=swap, prefix_cache=False)
-    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
-    driver.link_all()
+    driver = small(swap, 2)
     request = driver.arrive([5] * 18, 12)
     for _ in range(3):
         driver.answer(0)
@@ -108,9 +109,7 @@ def test_who_is_moved_before_its_copies_come_back_leaves_behind_them(swap: str) 
 
 def test_who_is_moved_while_its_copies_come_back_leaves_once_they_have() -> None:
     """No step of its own says so: nothing else runs there."""
-    config = configured("sarathi", 2, swap="proactive", prefix_cache=False)
-    driver = Driver(config, 40, num_host_blocks=40, copy_block_s=1e-9, token_s=1e-4)
-    driver.link_all()
+    driver = small("proactive", 2)
     request = driver.arrive([5] * 18, 12)
     for _ in range(3):
         driver.answer(0)

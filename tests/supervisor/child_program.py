@@ -56,9 +56,9 @@ def main() -> int:
         from daemon.wire.columns import encoder
 
         channel = BlockingChannel(socket.socket(fileno=arguments.fd))
-        for step in range(5):
+        for step in range(12):
             time.sleep(0.15)
-            channel.send(encoder().encode(Loading("weights", step / 10)))
+            channel.send(encoder().encode(Loading("weights", step / 12)))
         time.sleep(60)
     if arguments.mode == "works":
         work(arguments.fd)

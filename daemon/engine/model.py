@@ -21,6 +21,7 @@ class CausalModel:
     def __init__(self, forward: Decoder | Modules) -> None:
         self._forward = forward
         self._programs: Programs | None = None
+        self._alike: dict[tuple[int, int], bool] = {}  # asked of each product, so kept
 
     @property
     def fused(self) -> bool:
@@ -62,8 +63,11 @@ class CausalModel:
         """Whether a token of a step of so many gets the same logits as in one of others: where
         states are rounded to the bit, else but for the order of sums.
         """
-        differing = (one for one in self._forward.products() if isinstance(one, Differing))
-        return count == other or all(one.alike(count, other) for one in differing)
+        if (count, other) not in self._alike:
+            differing = (one for one in self._forward.products() if isinstance(one, Differing))
+            same = count == other or all(one.alike(count, other) for one in differing)
+            self._alike[count, other] = same
+        return self._alike[count, other]
 
     def same_until(self, most: int) -> tuple[int, ...]:
         """The numbers of tokens, below `most`, behind which a step's logits are others."""

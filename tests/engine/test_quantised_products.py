@@ -208,6 +208,17 @@ def test_calls_of_a_program(team: Team) -> None:
     assert panel.calls(states, inner, scratch) is None
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_one_token_by_itself_gets_what_it_gets_among_seven(name: str, team: Team) -> None:
+    """To the bit, though rows are unpacked once for a few of them."""
+    if not reader(FORMATS[name]).rounds:
+        pytest.skip("its states are not rounded")
+    weight = random_weight(name, 37, 5 * max(FORMATS[name].block_len, 32))
+    product = QuantisedProduct([weight], None, team, always([weight], ProductWay.ROUNDED_SINGLY))
+    states = torch.randn(7, weight.columns)
+    assert torch.equal(product(states), torch.cat([product(state[None]) for state in states]))
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_a_token_gets_the_same_numbers_wherever_ways_are_alike(team: Team, name: str) -> None:
     """To the bit, if but one other product rounds states: the next one might round up or down."""

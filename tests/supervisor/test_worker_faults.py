@@ -70,7 +70,9 @@ async def test_loading_that_makes_no_progress_is_ended(
     told = Told(cpu_load("unread"))
     began_s = asyncio.get_running_loop().time()
     await asyncio.wait_for(told.worker.run(), 20)
-    assert asyncio.get_running_loop().time() - began_s > 2 * limit_s, "it was let live while it came on"
+    assert asyncio.get_running_loop().time() - began_s > 2 * limit_s, (
+        "it was let live while it came on"
+    )
     assert told.story == ["loading", "lost", "hopeless"]
     assert told.why == "worker first: no progress of loading in 1.5 s, after its stage 'weights'"
     assert "hangs; where it is" in caplog.text

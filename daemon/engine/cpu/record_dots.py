@@ -1,8 +1,10 @@
-"""The innermost loop over rounded states of one token, as vector code for numba's functions.
+"""The innermost loop over rounded states of a few tokens, as vector code for numba's functions.
 
 Rows of blocks are multiplied as they lie in memory: see `integer_dots` for records.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numba import types
@@ -23,36 +25,67 @@ _LONG_LEN = 256
 
 @intrinsic(prefer_literal=True)
 def dot_codes(
-    _typing: Any, form: Any, rows: Any, ahead: Any, states: Any, width: Any, sums: Any
+    _typing: Any,
+    form: Any,
+    num_tokens: Any,
+    rows: Any,
+    ahead: Any,
+    records: Any,
+    width: Any,
+    sums: Any,
 ) -> Any:
-    """float32 [TILE] at `sums`: products of a record of one token and `TILE` rows.
+    """float32 [tokens, TILE] at `sums`: products of records of one token each and `TILE` rows.
 
     `rows` is the address of as many addresses (int64), `width` is K; the bytes that lie `ahead` of
-    the rows are fetched. For numba code.
+    the rows are fetched. A token's numbers are summed in one order, whoever is beside it. For numba
+    code.
     """
-    form_here = form_of(form)
+    form_here, count = form_of(form), num_tokens.literal_value
     length = reader(form_here).length(form_here)
     together = _SHORT_BLOCKS if length == CHUNK_LEN else 1
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         writer = Writer(context, builder)
-        _, rows_at, ahead, codes_at, width, sums_at = values
+        _, _, rows_at, ahead, records_at, width, sums_at = values
         addresses = [writer.load(I64, rows_at, 8 * column) for column in range(TILE)]
-        dots = _Dots(writer, form_here, addresses, ahead, codes_at, width)
+        tokens = _tokens(writer, records_at, width, count)
+        dots = _Dots(writer, form_here, addresses, ahead, tokens)
         blocks = builder.udiv(width, writer.number(I64, length))
         several = builder.udiv(blocks, writer.number(I64, together))
         dots.loop(writer.number(I64, 0), several, together)
         done = builder.mul(several, writer.number(I64, together))
         if together > 1:
             dots.loop(done, builder.sub(blocks, done), 1)
-        writer.store(dots.totals(), sums_at)
+        for token in range(count):
+            writer.store(dots.totals(token), sums_at, 4 * TILE * token)
         return context.get_dummy_value()
 
-    return types.void(form, *(types.int64,) * 5), generate
+    return types.void(form, num_tokens, *(types.int64,) * 5), generate
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Where a token's record lies."""
+
+    codes: Value
+    scales: Value
+    sums: Value
+
+
+def _tokens(writer: Writer, records: Value, width: Value, count: int) -> list[_Token]:
+    """Those of so many records of `width` numbers, one behind the other."""
+    builder, found = writer.builder, list[_Token]()
+    eighth = builder.lshr(width, writer.number(I64, 3))
+    for _ in range(count):
+        scales = builder.add(records, width)
+        sums = builder.add(scales, eighth)
+        found.append(_Token(records, scales, sums))
+        records = builder.add(sums, builder.mul(eighth, writer.number(I64, 2)))
+    return found
 
 
 class _Dots:
-    """Sums of `TILE` rows, and the code that adds blocks to them."""
+    """Sums of `TILE` rows for each token, and the code that adds blocks to them."""
 
     def __init__(
         self,
@@ -60,8 +93,7 @@ class _Dots:
         form: WeightFormat,
         rows: list[Value],
         ahead: Value,
-        codes: Value,
-        width: Value,
+        tokens: Sequence[_Token],
     ) -> None:
         self._writer = writer
         self._builder = writer.builder
@@ -69,10 +101,7 @@ class _Dots:
         self._kind = reader(form)
         self._rows = rows
         self._ahead = ahead
-        self._codes = codes
-        self._scales = self._builder.add(codes, width)
-        eighth = self._builder.lshr(width, writer.number(I64, 3))
-        self._sums = self._builder.add(self._scales, eighth)
+        self._tokens = tokens
         # Wide vectors have fewer places to be computed in: spreading many scales takes them all.
         many_scales = self._kind.length(form) == _LONG_LEN and self._kind.scale_len == CHUNK_LEN
         self._wide = writer.has("avx512vnni") and not many_scales
@@ -80,17 +109,17 @@ class _Dots:
         own = self._kind.own_offsets
         self._zero = 0 if own else self._kind.zero_of_factors(writer)
         self._offset = own or self._zero != 0
-        count = 2 * _LANES if self._wide else _LANES
-        zero = writer.number(lanes(FLOAT, count), 0.0)
-        self._dots = [writer.variable(zero) for _ in range(TILE)]
-        self._others: list[list[Value]] = [[] for _ in range(TILE)]
+        zero = writer.number(lanes(FLOAT, 2 * _LANES if self._wide else _LANES), 0.0)
+        self._dots = [[writer.variable(zero) for _ in rows] for _ in tokens]
+        self._others: list[list[list[Value]]] = []  # of each loop, by token and row
 
     def loop(self, first: Value, count: Value, together: int) -> None:
         """Add `count` times as many blocks, the first of them at an index."""
         length, size_bytes = self._kind.length(self._form), self._kind.size_bytes(self._form)
         num_scales = together * length // self._kind.scale_len
         zero = self._writer.number(lanes(FLOAT, num_scales), 0.0)
-        others = [self._writer.variable(zero) for _ in range(TILE if self._offset else 0)]
+        num_others = len(self._rows) if self._offset else 0
+        others = [[self._writer.variable(zero) for _ in range(num_others)] for _ in self._tokens]
         with self._writer.loop(count) as turn:
             index = self._writer.step(first, turn, together)
             columns = []
@@ -101,15 +130,16 @@ class _Dots:
                 offsets = (size_bytes * block for block in range(together))
                 columns.append([self._block(self._writer.at(here, at)) for at in offsets])
             self._add(index, columns, others)
-        for row, other in enumerate(others):
-            self._others[row].append(other)
+        self._others.append(others)
 
-    def totals(self) -> Value:
-        """The sums of the rows, in a lane each."""
+    def totals(self, token: int) -> Value:
+        """The sums of the rows for one token, in a lane each."""
         load, total = self._builder.load, self._writer.totals
-        found = total([load(dots) for dots in self._dots])
-        for others in zip(*self._others, strict=True):
-            more = total([load(other) for other in others])
+        found = total([load(dots) for dots in self._dots[token]])
+        for others in self._others:
+            if not self._offset:
+                continue
+            more = total([load(other) for other in others[token]])
             if self._zero:
                 zero = self._writer.number(more.type, -float(self._zero))
                 more = self._builder.fmul(more, zero)
@@ -119,54 +149,77 @@ class _Dots:
     def _block(self, address: Value) -> Block:
         return self._kind(self._writer, self._form, address)
 
-    def _add(self, index: Value, columns: list[list[Block]], others: list[Value]) -> None:
+    def _add(self, index: Value, columns: list[list[Block]], others: list[list[Value]]) -> None:
         """Add blocks that lie next to each other."""
         length = self._kind.length(self._form)
-        chunks, of_block = len(columns[0]) * length // CHUNK_LEN, length // CHUNK_LEN
-        scales, sums = self._scales_of(index, chunks)
-        codes = self._writer.step(self._codes, index, length)
+        chunks = len(columns[0]) * length // CHUNK_LEN
+        of_rows = [self._kind.scales_behind(blocks) for blocks in columns]
+        # A zero that is the same for all is multiplied with once, at the end.
+        own = self._kind.own_offsets
+        added = [self._kind.offsets_behind(blocks) for blocks in columns] if own else of_rows
         worths = []
-        for row, blocks in enumerate(columns):
-            of_row = self._kind.scales_behind(blocks)
-            worths.append(self._builder.fmul(of_row, scales))
-            if self._offset:
-                # A zero that is the same for all is multiplied with once, at the end.
-                own = self._kind.own_offsets
-                added = self._kind.offsets_behind(blocks) if own else of_row
-                self._writer.add_to(others[row], added, sums)
+        for token, of_token in zip(self._tokens, others, strict=True):
+            scales, sums = self._scales_of(token, index, chunks)
+            worths.append([self._builder.fmul(of_row, scales) for of_row in of_rows])
+            for other, of_row in zip(of_token, added, strict=bool(of_token)):
+                self._writer.add_to(other, of_row, sums)
+        codes = [self._writer.step(token.codes, index, length) for token in self._tokens]
         # Where each fifth bit lies elsewhere, it is put to whole chunks.
         if self._wide and len(columns[0]) == _SHORT_BLOCKS and self._kind.code_bits != 5:
             self._add_short(codes, columns, worths)
-            return
+        else:
+            self._add_long(codes, columns, worths)
+
+    def _add_short(
+        self, codes: list[Value], columns: list[list[Block]], worths: list[list[Value]]
+    ) -> None:
+        """Add blocks of one chunk: their first halves side by side, and their second halves."""
+        writer = self._writer
+        signed = [self._halves(at) for at in codes]
+        of_lanes = [lane // (HALF_CHUNK // 4) for lane in range(2 * _LANES)]
+        for row, blocks in enumerate(columns):
+            whole = [block.factors(0) for block in blocks]
+            parts = [
+                writer.joined([writer.part(one, HALF_CHUNK * half, HALF_CHUNK) for one in whole])
+                for half in range(2)
+            ]
+            for token, states in enumerate(signed):
+                dots = writer.number(lanes(I32, 2 * _LANES), 0)
+                for part, state in zip(parts, states, strict=True):
+                    dots = dot_bytes(writer, dots, part, state, self._factors)
+                by = writer.pick(worths[token][row], of_lanes)
+                writer.add_to(self._dots[token][row], self._builder.sitofp(dots, by.type), by)
+
+    def _halves(self, codes: Value) -> list[Value]:
+        """Of a few chunks of a token's codes all first halves, and all second ones."""
+        kind = lanes(I8, 2 * CHUNK_LEN)
+        loaded = [self._writer.load(kind, codes, 2 * CHUNK_LEN * half) for half in range(2)]
+        starts = range(0, _SHORT_BLOCKS * CHUNK_LEN, CHUNK_LEN)
+        found = []
+        for first in (0, HALF_CHUNK):
+            numbers = [at + first + number for at in starts for number in range(HALF_CHUNK)]
+            found.append(self._writer.pick(loaded[0], numbers, loaded[1]))
+        return found
+
+    def _add_long(
+        self, codes: list[Value], columns: list[list[Block]], worths: list[list[Value]]
+    ) -> None:
+        """Add blocks chunk by chunk, two at once where vectors are wide."""
+        of_block = self._kind.length(self._form) // CHUNK_LEN
+        chunks = len(columns[0]) * of_block
         step = 2 if self._wide and chunks > 1 else 1
         for chunk in range(0, chunks, step):
             kind = lanes(I8, CHUNK_LEN * step)
-            signed = self._writer.load(kind, codes, CHUNK_LEN * chunk)
-            for blocks, worth, total in zip(columns, worths, self._dots, strict=True):
+            signed = [self._writer.load(kind, at, CHUNK_LEN * chunk) for at in codes]
+            for row, blocks in enumerate(columns):
                 both = [
                     blocks[one // of_block].factors(one % of_block)
                     for one in range(chunk, chunk + step)
                 ]
-                self._add_chunks(chunk, self._writer.joined(both), signed, worth, total)
-
-    def _add_short(self, codes: Value, columns: list[list[Block]], worths: list[Value]) -> None:
-        """Add blocks of one chunk: their first halves side by side, and their second halves."""
-        writer, kind = self._writer, lanes(I8, 2 * CHUNK_LEN)
-        loaded = [writer.load(kind, codes, 2 * CHUNK_LEN * half) for half in range(2)]
-        starts = range(0, _SHORT_BLOCKS * CHUNK_LEN, CHUNK_LEN)
-        signed = []
-        for first in (0, HALF_CHUNK):
-            numbers = [at + first + number for at in starts for number in range(HALF_CHUNK)]
-            signed.append(writer.pick(loaded[0], numbers, loaded[1]))
-        of_lanes = [lane // (HALF_CHUNK // 4) for lane in range(2 * _LANES)]
-        for blocks, worth, total in zip(columns, worths, self._dots, strict=True):
-            dots = writer.number(lanes(I32, 2 * _LANES), 0)
-            whole = [block.factors(0) for block in blocks]
-            for half, states in enumerate(signed):
-                parts = [writer.part(one, HALF_CHUNK * half, HALF_CHUNK) for one in whole]
-                dots = dot_bytes(writer, dots, self._writer.joined(parts), states, self._factors)
-            by = writer.pick(worth, of_lanes)
-            writer.add_to(total, self._builder.sitofp(dots, by.type), by)
+                factors = self._writer.joined(both)
+                for token, states in enumerate(signed):
+                    where = worths[token][row], self._dots[token][row]
+                    self._add_chunks(chunk, factors, states, *where)
 
     def _add_chunks(
         self, chunk: int, codes: Value, signed: Value, worth: Value, total: Value
@@ -182,11 +235,11 @@ class _Dots:
             floats, by = (self._writer.concat(one, empty) for one in (floats, by))
         self._writer.add_to(total, floats, by)
 
-    def _scales_of(self, index: Value, count: int) -> tuple[Value, Value]:
-        """Scales and sums of the token for so many chunks: a lane for each scale of the weights."""
+    def _scales_of(self, token: _Token, index: Value, count: int) -> tuple[Value, Value]:
+        """Scales and sums of a token for so many chunks: a lane for each scale of the weights."""
         writer, of_block = self._writer, self._kind.length(self._form) // CHUNK_LEN
-        scales_at = writer.step(self._scales, index, 4 * of_block)
-        sums_at = writer.step(self._sums, index, 8 * of_block)
+        scales_at = writer.step(token.scales, index, 4 * of_block)
+        sums_at = writer.step(token.sums, index, 8 * of_block)
         scales = writer.load(lanes(FLOAT, count), scales_at)
         sums = writer.load(lanes(FLOAT, 2 * count), sums_at)
         if self._kind.scale_len == HALF_CHUNK:

@@ -97,8 +97,19 @@ def rounded_singly(name):
         for column in range(first, last, TILE):
             place(rows, a[5], column, last, a[6])
             columns = (column, min(column + TILE, last))
-            for token in range(a[10]):
-                dot_codes(form, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
+            token = 0
+            while token + 4 <= a[10]:
+                dot_codes(form, 4, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
+                for beside in range(4):
+                    write(a, sums + 4 * TILE * beside, token + beside, columns, True)
+                token += 4
+            if token + 2 <= a[10]:
+                dot_codes(form, 2, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
+                for beside in range(2):
+                    write(a, sums + 4 * TILE * beside, token + beside, columns, True)
+                token += 2
+            if token < a[10]:
+                dot_codes(form, 1, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
                 write(a, sums, token, columns, True)
 
     return item

@@ -5,6 +5,7 @@ Rows of blocks are multiplied as they lie in memory: see `integer_dots` for reco
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from numba import types
@@ -84,6 +85,20 @@ def _tokens(writer: Writer, records: Value, width: Value, count: int) -> list[_T
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Worths:
+    """What codes of rows times those of a token are worth: vectors of some rows' scales each."""
+
+    vectors: list[Value]
+    num_scales: int  # of a row
+
+    def spread(self, writer: Writer, row: int, scales: Sequence[int]) -> Value:
+        """A lane for each of these scales of a row."""
+        rows = self.vectors[0].type.count // self.num_scales
+        first = row % rows * self.num_scales
+        return writer.pick(self.vectors[row // rows], [first + scale for scale in scales])
+
+
 class _Dots:
     """Sums of `TILE` rows for each token, and the code that adds blocks to them."""
 
@@ -111,15 +126,15 @@ class _Dots:
         self._offset = own or self._zero != 0
         zero = writer.number(lanes(FLOAT, 2 * _LANES if self._wide else _LANES), 0.0)
         self._dots = [[writer.variable(zero) for _ in rows] for _ in tokens]
-        self._others: list[list[list[Value]]] = []  # of each loop, by token and row
+        self._others: list[list[list[Value]]] = []  # of each loop, by token: of some rows each
 
     def loop(self, first: Value, count: Value, together: int) -> None:
         """Add `count` times as many blocks, the first of them at an index."""
         length, size_bytes = self._kind.length(self._form), self._kind.size_bytes(self._form)
         num_scales = together * length // self._kind.scale_len
-        zero = self._writer.number(lanes(FLOAT, num_scales), 0.0)
-        num_others = len(self._rows) if self._offset else 0
-        others = [[self._writer.variable(zero) for _ in range(num_others)] for _ in self._tokens]
+        rows = self._rows_of(num_scales)
+        zero = self._writer.number(lanes(FLOAT, num_scales * rows), 0.0)
+        others = [[self._writer.variable(zero) for _ in range(TILE // rows)] for _ in self._tokens]
         with self._writer.loop(count) as turn:
             index = self._writer.step(first, turn, together)
             columns = []
@@ -139,7 +154,12 @@ class _Dots:
         for others in self._others:
             if not self._offset:
                 continue
-            more = total([load(other) for other in others[token]])
+            vectors = [load(other) for other in others[token]]
+            num_scales = vectors[0].type.count * len(vectors) // TILE
+            starts = range(0, vectors[0].type.count, num_scales)
+            more = total(
+                [self._writer.part(one, start, num_scales) for one in vectors for start in starts]
+            )
             if self._zero:
                 zero = self._writer.number(more.type, -float(self._zero))
                 more = self._builder.fmul(more, zero)
@@ -152,17 +172,19 @@ class _Dots:
     def _add(self, index: Value, columns: list[list[Block]], others: list[list[Value]]) -> None:
         """Add blocks that lie next to each other."""
         length = self._kind.length(self._form)
-        chunks = len(columns[0]) * length // CHUNK_LEN
-        of_rows = [self._kind.scales_behind(blocks) for blocks in columns]
+        num_scales = len(columns[0]) * length // self._kind.scale_len
+        rows, kind = self._rows_of(num_scales), self._kind
+        groups = [list(chain(*columns[at : at + rows])) for at in range(0, TILE, rows)]
+        of_rows = [kind.scales_behind(blocks) for blocks in groups]
         # A zero that is the same for all is multiplied with once, at the end.
-        own = self._kind.own_offsets
-        added = [self._kind.offsets_behind(blocks) for blocks in columns] if own else of_rows
+        added = [kind.offsets_behind(blocks) for blocks in groups] if kind.own_offsets else of_rows
         worths = []
         for token, of_token in zip(self._tokens, others, strict=True):
-            scales, sums = self._scales_of(token, index, chunks)
-            worths.append([self._builder.fmul(of_row, scales) for of_row in of_rows])
-            for other, of_row in zip(of_token, added, strict=bool(of_token)):
-                self._writer.add_to(other, of_row, sums)
+            scales, sums = self._scales_of(token, index, num_scales, rows)
+            vectors = [self._builder.fmul(one, scales) for one in of_rows]
+            worths.append(_Worths(vectors, num_scales))
+            for other, one in zip(of_token if self._offset else (), added, strict=self._offset):
+                self._writer.add_to(other, one, sums)
         codes = [self._writer.step(token.codes, index, length) for token in self._tokens]
         # Where each fifth bit lies elsewhere, it is put to whole chunks.
         if self._wide and len(columns[0]) == _SHORT_BLOCKS and self._kind.code_bits != 5:
@@ -171,7 +193,7 @@ class _Dots:
             self._add_long(codes, columns, worths)
 
     def _add_short(
-        self, codes: list[Value], columns: list[list[Block]], worths: list[list[Value]]
+        self, codes: list[Value], columns: list[list[Block]], worths: list[_Worths]
     ) -> None:
         """Add blocks of one chunk: their first halves side by side, and their second halves."""
         writer = self._writer
@@ -187,7 +209,7 @@ class _Dots:
                 dots = writer.number(lanes(I32, 2 * _LANES), 0)
                 for part, state in zip(parts, states, strict=True):
                     dots = dot_bytes(writer, dots, part, state, self._factors)
-                by = writer.pick(worths[token][row], of_lanes)
+                by = worths[token].spread(writer, row, of_lanes)
                 writer.add_to(self._dots[token][row], self._builder.sitofp(dots, by.type), by)
 
     def _halves(self, codes: Value) -> list[Value]:
@@ -202,7 +224,7 @@ class _Dots:
         return found
 
     def _add_long(
-        self, codes: list[Value], columns: list[list[Block]], worths: list[list[Value]]
+        self, codes: list[Value], columns: list[list[Block]], worths: list[_Worths]
     ) -> None:
         """Add blocks chunk by chunk, two at once where vectors are wide."""
         of_block = self._kind.length(self._form) // CHUNK_LEN
@@ -218,31 +240,43 @@ class _Dots:
                 ]
                 factors = self._writer.joined(both)
                 for token, states in enumerate(signed):
-                    where = worths[token][row], self._dots[token][row]
-                    self._add_chunks(chunk, factors, states, *where)
+                    self._add_chunks((row, chunk), factors, states, worths[token], token)
 
     def _add_chunks(
-        self, chunk: int, codes: Value, signed: Value, worth: Value, total: Value
+        self, place: tuple[int, int], codes: Value, signed: Value, worths: _Worths, token: int
     ) -> None:
+        """Add products of some chunks of a row; `place`: which, and the first of the chunks."""
+        row, chunk = place
         count = codes.type.count // 4
         nothing = self._writer.number(lanes(I32, count), 0)
         dots = dot_bytes(self._writer, nothing, codes, signed, self._factors)
         numbers = range(CHUNK_LEN * chunk, CHUNK_LEN * chunk + 4 * count, 4)
-        by = self._writer.pick(worth, [number // self._kind.scale_len for number in numbers])
+        scales = [number // self._kind.scale_len for number in numbers]
+        by = worths.spread(self._writer, row, scales)
         floats = self._builder.sitofp(dots, by.type)
         if self._wide and count == _LANES:
             empty = self._writer.number(by.type, 0.0)
             floats, by = (self._writer.concat(one, empty) for one in (floats, by))
-        self._writer.add_to(total, floats, by)
+        self._writer.add_to(self._dots[token][row], floats, by)
 
-    def _scales_of(self, token: _Token, index: Value, count: int) -> tuple[Value, Value]:
-        """Scales and sums of a token for so many chunks: a lane for each scale of the weights."""
+    def _scales_of(
+        self, token: _Token, index: Value, num_scales: int, rows: int
+    ) -> tuple[Value, Value]:
+        """Scales and sums of a token: a lane for each scale of so many rows."""
         writer, of_block = self._writer, self._kind.length(self._form) // CHUNK_LEN
+        runs = CHUNK_LEN // self._kind.scale_len
+        count = num_scales // runs  # chunks
         scales_at = writer.step(token.scales, index, 4 * of_block)
         sums_at = writer.step(token.sums, index, 8 * of_block)
         scales = writer.load(lanes(FLOAT, count), scales_at)
         sums = writer.load(lanes(FLOAT, 2 * count), sums_at)
-        if self._kind.scale_len == HALF_CHUNK:
-            return writer.pick(scales, [half // 2 for half in range(2 * count)]), sums
-        even, odd = (writer.pick(sums, range(first, 2 * count, 2)) for first in range(2))
-        return scales, self._builder.fadd(even, odd)
+        if runs == 1:
+            even, odd = (writer.pick(sums, range(first, 2 * count, 2)) for first in range(2))
+            sums = self._builder.fadd(even, odd)
+        chunks = [scale // runs for scale in range(num_scales)]
+        return writer.pick(scales, chunks * rows), writer.pick(sums, [*range(num_scales)] * rows)
+
+    def _rows_of(self, num_scales: int) -> int:
+        """How many rows' scales are one vector, of so many a row."""
+        most = 2 * _LANES if self._wide else _LANES
+        return min(TILE, max(1, most // num_scales))

@@ -35,8 +35,11 @@ some rows of a small model. Four times as far is slower where rows are long.
 LANES = (8, 16, 32)
 """Tokens of a record whose lanes are tokens."""
 
+AT_ONCE = 4
+"""Tokens of records of their own that are multiplied with rows that are unpacked once."""
+
 _ADDRESSES_BYTES = 8 * TILE
-_SUMS_BYTES = 4 * TILE * TILE
+_SUMS_BYTES = 4 * TILE * AT_ONCE
 _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
@@ -80,6 +83,18 @@ def rounded():
     return item
 
 
+@_inner
+def _dots(form, count, rows, records, width, sums):
+    if count == 1:
+        dot_codes(form, 1, rows, AHEAD_BYTES, records, width, sums)
+    elif count == 2:
+        dot_codes(form, 2, rows, AHEAD_BYTES, records, width, sums)
+    elif count == 3:
+        dot_codes(form, 3, rows, AHEAD_BYTES, records, width, sums)
+    else:
+        dot_codes(form, 4, rows, AHEAD_BYTES, records, width, sums)
+
+
 @cache
 def rounded_singly(name):
     """The kernel that multiplies records of one token each.
@@ -97,20 +112,11 @@ def rounded_singly(name):
         for column in range(first, last, TILE):
             place(rows, a[5], column, last, a[6])
             columns = (column, min(column + TILE, last))
-            token = 0
-            while token + 4 <= a[10]:
-                dot_codes(form, 4, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
-                for beside in range(4):
+            for token in range(0, a[10], AT_ONCE):
+                count = min(AT_ONCE, a[10] - token)
+                _dots(form, count, rows, a[9] + token * record, a[8], sums)
+                for beside in range(count):
                     write(a, sums + 4 * TILE * beside, token + beside, columns, True)
-                token += 4
-            if token + 2 <= a[10]:
-                dot_codes(form, 2, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
-                for beside in range(2):
-                    write(a, sums + 4 * TILE * beside, token + beside, columns, True)
-                token += 2
-            if token < a[10]:
-                dot_codes(form, 1, rows, AHEAD_BYTES, a[9] + token * record, a[8], sums)
-                write(a, sums, token, columns, True)
 
     return item
 

@@ -17,35 +17,68 @@ MOST_CHANCE = 0.97
 """No draft is surer: what is learned of the last ones says no more of the next."""
 
 _FIRST_TRIED = 2.0
-"""As if so many had been tried before, with the chance of all others."""
-_KEPT = 0.7
-"""Of what was learned, by each step that drafts: a quote ends, and another text begins."""
+"""What is known of all counts for a row as if so many of its own drafts had been tried; and what is
+supposed at first, for all.
+"""
+_FIRST_SHARES, _LONG = (0.4, 0.9), 14
+"""The chance at first of what nothing, and of what so many tokens at least are offered for: who
+offers many has seen a long stretch repeat.
+"""
+KEPT = 0.7
+"""Of what was learned of a row, by each step that drafts: a quote ends, and another text begins."""
 _KEPT_OF_ALL = 0.95
 """Of what was learned of all rows together, by each row that drafted."""
-_BACK, _BACK_LONG, _LONG = 0.01, 0.05, 14
-"""How far it goes back to the first chance with each step in which a row might have drafted, and
-did not, so that it is tried again now and then; and how much further by how many could have been
-drafted, of so many: those that quote at length are found soon."""
-_FIRST_SHARE = 0.5
-"""The chance of all before any row has drafted."""
+_BACK, _BACK_LONG = 0.01, 0.05
+"""How much is forgotten with each step in which a row might have drafted, and did not, so that it
+is tried again now and then; and how much more where many could have been drafted: those that quote
+at length are found soon."""
 _KEPT_TIME, _BACK_OF_TIME = 0.9, 0.01
 """Of what was seen of steps' times, by each step; how far that of steps with drafts goes back with
 each step without."""
 
 
+@dataclass(slots=True)
+class Trials:
+    """Drafts that were tried, of which those behind one that was not accepted were not."""
+
+    accepted: float = 0.0
+    tried: float = 0.0
+
+    def learn(self, num_drafted: int, num_accepted: int, kept: float) -> None:
+        """Of so many drafts, at least one, so many were accepted; of what was before a share is
+        `kept`.
+        """
+        self.accepted = kept * self.accepted + num_accepted
+        self.tried = kept * self.tried + min(num_accepted + 1, num_drafted)
+
+    def forget(self, offer: int) -> None:
+        """So many might have been drafted, and were not."""
+        kept = 1.0 - _BACK - _BACK_LONG * min(1.0, offer / _LONG) ** 2
+        self.accepted *= kept
+        self.tried *= kept
+
+    def share(self, first: float) -> float:
+        """The chance of a draft, if those before it are accepted, where `first` is supposed."""
+        share = (self.accepted + _FIRST_TRIED * first) / (self.tried + _FIRST_TRIED)
+        return min(MOST_CHANCE, share)
+
+
 class DraftRecord:
-    """What is known of all rows together: how likely their drafts are accepted, and what steps with
-    drafts take beside others, beyond what their tokens do.
+    """What is known of all rows together: how likely drafts of an offer are accepted, and what
+    steps with drafts take beside others, beyond what their tokens do.
     """
 
     def __init__(self) -> None:
-        self._accepted, self._tried = _FIRST_SHARE * _FIRST_TRIED, _FIRST_TRIED
+        self._trials = [Trials() for _ in range(_LONG + 1)]  # by how many were offered
         self._slowness = {False: 1.0, True: 1.0}  # with drafts or without: to what was expected
 
-    @property
-    def share(self) -> float:
-        """The chance that a new row begins with."""
-        return self._accepted / self._tried
+    def share(self, offer: int) -> float:
+        """The chance of a draft where so many are offered."""
+        low, high = _FIRST_SHARES
+        return self._of(offer).share(low + (high - low) * min(1.0, offer / _LONG))
+
+    def _of(self, offer: int) -> Trials:
+        return self._trials[min(offer, _LONG)]
 
     @property
     def factor(self) -> float:
@@ -54,10 +87,13 @@ class DraftRecord:
         """
         return max(1.0, self._slowness[True] / self._slowness[False])
 
-    def learn(self, num_drafted: int, num_accepted: int) -> None:
+    def learn(self, offer: int, num_drafted: int, num_accepted: int) -> None:
         """Of so many drafts of a row, at least one, so many were accepted."""
-        self._accepted = _KEPT_OF_ALL * self._accepted + num_accepted
-        self._tried = _KEPT_OF_ALL * self._tried + min(num_accepted + 1, num_drafted)
+        self._of(offer).learn(num_drafted, num_accepted, _KEPT_OF_ALL)
+
+    def forget(self, offer: int) -> None:
+        """A row might have drafted so many, and did not."""
+        self._of(offer).forget(offer)
 
     def timed(self, drafts: bool, ratio: float) -> None:
         """A step of decodes took so many times what its tokens let expect."""
@@ -65,35 +101,6 @@ class DraftRecord:
         self._slowness[drafts] = old + (1.0 - _KEPT_TIME) * (min(ratio, 2.0 * old) - old)
         if not drafts:  # what was seen of others gets old, so that they are tried again
             self._slowness[True] += _BACK_OF_TIME * (self._slowness[False] - self._slowness[True])
-
-
-@dataclass(slots=True)
-class Chance:
-    """How likely a row's next draft is accepted, if those before it were."""
-
-    accepted: float
-    tried: float  # those behind a draft that was not accepted were not
-
-    @property
-    def share(self) -> float:
-        """The chance."""
-        return min(MOST_CHANCE, self.accepted / self.tried)
-
-    def learn(self, num_drafted: int, num_accepted: int) -> None:
-        """Of so many drafts, at least one, so many were accepted."""
-        self.accepted = _KEPT * self.accepted + num_accepted
-        self.tried = _KEPT * self.tried + min(num_accepted + 1, num_drafted)
-
-    def wait(self, offer: int) -> None:
-        """It might have drafted so many, and did not."""
-        back = _BACK + _BACK_LONG * min(1.0, offer / _LONG) ** 2
-        self.accepted += back * (_FIRST_SHARE * _FIRST_TRIED - self.accepted)
-        self.tried += back * (_FIRST_TRIED - self.tried)
-
-
-def first_chance(share: float) -> Chance:
-    """That of a row that has not drafted, where this is the chance of all."""
-    return Chance(share * _FIRST_TRIED, _FIRST_TRIED)
 
 
 def may_pay(num_rows: int, step_s: float, draft_s: float) -> bool:

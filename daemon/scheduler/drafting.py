@@ -5,13 +5,13 @@ none of the scheduler's affair. Drafts of a row are behind its newest token, so 
 is planned when no other is in flight, and none is planned before it has answered.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from daemon.batch import MOST_BESIDE_DRAFTS
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.draft_policy import Chance, DraftRecord, allot, first_chance, may_pay
+from daemon.scheduler.draft_policy import KEPT, DraftRecord, Trials, allot, may_pay
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.wire.columns import Int32, Slots, int32
 
@@ -23,8 +23,9 @@ class _Row:
     """What is known of the sequence in a slot."""
 
     epoch: int
-    chance: Chance
-    delivered: int = 0  # its tokens when drafts were offered
+    trials: Trials = field(default_factory=Trials)
+    offered: int = 0  # drafts
+    delivered: int = 0  # its tokens when they were
     granted: int = 0  # drafts for its next step
 
 
@@ -80,28 +81,27 @@ class Drafting:
         for index in drafting.tolist():
             row = self._rows.get(int(flown.slots[index]))
             if row is not None and row.epoch == flown.epochs[index]:
-                row.chance.learn(int(flown.drafts[index]), int(accepted[index]))
-            self.record.learn(int(flown.drafts[index]), int(accepted[index]))
+                told = int(flown.drafts[index]), int(accepted[index])
+                row.trials.learn(*told, KEPT)
+                self.record.learn(row.offered, *told)
         return drafting.size, int(flown.drafts.sum()), int(accepted[drafting].sum())
 
     def _decide(self, flown: InFlightStep, offers: Int32) -> None:
         """Grant drafts to the rows of a step that has answered."""
-        table, rows, asked = self._table, list[tuple[int, _Row]](), list[int]()
+        table, rows = self._table, list[tuple[int, _Row]]()
         offered = (offers > 0) & (table.epoch[flown.slots] == flown.epochs)
         for slot, offer in zip(
             flown.slots[offered].tolist(), offers[offered].tolist(), strict=True
         ):
             row = self._rows.get(slot)
             if row is None or row.epoch != table.epoch[slot]:
-                row = self._rows[slot] = _Row(
-                    int(table.epoch[slot]), first_chance(self.record.share)
-                )
-            row.delivered = int(table.delivered[slot])
+                row = self._rows[slot] = _Row(int(table.epoch[slot]))
+            row.offered, row.delivered = offer, int(table.delivered[slot])
             rows.append((slot, row))
-            asked.append(offer)
         if not rows:
             return
-        chances = [row.chance.share for _, row in rows]
+        asked = [row.offered for _, row in rows]
+        chances = [row.trials.share(self.record.share(row.offered)) for _, row in rows]
         most = self.room(table.num_running)
         granted = allot(chances, asked, table.num_running, *self._times(), most, self.record.factor)
         for (slot, row), offer, count in zip(rows, asked, granted, strict=True):
@@ -109,7 +109,8 @@ class Drafting:
             if count:
                 self._granted.append(slot)
             else:
-                row.chance.wait(offer)
+                row.trials.forget(offer)
+                self.record.forget(offer)
 
     def _times(self) -> tuple[float, float]:
         """(time of a step of all that run, what one draft adds to it)."""

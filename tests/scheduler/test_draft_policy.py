@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.scheduler.draft_policy import (
+    KEPT,
     LEAST_GAIN,
     MOST_CHANCE,
-    Chance,
     DraftRecord,
+    Trials,
     allot,
-    first_chance,
     may_pay,
 )
 
@@ -81,49 +81,60 @@ def test_what_a_step_has_no_time_for_is_not_offered() -> None:
     assert not may_pay(4, 0.0, 0.0), "no step was timed"
 
 
-def waits_of(chance: Chance, offer: int) -> int:
+def waits_of(trials: Trials, offer: int) -> int:
     """The steps without drafts until it is as likely as one in four again."""
-    one, waits = replace(chance), 0
-    while one.share < 0.25:
-        one.wait(offer)
+    one, waits = replace(trials), 0
+    while one.share(0.5) < 0.25:
+        one.forget(offer)
         waits += 1
     return waits
 
 
 def test_acceptance_is_learned_and_forgotten() -> None:
-    chance = first_chance(0.5)
-    assert chance.share == 0.5
+    trials = Trials()
+    assert trials.share(0.5) == 0.5 and trials.share(0.9) == 0.9
     for _ in range(20):
-        chance.learn(8, 8)
-    assert chance.share > 0.9
+        trials.learn(8, 8, KEPT)
+    assert trials.share(0.5) > 0.9
     for _ in range(4):
-        chance.learn(8, 0)
-    assert chance.share < 0.75
+        trials.learn(8, 0, KEPT)
+    assert trials.share(0.5) < 0.75
     for _ in range(30):
-        chance.learn(2, 0)
-    assert chance.share < 0.01
-    waits = {offer: waits_of(chance, offer) for offer in (2, 14)}
-    assert 8 < waits[14] < 30 < waits[2] < 120, "it is tried again, sooner where it seems to quote"
+        trials.learn(2, 0, KEPT)
+    assert trials.share(0.5) < 0.2
+    for _ in range(30):
+        trials.learn(2, 0, 1.0)
+    waits = {offer: waits_of(trials, offer) for offer in (2, 14)}
+    assert 8 < waits[14] < 60 < waits[2] < 400, "it is tried again, sooner where it seems to quote"
 
 
 def test_what_was_behind_a_miss_was_not_tried() -> None:
-    one, other = first_chance(0.5), first_chance(0.5)
-    one.learn(8, 2)
-    other.learn(3, 2)
-    assert one.share == other.share
+    one, other = Trials(), Trials()
+    one.learn(8, 2, KEPT)
+    other.learn(3, 2, KEPT)
+    assert one == other and one.tried == 3
 
 
-def test_a_new_row_begins_with_the_chance_of_all() -> None:
+def test_who_repeats_a_longer_stretch_is_surer() -> None:
     record = DraftRecord()
-    assert record.share == 0.5
+    shares = [record.share(offer) for offer in (1, 2, 4, 8, 14, 20)]
+    assert shares == sorted(shares) and shares[0] < 0.5 < 0.85 < shares[-2] == shares[-1]
+
+
+def test_a_row_begins_with_the_chance_of_all_that_were_offered_as_many() -> None:
+    record, row = DraftRecord(), Trials()
+    long = record.share(14)
     for _ in range(20):
-        record.learn(2, 0)
-    few = record.share
-    assert few < 0.1
+        record.learn(2, 2, 0)
+    few = row.share(record.share(2))
+    assert few < 0.1 and record.share(14) == long
     assert sum(allot([few], [2], 1, STEP_S, 0.2 * STEP_S, 99)) == 0
     for _ in range(60):
-        record.learn(8, 8)
-    assert record.share > 0.9
+        record.forget(2)
+    assert 0.1 < record.share(2) < 0.4
+    for _ in range(60):
+        record.learn(2, 8, 8)
+    assert record.share(2) > 0.9
 
 
 def test_what_steps_with_drafts_really_take_is_reckoned_with() -> None:

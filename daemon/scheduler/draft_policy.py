@@ -116,15 +116,21 @@ def allot(
     draft_s: float,
     most: int,
     factor: float = 1.0,
+    ahead: int = 0,
 ) -> list[int]:
     """How many of their `offers` rows should draft, where each draft's `chances` are these; `most`
     in all.
 
     `num_rows` run, these among them, in a step that takes `step_s` without drafts; each draft adds
-    `draft_s`, and a step with any takes `factor` times what that comes to.
+    `draft_s`, and a step with any takes `factor` times what that comes to. Of each row so many
+    tokens are `ahead` of the first draft, in steps in flight: what they are decides whether there
+    will be any.
     """
     granted = [0] * len(offers)
-    gains = [chance if offer else 0.0 for chance, offer in zip(chances, offers, strict=True)]
+    gains = [
+        chance ** (1 + ahead) if offer else 0.0
+        for chance, offer in zip(chances, offers, strict=True)
+    ]
     tokens, time_s = float(num_rows), step_s
     while sum(granted) < most:
         best = max(range(len(gains)), key=gains.__getitem__)

@@ -64,15 +64,18 @@ class Drafting:
         self._granted.clear()
         self.record = DraftRecord()
 
-    def answered(self, flown: InFlightStep, counts: Int32, offers: Int32) -> tuple[int, int, int]:
+    def answered(
+        self, flown: InFlightStep, counts: Int32, offers: Int32, ahead: int
+    ) -> tuple[int, int, int]:
         """Learn from a step, and decide on the next one by its `offers` [R]; empty: none.
 
-        Returns how many rows drafted, their drafts, and of these the accepted ones.
+        Steps in flight draw so many tokens of each row `ahead` of it. Returns how many rows
+        drafted, their drafts, and of these the accepted ones.
         """
         told = self._learn(flown, counts) if flown.drafts.size else (0, 0, 0)
         self._granted.clear()
         if offers.size:
-            self._decide(flown, offers)
+            self._decide(flown, offers, ahead)
         return told
 
     def _learn(self, flown: InFlightStep, counts: Int32) -> tuple[int, int, int]:
@@ -86,7 +89,7 @@ class Drafting:
                 self.record.learn(row.offered, *told)
         return drafting.size, int(flown.drafts.sum()), int(accepted[drafting].sum())
 
-    def _decide(self, flown: InFlightStep, offers: Int32) -> None:
+    def _decide(self, flown: InFlightStep, offers: Int32, ahead: int) -> None:
         """Grant drafts to the rows of a step that has answered."""
         table, rows = self._table, list[tuple[int, _Row]]()
         offered = (offers > 0) & (table.epoch[flown.slots] == flown.epochs)
@@ -103,7 +106,8 @@ class Drafting:
         asked = [row.offered for _, row in rows]
         chances = [row.trials.share(self.record.share(row.offered)) for _, row in rows]
         most = self.room(table.num_running)
-        granted = allot(chances, asked, table.num_running, *self._times(), most, self.record.factor)
+        running = table.num_running, *self._times()
+        granted = allot(chances, asked, *running, most, self.record.factor, ahead)
         for (slot, row), offer, count in zip(rows, asked, granted, strict=True):
             row.granted = count
             if count:

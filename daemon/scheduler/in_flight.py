@@ -63,6 +63,11 @@ class InFlight:
         return any(step.drafts.size for step in self.steps)
 
     @property
+    def times(self) -> int:
+        """How many tokens they draw of each row that all of them decode."""
+        return sum(step.work.times for step in self.steps)
+
+    @property
     def newest(self) -> InFlightStep:
         """The step planned last. Raises IndexError if none is in flight."""
         return self.steps[-1]

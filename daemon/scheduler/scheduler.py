@@ -385,7 +385,7 @@ class Scheduler:
         ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self._end(sequence)
-        drafts = self.drafting.answered(flown, counts, offers)
+        drafts = self.drafting.answered(flown, counts, offers, self.in_flight.times)
         return Answer(rows, sequences, why, joined, ended, causes, flown.work, drafts)
 
     def _joined(self, flown: InFlightStep) -> list[Sequence]:

@@ -70,6 +70,14 @@ def test_the_surer_row_drafts_first() -> None:
     assert few < many
 
 
+def test_who_has_to_wait_for_steps_in_flight_must_be_surer() -> None:
+    """Else the next step would be planned late, for drafts that what is in flight undoes."""
+    asked = [8], 1, STEP_S, 0.2 * STEP_S, 99, 1.0
+    for ahead, least in ((0, 0.2), (1, 0.4), (2, 0.5)):
+        low, high = (sum(allot([least + more], *asked, ahead)) for more in (0.0, 0.15))
+        assert low == 0 < high, (ahead, low, high)
+
+
 def test_a_step_has_room_for_so_many() -> None:
     assert sum(allot([0.9, 0.8], [8, 8], 2, STEP_S, 1e-6, 5)) == 5
     assert allot([0.9], [8], 1, STEP_S, 1e-6, 0) == [0]

@@ -1,7 +1,9 @@
 """The innermost loops of attention over float32 pages, as vector code for numba's functions."""
 
+import math
 from typing import Any
 
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
@@ -45,11 +47,54 @@ def score_rows(_typing: Any, head_dim: Any, query: Any, rows: Any, scores: Any) 
     return types.void(head_dim, *(types.int64,) * 3), generate
 
 
+@intrinsic
+def soften(_typing: Any, scores: Any, count: Any, scale: Any) -> Any:
+    """Turn `count` scores, float32 at an address, into weights that sum to 1. For numba code.
+
+    A weight is e ** (score * scale), over all of them. Scores lie in whole runs of `POSITIONS`:
+    those behind the last are no larger than the largest before, and become 0.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        scores_at, count, scale = values
+        vector, integers = lanes(FLOAT, POSITIONS), lanes(I64, POSITIONS)
+        more = builder.add(count, writer.number(I64, POSITIONS - 1))
+        runs = builder.udiv(more, writer.number(I64, POSITIONS))
+        most = writer.variable(writer.number(vector, -math.inf))
+        with writer.loop(runs) as index:
+            here = writer.load(vector, writer.step(scores_at, index, 4 * POSITIONS))
+            before = builder.load(most)
+            builder.store(
+                builder.select(builder.fcmp_ordered(">", here, before), here, before), most
+            )
+        largest = writer.splat(writer.largest(builder.load(most)), POSITIONS)
+        by, total = writer.splat(scale, POSITIONS), writer.variable(writer.number(vector, 0.0))
+        places = ir.Constant(integers, [*range(POSITIONS)])
+        with writer.loop(runs) as index:
+            at = writer.step(scores_at, index, 4 * POSITIONS)
+            weights = writer.exp(builder.fmul(builder.fsub(writer.load(vector, at), largest), by))
+            first = builder.mul(index, writer.number(I64, POSITIONS))
+            left = writer.splat(builder.sub(count, first), POSITIONS)
+            counts = builder.icmp_signed("<", places, left)
+            weights = builder.select(counts, weights, writer.number(vector, 0.0))
+            writer.store(weights, at)
+            builder.store(builder.fadd(builder.load(total), weights), total)
+        one = writer.number(FLOAT, 1.0)
+        norm = writer.splat(builder.fdiv(one, writer.total(builder.load(total))), POSITIONS)
+        with writer.loop(runs) as index:
+            at = writer.step(scores_at, index, 4 * POSITIONS)
+            writer.store(builder.fmul(writer.load(vector, at), norm), at)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), generate
+
+
 @intrinsic(prefer_literal=True)
 def weigh_rows(
     _typing: Any, head_dim: Any, rows: Any, shift: Any, weights: Any, count: Any, output: Any
 ) -> Any:
-    """float32 [head_dim] at `output`: the sum of `count` rows of values by their weights.
+    """Adds to float32 [head_dim] at `output` the sum of `count` rows of values by their weights.
 
     `rows` is the address of as many addresses (int64), from which the values lie `shift` bytes
     further; `weights` is that of float32. For numba code.
@@ -61,7 +106,9 @@ def weigh_rows(
         _, rows_at, shift, weights_at, count, output_at = values
         vector, size_bytes = lanes(FLOAT, _LANES), 4 * _LANES
         zero = writer.number(vector, 0.0)
-        totals = [[writer.variable(zero) for _ in range(parts)] for _ in range(_TURNS)]
+        before = [writer.load(vector, output_at, size_bytes * part) for part in range(parts)]
+        firsts = [before, *[[zero] * parts] * (_TURNS - 1)]
+        totals = [[writer.variable(one) for one in of_turn] for of_turn in firsts]
 
         def add(turn: int, index: Any) -> None:
             row = builder.add(writer.load(I64, writer.step(rows_at, index, 8)), shift)

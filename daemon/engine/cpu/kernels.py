@@ -11,7 +11,7 @@ next to each other unless a stride is given. `daemon.engine.cpu.calls` writes th
 import numpy as np
 from numba import cfunc, types
 
-from daemon.engine.cpu.attention_dots import HEAD_DIMS, POSITIONS, score_rows, weigh_rows
+from daemon.engine.cpu.attention_dots import HEAD_DIMS, POSITIONS, score_rows, soften, weigh_rows
 from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
 from daemon.engine.cpu.kernels_draw import draw_item
 from daemon.engine.cpu.kernels_edit import edit_item
@@ -38,6 +38,9 @@ IN_TURN, EDIT, DRAW, ADVANCE = range(10, 14)
 
 BY_ADDRESS = 32
 """The opcode of a kernel that is compiled by itself: its address is the first argument."""
+
+VALUES_AT_ONCE = 64
+"""Positions whose values all heads of a group are weighed with while they lie near."""
 
 _SPINS = 4000
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -107,46 +110,50 @@ def _addresses(pool, table, layout, rows):
 
 
 @_inner
-def _softmax(scores, length, scale):
-    """Scores become weights that sum to 1."""
-    most = scores[0]
-    for position in range(length):
-        most = max(most, scores[position])
-    total = np.float32(0.0)
-    for position in range(length):
-        weight = _exp((scores[position] - most) * scale)
-        scores[position] = weight
-        total += weight
-    norm = np.float32(1.0) / total
-    for position in range(length):
-        scores[position] *= norm
+def _score(head_dim, query, rows, scores):
+    if head_dim == 64:
+        score_rows(64, query, rows, scores)
+    else:
+        score_rows(128, query, rows, scores)
+
+
+@_inner
+def _weigh_some(head_dim, rows, shift, weights, count, output):
+    if head_dim == 64:
+        weigh_rows(64, rows, shift, weights, count, output)
+    else:
+        weigh_rows(128, rows, shift, weights, count, output)
 
 
 @_inner
 def _attend_in_vectors(query, pool, table, layout, scale, output, num_groups, head_dim):
     """As `_attend`, of heads of `HEAD_DIMS`; `query`, `pool` and `output` are addresses.
 
-    Rows of values lie one block's rows of keys behind those of the keys.
+    Rows of values lie one block's rows of keys behind those of the keys. All groups share the rows
+    of a few positions while these lie in the nearest cache.
     """
     length, block_size, row_stride = layout[0], layout[3], layout[4]
-    rows = np.empty(-(-length // POSITIONS) * POSITIONS, np.int64)
+    padded = -(-length // POSITIONS) * POSITIONS
+    rows = np.empty(padded, np.int64)
     _addresses(pool, table, layout, rows)
-    scores = np.empty(len(rows), np.float32)
-    shift = 4 * block_size * row_stride
+    scores = np.empty(num_groups * padded, np.float32)
+    shift, size_bytes = 4 * block_size * row_stride, 4 * head_dim
+    # Addresses are asked in the loops, so that both arrays live as long as these do.
+    for first in range(0, length, POSITIONS):
+        rows_at, scores_at = rows.ctypes.data + 8 * first, scores.ctypes.data + 4 * first
+        for group in range(num_groups):
+            at = scores_at + 4 * group * padded
+            _score(head_dim, query + group * size_bytes, rows_at, at)
     for group in range(num_groups):
-        # Asked here, so that both arrays live as long as the loop does.
-        rows_at, scores_at = rows.ctypes.data, scores.ctypes.data
-        at = 4 * group * head_dim
-        for first in range(0, length, POSITIONS):
-            if head_dim == 64:
-                score_rows(64, query + at, rows_at + 8 * first, scores_at + 4 * first)
-            else:
-                score_rows(128, query + at, rows_at + 8 * first, scores_at + 4 * first)
-        _softmax(scores, length, scale)
-        if head_dim == 64:
-            weigh_rows(64, rows_at, shift, scores_at, length, output + at)
-        else:
-            weigh_rows(128, rows_at, shift, scores_at, length, output + at)
+        soften(scores.ctypes.data + 4 * group * padded, length, scale)
+    for lane in range(num_groups * head_dim):
+        float_pointer(output)[lane] = np.float32(0.0)
+    for first in range(0, length, VALUES_AT_ONCE):
+        count = min(VALUES_AT_ONCE, length - first)
+        rows_at, scores_at = rows.ctypes.data + 8 * first, scores.ctypes.data + 4 * first
+        for group in range(num_groups):
+            at = scores_at + 4 * group * padded
+            _weigh_some(head_dim, rows_at, shift, at, count, output + group * size_bytes)
 
 
 @_item
@@ -158,7 +165,7 @@ def _attend_item(a, item):
     groups, head_dim, scale float32 [1], output [T, kv heads * groups * head_dim].
     """
     num_heads, num_groups, head_dim = a[14], a[15], a[16]
-    row, head = item // num_heads, item % num_heads
+    head, row = divmod(item, a[2] // num_heads)  # rows of one sequence find its head's KV near
     scale = float_pointer(a[17])[0]
     token = np.int64(int32_pointer(a[12])[row])
     length = np.int64(int32_pointer(a[13])[row])

@@ -203,7 +203,7 @@ def _softmax(scores, length, scale, key_scales, value_scales):
 def _attend(a, item, fp8, scratch):
     """`attend_8bit_item`, with memory for what it computes on the way."""
     block_size, num_heads, num_groups, width = a[9], a[14], a[15], a[16]
-    row, head = item // num_heads, item % num_heads
+    head, row = divmod(item, a[2] // num_heads)  # as in `kernels`
     token, length = np.int64(int32_pointer(a[12])[row]), np.int64(int32_pointer(a[13])[row])
     table = int32_pointer(a[10] + 4 * row * a[11])
     query = float_pointer(a[4] + 4 * (token * a[5] + head * num_groups * width))
@@ -255,6 +255,6 @@ def attend_8bit_item(a, item, fp8):
     groups, head_dim, scale float32 [1], output [T, kv heads * groups * head_dim], scales of the
     layer.
     """
-    length = np.int64(int32_pointer(a[13])[item // a[14]])
+    length = np.int64(int32_pointer(a[13])[item % (a[2] // a[14])])
     size = 4 * a[16] + 2 * length + a[15] * (length + 3)
     _attend(a, item, fp8, np.empty(size, np.float32))

@@ -5,6 +5,7 @@ innermost loops are written lane by lane here, in vectors that any processor can
 instructions of a certain processor are used where numba compiles for one that has them.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,12 @@ class _Bfloat(ir.types._BaseFloatType):
 _Bfloat._create_instance()
 FLOAT, HALF, BFLOAT = ir.FloatType(), ir.HalfType(), _Bfloat()
 BIT, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+
+_MANTISSA_BITS = 23
+_ROUNDER = 1.5 * 2.0**_MANTISSA_BITS
+_LEAST_POWER = -87.0
+_LN_2 = 0.693359375, -2.12194440e-4  # the first part has few bits: its multiples are exact
+_SERIES = 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0
 
 
 def lanes(kind: Any, count: int) -> Any:
@@ -149,6 +156,37 @@ class Writer:
             half = vector.type.count // 2
             vector = self.builder.fadd(self.part(vector, 0, half), self.part(vector, half, half))
         return self.lane(vector, 0)
+
+    def largest(self, vector: Value) -> Value:
+        """The largest of float lanes that are numbers."""
+        while vector.type.count > 1:
+            half = vector.type.count // 2
+            one, other = (self.part(vector, first, half) for first in (0, half))
+            vector = self.builder.select(self.builder.fcmp_ordered(">", one, other), one, other)
+        return self.lane(vector, 0)
+
+    def exp(self, powers: Value) -> Value:
+        """e ** x of float lanes up to 88, to the last bit or two; what is no number stays so.
+
+        x = k ln 2 + r, |r| <= ln 2 / 2: 2 ** k is an exponent, and e ** r a short series.
+        """
+        builder, kind = self.builder, powers.type
+        bits = lanes(I32, kind.count)
+        least = self.number(kind, _LEAST_POWER)
+        powers = builder.select(builder.fcmp_ordered("<", powers, least), least, powers)
+        # Near this number a float32 has its integer part in the lowest bits.
+        rounder = self.number(kind, _ROUNDER)
+        shifted = self.muladd(powers, self.number(kind, math.log2(math.e)), rounder)
+        whole = builder.fsub(shifted, rounder)
+        rest = powers
+        for part in _LN_2:
+            rest = self.muladd(whole, self.number(kind, -part), rest)
+        series = self.number(kind, _SERIES[0])
+        for factor in _SERIES[1:]:
+            series = self.muladd(series, rest, self.number(kind, factor))
+        exponents = builder.shl(builder.bitcast(shifted, bits), self.number(bits, _MANTISSA_BITS))
+        one = builder.bitcast(self.number(kind, 1.0), bits)
+        return builder.fmul(series, builder.bitcast(builder.add(exponents, one), kind))
 
     def totals(self, vectors: Sequence[Value]) -> Value:
         """The sum of each of one, two, four or more float vectors, in a lane each; as `total`."""

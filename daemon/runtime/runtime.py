@@ -56,6 +56,9 @@ from daemon.wire.columns import Int32, int32
 
 log = logging.getLogger(__name__)
 
+_LEAST_DELAY_S = 0.001
+"""Of a timer: the loop counts milliseconds, so that one of less would ring at once, and again until
+its time has come."""
 _NO_REPLY = Reply(-1, int32(), int32().astype("u1"), 0.0, 0.0)
 """Of every event but a step's end: it has no token to deliver."""
 
@@ -267,7 +270,8 @@ class Runtime:
     def _wake_at(self, action: WakeAt) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0.0, action.time_s - time.monotonic())
+        delay_s = action.time_s - time.monotonic()
+        delay_s = max(delay_s, _LEAST_DELAY_S) if delay_s > 0.0 else 0.0
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:

@@ -284,6 +284,23 @@ async def test_the_newest_wake_up_alone_rings(
     assert len(ticks) == 3, "a wake-up that has rung rings no more"
 
 
+async def test_a_wake_up_that_is_near_does_not_ring_again_and_again(
+    house_of: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers count milliseconds, and the nearest of them is at once for what is half of one."""
+    runtime = house_of().runtime
+    due_s, ticks = time.monotonic() + 0.0004, list[float]()
+
+    def handle(event: Tick) -> list[WakeAt]:
+        ticks.append(event.now)
+        return [WakeAt(due_s)] if event.now < due_s else []
+
+    monkeypatch.setattr(runtime.core, "handle", handle)
+    runtime.dispatch(Tick(0.0))
+    await until(lambda: ticks[-1] >= due_s)
+    assert len(ticks) <= 3
+
+
 async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) -> None:
     house = house_of()
     config: Configured = house.config

@@ -1,7 +1,7 @@
 """Prompt lookup: what follows a sequence's newest tokens where they stood before, as a draft.
 
 Answers that quote, edit or repeat go on as their source does. Nothing is learned or stored: the
-tokens that are known are searched each time, which takes a few microseconds for thousands of them.
+tokens that are known are searched each time, which takes some microseconds for thousands of them.
 """
 
 from typing import Protocol
@@ -21,6 +21,7 @@ MOST_MATCH = 8
 GROWTH = 2
 """Tokens of a draft for each token of the match but one."""
 
+_TOKEN_BYTES = 4
 _NONE = int32()
 
 
@@ -33,23 +34,38 @@ def draft(tokens: Int32, most: int = MOST_TOKENS) -> Int32:
     last = tokens.size - 1
     if last < LEAST_MATCH or most <= 0:
         return _NONE
-    (ends,) = (tokens[:last] == tokens[last]).nonzero()  # where such a stretch may end
-    found, num_alike = ends[:0], 0
-    for length in range(1, MOST_MATCH + 1):
-        if not ends.size:
+    known = tokens.tobytes()  # for so few numbers bytes are searched faster than arrays compared
+    length, at = LEAST_MATCH, _latest(known, LEAST_MATCH, last)
+    while at >= 0 and length < MOST_MATCH:
+        if at > 0 and _token(known, at - 1) == _token(known, last - length):
+            longer = at - 1
+        elif (longer := _latest(known, length + 1, last)) < 0:
             break
-        if length >= LEAST_MATCH:
-            found, num_alike = ends, length
-        ends = ends[ends >= length]
-        ends = ends[tokens[ends - length] == tokens[last - length]]
-    if not found.size:
+        length, at = length + 1, longer
+    if at < 0:
         return _NONE
-    first, most = int(found[-1]) + 1, min(most, GROWTH * (num_alike - 1))
+    first, most = at + length, min(most, GROWTH * (length - 1))
     follows = tokens[first : first + most]
     if follows.size == most or follows.size == 0:
         return follows
     # The stretch ends where the draft would begin: what follows repeats with it.
     return np.resize(follows, most)
+
+
+def _latest(known: bytes, length: int, last: int) -> int:
+    """Where the latest stretch before token `last` begins that is as the last `length` are; or -1.
+
+    Two of one length begin in the order in which they end.
+    """
+    stretch = known[-_TOKEN_BYTES * length :]
+    at = known.rfind(stretch, 0, _TOKEN_BYTES * last)
+    while at > 0 and at % _TOKEN_BYTES:  # of parts of tokens
+        at = known.rfind(stretch, 0, at + len(stretch) - 1)
+    return at // _TOKEN_BYTES
+
+
+def _token(known: bytes, index: int) -> bytes:
+    return known[_TOKEN_BYTES * index : _TOKEN_BYTES * (index + 1)]
 
 
 class Offers(Protocol):

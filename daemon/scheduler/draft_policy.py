@@ -92,7 +92,7 @@ class DraftRecord:
         self._of(offer).learn(num_drafted, num_accepted, _KEPT_OF_ALL)
 
     def forget(self, offer: int) -> None:
-        """A row might have drafted so many, and did not."""
+        """A step in which rows might have drafted so many drafts nothing."""
         self._of(offer).forget(offer)
 
     def timed(self, drafts: bool, ratio: float) -> None:

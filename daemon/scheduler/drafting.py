@@ -108,13 +108,14 @@ class Drafting:
         most = self.room(table.num_running)
         running = table.num_running, *self._times()
         granted = allot(chances, asked, *running, most, self.record.factor, ahead)
-        for (slot, row), offer, count in zip(rows, asked, granted, strict=True):
+        for (slot, row), count in zip(rows, granted, strict=True):
             row.granted = count
             if count:
                 self._granted.append(slot)
             else:
-                row.trials.forget(offer)
-                self.record.forget(offer)
+                row.trials.forget(row.offered)
+        for offer in set(asked) if not any(granted) else ():
+            self.record.forget(offer)
 
     def _times(self) -> tuple[float, float]:
         """(time of a step of all that run, what one draft adds to it)."""

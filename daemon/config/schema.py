@@ -66,7 +66,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_chunk: int = 0  # most tokens of one sequence in a step; 0: as max_batch_tokens
     max_waiting: int = 1024  # sequences that may queue before a request is answered 429
     prefix_cache: bool = True
-    prompt_lookup: bool = False  # draft from a sequence's own tokens, where that pays (on a CPU)
+    prompt_lookup: bool = True  # draft from a sequence's own tokens, where that pays (on a CPU)
     depth: int = 0  # steps in flight; 0: chosen from the step time
     starve_s: float = 0.3  # after waiting so long a sequence may be promoted (mlfq)
     max_pause_s: float = (

@@ -1,7 +1,7 @@
 """Prompt lookup: what follows a sequence's newest tokens where they stood before, as a draft.
 
 Answers that quote, edit or repeat go on as their source does. Nothing is learned or stored: the
-tokens that are known are searched each time, which takes some microseconds for thousands of them.
+newest tokens that are known are searched each time, which takes microseconds.
 """
 
 from typing import Protocol
@@ -21,7 +21,8 @@ MOST_MATCH = 8
 GROWTH = 2
 """Tokens of a draft for each token of the match but one."""
 
-_TOKEN_BYTES = 4
+MOST_BACK = 2**14
+"""Tokens from the end that are searched, so that a look takes no longer than a moment."""
 _NONE = int32()
 
 
@@ -29,43 +30,31 @@ def draft(tokens: Int32, most: int = MOST_TOKENS) -> Int32:
     """At most so many tokens that may follow `tokens` [N]; none where their end is new.
 
     They are what followed the longest stretch that the end repeats, the latest of such stretches;
-    few where it is short, which happens in any text, and more as a quote goes on.
+    few where it is short, which happens in any text, and more as a quote goes on. Tokens are
+    below 0x110000.
     """
     last = tokens.size - 1
     if last < LEAST_MATCH or most <= 0:
         return _NONE
-    known = tokens.tobytes()  # for so few numbers bytes are searched faster than arrays compared
-    length, at = LEAST_MATCH, _latest(known, LEAST_MATCH, last)
+    start = max(0, tokens.size - MOST_BACK)
+    # Characters are searched faster than numbers are compared, wherever few are alike.
+    known = tokens[start:].tobytes().decode("utf-32-le", "surrogatepass")
+    last = len(known) - 1
+    length, at = LEAST_MATCH, known.rfind(known[-LEAST_MATCH:], 0, last)
     while at >= 0 and length < MOST_MATCH:
-        if at > 0 and _token(known, at - 1) == _token(known, last - length):
+        if at > 0 and known[at - 1] == known[last - length]:
             longer = at - 1
-        elif (longer := _latest(known, length + 1, last)) < 0:
+        elif (longer := known.rfind(known[-length - 1 :], 0, last)) < 0:
             break
         length, at = length + 1, longer
     if at < 0:
         return _NONE
-    first, most = at + length, min(most, GROWTH * (length - 1))
+    first, most = start + at + length, min(most, GROWTH * (length - 1))
     follows = tokens[first : first + most]
     if follows.size == most or follows.size == 0:
         return follows
     # The stretch ends where the draft would begin: what follows repeats with it.
     return np.resize(follows, most)
-
-
-def _latest(known: bytes, length: int, last: int) -> int:
-    """Where the latest stretch before token `last` begins that is as the last `length` are; or -1.
-
-    Two of one length begin in the order in which they end.
-    """
-    stretch = known[-_TOKEN_BYTES * length :]
-    at = known.rfind(stretch, 0, _TOKEN_BYTES * last)
-    while at > 0 and at % _TOKEN_BYTES:  # of parts of tokens
-        at = known.rfind(stretch, 0, at + len(stretch) - 1)
-    return at // _TOKEN_BYTES
-
-
-def _token(known: bytes, index: int) -> bytes:
-    return known[_TOKEN_BYTES * index : _TOKEN_BYTES * (index + 1)]
 
 
 class Offers(Protocol):

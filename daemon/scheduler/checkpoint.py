@@ -8,6 +8,7 @@ from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.reserve import BurstReserve
 from daemon.scheduler.ageing import Ageing
+from daemon.scheduler.draft_policy import DraftRecord
 from daemon.scheduler.lengths import KindState, SeenLengths
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
@@ -40,6 +41,7 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     ageing: tuple[float, int, list[float]] | None = None  # none in an older journal
     verdicts: list[VerdictState] = []  # likewise
     backlogs_s: list[float] = []  # likewise
+    drafts: list[float] = []  # likewise
 
 
 def state_of(scheduler: Scheduler) -> SchedulerState:
@@ -69,6 +71,7 @@ def state_of(scheduler: Scheduler) -> SchedulerState:
         ageing=scheduler.order.ageing.state(),
         backlogs_s=scheduler.order.start_bound.state(),
         verdicts=scheduler.order.trust.state(),
+        drafts=scheduler.drafting.record.state(),
     )
 
 
@@ -81,6 +84,8 @@ def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeMode
     if state.ageing is not None:
         scheduler.order.ageing = Ageing.restored(state.ageing)
     scheduler.order.start_bound = StartBound.restored(scheduler.instance, state.backlogs_s)
+    if state.drafts:
+        scheduler.drafting.record = DraftRecord.restored(state.drafts)
     admission.step = state.step
     admission.stats = PreemptionStats(*state.stats)
     admission.left[:] = state.left

@@ -9,6 +9,7 @@ drafts must be surer. That is the bound on rows, and step times alone set it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 LEAST_GAIN = 1.05
 """What drafts must bring, of the tokens a second without them: a step that drafts is planned anew,
@@ -86,6 +87,20 @@ class DraftRecord:
         and none is ahead of it.
         """
         return max(1.0, self._slowness[True] / self._slowness[False])
+
+    def state(self) -> list[float]:
+        """All it has learned, as plain numbers."""
+        trials = chain.from_iterable((one.accepted, one.tried) for one in self._trials)
+        return [*self._slowness.values(), *trials]
+
+    @classmethod
+    def restored(cls, state: Sequence[float]) -> "DraftRecord":
+        """The record whose `state` this was."""
+        record = cls()
+        without, with_drafts, *trials = state
+        record._slowness = {False: without, True: with_drafts}
+        record._trials = [Trials(*pair) for pair in zip(trials[::2], trials[1::2], strict=True)]
+        return record
 
     def learn(self, offer: int, num_drafted: int, num_accepted: int) -> None:
         """Of so many drafts of a row, at least one, so many were accepted."""

@@ -79,7 +79,9 @@ class Drafting:
         return told
 
     def _learn(self, flown: InFlightStep, counts: Int32) -> tuple[int, int, int]:
-        accepted = (counts - 1).clip(0, flown.drafts) if counts.size else 0 * flown.drafts
+        if not counts.size:  # a worker that might have drawn others beside them left them out
+            return 0, 0, 0
+        accepted = (counts - 1).clip(0, flown.drafts)
         (drafting,) = flown.drafts.nonzero()
         for index in drafting.tolist():
             row = self._rows.get(int(flown.slots[index]))
@@ -114,7 +116,8 @@ class Drafting:
                 self._granted.append(slot)
             else:
                 row.trials.forget(row.offered)
-        for offer in set(asked) if not any(granted) else ():
+        tried = {row.offered for _, row in rows if row.granted}
+        for offer in sorted(set(asked) - tried):
             self.record.forget(offer)
 
     def _times(self) -> tuple[float, float]:

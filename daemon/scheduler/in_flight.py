@@ -64,7 +64,7 @@ class InFlight:
 
     @property
     def times(self) -> int:
-        """How many tokens they draw of each row that all of them decode."""
+        """How many tokens they draw of a row that all of them decode; of others fewer."""
         return sum(step.work.times for step in self.steps)
 
     @property

@@ -70,7 +70,7 @@ def runs(pid: int) -> bool:
 
 
 async def test_a_stopped_api_process_is_replaced_and_its_answers_end(folder: Path) -> None:
-    slow = {TEST_MODE: "1", VARIABLE: "worker.slow:1:1"}  # the answer goes on while it is stopped
+    slow = {TEST_MODE: "1", VARIABLE: "worker.slow:1:3"}  # the answer goes on while it is stopped
     with LiveDaemon("--model", str(folder), env=slow) as daemon:
         model = daemon.model()["id"]
         expected = await text_of(daemon.url, model, **ASKED)

@@ -1,5 +1,6 @@
 """What was journaled is replayed, byte for byte."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME, Note
 from daemon.journal.writer import JournalWriter
+from daemon.scheduler.policies import POLICIES
+from tests.core import drafting
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life
 from tests.journal.life import record, replayed
@@ -28,6 +31,25 @@ def test_a_file_begun_in_mid_life_replays_from_its_checkpoint(tmp_path: Path, se
         driver.settle()  # the Core is idle then, and the journal may rotate
     driver.arrive(list(range(20)), 5)
     record(tmp_path, driver, max_bytes=400)
+    assert (tmp_path / OLDER_FILE_NAME).exists()
+    assert 0 < replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) < len(driver.events)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_what_drafts_were_worth_outlives_the_file_that_it_was_learned_in(
+    tmp_path: Path, policy: str
+) -> None:
+    chance = random.Random(policy)
+    driver = Driver(configured(policy, 1, max_running=6), 60, token_s=1e-3)
+    for _ in range(15):
+        for _ in range(2):
+            driver.arrive([chance.randrange(2) for _ in range(20)], 12)
+        for _ in range(40):
+            drafting.answer(driver, 0, chance.choice)
+            driver.tick()
+        driver.settle()
+    assert driver.core.counters.drafts
+    record(tmp_path, driver, max_bytes=3000)
     assert (tmp_path / OLDER_FILE_NAME).exists()
     assert 0 < replayed(tmp_path / FILE_NAME, driver, len(driver.events) - 1) < len(driver.events)
 

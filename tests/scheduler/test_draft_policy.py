@@ -145,6 +145,15 @@ def test_a_row_begins_with_the_chance_of_all_that_were_offered_as_many() -> None
     assert record.share(2) > 0.9
 
 
+def test_a_record_is_what_its_numbers_say() -> None:
+    record = DraftRecord()
+    record.learn(3, 3, 2)
+    record.timed(True, 1.4)
+    again = DraftRecord.restored(record.state())
+    assert again.state() == record.state() and again.factor == record.factor > 1.0
+    assert again.share(3) == record.share(3) != DraftRecord().share(3)
+
+
 def test_what_steps_with_drafts_really_take_is_reckoned_with() -> None:
     """They are planned when the step before has answered; others are ahead of it."""
     record = DraftRecord()

@@ -117,6 +117,34 @@ def test_offers_that_are_not_drawn_are_left_and_tried_again() -> None:
     driver.check_nothing_left()
 
 
+def test_drafts_that_a_worker_left_out_were_not_refused() -> None:
+    """As where its step might have drawn others beside them: it counts no row's tokens then."""
+    driver = running(Driver(configured(block_size=16), 32))
+    record = driver.core.instances[0].scheduler.drafting.record
+    before = record.share(3)
+    assert drafts(driver, (3,)) == [3]
+    driver.answer(counts=())
+    assert record.share(3) == before and driver.core.counters.draft_tokens == 0
+    driver.settle()
+    driver.check_nothing_left()
+
+
+def test_what_failed_is_forgotten_beside_one_that_drafts() -> None:
+    """A draft takes a fifth of a step; whoever is offered two was refused often."""
+    driver = running(Driver(configured(block_size=16, max_len=1024), 128, step_s=0.01), 2, 900)
+    record, shares = driver.core.instances[0].scheduler.drafting.record, []
+    for _ in range(40):
+        record.learn(2, 2, 0)
+    for _ in range(40):
+        rows = driver.workers[0].pending[0].batch.drafts.tolist() or [0, 0]
+        counts = (rows[0] + 1, 1) if any(rows) else ()
+        driver.answer(offers=(4, 2), counts=counts, step_s=0.01 + 0.002 * sum(rows))
+        if rows[0] and not rows[1]:
+            shares.append(record.share(2))
+    assert len(shares) > 30 and shares == sorted(shares) and shares[-1] > shares[0]
+    driver.settle()
+
+
 def test_offers_of_another_life_are_worth_nothing() -> None:
     driver = running(Driver(configured(block_size=16), 32))
     driver.answer(offers=(3,))

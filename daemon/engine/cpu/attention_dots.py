@@ -49,7 +49,9 @@ def score_rows(_typing: Any, head_dim: Any, query: Any, rows: Any, scores: Any) 
 
 @intrinsic
 def soften(_typing: Any, scores: Any, count: Any, scale: Any) -> Any:
-    """Turn `count` scores, float32 at an address, into weights that sum to 1. For numba code.
+    """Turn `count` scores, float32 at an address, into weights that sum to 1.
+
+    For numba code that is compiled without reassociation.
 
     A weight is e ** (score * scale), over all of them. Scores lie in whole runs of `POSITIONS`:
     those behind the last are no larger than the largest before, and become 0.

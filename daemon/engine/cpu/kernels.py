@@ -18,6 +18,7 @@ from daemon.engine.cpu.kernels_edit import edit_item
 from daemon.engine.cpu.kernels_linear import in_turn_item, linear_item
 from daemon.engine.cpu.kernels_next import advance_item
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
+from daemon.engine.cpu.numeric import exactly as _exactly
 from daemon.engine.cpu.numeric import exp as _exp
 from daemon.engine.cpu.numeric import inner as _inner
 from daemon.engine.cpu.numeric import item as _item
@@ -117,6 +118,11 @@ def _score(head_dim, query, rows, scores):
         score_rows(128, query, rows, scores)
 
 
+@_exactly
+def _soften(scores, count, scale):
+    soften(scores, count, scale)
+
+
 @_inner
 def _weigh_some(head_dim, rows, shift, weights, count, output):
     if head_dim == 64:
@@ -145,7 +151,7 @@ def _attend_in_vectors(query, pool, table, layout, scale, output, num_groups, he
             at = scores_at + 4 * group * padded
             _score(head_dim, query + group * size_bytes, rows_at, at)
     for group in range(num_groups):
-        soften(scores.ctypes.data + 4 * group * padded, length, scale)
+        _soften(scores.ctypes.data + 4 * group * padded, length, scale)
     for lane in range(num_groups * head_dim):
         float_pointer(output)[lane] = np.float32(0.0)
     for first in range(0, length, VALUES_AT_ONCE):

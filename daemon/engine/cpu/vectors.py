@@ -168,7 +168,8 @@ class Writer:
     def exp(self, powers: Value) -> Value:
         """e ** x of float lanes up to 88, to the last bit or two; what is no number stays so.
 
-        x = k ln 2 + r, |r| <= ln 2 / 2: 2 ** k is an exponent, and e ** r a short series.
+        x = k ln 2 + r, |r| <= ln 2 / 2: 2 ** k is an exponent, and e ** r a short series. For
+        functions that are compiled without reassociation alone, which would undo the rounding.
         """
         builder, kind = self.builder, powers.type
         bits = lanes(I32, kind.count)
